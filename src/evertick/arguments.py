@@ -1,0 +1,127 @@
+"""The arguments of a task: typed by the function's signature, kept as JSON, refused where they do not fit.
+
+Never pickled: what is stored is data under a registered name, readable by people and by later versions of the code.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from evertick.context import Context
+from evertick.errors import InvalidArguments
+
+__all__ = ["ARGUMENTS_MAX_BYTES", "Signature"]
+
+# Arguments are copied into every run that carries its own. Larger things belong in a table or a bucket, by reference.
+ARGUMENTS_MAX_BYTES = 256 * 1024
+
+
+class Signature:
+    """What a task's function takes, apart from its context."""
+
+    __slots__ = ("_bind", "_decoder", "hash", "takes_context", "task", "text")
+
+    def __init__(self, function: Callable[..., Any], task: str) -> None:
+        self.task = task
+        parameters, hints = _parameters(function, task)
+        self.takes_context = bool(parameters) and hints.get(parameters[0].name) is Context
+        own = parameters[1:] if self.takes_context else parameters
+        self._bind = inspect.Signature([p.replace(annotation=inspect.Parameter.empty) for p in own])
+        fields = [_field(p, hints.get(p.name, Any), task) for p in own if p.kind is not p.VAR_KEYWORD]
+        is_open = any(p.kind is p.VAR_KEYWORD for p in own)
+        shape = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=not is_open, kw_only=True)
+        self._decoder = msgspec.json.Decoder(shape)
+        self.text = ", ".join(
+            f"{p.name}: {_type_text(hints.get(p.name, Any))}" + ("" if p.default is p.empty else f" = {p.default!r}")
+            for p in own
+        )
+        self.hash = blake2b(self.text.encode(), digest_size=8).hexdigest()
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The arguments of a call as JSON. Refused with the offending name when they do not fit."""
+        try:
+            bound = self._bind.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidArguments(f"{self.task}({self.text}): {error}") from None
+        named: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            if self._bind.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+                named.update(value)
+            else:
+                named[name] = value
+        try:
+            data = msgspec.json.encode(named)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArguments(f"{self.task}({self.text}): arguments must be JSON-like data; {error}") from None
+        self.decode(data)
+        return data
+
+    def decode(self, data: bytes) -> dict[str, Any]:
+        """Typed keyword arguments from JSON. Raises InvalidArguments when they no longer fit."""
+        if len(data) > ARGUMENTS_MAX_BYTES:
+            raise InvalidArguments(
+                f"{self.task}: arguments take {len(data)} bytes, more than {ARGUMENTS_MAX_BYTES}; "
+                "pass a reference instead"
+            )
+        try:
+            decoded = self._decoder.decode(data)
+            named = {name: getattr(decoded, name) for name in decoded.__struct_fields__}
+            if len(named) < len(self._bind.parameters):  # **kwargs: what the struct does not name
+                named = {**msgspec.json.decode(data), **named}
+        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+            raise InvalidArguments(f"{self.task}({self.text}): {error}") from None
+        return named
+
+
+def _parameters(function: Callable[..., Any], task: str) -> tuple[list[inspect.Parameter], dict[str, Any]]:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+        hints = typing.get_type_hints(function)
+    except (TypeError, ValueError, NameError) as error:
+        raise InvalidArguments(f"task {task!r}: its signature cannot be read: {error}") from None
+    for parameter in parameters:
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            raise InvalidArguments(
+                f"task {task!r}: parameter {parameter} cannot be passed by name; "
+                "arguments are kept by name, so give it one"
+            )
+    return parameters, hints
+
+
+def _field(parameter: inspect.Parameter, hint: Any, task: str) -> tuple[str, Any] | tuple[str, Any, Any]:
+    if hint is Context:
+        raise InvalidArguments(f"task {task!r}: the Context must be the first parameter, not {parameter.name!r}")
+    if _holds_custom(hint):
+        raise InvalidArguments(
+            f"task {task!r}: {parameter.name}: {_type_text(hint)} cannot be kept as JSON; "
+            "use plain data, a dataclass or a msgspec.Struct"
+        )
+    if parameter.default is parameter.empty:
+        return parameter.name, hint
+    default = parameter.default
+    return parameter.name, hint, msgspec.field(default_factory=lambda: default)
+
+
+def _holds_custom(hint: Any) -> bool:
+    try:
+        return _is_custom(msgspec.inspect.type_info(hint))
+    except TypeError:
+        return True
+
+
+def _is_custom(info: Any) -> bool:
+    if isinstance(info, msgspec.inspect.CustomType):
+        return True
+    inner = [getattr(info, name, None) for name in ("item_type", "key_type", "value_type")]
+    several = [*getattr(info, "types", ()), *getattr(info, "item_types", ())]
+    return any(_is_custom(part) for part in [*inner, *several] if isinstance(part, msgspec.inspect.Type))
+
+
+def _type_text(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")

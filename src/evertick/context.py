@@ -1,0 +1,169 @@
+"""What a job knows about its own run, and what it may say while it runs.
+
+A job receives its `Context` as an annotated first parameter, or asks `evertick.current()`. Progress, log lines and
+phases are put into a notebook that the engine carries to the store from time to time: saying something never waits for
+the store and never fails the job. Everything is bounded: a chatty job is cut off, with a line that says so.
+
+Safe to use from the job's thread while the engine reads the notebook on its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
+from datetime import datetime
+
+from evertick.clock import Clock
+from evertick.errors import InvalidInput, NotFound, Stopped
+from evertick.model import Claimed, Phase
+from evertick.when.moment import from_us
+
+__all__ = ["LINES_MAX", "LINE_MAX_CHARS", "LOG_MAX_CHARS", "PHASES_MAX", "Context", "Notebook", "current"]
+
+LINE_MAX_CHARS = 8_192
+LOG_MAX_CHARS = 256 * 1024
+LINES_MAX = 5_000
+PHASES_MAX = 100
+_TEXT_MAX = 500
+
+_current: ContextVar[Context] = ContextVar("evertick_context")
+
+
+def current() -> Context:
+    """The context of the run that this code is part of."""
+    try:
+        return _current.get()
+    except LookupError:
+        raise NotFound("there is no current run here; evertick.current() answers only inside a job") from None
+
+
+class Notebook:
+    """What one attempt has said so far and has not been carried to the store yet."""
+
+    __slots__ = ("_chars", "_count", "_is_full", "_lines", "_lock", "_progress", "_seq", "phases")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: list[tuple[int, str, str]] = []
+        self._seq = 0
+        self._count = 0
+        self._chars = 0
+        self._is_full = False
+        self._progress: tuple[float, str] | None = None
+        self.phases: list[Phase] = []
+
+    def write(self, at: int, level: str, text: str) -> None:
+        with self._lock:
+            if self._is_full:
+                return
+            text = text if len(text) <= LINE_MAX_CHARS else text[:LINE_MAX_CHARS] + " … (line cut)"
+            self._count += 1
+            self._chars += len(text)
+            if self._count > LINES_MAX or self._chars > LOG_MAX_CHARS:
+                self._is_full = True
+                text = f"the log of this attempt is full ({LINES_MAX} lines, {LOG_MAX_CHARS} characters); the rest goes"
+            self._lines.append((at, level, text))
+
+    def set_progress(self, fraction: float, text: str) -> None:
+        with self._lock:
+            self._progress = (fraction, text)
+
+    def take(self) -> tuple[int, tuple[tuple[int, str, str], ...], tuple[float, str] | None] | None:
+        """(number of the first line, lines, progress) since the last time; None when there is nothing new."""
+        with self._lock:
+            if not self._lines and self._progress is None:
+                return None
+            taken = self._seq, tuple(self._lines), self._progress
+            self._seq += len(self._lines)
+            self._lines, self._progress = [], None
+            return taken
+
+
+class Context:
+    """One attempt at one run, as the job sees it."""
+
+    __slots__ = ("_clock", "_deadline", "_notebook", "_run", "_stopped")
+
+    def __init__(self, run: Claimed, *, clock: Clock, deadline: int | None) -> None:
+        self._run = run
+        self._clock = clock
+        self._deadline = deadline
+        self._notebook = Notebook()
+        self._stopped = ""
+
+    @property
+    def run_id(self) -> str:
+        return self._run.id
+
+    @property
+    def schedule_key(self) -> str | None:
+        """The schedule this run belongs to; None for a task enqueued by hand."""
+        return self._run.schedule_key
+
+    @property
+    def task(self) -> str:
+        return self._run.task
+
+    @property
+    def fire_at(self) -> datetime:
+        """The nominal moment this run is for."""
+        return from_us(self._run.fire_at)
+
+    @property
+    def due_at(self) -> datetime:
+        """When it was to start: the nominal moment plus jitter, or the time of its retry."""
+        return from_us(self._run.due_at)
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first try."""
+        return self._run.attempts + 1
+
+    @property
+    def fence(self) -> int:
+        """Grows with every claim in the store: hand it to a shared resource to refuse an older holder's writes."""
+        return self._run.fence
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When this attempt runs out of time; None without a timeout."""
+        return None if self._deadline is None else from_us(self._deadline)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return dict(self._run.labels)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this run was asked to stop, for whatever reason. A plain function must look at it now and then."""
+        return bool(self._stopped)
+
+    def check(self) -> None:
+        """Raise `Stopped` if this run was asked to stop."""
+        if self._stopped:
+            raise Stopped(f"run {self.run_id} of {self.task!r} was asked to stop: {self._stopped}")
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        """Say how far the work is, from 0 to 1."""
+        if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+            raise InvalidInput(f"progress: {fraction!r} is not a fraction; pass a number from 0 to 1")
+        self._notebook.set_progress(float(fraction), text[:_TEXT_MAX])
+
+    def log(self, text: str, *, level: str = "info") -> None:
+        """Keep a line with this run."""
+        self._notebook.write(self._clock.now_us(), level[:20], str(text))
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a named part of the work: `with ctx.phase("download"): ...`."""
+        at, began = self._clock.now_us(), self._clock.elapsed()
+        is_failed = True
+        try:
+            yield
+            is_failed = False
+        finally:
+            if len(self._notebook.phases) < PHASES_MAX:
+                seconds = round(self._clock.elapsed() - began, 6)
+                self._notebook.phases.append(Phase(name=name[:_TEXT_MAX], at=at, seconds=seconds, is_failed=is_failed))

@@ -1,0 +1,87 @@
+"""Schedules declared in code, and how they meet what is stored.
+
+Starting compares a hash per declaration. Equal: nothing is written, cursor and pause stay. Changed: an edit like any
+other. What was edited at run time stays in force, shown as an override, until the code changes.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from hashlib import blake2b
+
+import msgspec
+
+from evertick.edit import Addition, Editor
+from evertick.errors import AlreadyDeclared
+from evertick.model import Definition
+from evertick.store.base import DeclaredBy, Store, StoredSchedule
+from evertick.when import When
+
+__all__ = ["Declaration", "Declarations", "calling_place"]
+
+log = logging.getLogger("evertick.declare")
+
+
+class Declaration(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as the code says it. The rule is not bound yet: that happens when it is stored."""
+
+    key: str
+    rule: When
+    definition: Definition
+    place: str
+
+    @property
+    def hash(self) -> str:
+        data = msgspec.json.encode(msgspec.structs.replace(self.definition, when=self.rule.text), order="sorted")
+        return blake2b(data, digest_size=8).hexdigest()
+
+
+class Declarations:
+    """All schedules that this process declares."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, Declaration] = {}
+
+    def add(self, declaration: Declaration) -> None:
+        known = self._by_key.get(declaration.key)
+        if known is not None:
+            raise AlreadyDeclared(
+                f"schedule {declaration.key!r} is declared twice: at {known.place} and at {declaration.place}; "
+                "give one of them another key="
+            )
+        self._by_key[declaration.key] = declaration
+
+    def hashes(self) -> dict[str, str]:
+        return {key: declaration.hash for key, declaration in self._by_key.items()}
+
+    async def store_all(self, store: Store, app: str, editor: Editor, node_name: str) -> None:
+        """Bring what is stored in line with the code."""
+        if not self._by_key:
+            return
+        stored = {each.key: each for each in await store.stored_schedules(app, keys=list(self._by_key))}
+        new = [self._addition(each, node_name) for key, each in self._by_key.items() if key not in stored]
+        if new:
+            await editor.add(new)
+        for key, found in stored.items():
+            await self._meet(self._by_key[key], found, editor, node_name)
+
+    async def _meet(self, declaration: Declaration, found: StoredSchedule, editor: Editor, node_name: str) -> None:
+        declared = self._addition(declaration, node_name).declared
+        if found.declared is None or found.declared.hash != declaration.hash:
+            log.info("schedule %r differs from what the code at %s says: changed", found.key, declaration.place)
+            await editor.edit(found.key, lambda _: declaration.definition, rule=declaration.rule, declared=declared)
+        if found.pause is not None and found.pause.is_undeclared:
+            log.info("schedule %r is declared again: resumed", found.key)
+            await editor.resume(found.key)
+
+    def _addition(self, declaration: Declaration, node_name: str) -> Addition:
+        definition = declaration.definition
+        declared = DeclaredBy(node_name=node_name, hash=declaration.hash, definition=definition)
+        return Addition(key=declaration.key, rule=declaration.rule, definition=definition, declared=declared)
+
+
+def calling_place(depth: int) -> str:
+    """File and line of the code that called, `depth` frames above the caller of this function."""
+    frame = sys._getframe(depth + 1)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

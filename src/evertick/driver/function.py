@@ -1,0 +1,120 @@
+"""Python functions as tasks: coroutines on the engine's own loop, plain functions in threads.
+
+A thread cannot be stopped from outside. If its function does not look at `ctx.cancelled` it is abandoned: the ledger
+goes on without it, its slot stays taken until it returns. The threads are daemons for that reason: an abandoned one
+must not keep the process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from evertick.arguments import Signature
+from evertick.context import Context, _current
+
+__all__ = ["FunctionDriver", "Threads"]
+
+
+class FunctionDriver:
+    """Calls one function."""
+
+    name = "function"
+
+    def __init__(self, function: Callable[..., Any], task: str, threads: Threads) -> None:
+        self.signature = Signature(function, task)
+        self.can_be_cancelled = inspect.iscoroutinefunction(function)
+        self._function = function
+        self._threads = threads
+
+    def prepare(self, args: bytes) -> dict[str, Any]:
+        return self.signature.decode(args)
+
+    async def execute(self, context: Context, arguments: dict[str, Any]) -> Any:
+        positional = (context,) if self.signature.takes_context else ()
+        # The run's task has a context of its own, so this reaches nothing else, and nothing has to be reset.
+        _current.set(context)
+        if self.can_be_cancelled:
+            return await self._function(*positional, **arguments)
+        return await self._threads.call(lambda: self._function(*positional, **arguments))
+
+
+class Threads:
+    """As many threads as there are calls at once, kept for the next call. The engine's slots bound their number."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0
+        self._count = 0
+        self.active = 0
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """Run the function in a thread, with the context variables of the caller."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        self._submit(_Call(function, contextvars.copy_context(), loop, answer))
+        # Shielded: a cancelled caller leaves the thread to itself, and its late answer must find a future to fall into.
+        return await asyncio.shield(answer)
+
+    def close(self) -> None:
+        """Let idle threads end. Those that are busy end after their call."""
+        with self._lock:
+            for _ in range(self._count):
+                self._calls.put(None)
+            self._count = self._idle = 0
+
+    def _submit(self, call: _Call) -> None:
+        with self._lock:
+            self.active += 1
+            if self._idle:
+                self._idle -= 1
+            else:
+                self._count += 1
+                threading.Thread(target=self._serve, name=f"evertick-{self._count}", daemon=True).start()
+            self._calls.put(call)
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call.make()
+            with self._lock:
+                self.active -= 1
+                self._idle += 1
+
+
+class _Call:
+    __slots__ = ("_answer", "_context", "_function", "_loop")
+
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        context: contextvars.Context,
+        loop: asyncio.AbstractEventLoop,
+        answer: asyncio.Future[Any],
+    ) -> None:
+        self._function, self._context, self._loop, self._answer = function, context, loop, answer
+
+    def make(self) -> None:
+        try:
+            result, error = self._context.run(self._function), None
+        except BaseException as raised:
+            result, error = None, raised
+        try:
+            self._loop.call_soon_threadsafe(self._settle, result, error)
+        except RuntimeError:  # the loop has ended; an abandoned thread has nobody left to tell
+            return
+
+    def _settle(self, result: Any, error: BaseException | None) -> None:
+        if self._answer.done():
+            return
+        if error is None:
+            self._answer.set_result(result)
+        elif isinstance(error, StopIteration):  # a future refuses it
+            self._answer.set_exception(RuntimeError("the job raised StopIteration"))
+        else:
+            self._answer.set_exception(error)

@@ -1,0 +1,1 @@
+"""The engine: a few loops over one runner, which see the store and the drivers only through their protocols."""

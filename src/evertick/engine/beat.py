@@ -1,0 +1,158 @@
+"""The heartbeat: one small write that keeps all of a node's runs its own.
+
+It has its own thread and its own connection, so that no job can starve it: a job that blocks the event loop for a
+minute costs the node nothing but that minute. It watches the pulse of the event loop in turn, reports a blocked one
+with the stack that blocks it, and after a long while ends the node by its own hand, so that others may go on.
+
+Where time is virtual the same coroutine runs on the engine's loop instead of a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+from evertick.engine.node import LocalNode
+from evertick.errors import EvertickError
+from evertick.store.base import Beat, BeatLine
+
+__all__ = ["Heart"]
+
+log = logging.getLogger("evertick.beat")
+
+PULSE_SECONDS = 1.0
+BLOCKED_SECONDS = 60.0
+# A beat that failed is tried again this soon: there are only so many beats in a lease.
+_RETRY_SHARE = 3
+
+
+class Heart:
+    """Beats until it is stopped, and tells the engine what each beat brought."""
+
+    def __init__(
+        self,
+        node: LocalNode,
+        *,
+        interval: float,
+        stall_limit: float,
+        on_beat: Callable[[str, Beat, float], None],
+        on_silence: Callable[[], None],
+        on_stalled: Callable[[], None],
+        in_thread: bool,
+    ) -> None:
+        self._node = node
+        self._interval = interval
+        self._stall_limit = stall_limit
+        self._on_beat, self._on_silence, self._on_stalled = on_beat, on_silence, on_stalled
+        self._in_thread = in_thread
+        self._ending: asyncio.Event | None = None
+        self._beating_loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._pulse_at = node.clock.elapsed()
+        self._pulse_timer: asyncio.TimerHandle | None = None
+        self._is_reported = False
+
+    def start(self) -> None:
+        self._main_loop = asyncio.get_running_loop()
+        self._main_thread = threading.get_ident()
+        self._feel_pulse()
+        if self._in_thread:
+            ready = threading.Event()
+            self._thread = threading.Thread(
+                target=self._live_in_thread, args=(ready,), name="evertick beat", daemon=True
+            )
+            self._thread.start()
+            ready.wait()
+        else:
+            self._ending = asyncio.Event()
+            self._task = asyncio.get_running_loop().create_task(self._beat_on(self._ending), name="evertick beat")
+
+    async def stop(self) -> None:
+        if self._pulse_timer is not None:
+            self._pulse_timer.cancel()
+        if self._beating_loop is not None and self._ending is not None:
+            with contextlib.suppress(RuntimeError):
+                self._beating_loop.call_soon_threadsafe(self._ending.set)
+        elif self._ending is not None:
+            self._ending.set()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, self._interval)
+        if self._task is not None:
+            await self._task
+
+    @property
+    def is_pulse_fresh(self) -> bool:
+        """Whether the event loop has moved lately."""
+        return self._node.clock.elapsed() - self._pulse_at < BLOCKED_SECONDS
+
+    def _live_in_thread(self, ready: threading.Event) -> None:
+        async def live() -> None:
+            self._ending, self._beating_loop = asyncio.Event(), asyncio.get_running_loop()
+            ready.set()
+            await self._beat_on(self._ending)
+
+        asyncio.run(live())
+
+    async def _beat_on(self, ending: asyncio.Event) -> None:
+        line: BeatLine | None = None
+        while not ending.is_set():
+            rest = self._interval
+            try:
+                line = line or await self._node.store.beat_line()
+                await self._beat(line)
+                await self._watch_pulse(line)
+            except EvertickError as error:
+                log.warning("a beat failed: %s", error)
+                self._post(self._on_silence)
+                rest /= _RETRY_SHARE
+            except Exception:
+                log.exception("a beat failed")
+                self._post(self._on_silence)
+                rest /= _RETRY_SHARE
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await ending.wait()
+        if line is not None:
+            await line.close()
+
+    async def _beat(self, line: BeatLine) -> None:
+        # The lease is counted from before the beat was sent: it can only make us stop too soon, never too late.
+        node, sent = self._node.id, self._node.clock.elapsed()
+        beat = await line.beat(node, self._node.lease)
+        self._post(self._on_beat, node, beat, sent)
+
+    def _post(self, callback: Callable[..., None], *args: object) -> None:
+        if not self._in_thread:
+            callback(*args)
+            return
+        with contextlib.suppress(RuntimeError):  # the engine's loop has ended
+            self._main_loop.call_soon_threadsafe(callback, *args)
+
+    # --- the pulse of the event loop
+
+    def _feel_pulse(self) -> None:
+        self._pulse_at = self._node.clock.elapsed()
+        self._is_reported = False
+        self._pulse_timer = self._main_loop.call_later(PULSE_SECONDS, self._feel_pulse)
+
+    async def _watch_pulse(self, line: BeatLine) -> None:
+        silent = self._node.clock.elapsed() - self._pulse_at
+        if silent > BLOCKED_SECONDS and not self._is_reported:
+            self._is_reported = True
+            log.error("the event loop has not moved for %.0f s; it is blocked here:\n%s", silent, self._stack())
+        if silent > self._stall_limit:
+            log.critical("the event loop has not moved for %.0f s: this node ends itself", silent)
+            await line.die(self._node.id)
+            self._on_stalled()
+
+    def _stack(self) -> str:
+        frame = sys._current_frames().get(self._main_thread)
+        task = asyncio.current_task(self._main_loop)
+        name = "no task" if task is None else task.get_name()
+        return f"task: {name}\n" + ("" if frame is None else "".join(traceback.format_stack(frame)))

@@ -1,0 +1,280 @@
+"""One node at work: its loops, its heart, its beginning and its end.
+
+| loop   | what a step does                                             | mode       |
+|--------|--------------------------------------------------------------|------------|
+| fire   | records what is due                                          | claimed    |
+| work   | claims due runs into free slots                              | claimed    |
+| finish | writes outcomes                                              | claimed    |
+| note   | carries progress and log lines                               | claimed    |
+| beat   | extends the lease (own thread)                               | every-node |
+| tend   | judges the dead, re-homes their runs, reconciles our own     | idempotent |
+| sweep  | parks, prunes, pauses what is no longer declared             | idempotent |
+| watch  | notices what other processes wrote                           | every-node |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from evertick.edit import Editor
+from evertick.engine.beat import Heart
+from evertick.engine.finish import Finisher
+from evertick.engine.fire import Recorder
+from evertick.engine.judge import Stop
+from evertick.engine.loop import Loop, LoopHealth
+from evertick.engine.node import Attempt, LocalNode
+from evertick.engine.note import LogCapture, NoteCarrier
+from evertick.engine.sweep import Sweeper
+from evertick.engine.tend import Tender
+from evertick.engine.work import Worker
+from evertick.errors import StoreUnavailable
+from evertick.store.base import Beat
+
+__all__ = ["Engine", "EngineHealth", "EngineSettings"]
+
+log = logging.getLogger("evertick.engine")
+
+# After the stop time, how long told-to-stop coroutines get to end, and how long the last outcomes get to be written.
+_LAST_WORDS_SECONDS = 1.0
+_LAST_WRITES_SECONDS = 5.0
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How an engine behaves. Durations in seconds, but for retention in microseconds."""
+
+    poll: float = 1.0
+    beat: float = 3.0
+    stall_limit: float = 900.0
+    retention: int = 90 * 86_400_000_000
+    keep_per_schedule: int = 10_000
+    # The heart beats on the engine's own loop where time is virtual.
+    heart_in_thread: bool = True
+
+
+class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """How the node is. It is healthy while every loop comes back and the event loop moves."""
+
+    is_healthy: bool
+    node: str
+    running: int
+    # Runs that did not stop when told to, and still hold their slot.
+    abandoned: int
+    unwritten_outcomes: int
+    last_tick_seconds_ago: float | None
+    last_claim_seconds_ago: float | None
+    lease_seconds_left: float
+    loops: tuple[LoopHealth, ...]
+
+
+class Engine:
+    """Runs the loops of one node."""
+
+    def __init__(self, node: LocalNode, editor: Editor, settings: EngineSettings) -> None:
+        self._node = node
+        self._settings = settings
+        notes = NoteCarrier(node)
+        self._finisher = Finisher(node, notes)
+        self._worker = Worker(node, self._finisher)
+        self._recorder = Recorder(node, self._worker)
+        self._tender = Tender(node, self._worker)
+        sweeper = Sweeper(node, editor, retention=settings.retention, keep_per_schedule=settings.keep_per_schedule)
+        self._fire = self._loop("fire", self._recorder.step)
+        self._work = self._loop("work", self._worker.step)
+        self._finish = self._loop("finish", self._finisher.step)
+        self._note = self._loop("note", notes.step)
+        self._tend = self._loop("tend", self._tender.step)
+        self._sweep = self._loop("sweep", sweeper.step, rest_most=3600.0)
+        self._watch = self._loop("watch", self._watch_store)
+        self._loops = (self._fire, self._work, self._finish, self._note, self._tend, self._sweep, self._watch)
+        self._worker.on_slot_free = self._work.wake
+        self._finisher.on_outcome = self._finish.wake
+        self._finisher.on_written = self._look_again
+        notes.on_lost = lambda attempt: self._worker.stop(attempt, Stop.LOST)
+        self._heart = Heart(
+            node,
+            interval=settings.beat,
+            stall_limit=settings.stall_limit,
+            on_beat=self._heard_beat,
+            on_silence=self._heard_nothing,
+            on_stalled=lambda: self.on_stalled(),
+            in_thread=settings.heart_in_thread,
+        )
+        self._capture = LogCapture()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._rebirth: asyncio.Task[None] | None = None
+        self._is_hurried = asyncio.Event()
+        # Called from the heart's thread when the event loop has been blocked for too long to go on.
+        self.on_stalled: Callable[[], None] = lambda: None
+
+    def _loop(self, name: str, step: Callable[[], Awaitable[float | None]], *, rest_most: float | None = None) -> Loop:
+        return Loop(name, step, self._node.clock, rest_most=rest_most or self._settings.poll)
+
+    async def start(self) -> None:
+        """Join the store and begin."""
+        sent = self._node.clock.elapsed()
+        await self._node.store.join(self._node.joining())
+        self._node.trusted_until = sent + self._node.lease / 1e6
+        self._heart.start()
+        logging.getLogger().addHandler(self._capture)
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(each.run(), name=f"evertick {each.name}") for each in self._loops]
+        log.info("node %s (%s) has started", self._node.id, self._node.name)
+
+    async def stop(self, seconds: float) -> None:
+        """Drain: take nothing new, give running work its time, release the rest, leave."""
+        self._node.is_draining = True
+        for loop in (self._fire, self._work, self._sweep, self._watch):
+            loop.end()
+        await self._wait_for_work(seconds)
+        await self._cut_off_work()
+        await self._write_last_outcomes()
+        await self._heart.stop()
+        await self._leave()
+        await self._node.hooks.drain(_LAST_WORDS_SECONDS)
+        logging.getLogger().removeHandler(self._capture)
+        log.info("node %s has stopped", self._node.id)
+
+    def wake_fires(self) -> None:
+        """A schedule was added or changed here."""
+        self._fire.wake()
+
+    def wake_runs(self) -> None:
+        """A run was enqueued here."""
+        self._work.wake()
+
+    def cancel(self, run_ids: list[str]) -> None:
+        """Stop these runs at once if they are ours; the beat would bring the request later."""
+        for attempt in [each for run_id in run_ids for each in self._node.hold.with_id(run_id)]:
+            self._worker.stop(attempt, Stop.REQUESTED)
+
+    def hurry(self) -> None:
+        """Do not wait for running work any longer."""
+        self._is_hurried.set()
+
+    def health(self) -> EngineHealth:
+        now = self._node.clock.elapsed()
+        loops = tuple(loop.health() for loop in self._loops)
+        lease_left = self._node.trusted_until - now
+        is_healthy = all(loop.is_healthy for loop in loops) and self._heart.is_pulse_fresh and lease_left > 0
+        return EngineHealth(
+            is_healthy=is_healthy,
+            node=self._node.id,
+            running=self._node.hold.busy,
+            abandoned=self._node.hold.abandoned,
+            unwritten_outcomes=len(self._finisher),
+            last_tick_seconds_ago=_ago(self._recorder.ticked_at, now),
+            last_claim_seconds_ago=_ago(self._worker.claimed_at, now),
+            lease_seconds_left=lease_left,
+            loops=loops,
+        )
+
+    # --- what the heart hears
+
+    def _heard_beat(self, node: str, beat: Beat, sent: float) -> None:
+        if node != self._node.id:
+            return  # of an incarnation that is over
+        if not beat.is_alive:
+            self._begin_rebirth()
+            return
+        self._node.trusted_until = sent + self._node.lease / 1e6
+        self.cancel(beat.cancels)
+        self._tender.heard(beat, sent)
+        self._tend.wake()
+
+    def _heard_nothing(self) -> None:
+        """No beat went through. What must not run beside its re-run is stopped while the lease still holds."""
+        lease = self._node.lease / 1e6
+        if self._node.clock.elapsed() < self._node.trusted_until - lease / 3:
+            return
+        for attempt in self._node.hold:
+            if attempt.work.on_unreachable == "stop":
+                self._worker.stop(attempt, Stop.UNREACHABLE)
+
+    def _begin_rebirth(self) -> None:
+        if self._rebirth is None or self._rebirth.done():
+            self._rebirth = asyncio.get_running_loop().create_task(self._be_reborn(), name="evertick rebirth")
+
+    async def _be_reborn(self) -> None:
+        """We were declared dead: everything we hold may run elsewhere by now. Begin anew under another id."""
+        node = self._node
+        async with node.claiming:
+            log.error("node %s was declared dead: its runs are stopped, and it starts again", node.id)
+            for attempt in node.hold:
+                if attempt.node == node.id:
+                    self._worker.stop(attempt, Stop.LOST)
+            node.reborn()
+            try:
+                await node.store.join(node.joining())
+            except StoreUnavailable as error:
+                log.warning("the new incarnation could not join yet: %s", error)
+                return
+        self._work.wake()
+
+    # --- what may have become due
+
+    def _look_again(self) -> None:
+        self._fire.wake()
+        self._work.wake()
+
+    async def _watch_store(self) -> float | None:
+        if await self._node.store.changed(self._settings.poll):
+            self._look_again()
+        return 0.0
+
+    # --- the end
+
+    async def _wait_for_work(self, seconds: float) -> None:
+        tasks = {attempt.task for attempt in self._at_work() if attempt.task is not None}
+        if not tasks or seconds <= 0:
+            return
+        log.info("waiting up to %.0f s for %d running runs", seconds, len(tasks))
+        work = asyncio.ensure_future(asyncio.wait(tasks))
+        hurry = asyncio.ensure_future(self._is_hurried.wait())
+        await asyncio.wait([work, hurry], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        work.cancel()
+        hurry.cancel()
+
+    async def _cut_off_work(self) -> None:
+        cut_off = self._at_work()
+        for attempt in cut_off:
+            self._worker.stop(attempt, Stop.SHUTDOWN)
+        tasks = {attempt.task for attempt in cut_off if attempt.task is not None}
+        if tasks:
+            await asyncio.wait(tasks, timeout=_LAST_WORDS_SECONDS)
+        for attempt in self._at_work():
+            self._worker.abandon(attempt)
+
+    async def _write_last_outcomes(self) -> None:
+        """The finish loop writes until nothing is left; a store that is away cannot hold up the end for long."""
+        for loop in (self._note, self._tend):
+            loop.end()
+        deadline = self._node.clock.elapsed() + _LAST_WRITES_SECONDS
+        while len(self._finisher) and self._node.clock.elapsed() < deadline:
+            self._finish.wake()
+            await asyncio.sleep(0.01)
+        if len(self._finisher):
+            log.error(
+                "%d outcomes could not be written before the end: those runs will be run again", len(self._finisher)
+            )
+        self._finish.end()
+        await asyncio.wait(self._tasks, timeout=_LAST_WRITES_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+
+    async def _leave(self) -> None:
+        try:
+            async with asyncio.timeout(_LAST_WRITES_SECONDS):
+                await self._node.store.leave(self._node.id)
+        except (StoreUnavailable, TimeoutError) as error:
+            log.warning("could not sign off (%s); the lease will run out by itself", error)
+
+    def _at_work(self) -> list[Attempt]:
+        return [attempt for attempt in self._node.hold if not attempt.is_over and not attempt.is_abandoned]
+
+
+def _ago(then: float | None, now: float) -> float | None:
+    return None if then is None else now - then

@@ -1,0 +1,85 @@
+"""Writing outcomes down.
+
+Outcomes that come while a write is under way go together in the next one, so that the batch grows with the load and a
+single run waits for nothing. A write whose answer was lost is simply repeated: the store answers per run, and "already"
+is as good as "done".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from evertick.engine.node import Attempt, LocalNode
+from evertick.engine.note import NoteCarrier
+from evertick.events import EventKind
+from evertick.model import Outcome, Verdict
+
+__all__ = ["Finisher"]
+
+log = logging.getLogger("evertick.finish")
+
+BATCH = 1_000
+
+_EVENT_OF: dict[Verdict, EventKind] = {
+    Verdict.SUCCEEDED: "succeeded",
+    Verdict.FAILED: "failed",
+    Verdict.CANCELLED: "cancelled",
+    Verdict.SKIPPED: "skipped",
+    Verdict.MISSED: "missed",
+    Verdict.LOST: "lost",
+}
+
+
+class Finisher:
+    """The outcomes of this node that are not in the store yet."""
+
+    def __init__(self, node: LocalNode, notes: NoteCarrier) -> None:
+        self._node = node
+        self._notes = notes
+        self._backlog: deque[tuple[Attempt, Outcome]] = deque()
+        self.on_outcome: Callable[[], None] = lambda: None
+        # Something may have become due by it: a retry, a run that was blocked, a schedule that counts from the end.
+        self.on_written: Callable[[], None] = lambda: None
+
+    def __len__(self) -> int:
+        return len(self._backlog)
+
+    def put(self, attempt: Attempt, outcome: Outcome) -> None:
+        self._backlog.append((attempt, outcome))
+        self.on_outcome()
+
+    async def step(self) -> float | None:
+        """Write what has gathered. What cannot be written stays where it is."""
+        batch = self._next_batch()
+        if not batch:
+            return None
+        await self._notes.carry([attempt for attempt, _ in batch])
+        outcomes = [outcome for _, outcome in batch]
+        answers = await self._node.store.finish(self._node.app, batch[0][0].node, outcomes)
+        for (attempt, outcome), answer in zip(batch, answers, strict=True):
+            self._settle(attempt, outcome, is_lost=answer == "lost")
+        if any(outcome.kind != "done" or attempt.run.schedule_id is not None for attempt, outcome in batch):
+            self.on_written()
+        return 0.0 if self._backlog else None
+
+    def _next_batch(self) -> list[tuple[Attempt, Outcome]]:
+        """The oldest outcomes of one incarnation; they stay in the backlog until they are answered."""
+        batch: list[tuple[Attempt, Outcome]] = []
+        for attempt, outcome in self._backlog:
+            if len(batch) == BATCH or (batch and attempt.node != batch[0][0].node):
+                break
+            batch.append((attempt, outcome))
+        return batch
+
+    def _settle(self, attempt: Attempt, outcome: Outcome, *, is_lost: bool) -> None:
+        answered, _ = self._backlog.popleft()
+        assert answered is attempt, "answers come in the order of the outcomes"
+        self._node.hold.let_go(attempt)
+        if is_lost:
+            log.warning("the outcome of run %s (%s) was not taken: its claim is lost", outcome.id, outcome.kind)
+        elif outcome.kind == "retry":
+            self._node.tell("retrying", attempt.run, reason=outcome.reason, error=outcome.error)
+        elif outcome.verdict is not None:
+            self._node.tell(_EVENT_OF[outcome.verdict], attempt.run, reason=outcome.reason, error=outcome.error)

@@ -1,0 +1,173 @@
+"""What an attempt's ending means for its run. Pure: the pipeline brings the ending, the store gets the outcome."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import assert_never
+
+import msgspec
+
+from evertick.driver.base import Work
+from evertick.errors import Retry, Skip
+from evertick.model import Claimed, Outcome, Phase, Reason, Verdict
+from evertick.policy import Constant, RetryPolicy
+from evertick.when.duration import duration_us
+
+__all__ = ["Ending", "Raised", "Returned", "Stop", "StoppedBy", "Unfit", "error_text", "judge"]
+
+_OUR_FILES = str(Path(__file__).parent.parent) + os.sep
+_ERROR_MAX_CHARS = 16_384
+_REASON_MAX_CHARS = 500
+
+# A job that asks for a retry itself, of a task that has no policy: it gets some, not endless ones.
+_ASKED_FOR = Constant("1m", attempts=10)
+
+
+class Stop(StrEnum):
+    """Why a running attempt was told to stop."""
+
+    REQUESTED = "requested"
+    TIMEOUT = "timeout"
+    SHUTDOWN = "shutdown"
+    UNREACHABLE = "unreachable"
+    # The claim is no longer ours: whatever comes of the attempt, nothing may be written.
+    LOST = "lost"
+
+
+class Returned(msgspec.Struct, frozen=True):
+    """The job came to its end. The result is JSON, or None."""
+
+    result: bytes | None
+
+
+class Raised(msgspec.Struct, frozen=True):
+    error: BaseException
+
+
+class StoppedBy(msgspec.Struct, frozen=True):
+    why: Stop
+
+
+class Unfit(msgspec.Struct, frozen=True):
+    """The stored arguments no longer fit the task."""
+
+    error: str
+
+
+Ending = Returned | Raised | StoppedBy | Unfit
+
+
+def judge(run: Claimed, work: Work, ending: Ending, uniform: float, phases: tuple[Phase, ...] = ()) -> Outcome | None:
+    """The outcome to write, or None where this node has nothing to say any more."""
+    match ending:
+        case Returned(result):
+            return _done(run, Verdict.SUCCEEDED, None, result=result, phases=phases)
+        case Unfit(error):
+            return Outcome(
+                id=run.id,
+                fence=run.fence,
+                kind="park",
+                reason=Reason.BAD_ARGUMENTS,
+                error=error,
+                attempts=run.attempts,
+                task_hash=work.hash,
+            )
+        case StoppedBy(why):
+            return _judge_stop(run, work, why, uniform, phases)
+        case Raised(error):
+            return _judge_error(run, work, error, uniform, phases)
+        case _:
+            assert_never(ending)
+
+
+def _judge_stop(run: Claimed, work: Work, why: Stop, uniform: float, phases: tuple[Phase, ...]) -> Outcome | None:
+    match why:
+        case Stop.LOST:
+            return None
+        case Stop.REQUESTED:
+            return _done(run, Verdict.CANCELLED, None, phases=phases)
+        case Stop.TIMEOUT:
+            error = TimeoutError(f"the attempt took longer than its timeout of {(work.timeout or 0) / 1e6:g} s")
+            return _judge_error(run, work, error, uniform, phases)
+        case Stop.SHUTDOWN | Stop.UNREACHABLE:
+            reason = Reason.SHUTDOWN if why is Stop.SHUTDOWN else Reason.UNREACHABLE
+            if work.on_lost == "fail":
+                return _done(run, Verdict.LOST, reason, phases=phases)
+            return Outcome(id=run.id, fence=run.fence, kind="release", reason=reason, attempts=run.attempts)
+        case _:
+            assert_never(why)
+
+
+def _judge_error(run: Claimed, work: Work, error: BaseException, uniform: float, phases: tuple[Phase, ...]) -> Outcome:
+    if isinstance(error, Skip):
+        return _done(run, Verdict.SKIPPED, error.reason[:_REASON_MAX_CHARS] or "skipped by the job", phases=phases)
+    reason = Reason.TIMEOUT if isinstance(error, TimeoutError) and not error.__traceback__ else Reason.ERROR
+    attempt, text = run.attempts + 1, error_text(error)
+    policy = _policy(work, error)
+    if not policy.allows_another(attempt) or not _may_retry(work, error):
+        return _done(run, Verdict.FAILED, reason, error=text, phases=phases)
+    delay = policy.delay_with_jitter(attempt, uniform)
+    if isinstance(error, Retry) and error.after is not None:
+        delay = duration_us(error.after, what="Retry(after=…)")
+    return Outcome(
+        id=run.id,
+        fence=run.fence,
+        kind="retry",
+        reason=reason,
+        error=text,
+        delay=delay,
+        attempts=attempt,
+        phases=phases,
+    )
+
+
+def _policy(work: Work, error: BaseException) -> RetryPolicy:
+    return _ASKED_FOR if isinstance(error, Retry) and work.retry.attempts == 1 else work.retry
+
+
+def _may_retry(work: Work, error: BaseException) -> bool:
+    return isinstance(error, Retry) or (isinstance(error, work.retry_on) and not isinstance(error, work.give_up_on))
+
+
+def _done(
+    run: Claimed,
+    verdict: Verdict,
+    reason: str | None,
+    *,
+    error: str | None = None,
+    result: bytes | None = None,
+    phases: tuple[Phase, ...] = (),
+) -> Outcome:
+    return Outcome(
+        id=run.id,
+        fence=run.fence,
+        kind="done",
+        verdict=verdict,
+        reason=reason,
+        error=error,
+        result=result,
+        attempts=run.attempts + 1,
+        phases=phases,
+    )
+
+
+def _without_our_frames(where: TracebackType | None) -> TracebackType | None:
+    """The traceback from the job's own first frame on: how Evertick came to call it helps nobody."""
+    own = where
+    while own is not None and own.tb_frame.f_code.co_filename.startswith(_OUR_FILES):
+        own = own.tb_next
+    return own or where
+
+
+def error_text(error: BaseException) -> str:
+    """The error with its traceback, cut in the middle when it is long: both ends say the most."""
+    own = _without_our_frames(error.__traceback__)
+    text = "".join(traceback.format_exception(type(error), error, own)).rstrip()
+    if len(text) <= _ERROR_MAX_CHARS:
+        return text
+    half = _ERROR_MAX_CHARS // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"

@@ -1,0 +1,119 @@
+"""The one runner of all background loops.
+
+A step does its work and returns how long to rest: seconds, or None for "until something wakes me". The runner knows
+nothing else. A step that fails is tried again, later each time; nothing it raises ends the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from evertick.clock import Clock
+from evertick.errors import StoreUnavailable
+
+__all__ = ["Loop", "LoopHealth"]
+
+log = logging.getLogger("evertick.engine")
+
+_BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 5.0
+# A step that has not come back after this long hangs.
+STALLED_SECONDS = 60.0
+# A loop may fail this long (a store that restarts) before the node calls itself unhealthy.
+FAILING_SECONDS = 30.0
+
+
+class LoopHealth(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    is_healthy: bool
+    # Seconds since a step last came back without an error; None: never.
+    last_success_seconds_ago: float | None
+    # What the last step raised, while it keeps failing.
+    error: str | None
+
+
+class Loop:
+    """Runs one step over and over until it is told to end."""
+
+    def __init__(
+        self, name: str, step: Callable[[], Awaitable[float | None]], clock: Clock, *, rest_most: float
+    ) -> None:
+        self.name = name
+        self._step = step
+        self._clock = clock
+        self._rest_most = rest_most
+        self._wake = asyncio.Event()
+        self._is_ending = False
+        self._failures = 0
+        self._failing_since: float | None = None
+        self._busy_since: float | None = None
+        self._succeeded_at: float | None = None
+        self._error: str | None = None
+
+    async def run(self) -> None:
+        while not self._is_ending:
+            delay = await self._try()
+            await self._rest(delay)
+
+    def wake(self) -> None:
+        """Take the next step now. May be called at any time, any number of times."""
+        self._wake.set()
+
+    def end(self) -> None:
+        self._is_ending = True
+        self._wake.set()
+
+    async def _try(self) -> float | None:
+        self._wake.clear()
+        self._busy_since = self._clock.elapsed()
+        try:
+            delay = await self._step()
+        except StoreUnavailable as error:
+            return self._failed(error, "the store cannot be used")
+        except Exception as error:
+            log.exception("the %s loop failed; it goes on", self.name)
+            return self._failed(error, "a step failed")
+        finally:
+            self._busy_since = None
+        self._succeeded()
+        return delay
+
+    async def _rest(self, delay: float | None) -> None:
+        if delay is not None and delay <= 0:
+            await asyncio.sleep(0)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._rest_most if delay is None else min(delay, self._rest_most)):
+                await self._wake.wait()
+
+    def _succeeded(self) -> None:
+        if self._failing_since is not None:
+            seconds = self._clock.elapsed() - self._failing_since
+            log.warning("the %s loop works again after %.1f s", self.name, seconds)
+        self._succeeded_at = self._clock.elapsed()
+        self._failing_since, self._failures, self._error = None, 0, None
+
+    def _failed(self, error: Exception, what: str) -> float:
+        if self._failing_since is None:
+            self._failing_since = self._clock.elapsed()
+            log.warning("the %s loop waits: %s: %s", self.name, what, error)
+        self._error = f"{type(error).__name__}: {error}"
+        delay = min(_BACKOFF_FIRST * 2.0**self._failures, _BACKOFF_MOST)
+        self._failures = min(self._failures + 1, 16)
+        # Many nodes lose a store at one moment; they must not come back at one moment.
+        return delay * (0.5 + self._clock.uniform())
+
+    def health(self) -> LoopHealth:
+        now = self._clock.elapsed()
+        is_stalled = self._busy_since is not None and now - self._busy_since > STALLED_SECONDS
+        is_failing = self._failing_since is not None and now - self._failing_since > FAILING_SECONDS
+        return LoopHealth(
+            name=self.name,
+            is_healthy=not is_stalled and not is_failing,
+            last_success_seconds_ago=None if self._succeeded_at is None else now - self._succeeded_at,
+            error=self._error,
+        )

@@ -1,0 +1,166 @@
+"""This node, as its loops share it: who it is, what it can run, what it holds.
+
+A node's id is its incarnation. When the store says it is dead it comes back under another id; what the old one held is
+no longer its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+from evertick.clock import Clock
+from evertick.context import Context
+from evertick.driver.base import Work
+from evertick.engine.judge import Stop
+from evertick.events import Event, EventKind, Hooks
+from evertick.model import Claimed
+from evertick.store.base import NodeJoin, Store, TaskTerms
+from evertick.when.moment import from_us
+
+__all__ = ["Attempt", "Hold", "LocalNode"]
+
+
+class Attempt:
+    """A claimed run in the hands of this node."""
+
+    __slots__ = ("context", "is_abandoned", "is_over", "node", "run", "task", "why", "work")
+
+    def __init__(self, run: Claimed, work: Work, context: Context, node: str) -> None:
+        self.run = run
+        self.work = work
+        self.context = context
+        # The incarnation that claimed it: only that one may write about it.
+        self.node = node
+        self.task: asyncio.Task[None] | None = None
+        self.why: Stop | None = None
+        # The work has ended and its slot is free.
+        self.is_over = False
+        # Its outcome was given without waiting for the work, which did not stop when asked.
+        self.is_abandoned = False
+
+
+class Hold:
+    """The runs this node holds, from the answered claim to the answered outcome, and the slots their work takes."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._attempts: dict[tuple[str, int], Attempt] = {}
+        self._busy = 0
+        self.abandoned = 0
+
+    @property
+    def free(self) -> int:
+        return self.capacity - self._busy
+
+    @property
+    def busy(self) -> int:
+        return self._busy
+
+    def __iter__(self) -> Iterator[Attempt]:
+        return iter(list(self._attempts.values()))
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    def __contains__(self, claim: tuple[str, int]) -> bool:
+        return claim in self._attempts
+
+    def with_id(self, run_id: str) -> list[Attempt]:
+        return [attempt for attempt in self._attempts.values() if attempt.run.id == run_id]
+
+    def take(self, attempt: Attempt) -> None:
+        claim = (attempt.run.id, attempt.run.fence)
+        assert claim not in self._attempts, "a claim is started once"
+        self._attempts[claim] = attempt
+        self._busy += 1
+
+    def work_ended(self, attempt: Attempt) -> None:
+        """The slot is free again."""
+        assert not attempt.is_over, "a slot is given back once"
+        attempt.is_over = True
+        self._busy -= 1
+        if attempt.is_abandoned:
+            self.abandoned -= 1
+
+    def abandon(self, attempt: Attempt) -> None:
+        attempt.is_abandoned = True
+        self.abandoned += 1
+
+    def let_go(self, attempt: Attempt) -> None:
+        """Nothing is left to be written about it."""
+        self._attempts.pop((attempt.run.id, attempt.run.fence), None)
+
+
+class LocalNode:
+    """What every loop of the engine works with."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        app: str,
+        version: str,
+        store: Store,
+        clock: Clock,
+        works: Mapping[str, Work],
+        queues: Sequence[str],
+        concurrency: int,
+        lease: int,
+        hooks: Hooks,
+        declares: Mapping[str, str],
+    ) -> None:
+        self.name, self.app, self.version = name, app, version
+        self.store, self.clock = store, clock
+        self.works = works
+        self.queues = tuple(queues)
+        self.lease = lease
+        self.hooks = hooks
+        self.declares = dict(declares)
+        self.hold = Hold(concurrency)
+        self.id = clock.new_token()
+        self.terms: dict[str, TaskTerms] = {task: work.terms for task, work in works.items()}
+        # Held over every statement that claims, and over the comparison of what the store says we hold: in between,
+        # a claim whose answer is under way would look like a stray.
+        self.claiming = asyncio.Lock()
+        self.is_draining = False
+        # By `clock.elapsed`: until then nobody may have declared us dead. Counted from sending the beat.
+        self.trusted_until = 0.0
+
+    def reborn(self) -> None:
+        """Another incarnation: the old id never comes back."""
+        self.id = self.clock.new_token()
+
+    def joining(self) -> NodeJoin:
+        return NodeJoin(
+            id=self.id,
+            name=self.name,
+            app=self.app,
+            version=self.version,
+            lease=self.lease,
+            queues=self.queues,
+            tasks=self.terms,
+            declares=self.declares,
+        )
+
+    def now(self) -> datetime:
+        return from_us(self.clock.now_us())
+
+    def tell(self, kind: EventKind, run: Claimed, *, reason: str | None = None, error: str | None = None) -> None:
+        """Tell the hooks about a run of ours."""
+        if self.hooks.wants(kind):
+            self.hooks.tell(
+                Event(
+                    kind=kind,
+                    app=self.app,
+                    at=self.now(),
+                    schedule_key=run.schedule_key,
+                    run_id=run.id,
+                    task=run.task,
+                    fire_at=from_us(run.fire_at),
+                    attempt=run.attempts + 1,
+                    reason=reason,
+                    error=error,
+                )
+            )

@@ -1,0 +1,76 @@
+"""Carrying what running jobs say (progress, log lines) to the store, off the hot path.
+
+Once a second for all runs together, and once more before a run's outcome is written. What the store did not take in
+time is kept and sent again; the numbers of the lines make a second sending harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Iterable
+
+from evertick.context import LINES_MAX, _current
+from evertick.engine.node import Attempt, LocalNode
+from evertick.store.base import Note
+
+__all__ = ["LogCapture", "NoteCarrier"]
+
+EVERY_SECONDS = 1.0
+# While the store is away jobs may go on talking; beyond this the oldest words go.
+_PENDING_MAX = 4 * LINES_MAX
+
+
+class NoteCarrier:
+    """Notes on their way to the store."""
+
+    def __init__(self, node: LocalNode) -> None:
+        self._node = node
+        self._pending: list[tuple[Attempt, Note]] = []
+        self._sending = asyncio.Lock()
+        self.on_lost: Callable[[Attempt], None] = lambda attempt: None
+
+    async def step(self) -> float | None:
+        await self.carry(self._node.hold)
+        return EVERY_SECONDS
+
+    async def carry(self, attempts: Iterable[Attempt]) -> None:
+        """Send what these attempts have said. Raises when the store is away; nothing is forgotten then."""
+        async with self._sending:
+            notes = [(attempt, note) for attempt in attempts if (note := _taken_from(attempt)) is not None]
+            self._pending.extend(notes)
+            del self._pending[:-_PENDING_MAX]
+            while self._pending:
+                await self._send_first()
+
+    async def _send_first(self) -> None:
+        """Send the oldest notes of one incarnation; they are forgotten once the store has answered."""
+        node = self._pending[0][0].node
+        sending = list(itertools.takewhile(lambda pending: pending[0].node == node, self._pending))
+        lost = set(await self._node.store.note(self._node.app, node, [note for _, note in sending]))
+        del self._pending[: len(sending)]
+        for attempt, note in sending:
+            if note.id in lost:
+                self.on_lost(attempt)
+
+
+def _taken_from(attempt: Attempt) -> Note | None:
+    taken = attempt.context._notebook.take()
+    if taken is None:
+        return None
+    seq, lines, progress = taken
+    fraction, text = progress if progress is not None else (None, None)
+    return Note(id=attempt.run.id, fence=attempt.run.fence, progress=fraction, progress_text=text, seq=seq, lines=lines)
+
+
+class LogCapture(logging.Handler):
+    """Keeps what a job says through `logging` with its run, bounded like everything else in its notebook."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        context = _current.get(None)
+        if context is not None:
+            try:
+                context.log(self.format(record), level=record.levelname.lower())
+            except Exception:  # a message whose arguments do not fit its format
+                self.handleError(record)

@@ -1,0 +1,94 @@
+"""Looking after the dead, and after what we ourselves hold. Runs after every beat.
+
+Death is written down once, by whoever sees the lease run out; re-homing comes after it and is level-triggered: every
+running row whose node is dead, at every beat of every node, so that no message and no leader is needed for it.
+
+After an outage of the store nobody is judged at once: every lease has run out then, and the nodes behind them are as
+well as we are. Who was late itself judges nobody for one full lease.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from evertick.engine.judge import Stop
+from evertick.engine.node import Attempt, LocalNode
+from evertick.engine.work import Worker
+from evertick.model import Outcome
+from evertick.store.base import Beat
+
+__all__ = ["Tender"]
+
+log = logging.getLogger("evertick.tend")
+
+
+class Tender:
+    """Judges, re-homes, reconciles."""
+
+    def __init__(self, node: LocalNode, worker: Worker) -> None:
+        self._node = node
+        self._worker = worker
+        self._lease_seconds = node.lease / 1e6
+        self._judges_from = 0.0
+        self._last_beat: tuple[float, int] | None = None
+        self._has_beaten = False
+
+    def heard(self, beat: Beat, sent: float) -> None:
+        """A beat was answered. Notice whether it, or the store's clock, was off by more than half a lease."""
+        self._has_beaten = True
+        last, self._last_beat = self._last_beat, (sent, beat.now)
+        if last is None:
+            return
+        own, stores = sent - last[0], (beat.now - last[1]) / 1e6
+        half = self._lease_seconds / 2
+        if own > half or abs(own - stores) > half:
+            self._judges_from = sent + self._lease_seconds
+            log.warning(
+                "%.1f s passed between two beats here, %.1f s at the store: nobody is judged for one lease", own, stores
+            )
+
+    async def step(self) -> float | None:
+        if not self._has_beaten:
+            return None
+        self._has_beaten = False
+        if self._node.clock.elapsed() >= self._judges_from:
+            for dead in await self._node.store.judge():
+                log.warning("node %s is dead: its lease ran out; its runs are taken over", dead)
+        await self._rehome()
+        await self._reconcile()
+        return None
+
+    async def _rehome(self) -> None:
+        node = self._node
+        async with node.claiming:
+            room = 0 if node.is_draining else max(node.hold.free, 0)
+            rehomed = await node.store.rehome(node.app, node.id, node.queues, node.terms, room)
+            self._worker.start(rehomed.claimed)
+        for run, verdict in rehomed.ended:
+            log.warning("run %s of a dead node ends as %s", run, verdict)
+        if rehomed.released:
+            self._worker.on_slot_free()
+
+    async def _reconcile(self) -> None:
+        """Compare what the store says is ours with what we hold. A claim whose answer was lost is given back; work
+        whose claim is gone is stopped."""
+        node = self._node
+        async with node.claiming:
+            owned = {(run.id, run.fence) for run in await node.store.owned(node.app, node.id)}
+            gone = [attempt for attempt in node.hold if _is_at_work(attempt, node.id) and _claim(attempt) not in owned]
+            strays = [claim for claim in owned if claim not in node.hold]
+            if strays:
+                log.warning("%d runs were claimed without our hearing of it: released", len(strays))
+                outcomes = [Outcome(id=run, fence=fence, kind="release") for run, fence in sorted(strays)]
+                await node.store.finish(node.app, node.id, outcomes)
+                self._worker.on_slot_free()
+        for attempt in gone:
+            self._worker.stop(attempt, Stop.LOST)
+
+
+def _claim(attempt: Attempt) -> tuple[str, int]:
+    return attempt.run.id, attempt.run.fence
+
+
+def _is_at_work(attempt: Attempt, node: str) -> bool:
+    return attempt.node == node and not attempt.is_over and not attempt.is_abandoned

@@ -1,0 +1,177 @@
+"""Claiming runs and carrying them out.
+
+`step` fills free slots. `_live` is the life of one run: begin, execute, judge, hand over to the finisher. A run is
+started once per claim, and only after the claim was answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from evertick.context import Context
+from evertick.engine.finish import Finisher
+from evertick.engine.judge import Ending, Raised, Returned, Stop, StoppedBy, Unfit, judge
+from evertick.engine.node import Attempt, LocalNode
+from evertick.errors import InvalidArguments, Stopped
+from evertick.model import Claimed
+from evertick.store.base import Claim
+
+__all__ = ["Worker"]
+
+log = logging.getLogger("evertick.work")
+
+# How long a told-to-stop attempt may take to end before the ledger goes on without it.
+PATIENCE_SECONDS = 5.0
+RESULT_MAX_BYTES = 64 * 1024
+
+
+class Worker:
+    """Fills this node's slots with due runs."""
+
+    def __init__(self, node: LocalNode, finisher: Finisher) -> None:
+        self._node = node
+        self._finisher = finisher
+        # Whether the last claim found fewer runs than there was room for: nothing waits ahead of a new run then.
+        self.queue_is_short = False
+        self.claimed_at: float | None = None
+        self.on_slot_free: Callable[[], None] = lambda: None
+
+    async def step(self) -> float | None:
+        """Claim as many due runs as there are free slots, and start them."""
+        node = self._node
+        room = node.hold.free
+        if room <= 0 or node.is_draining:
+            return None
+        async with node.claiming:
+            claim = await node.store.claim(node.app, node.id, node.queues, node.terms, room)
+            self.start(claim.runs)
+        return self._rest_after(claim, room)
+
+    def start(self, runs: Iterable[Claimed]) -> None:
+        """Begin the life of each run. Their claim must have been answered."""
+        for run in runs:
+            work = self._node.works[run.task]
+            deadline = None if work.timeout is None else run.claimed_at + work.timeout
+            context = Context(run, clock=self._node.clock, deadline=deadline)
+            attempt = Attempt(run, work, context, self._node.id)
+            self._node.hold.take(attempt)
+            attempt.task = asyncio.get_running_loop().create_task(self._live(attempt), name=f"evertick {run.task}")
+            attempt.task.add_done_callback(functools.partial(self._never_began, attempt))
+
+    def stop(self, attempt: Attempt, why: Stop) -> None:
+        """Tell a running attempt to stop. A lost claim outranks every other reason; else the first one counts."""
+        if attempt.is_over or (attempt.why is not None and why is not Stop.LOST):
+            return
+        is_first = attempt.why is None
+        attempt.why = why
+        attempt.context._stopped = why.value
+        if attempt.work.driver.can_be_cancelled and attempt.task is not None:
+            attempt.task.cancel()
+        if is_first:
+            asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self.abandon, attempt)
+
+    # --- the life of one run
+
+    async def _live(self, attempt: Attempt) -> None:
+        timer = self._begin(attempt)
+        ending = await self._execute(attempt)
+        if timer is not None:
+            timer.cancel()
+        self._end(attempt, ending)
+
+    def _begin(self, attempt: Attempt) -> asyncio.TimerHandle | None:
+        self._node.tell("started", attempt.run)
+        if attempt.work.timeout is None:
+            return None
+        loop = asyncio.get_running_loop()
+        return loop.call_later(attempt.work.timeout / 1e6, self.stop, attempt, Stop.TIMEOUT)
+
+    async def _execute(self, attempt: Attempt) -> Ending:
+        driver = attempt.work.driver
+        try:
+            arguments = driver.prepare(attempt.run.args)
+        except InvalidArguments as error:
+            return Unfit(str(error))
+        try:
+            return Returned(_result_json(attempt, await driver.execute(attempt.context, arguments)))
+        except asyncio.CancelledError as error:
+            return self._judge_cancel(attempt, error)
+        except Stopped as error:
+            return Raised(error) if attempt.why is None else StoppedBy(attempt.why)
+        except (Exception, SystemExit) as error:
+            # What a job raises on its way out, once it was told to stop, is no failure of its own.
+            return Raised(error) if attempt.why is None else StoppedBy(attempt.why)
+
+    def _judge_cancel(self, attempt: Attempt, error: asyncio.CancelledError) -> Ending:
+        if attempt.why is not None:
+            return StoppedBy(attempt.why)
+        task = asyncio.current_task()
+        # Cancelled from outside (the program ends its loop), or by something the job itself awaited.
+        return StoppedBy(Stop.SHUTDOWN) if task is not None and task.cancelling() else Raised(error)
+
+    def _end(self, attempt: Attempt, ending: Ending) -> None:
+        self._node.hold.work_ended(attempt)
+        if attempt.is_abandoned:
+            log.warning("the abandoned run %s of %r has come back", attempt.run.id, attempt.run.task)
+        else:
+            self._give_outcome(attempt, ending)
+        if not self.queue_is_short:
+            self.on_slot_free()
+
+    def _give_outcome(self, attempt: Attempt, ending: Ending) -> None:
+        if attempt.why is Stop.LOST:
+            ending = StoppedBy(Stop.LOST)
+        phases = tuple(attempt.context._notebook.phases)
+        outcome = judge(attempt.run, attempt.work, ending, self._node.clock.uniform(), phases)
+        if outcome is None:
+            log.warning("run %s of %r is no longer ours; what came of it is dropped", attempt.run.id, attempt.run.task)
+            self._node.hold.let_go(attempt)
+        else:
+            self._finisher.put(attempt, outcome)
+
+    def abandon(self, attempt: Attempt) -> None:
+        """Go on without an attempt that was told to stop and did not: its outcome is given now."""
+        if attempt.is_over or attempt.is_abandoned or attempt.why is None:
+            return
+        log.error(
+            "run %s of %r was told to stop (%s) and did not: abandoned; its slot stays taken until it returns",
+            attempt.run.id,
+            attempt.run.task,
+            attempt.why,
+        )
+        self._node.hold.abandon(attempt)
+        self._give_outcome(attempt, StoppedBy(attempt.why))
+
+    def _never_began(self, attempt: Attempt, _: asyncio.Task[None]) -> None:
+        # A task that is cancelled before its first step never runs a line of `_live`.
+        if not attempt.is_over:
+            self._end(attempt, StoppedBy(attempt.why or Stop.SHUTDOWN))
+
+    def _rest_after(self, claim: Claim, room: int) -> float | None:
+        self.claimed_at = self._node.clock.elapsed()
+        self.queue_is_short = len(claim.runs) < room
+        if not self.queue_is_short:
+            return 0.0 if self._node.hold.free else None
+        return None if claim.next_due_at is None else max((claim.next_due_at - claim.now) / 1e6, 0.001)
+
+
+def _result_json(attempt: Attempt, result: object) -> bytes | None:
+    """The result as JSON. One that cannot be kept does not undo the work: it is left out, with a line that says so."""
+    if result is None:
+        return None
+    try:
+        data = msgspec.json.encode(result)
+    except (TypeError, ValueError, RecursionError) as error:
+        attempt.context.log(f"the result is not kept: it is no JSON-like data: {error}", level="warning")
+        return None
+    if len(data) > RESULT_MAX_BYTES:
+        attempt.context.log(
+            f"the result is not kept: it takes {len(data)} bytes, more than {RESULT_MAX_BYTES}", level="warning"
+        )
+        return None
+    return data

@@ -1,0 +1,137 @@
+"""Every error Evertick raises, in one tree.
+
+    EvertickError
+    ├── InvalidInput (also ValueError)   something the caller wrote is wrong; nothing was changed
+    │   ├── InvalidWhen                  an expression, zone, calendar or bound that cannot be
+    │   ├── InvalidDuration              text that is no duration
+    │   ├── InvalidArguments             arguments that do not fit the task's signature
+    │   ├── InvalidKey                   a key, name or label that is not allowed
+    │   ├── AlreadyDeclared              the same key or task name declared twice in one process
+    │   └── InvalidSetting               a setting of the scheduler or an option that cannot be
+    ├── NotFound (also LookupError)      no such schedule, run, task or calendar
+    ├── Refused                          understood, and not allowed as things are (the message says why)
+    │   ├── WouldBlock                   a `.sync` call on the event loop's own thread
+    │   └── Forked                       the store was opened before a fork
+    ├── StoreError
+    │   ├── StoreUnavailable             away, locked, read-only or full; the outcome of a write may be unknown
+    │   └── StoreRefused                 this node must not use the store (newer schema, damaged migrations, no store)
+    ├── Stopped                          this run was asked to stop (raised by `ctx.check()`)
+    └── Lost                             this run is no longer ours: its claim was taken or the node was declared dead
+
+    Retry, Skip                          raised by a job to say how it ends; not errors, so not below EvertickError
+
+A message says what happened, to what, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+__all__ = [
+    "AlreadyDeclared",
+    "EvertickError",
+    "Forked",
+    "InvalidArguments",
+    "InvalidDuration",
+    "InvalidInput",
+    "InvalidKey",
+    "InvalidSetting",
+    "InvalidWhen",
+    "Lost",
+    "NotFound",
+    "Refused",
+    "Retry",
+    "Skip",
+    "Stopped",
+    "StoreError",
+    "StoreRefused",
+    "StoreUnavailable",
+    "WouldBlock",
+]
+
+
+class EvertickError(Exception):
+    """The root of every error Evertick raises on purpose."""
+
+
+class InvalidInput(EvertickError, ValueError):
+    """What the caller wrote is wrong. Nothing was changed."""
+
+
+class InvalidWhen(InvalidInput):
+    """An expression, zone, calendar or bound that cannot be."""
+
+
+class InvalidDuration(InvalidInput):
+    """Text that is no duration."""
+
+
+class InvalidArguments(InvalidInput):
+    """Arguments that do not fit the signature of the task."""
+
+
+class InvalidKey(InvalidInput):
+    """A key, name or label that is not allowed."""
+
+
+class AlreadyDeclared(InvalidInput):
+    """The same schedule key or task name declared twice in one process."""
+
+
+class InvalidSetting(InvalidInput):
+    """A setting of the scheduler, or an option of a schedule or task, that cannot be."""
+
+
+class NotFound(EvertickError, LookupError):
+    """No such schedule, run, task or calendar."""
+
+
+class Refused(EvertickError):
+    """Understood, and not allowed as things are."""
+
+
+class WouldBlock(Refused):
+    """A `.sync` call on the thread of the event loop that would have to answer it."""
+
+
+class Forked(Refused):
+    """The store was opened before this process was forked."""
+
+
+class StoreError(EvertickError):
+    """Something about the store."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be used now. A write that was under way may or may not have happened."""
+
+
+class StoreRefused(StoreError):
+    """This node must not use this store."""
+
+
+class Stopped(EvertickError):
+    """This run was asked to stop: cancelled, out of time, shut down, or no longer ours."""
+
+
+class Lost(EvertickError):
+    """This run is no longer ours, and nothing we write about it will be taken."""
+
+
+class Retry(Exception):
+    """Raise in a job: this attempt did not work, try again (after the given time, else by the policy)."""
+
+    def __init__(self, message: str = "", *, after: timedelta | float | str | None = None) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class Skip(Exception):
+    """Raise in a job: there is nothing to do for this run. It ends as skipped, with the reason."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -1,0 +1,368 @@
+"""The nouns of Evertick as plain frozen data: what a schedule, a run, a gap and a node are.
+
+Two kinds of struct live here. What people read (`Run`, `Gap`, `Schedule`, `Node`) has datetimes. What the engine and
+the stores pass along (`Definition`, `NewRun`, `Claimed`, ...) has integer microseconds, which are cheap and exact.
+The legal transitions of a run are one table. Nothing here does anything.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = [
+    "CATCH_UPS",
+    "LOSSES_MAX",
+    "OVERLAPS",
+    "TRANSITIONS",
+    "Attempt",
+    "CatchUp",
+    "Cause",
+    "Claimed",
+    "Definition",
+    "Gap",
+    "LogLine",
+    "NewGap",
+    "NewRun",
+    "Node",
+    "Outcome",
+    "Overlap",
+    "Pause",
+    "Phase",
+    "Reason",
+    "Run",
+    "Schedule",
+    "State",
+    "Verdict",
+]
+
+CatchUp = Literal["latest", "all", "skip"]
+Overlap = Literal["skip", "queue", "allow", "replace"]
+CATCH_UPS: tuple[CatchUp, ...] = ("latest", "all", "skip")
+OVERLAPS: tuple[Overlap, ...] = ("skip", "queue", "allow", "replace")
+
+# A run whose claims are lost this often takes its nodes down with it, or they are hopeless: it ends as lost.
+LOSSES_MAX = 3
+
+
+class State(StrEnum):
+    """Where a run is. Live is everything but done."""
+
+    WAITING = "waiting"
+    BLOCKED = "blocked"
+    PARKED = "parked"
+    RUNNING = "running"
+    HANDED = "handed"
+    DONE = "done"
+
+
+# waiting -> done: cancelled, expired. blocked -> waiting: what it waited for has ended. parked -> waiting: a node that
+# can run it has come. running -> waiting: retry, release, lost claim; running -> running: a dead node's run, re-homed.
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.WAITING: frozenset({State.RUNNING, State.BLOCKED, State.PARKED, State.DONE}),
+    State.BLOCKED: frozenset({State.WAITING, State.DONE}),
+    State.PARKED: frozenset({State.WAITING, State.DONE}),
+    State.RUNNING: frozenset({State.WAITING, State.PARKED, State.RUNNING, State.HANDED, State.DONE}),
+    State.HANDED: frozenset({State.WAITING, State.RUNNING, State.DONE}),
+    State.DONE: frozenset(),
+}
+
+
+class Verdict(StrEnum):
+    """How a run or a gap ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+    MISSED = "missed"
+    LOST = "lost"
+
+
+class Cause(StrEnum):
+    """Why a run exists."""
+
+    FIRE = "fire"
+    TRIGGER = "trigger"
+    ENQUEUE = "enqueue"
+    BACKFILL = "backfill"
+    RERUN = "rerun"
+
+
+class Reason(StrEnum):
+    """The reasons Evertick itself gives beside a verdict or a state. A job's `Skip` brings its own words."""
+
+    LATE = "late"  # ran, but well after its moment
+    COALESCED = "coalesced"  # a newer moment ran for it
+    OVERLAP = "overlap"  # an earlier run of the schedule was still live
+    GRACE = "grace"  # noticed later than the grace time allows
+    LIMIT = "limit"  # more moments owed than catch-up may make up for
+    DOWNTIME = "downtime"  # nobody was there, and catch-up is skip
+    PAUSED = "paused"
+    EDITED = "edited"
+    REMOVED = "removed"
+    UNDECLARED = "undeclared"  # the code that declared the schedule no longer does
+    REPLACED = "replaced"  # a newer fire took its place
+    EXPIRED = "expired"  # not started within its time
+    REQUESTED = "requested"  # somebody asked for the cancel
+    TIMEOUT = "timeout"
+    ERROR = "error"  # the job raised
+    NODE_DIED = "node_died"  # its node was lost, once too often or for a task that must not run twice
+    SHUTDOWN = "shutdown"  # cut off by a stop, and must not run twice
+    UNREACHABLE = "unreachable"  # stopped because the store could not be reached before the lease ended
+    UNKNOWN_TASK = "unknown_task"  # parked: no live node knows the task
+    BAD_ARGUMENTS = "bad_arguments"  # parked: the stored arguments no longer fit the task
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A schedule stands still since `at`, for a reason, perhaps until a moment. Times in microseconds."""
+
+    at: int
+    note: str = ""
+    until: int | None = None
+    # Set when Evertick itself paused it because no code declares it any more: declaring it again resumes it.
+    is_undeclared: bool = False
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What people write about a schedule. Durations in microseconds; `when` is the bound canonical text."""
+
+    task: str
+    when: str
+    args: dict[str, Any] = {}
+    queue: str = "default"
+    priority: int = 0
+    catch_up: CatchUp = "latest"
+    catch_up_limit: int = 100
+    pace: int = 1_000_000
+    grace: int | None = None
+    overlap: Overlap = "skip"
+    expires: int | None = None
+    labels: dict[str, str] = {}
+    format: int = 1
+
+
+class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run to be inserted. `args` only where they are its own, else those of the schedule's version hold."""
+
+    id: str
+    task: str
+    cause: Cause
+    # None: the store's own time of insertion plus `delay` (an enqueue must not depend on the caller's clock).
+    fire_at: int | None = None
+    due_at: int | None = None
+    delay: int = 0
+    schedule_id: int | None = None
+    version: int | None = None
+    args: bytes | None = None
+    queue: str = "default"
+    priority: int = 0
+    state: State = State.WAITING
+    reason: str | None = None
+    # How long after due_at it may still start.
+    expires: int | None = None
+    labels: dict[str, str] = {}
+    unique_key: str | None = None
+    caused_by: str | None = None
+    traceparent: str | None = None
+    # Insert as already running on the recording node (the fused claim), with what a claim would set.
+    is_claimed: bool = False
+    timeout: int | None = None
+    at_most_once: bool = False
+
+
+class NewGap(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of moments that get no run. `is_exact` is False where counting stopped at its bound."""
+
+    first_at: int
+    last_at: int
+    count: int
+    verdict: Verdict
+    reason: str
+    is_exact: bool = True
+
+
+class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as its owner holds it. Only (node, fence) may write about it."""
+
+    id: str
+    fence: int
+    task: str
+    args: bytes
+    fire_at: int
+    due_at: int
+    claimed_at: int
+    attempts: int = 0
+    losses: int = 0
+    schedule_id: int | None = None
+    schedule_key: str | None = None
+    cause: Cause = Cause.FIRE
+    queue: str = "default"
+    priority: int = 0
+    labels: dict[str, str] = {}
+    traceparent: str | None = None
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A named stretch of an attempt: when it began, how long it took, whether it raised."""
+
+    name: str
+    at: int
+    seconds: float
+    is_failed: bool = False
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What an owner has to say about a run it holds: its verdict, or where it goes instead.
+
+    done: ends with `verdict`. retry: back to waiting after `delay`, the attempt is spent. release: back to waiting at
+    once, nothing is spent. park: leaves the claim index until a node comes that can run it.
+    """
+
+    id: str
+    fence: int
+    kind: Literal["done", "retry", "release", "park"]
+    verdict: Verdict | None = None
+    reason: str | None = None
+    error: str | None = None
+    result: bytes | None = None
+    delay: int = 0
+    # Judged tries so far, this one included (release and park leave it as it was).
+    attempts: int = 0
+    phases: tuple[Phase, ...] = ()
+    # For parked arguments: the hash of the signature they did not fit; another hash frees the run.
+    task_hash: str | None = None
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that a run wrote, by `ctx.log` or through `logging`."""
+
+    at: datetime
+    level: str
+    text: str
+    fence: int
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An earlier try of a run (the last one is in the run itself)."""
+
+    number: int
+    fence: int
+    node: str | None
+    started_at: datetime | None
+    finished_at: datetime
+    error: str | None
+    reason: str | None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the ledger, as people read it."""
+
+    id: str
+    app: str
+    schedule_key: str | None
+    task: str
+    args: Any
+    fire_at: datetime
+    due_at: datetime
+    state: State
+    verdict: Verdict | None
+    reason: str | None
+    cause: Cause
+    attempts: int
+    losses: int
+    queue: str
+    priority: int
+    labels: dict[str, str]
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    expires_at: datetime | None
+    node: str | None
+    fence: int | None
+    result: Any
+    error: str | None
+    progress: float | None = None
+    progress_text: str | None = None
+    phases: tuple[Phase, ...] = ()
+    blocked_on: str | None = None
+    caused_by: str | None = None
+    is_cancel_requested: bool = False
+    # False when an enqueue found this run already there (unique key, or the same id sent twice).
+    is_new: bool = True
+
+    @property
+    def is_live(self) -> bool:
+        return self.state is not State.DONE
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of moments of one schedule that got no run, as people read it."""
+
+    schedule_key: str
+    first_at: datetime
+    last_at: datetime
+    count: int
+    is_exact: bool
+    verdict: Verdict
+    reason: str
+    recorded_at: datetime
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as people read it: its definition, its cursor, how it fared."""
+
+    key: str
+    app: str
+    task: str
+    when: str
+    args: dict[str, Any]
+    queue: str
+    priority: int
+    labels: dict[str, str]
+    catch_up: CatchUp
+    catch_up_limit: int
+    grace_seconds: float | None
+    overlap: Overlap
+    version: int
+    created_at: datetime
+    next_fire_at: datetime | None
+    next_due_at: datetime | None
+    is_paused: bool
+    paused_at: datetime | None
+    pause_note: str
+    paused_until: datetime | None
+    is_declared: bool
+    # Fields whose value at run time differs from what the code declares.
+    overrides: tuple[str, ...]
+    fires: int
+    last_run_id: str | None
+    last_fire_at: datetime | None
+    last_state: State | None
+    last_verdict: Verdict | None
+    last_reason: str | None
+    # Finished runs by verdict, as far as history is kept.
+    counts: dict[str, int]
+    # Why the schedule could not be planned, when that is so.
+    error: str | None
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine in one process, from its start to its end."""
+
+    id: str
+    name: str
+    app: str
+    version: str
+    started_at: datetime
+    beat_at: datetime
+    lease_until: datetime
+    died_at: datetime | None
+    queues: tuple[str, ...]
+    tasks: tuple[str, ...]
+    # What it declares: schedule key -> hash of the declaration.
+    declares: dict[str, str]
+    running: int

@@ -1,0 +1,160 @@
+"""What may be written beside a schedule, and how it becomes a definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, overload
+
+import msgspec
+
+from evertick.context import Context
+from evertick.errors import InvalidSetting
+from evertick.model import CATCH_UPS, OVERLAPS, CatchUp, Definition, Overlap
+from evertick.settings import check_key, check_labels
+from evertick.task import Task, TaskOptions, check_priority
+from evertick.when.base import JitterMode
+from evertick.when.calendar import Calendar
+from evertick.when.duration import Duration, duration_us
+from evertick.when.every import Since
+from evertick.when.moment import MILLISECOND
+
+__all__ = [
+    "CronOptions",
+    "EveryOptions",
+    "OnceOptions",
+    "PolicyOptions",
+    "RuleOptions",
+    "TaskDecorator",
+    "make_definition",
+    "split",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_CATCH_UP_LIMIT_MAX = 10_000
+
+
+class RuleOptions(TypedDict, total=False):
+    """What every rule of time takes."""
+
+    tz: str | None
+    start: datetime | None
+    end: datetime | None
+    max_fires: int | None
+    jitter: Duration | None
+    jitter_mode: JitterMode
+    calendar: str | Calendar | None
+
+
+class PolicyOptions(TypedDict, total=False):
+    """How a schedule treats its moments and its runs."""
+
+    args: Mapping[str, Any]
+    queue: str
+    priority: int
+    catch_up: CatchUp
+    catch_up_limit: int
+    pace: Duration
+    grace: Duration | None
+    overlap: Overlap
+    expires: Duration | None
+    labels: Mapping[str, str]
+
+
+class CronOptions(RuleOptions, PolicyOptions, TaskOptions, total=False):
+    dst: str
+    days: str
+    anchored: bool | str | datetime | None
+
+
+class EveryOptions(RuleOptions, PolicyOptions, TaskOptions, total=False):
+    since: Since
+
+
+class OnceOptions(PolicyOptions, TaskOptions, total=False):
+    tz: str | None
+    jitter: Duration | None
+    jitter_mode: JitterMode
+    calendar: str | Calendar | None
+
+
+class TaskDecorator(Protocol):
+    """Makes a task of a function; a first parameter annotated as `Context` is Evertick's, not the caller's."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Task[P, R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+def split(options: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The options of the rule, of the schedule and of the task, apart."""
+    policies, tasks = set(PolicyOptions.__annotations__), set(TaskOptions.__annotations__)
+    rules = {"dst", "days", "anchored", "since", *RuleOptions.__annotations__}
+    unknown = sorted(set(options) - policies - tasks - rules)
+    if unknown:
+        known = ", ".join(sorted(policies | tasks | rules))
+        raise InvalidSetting(f"{where}: unknown option {unknown[0]!r}; known are {known}")
+    return (
+        {name: value for name, value in options.items() if name in rules},
+        {name: value for name, value in options.items() if name in policies},
+        {name: value for name, value in options.items() if name in tasks},
+    )
+
+
+def make_definition(task: str, options: Mapping[str, Any], base: Definition | None = None) -> Definition:
+    """Check a schedule's options and put them into a definition (over `base`, for an update)."""
+    changes: dict[str, Any] = {}
+    for name, value in options.items():
+        changes[name] = _CHECKS[name](value)
+    return msgspec.structs.replace(base or Definition(task=task, when=""), task=task, **changes)
+
+
+def _arguments(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InvalidSetting(f"args: {value!r} must be a dict of arguments by name")
+    return dict(value)
+
+
+def _one_of(what: str, allowed: tuple[str, ...]) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if value not in allowed:
+            raise InvalidSetting(f"{what}: {value!r} must be one of {', '.join(map(repr, allowed))}")
+        return str(value)
+
+    return check
+
+
+def _limit(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _CATCH_UP_LIMIT_MAX:
+        raise InvalidSetting(f"catch_up_limit: {value!r} must be a whole number from 1 to {_CATCH_UP_LIMIT_MAX}")
+    return value
+
+
+def _pace(value: Duration) -> int:
+    us = duration_us(value, what="pace")
+    if us < MILLISECOND:
+        raise InvalidSetting(f"pace: {value!r} is less than a millisecond")
+    return us
+
+
+def _duration_or_none(what: str) -> Callable[[Duration | None], int | None]:
+    return lambda value: None if value is None else duration_us(value, what=what)
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "args": _arguments,
+    "queue": lambda value: check_key(value, what="queue"),
+    "priority": check_priority,
+    "catch_up": _one_of("catch_up", CATCH_UPS),
+    "catch_up_limit": _limit,
+    "pace": _pace,
+    "grace": _duration_or_none("grace"),
+    "overlap": _one_of("overlap", OVERLAPS),
+    "expires": _duration_or_none("expires"),
+    "labels": lambda value: check_labels(dict(value)),
+}

@@ -1,0 +1,341 @@
+"""The heart of the semantics: what is owed to a schedule now, and where its cursor goes. Pure.
+
+`plan` answers the tick of the engine, `settle` closes the account of a definition that is about to change, `admit` says
+what becomes of a run triggered by hand. They read no clock and no store: the store's time, the cursor and the live
+runs come in, rows and a cursor come out, and the caller writes both in one transaction guarded by what came in.
+
+The work is bounded whatever the downtime: the newest owed moment is found by looking back from now, the others are
+counted, not listed, and end in one gap per reason.
+
+Words used below: a moment is *owed* when it is at or after the cursor and its due time (moment plus jitter) has come.
+Its *lateness* is how long ago that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from evertick.model import Definition, NewGap, Overlap, Pause, Reason, Verdict
+from evertick.when.base import When
+from evertick.when.every import Every
+from evertick.when.moment import SECOND
+
+__all__ = ["COUNT_MAX", "FRESH", "LATE", "Facts", "Fire", "Plan", "admit", "cursor_after", "plan", "settle"]
+
+# Moments of a gap are counted exactly up to here, then as "at least": counting must end, too.
+COUNT_MAX = 100_000
+# With catch-up "skip" a moment that is noticed this soon is on time; on an edit such a moment still becomes a run.
+FRESH = 60 * SECOND
+# A run that is recorded later than this after it was due is marked as late.
+LATE = 5 * SECOND
+
+LIVE, BLOCKED = 1, 2
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan is made from."""
+
+    key: str
+    definition: Definition
+    rule: When
+    fire_at: int | None
+    at: int | None
+    fires: int = 0
+    live: int = 0
+    pause: Pause | None = None
+
+
+class Fire(msgspec.Struct, frozen=True, kw_only=True):
+    """A moment that becomes a run."""
+
+    fire_at: int
+    due_at: int
+    is_late: bool = False
+    # Must wait for the verdict of the schedule's live run.
+    is_blocked: bool = False
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows owed and the new cursor. `next_at` None: not before something else happens."""
+
+    fires: tuple[Fire, ...] = ()
+    gaps: tuple[NewGap, ...] = ()
+    next_fire_at: int | None = None
+    next_at: int | None = None
+    after_end: int | None = None
+    replaces_live: bool = False
+    ends_pause: bool = False
+
+
+def plan(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
+    """What a schedule that wants to be looked at is owed at `now`."""
+    if facts.pause is None:
+        return _plan_running(facts, now, uniform)
+    if facts.pause.until is None or facts.pause.until > now:
+        return Plan(next_fire_at=facts.fire_at, next_at=facts.pause.until)
+    gaps, resumed = _end_pause(facts, facts.pause.until)
+    made = _plan_running(resumed, now, uniform)
+    return msgspec.structs.replace(made, gaps=gaps + made.gaps, ends_pause=True)
+
+
+def cursor_after(rule: When, key: str, after: int, uniform: Callable[[], float]) -> tuple[int | None, int | None]:
+    """The cursor of a rule that starts afresh: its first moment after `after`, and when that is due."""
+    fire_at = rule.next_us(after)
+    return fire_at, None if fire_at is None else fire_at + _jitter(rule, key, fire_at, uniform)
+
+
+# --- the tick ----------------------------------------------------------------------------------------------------
+
+
+def _plan_running(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
+    catch_up = facts.definition.catch_up
+    newest = _newest_owed(facts, now)
+    if facts.fire_at is None or _is_spent(facts):
+        return Plan()
+    if newest is None:
+        return Plan(next_fire_at=facts.fire_at, next_at=_looked_too_early(facts, now, uniform))
+    # A rule that counts from the end of a run never owes more than one moment.
+    match "latest" if _counts_from_end(facts.rule) and catch_up == "all" else catch_up:
+        case "latest":
+            return _catch_up_latest(facts, newest, now, uniform, rest=(Verdict.SKIPPED, Reason.COALESCED))
+        case "skip":
+            if facts.definition.grace is None and now - _due_at(facts, newest) > FRESH:
+                gap = _gap(facts, facts.fire_at, newest, Verdict.MISSED, Reason.DOWNTIME)
+                return _moved_past(facts, newest, uniform, gaps=(gap,))
+            return _catch_up_latest(facts, newest, now, uniform, rest=(Verdict.MISSED, Reason.DOWNTIME))
+        case "all":
+            return _catch_up_all(facts, newest, now, uniform)
+
+
+def _catch_up_latest(
+    facts: Facts, newest: int, now: int, uniform: Callable[[], float], *, rest: tuple[Verdict, Reason]
+) -> Plan:
+    """The newest owed moment runs for all of them."""
+    assert facts.fire_at is not None
+    if _is_past_grace(facts, newest, now):
+        gap = _gap(facts, facts.fire_at, newest, Verdict.MISSED, Reason.GRACE)
+        return _moved_past(facts, newest, uniform, gaps=(gap,))
+    admitted = admit(facts.definition.overlap, facts.live)
+    if admitted is None:
+        # The newest did not run either, so nothing was coalesced into it: overlap is the reason for all.
+        gap = _gap(facts, facts.fire_at, newest, Verdict.SKIPPED, Reason.OVERLAP)
+        return _moved_past(facts, newest, uniform, gaps=(gap,))
+    gaps = _gap_before(facts, newest, *rest)
+    fire = _fire(facts, newest, now, is_blocked=admitted == "blocked", is_late=bool(gaps))
+    return _moved_past(facts, newest, uniform, fires=(fire,), gaps=gaps)
+
+
+def _catch_up_all(facts: Facts, newest: int, now: int, uniform: Callable[[], float]) -> Plan:
+    """One owed moment at a time, oldest first, and not before its forerunner has ended where overlap is skip."""
+    gaps, facts = _give_up_oldest(facts, newest, now)
+    oldest = facts.fire_at
+    if oldest is None or oldest > newest:
+        return msgspec.structs.replace(_moved_past(facts, newest, uniform), gaps=gaps)
+    is_behind = oldest < newest or now - _due_at(facts, oldest) > facts.definition.pace
+    admitted = admit(facts.definition.overlap, facts.live)
+    if admitted is None and is_behind:
+        return Plan(gaps=gaps, next_fire_at=oldest, next_at=now + facts.definition.pace)
+    if admitted is None:
+        gap = _gap(facts, oldest, oldest, Verdict.SKIPPED, Reason.OVERLAP)
+        return _moved_past(facts, oldest, uniform, gaps=(*gaps, gap))
+    fire = _fire(facts, oldest, now, is_blocked=admitted == "blocked")
+    moved = _moved_past(facts, oldest, uniform, fires=(fire,), gaps=gaps)
+    if moved.next_at is not None and moved.next_at <= now:
+        return msgspec.structs.replace(moved, next_at=now + facts.definition.pace)
+    return moved
+
+
+def _give_up_oldest(facts: Facts, newest: int, now: int) -> tuple[tuple[NewGap, ...], Facts]:
+    """Drop what is past its grace, then what is beyond the newest `catch_up_limit`."""
+    gaps: list[NewGap] = []
+    if facts.definition.grace is not None:
+        first_kept = _first_within_grace(facts, now - facts.definition.grace)
+        facts, gap = _cut_before(facts, first_kept, newest, Reason.GRACE)
+        gaps += gap
+    if facts.fire_at is not None and facts.fire_at <= newest:
+        first_kept = newest
+        for _ in range(facts.definition.catch_up_limit - 1):
+            earlier = facts.rule.previous_us(first_kept)
+            if earlier is None or earlier < facts.fire_at:
+                break
+            first_kept = earlier
+        facts, gap = _cut_before(facts, first_kept, newest, Reason.LIMIT)
+        gaps += gap
+    return tuple(gaps), facts
+
+
+def _first_within_grace(facts: Facts, since: int) -> int | None:
+    """The first moment due at `since` or later: jitter may carry the moment just before `since` over it."""
+    first = facts.rule.next_us(since - 1)
+    earlier = facts.rule.previous_us(since if first is None else first)
+    return earlier if earlier is not None and _due_at(facts, earlier) >= since else first
+
+
+def _cut_before(facts: Facts, first_kept: int | None, newest: int, reason: Reason) -> tuple[Facts, list[NewGap]]:
+    assert facts.fire_at is not None
+    if first_kept is not None and first_kept <= facts.fire_at:
+        return facts, []
+    last_dropped = newest if first_kept is None or first_kept > newest else facts.rule.previous_us(first_kept)
+    if last_dropped is None or last_dropped < facts.fire_at:
+        return facts, []
+    gap = _gap(facts, facts.fire_at, last_dropped, Verdict.MISSED, reason)
+    return msgspec.structs.replace(facts, fire_at=facts.rule.next_us(last_dropped)), [gap]
+
+
+def admit(overlap: Overlap, live: int) -> str | None:
+    """What overlap makes of one more run: "free", "blocked" behind the live one, or None: it must not be."""
+    match overlap:
+        case "allow":
+            return "free"
+        case "skip":
+            return None if live & LIVE else "free"
+        case "queue":
+            if live & BLOCKED:
+                return None
+            return "blocked" if live & LIVE else "free"
+        case "replace":
+            return "blocked" if live & LIVE else "free"
+
+
+# --- pause and edit ----------------------------------------------------------------------------------------------
+
+
+def _end_pause(facts: Facts, until: int) -> tuple[tuple[NewGap, ...], Facts]:
+    """The moments before `until` were paused; from there on it is as if it had never been."""
+    gaps = _gap_until(facts, until - 1, Verdict.SKIPPED, Reason.PAUSED)
+    cursor = facts.fire_at
+    if cursor is not None and cursor < until:
+        cursor = facts.rule.next_us(until - 1)
+    return gaps, msgspec.structs.replace(facts, fire_at=cursor, at=cursor, pause=None)
+
+
+def settle(
+    facts: Facts, now: int, reason: Reason, *, fresh: int = FRESH
+) -> tuple[tuple[Fire, ...], tuple[NewGap, ...]]:
+    """Close the account of the old definition: what was due just now still runs, the rest is a gap with the reason.
+
+    An edit made seconds after a moment must not swallow it because the tick had not come by yet; an edit after a long
+    downtime must not start old work. `fresh` is how long ago "just now" may be; -1: nothing runs any more.
+    """
+    if facts.pause is not None:
+        reason = Reason.UNDECLARED if facts.pause.is_undeclared else Reason.PAUSED
+        return (), _gap_until(facts, now, Verdict.SKIPPED, reason)
+    newest = _newest_owed(facts, now)
+    if newest is None or facts.fire_at is None or _is_spent(facts):
+        return (), ()
+    admitted = admit(facts.definition.overlap, facts.live)
+    if now - _due_at(facts, newest) > fresh or admitted is None or _is_past_grace(facts, newest, now):
+        return (), (_gap(facts, facts.fire_at, newest, Verdict.SKIPPED, reason),)
+    fire = _fire(facts, newest, now, is_blocked=admitted == "blocked")
+    return (fire,), _gap_before(facts, newest, Verdict.SKIPPED, reason)
+
+
+# --- small questions ---------------------------------------------------------------------------------------------
+
+
+def _newest_owed(facts: Facts, now: int) -> int | None:
+    if facts.fire_at is None or facts.fire_at > now:
+        return None
+    if _counts_from_end(facts.rule):
+        return facts.fire_at if _due_at(facts, facts.fire_at) <= now else None
+    newest = facts.rule.previous_us(now + 1)
+    if newest is None or newest < facts.fire_at:
+        # The rules of the zone or the calendar have changed: the promised moment is no longer one of the rule's, and is
+        # owed all the same.
+        newest = facts.fire_at
+    if _due_at(facts, newest) <= now:
+        return newest
+    # Jitter is less than the distance between fires, so the one before it is due.
+    earlier = facts.rule.previous_us(newest)
+    return None if earlier is None or earlier < facts.fire_at else earlier
+
+
+def _due_at(facts: Facts, moment: int) -> int:
+    """When the moment is due: the drawn delay is in `at` for the cursor's own moment; stable jitter is recomputed."""
+    bounds = facts.rule.bounds
+    if not bounds.jitter:
+        return moment
+    if bounds.jitter_mode == "stable":
+        return moment + facts.rule.jitter_us(moment, facts.key)
+    if moment == facts.fire_at and facts.at is not None and moment <= facts.at < moment + bounds.jitter:
+        return facts.at
+    return moment
+
+
+def _jitter(rule: When, key: str, moment: int, uniform: Callable[[], float]) -> int:
+    if not rule.bounds.jitter:
+        return 0
+    if rule.bounds.jitter_mode == "stable":
+        return rule.jitter_us(moment, key)
+    return int(rule.jitter_cap_us(moment) * uniform())
+
+
+def _looked_too_early(facts: Facts, now: int, uniform: Callable[[], float]) -> int:
+    assert facts.fire_at is not None
+    if facts.at is not None and facts.at > now:
+        return facts.at
+    return max(facts.fire_at + _jitter(facts.rule, facts.key, facts.fire_at, uniform), now + 1)
+
+
+def _is_past_grace(facts: Facts, moment: int, now: int) -> bool:
+    grace = facts.definition.grace
+    return grace is not None and now - _due_at(facts, moment) > grace
+
+
+def _is_spent(facts: Facts) -> bool:
+    most = facts.rule.bounds.max_fires
+    return most is not None and facts.fires >= most
+
+
+def _counts_from_end(rule: When) -> bool:
+    return isinstance(rule, Every) and rule.is_after_end
+
+
+def _fire(facts: Facts, moment: int, now: int, *, is_blocked: bool, is_late: bool = False) -> Fire:
+    due_at = _due_at(facts, moment)
+    return Fire(fire_at=moment, due_at=due_at, is_late=is_late or now - due_at > LATE, is_blocked=is_blocked)
+
+
+def _moved_past(
+    facts: Facts,
+    moment: int,
+    uniform: Callable[[], float],
+    *,
+    fires: tuple[Fire, ...] = (),
+    gaps: tuple[NewGap, ...] = (),
+) -> Plan:
+    """The plan that puts the cursor behind `moment`."""
+    replaces = any(fire.is_blocked for fire in fires) and facts.definition.overlap == "replace"
+    most = facts.rule.bounds.max_fires
+    if most is not None and facts.fires + len(fires) >= most:
+        return Plan(fires=fires, gaps=gaps, replaces_live=replaces)
+    if isinstance(facts.rule, Every) and facts.rule.is_after_end:
+        return Plan(fires=fires, gaps=gaps, after_end=facts.rule.interval_us, replaces_live=replaces)
+    fire_at, at = cursor_after(facts.rule, facts.key, moment, uniform)
+    return Plan(fires=fires, gaps=gaps, next_fire_at=fire_at, next_at=at, replaces_live=replaces)
+
+
+def _gap_before(facts: Facts, moment: int, verdict: Verdict, reason: Reason) -> tuple[NewGap, ...]:
+    """The owed moments before this one, if there are any."""
+    assert facts.fire_at is not None
+    if moment <= facts.fire_at:
+        return ()
+    last = facts.rule.previous_us(moment)
+    return () if last is None or last < facts.fire_at else (_gap(facts, facts.fire_at, last, verdict, reason),)
+
+
+def _gap_until(facts: Facts, until: int, verdict: Verdict, reason: Reason) -> tuple[NewGap, ...]:
+    """All moments from the cursor up to and including `until`, if there are any."""
+    if facts.fire_at is None or facts.fire_at > until or _is_spent(facts):
+        return ()
+    if _counts_from_end(facts.rule):
+        return (_gap(facts, facts.fire_at, facts.fire_at, verdict, reason),)
+    last = facts.rule.previous_us(until + 1)
+    return (_gap(facts, facts.fire_at, max(last or 0, facts.fire_at), verdict, reason),)
+
+
+def _gap(facts: Facts, first: int, last: int, verdict: Verdict, reason: Reason) -> NewGap:
+    count = 1 if first == last else max(facts.rule.count_us(first, last, COUNT_MAX), 1)
+    return NewGap(first_at=first, last_at=last, count=count, verdict=verdict, reason=reason, is_exact=count < COUNT_MAX)

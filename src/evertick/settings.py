@@ -1,0 +1,136 @@
+"""The settings of a scheduler: what may be set, its default, and what is refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from evertick.errors import InvalidKey, InvalidSetting, InvalidWhen
+from evertick.when.duration import Duration, duration_us
+from evertick.when.moment import DAY, SECOND
+from evertick.when.zone import zone_named
+
+__all__ = ["DATABASE_VARIABLE", "DEFAULT_DATABASE", "Settings", "check_key", "check_labels", "make_settings"]
+
+DATABASE_VARIABLE = "EVERTICK_DATABASE"
+DEFAULT_DATABASE = "sqlite:///evertick.db"
+
+_KEY_LONGEST = 200
+_CONCURRENCY_MAX = 10_000
+# A beat five times in a lease: a node may miss three of them and live.
+_BEATS_PER_LEASE = 5
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Checked settings. Durations in microseconds."""
+
+    url: str
+    app: str
+    node_name: str
+    concurrency: int
+    queues: tuple[str, ...]
+    tz: str
+    poll_interval: int
+    lease: int
+    stop_timeout: int
+    migrate: Literal["auto", "check"]
+    retention: int
+    keep_per_schedule: int
+    stall_limit: int
+
+    @property
+    def beat(self) -> int:
+        return self.lease // _BEATS_PER_LEASE
+
+
+def make_settings(
+    url: str | None,
+    *,
+    app: str = "default",
+    node_name: str,
+    concurrency: int = 50,
+    queues: Sequence[str] = ("default",),
+    tz: str = "UTC",
+    poll_interval: Duration = 15 * SECOND / 1e6,
+    lease: Duration = "15s",
+    stop_timeout: Duration = "30s",
+    migrate: str = "auto",
+    retention: Duration = "90d",
+    keep_per_schedule: int = 10_000,
+    stall_limit: Duration = "15m",
+) -> Settings:
+    """Check every setting; the error names the setting, the value and what would be right."""
+    if migrate not in ("auto", "check"):
+        raise InvalidSetting(f"migrate: {migrate!r} is neither 'auto' (apply what is missing) nor 'check' (refuse to)")
+    if isinstance(queues, str):
+        raise InvalidSetting(f"queues: {queues!r} is one text; pass a list of names, e.g. queues=[{queues!r}]")
+    return Settings(
+        url=_url(url),
+        app=check_key(app, what="app"),
+        node_name=check_key(node_name, what="node_name"),
+        concurrency=_whole(concurrency, "concurrency", 0, _CONCURRENCY_MAX),
+        queues=tuple(check_key(queue, what="queue") for queue in queues),
+        tz=_zone(tz),
+        poll_interval=_between(poll_interval, "poll_interval", SECOND // 100, DAY),
+        lease=_between(lease, "lease", SECOND, DAY),
+        stop_timeout=_between(stop_timeout, "stop_timeout", 0, DAY),
+        migrate="auto" if migrate == "auto" else "check",
+        retention=_between(retention, "retention", SECOND, 36_500 * DAY),
+        keep_per_schedule=_whole(keep_per_schedule, "keep_per_schedule", 1, 10**9),
+        stall_limit=_between(stall_limit, "stall_limit", 10 * SECOND, DAY),
+    )
+
+
+def check_key(key: Any, *, what: str = "key") -> str:
+    """The key, if it can stand in a table, a command line and a log: text without control characters or semicolons."""
+    if not isinstance(key, str):
+        raise InvalidKey(f"{what}: {key!r} is not text")
+    if not 1 <= len(key) <= _KEY_LONGEST:
+        raise InvalidKey(f"{what}: {key[:_KEY_LONGEST]!r} must have 1 to {_KEY_LONGEST} characters, not {len(key)}")
+    if key != key.strip() or not key.isprintable() or ";" in key:
+        raise InvalidKey(f"{what}: {key!r} must not begin or end with space, nor hold ';' or control characters")
+    return key
+
+
+def check_labels(labels: Any) -> dict[str, str]:
+    if not isinstance(labels, dict) or len(labels) > 50:
+        raise InvalidSetting(f"labels: {labels!r} must be a dict of at most 50 names with their values")
+    checked = {}
+    for name, value in labels.items():
+        if not isinstance(value, str) or len(value) > _KEY_LONGEST:
+            raise InvalidSetting(f"labels: the value of {name!r} must be text of at most {_KEY_LONGEST} characters")
+        checked[check_key(name, what="label")] = value
+    return checked
+
+
+def _url(url: str | None) -> str:
+    found = url if url is not None else os.environ.get(DATABASE_VARIABLE) or DEFAULT_DATABASE
+    if not isinstance(found, str) or "://" not in found:
+        raise InvalidSetting(f"url: {found!r} is no database URL; write it like {DEFAULT_DATABASE!r}")
+    return found
+
+
+def _zone(tz: Any) -> str:
+    if isinstance(tz, ZoneInfo):
+        tz = tz.key
+    try:
+        return zone_named(tz).key
+    except InvalidWhen as error:
+        raise InvalidSetting(f"tz: {error}") from None
+
+
+def _whole(value: Any, what: str, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidSetting(f"{what}: {value!r} must be a whole number from {least} to {most}")
+    return value
+
+
+def _between(value: Duration, what: str, least: int, most: int) -> int:
+    us = duration_us(value, what=what)
+    if not least <= us <= most:
+        raise InvalidSetting(f"{what}: {value!r} must be between {least / SECOND:g} s and {most / SECOND:g} s")
+    return us

@@ -1,0 +1,469 @@
+"""The protocol of a store: intents, each with its promise.
+
+The engine speaks of fires, claims and verdicts; how they become rows is the store's business. A store is right when it
+passes the conformance suite (`evertick.testing.conformance`).
+
+What holds for every intent:
+- It is atomic, and durable before it answers.
+- Its time is the store's own time, read inside the transaction; answers that decide something carry it as `now`.
+- It raises `StoreUnavailable` when the store is away, locked, read-only or full. The outcome of a write is then
+  *unknown*: it may have happened. Every write can be repeated or reconciled for that reason.
+- One bad row never fails a batch: answers are per row.
+- Everything belongs to an app; no intent sees another app's rows. Only nodes and fences are shared by all.
+
+All times are integer microseconds. docs/explanation/protocol.md gives the reasons behind the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from evertick.model import (
+    Attempt,
+    Claimed,
+    Definition,
+    Gap,
+    LogLine,
+    NewGap,
+    NewRun,
+    Node,
+    Outcome,
+    Pause,
+    Run,
+    Schedule,
+    State,
+    Verdict,
+)
+
+__all__ = [
+    "Advance",
+    "Beat",
+    "BeatLine",
+    "Cancelled",
+    "Change",
+    "Claim",
+    "DeclaredBy",
+    "Due",
+    "DueSchedule",
+    "FinishAnswer",
+    "NodeJoin",
+    "Note",
+    "Owned",
+    "Pulse",
+    "Recorded",
+    "Rehomed",
+    "RunFilter",
+    "ScheduleFilter",
+    "Store",
+    "StoredSchedule",
+    "TaskTerms",
+]
+
+MigrateMode = Literal["auto", "check"]
+FinishAnswer = Literal["done", "already", "lost"]
+
+
+# --- schedules ---------------------------------------------------------------------------------------------------
+
+
+class DeclaredBy(msgspec.Struct, frozen=True, kw_only=True):
+    """Which code declares a schedule: the name of its nodes, and the declaration it was last written from."""
+
+    node_name: str
+    hash: str
+    definition: Definition
+
+
+class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule with its cursor, as planning and editing need it."""
+
+    id: int
+    key: str
+    version: int
+    created_at: int
+    definition: Definition
+    pause: Pause | None
+    declared: DeclaredBy | None
+    # The cursor: the next nominal moment; None when there is none (done, or waiting for the end of a run).
+    fire_at: int | None
+    # When to look at it; None: not before something else happens (pause, end of a run).
+    at: int | None
+    # Fires that became runs, for `max_fires`.
+    fires: int
+    # Plans that failed in a row, and what the last one said.
+    failures: int
+    error: str | None
+    # What the cursor was computed with: zone rules and calendar version.
+    fingerprint: str
+    # Live runs as read, like DueSchedule.live.
+    live: int
+
+
+class DueSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """The narrow row that a tick reads; the definition comes from the cache of (id, version)."""
+
+    id: int
+    version: int
+    fire_at: int | None
+    at: int
+    fires: int
+    failures: int
+    fingerprint: str
+    # Live runs of the schedule as read: bit 0 = any is live, bit 1 = one is blocked. The guard of overlap.
+    live: int
+
+
+class Due(msgspec.Struct, frozen=True, kw_only=True):
+    now: int
+    schedules: list[DueSchedule]
+    # When the next schedule that is not due yet wants to be looked at.
+    next_at: int | None
+
+
+class Advance(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan wants written for one schedule, guarded by what it was made from.
+
+    Taken only if the schedule's (version, fire_at, at) are still these and, where `live` is given, its live runs still
+    look the same. Then runs and gaps are inserted and the cursor moves, all or nothing.
+    """
+
+    schedule_id: int
+    version: int
+    fire_at: int | None
+    at: int | None
+    live: int | None = None
+    runs: tuple[NewRun, ...] = ()
+    gaps: tuple[NewGap, ...] = ()
+    next_fire_at: int | None = None
+    # None: not before something else happens.
+    next_at: int | None = None
+    # For rules that count from the end of a run: while a run of the schedule is live there is no cursor; the verdict of
+    # the last live one sets it this much later. Taken with no run live, it is set from now.
+    after_end: int | None = None
+    # Ask the live runs to cancel (overlap "replace"): waiting and blocked ones end at once, running ones are flagged.
+    replaces_live: bool = False
+    # The pause ended by its `until`.
+    ends_pause: bool = False
+    # Why planning failed; counts as a failure and changes nothing but `next_at`.
+    error: str | None = None
+    fingerprint: str = ""
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    now: int
+    # The fence under which claimed runs were inserted; 0 when none was.
+    fence: int
+    # One answer per advance: False = the guard did not match, nothing of it was written.
+    taken: list[bool]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A person's change to one schedule: add, edit, pause, resume, remove.
+
+    `settle` closes the old definition's account up to now (see Advance; its guard is the guard of the whole change, its
+    cursor the new cursor). For an add it is None and the cursor is in `fire_at` and `at`.
+    """
+
+    key: str
+    kind: Literal["add", "edit", "pause", "resume", "remove"]
+    settle: Advance | None = None
+    definition: Definition | None = None
+    pause: Pause | None = None
+    # None leaves it as it is.
+    declared: DeclaredBy | None = None
+    # add only
+    created_at: int = 0
+    fire_at: int | None = None
+    at: int | None = None
+    fingerprint: str = ""
+
+
+class ScheduleFilter(msgspec.Struct, frozen=True, kw_only=True):
+    keys: tuple[str, ...] | None = None
+    labels: dict[str, str] = {}
+    is_paused: bool | None = None
+    after_key: str | None = None
+    limit: int = 1000
+    with_counts: bool = True
+
+
+# --- runs --------------------------------------------------------------------------------------------------------
+
+
+class TaskTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node says about a task when it claims: how long an attempt may take, whether it may run twice."""
+
+    hash: str = ""
+    timeout: int | None = None
+    at_most_once: bool = False
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    now: int
+    fence: int
+    runs: list[Claimed]
+    # Runs that were too old to start, ended here as missed(expired).
+    expired: list[str]
+    # When the next waiting run of these queues and tasks is due (None: none waits; <= now: more is waiting).
+    next_due_at: int | None
+
+
+class Owned(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that the store says a node holds."""
+
+    id: str
+    fence: int
+
+
+class Rehomed(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the runs of dead nodes."""
+
+    now: int
+    fence: int
+    # Taken over by the asking node, to be started now.
+    claimed: list[Claimed]
+    # Put back to waiting for others.
+    released: int
+    # Ended: (run id, verdict): lost for good, or cancelled because somebody had asked for it.
+    ended: list[tuple[str, Verdict]]
+
+
+class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
+    """ended: it was not running, and is done(cancelled). asked: it runs; its owner will hear of it. done: too late."""
+
+    id: str
+    answer: Literal["ended", "asked", "done", "unknown"]
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running attempt has to say meanwhile: progress (the latest wins) and log lines (level, text, time)."""
+
+    id: str
+    fence: int
+    progress: float | None = None
+    progress_text: str | None = None
+    # Number of the first line of this note among the lines of this attempt: makes a repeated note harmless.
+    seq: int = 0
+    lines: tuple[tuple[int, str, str], ...] = ()
+
+
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Newest first. `since` and `until` bound fire_at, both inclusive. `states` and `verdicts` None = all."""
+
+    ids: tuple[str, ...] | None = None
+    schedule_key: str | None = None
+    task: str | None = None
+    states: tuple[State, ...] | None = None
+    verdicts: tuple[Verdict, ...] | None = None
+    labels: dict[str, str] = {}
+    since: int | None = None
+    until: int | None = None
+    limit: int = 100
+
+
+# --- nodes -------------------------------------------------------------------------------------------------------
+
+
+class NodeJoin(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    app: str
+    version: str
+    lease: int
+    queues: tuple[str, ...]
+    tasks: Mapping[str, TaskTerms]
+    declares: Mapping[str, str]
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
+    """is_alive False: this incarnation was declared dead, and stays so."""
+
+    now: int
+    is_alive: bool
+    # Ids of my running runs that somebody wants cancelled.
+    cancels: list[str]
+
+
+class Pulse(msgspec.Struct, frozen=True, kw_only=True):
+    """How the app stands, for health and for people."""
+
+    now: int
+    waiting: int
+    running: int
+    parked: int
+    blocked: int
+    oldest_due_at: int | None
+    schedules: int
+
+
+class BeatLine(Protocol):
+    """The heartbeat's own connection: nothing else on it can delay a beat. Used by one thread, its own."""
+
+    async def beat(self, node: str, lease: int) -> Beat:
+        """Extend the lease from the store's now, unless the node is written down as dead."""
+        ...
+
+    async def die(self, node: str) -> None:
+        """Write down the death of this node by its own hand (a stalled event loop). Its runs are re-homed."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Store(Protocol):
+    """The ledger. Opened lazily; every intent may be called from any event loop of the process that opened it."""
+
+    async def open(self, *, migrate: MigrateMode) -> None:
+        """Connect, check or apply migrations. Refuses a store whose `compatible_from` is newer than this code."""
+        ...
+
+    async def close(self) -> None: ...
+
+    async def now(self) -> int:
+        """The store's time."""
+        ...
+
+    async def beat_line(self) -> BeatLine:
+        """A line for the thread that calls it."""
+        ...
+
+    async def changed(self, timeout: float) -> bool:
+        """Wait until another process may have written something, at most `timeout` seconds. A hint, never relied on."""
+        ...
+
+    # schedules
+
+    async def due_schedules(self, app: str, limit: int) -> Due:
+        """The schedules that want to be looked at by the store's time, longest due first."""
+        ...
+
+    async def stored_schedules(
+        self, app: str, *, ids: Sequence[int] = (), keys: Sequence[str] = ()
+    ) -> list[StoredSchedule]:
+        """Definitions with cursor, by id or key. What this code cannot read (a newer format) is left out."""
+        ...
+
+    async def declared_schedules(self, app: str) -> list[StoredSchedule]:
+        """All that code declares or declared."""
+        ...
+
+    async def record_fires(self, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+        """Write plans: at most one run per (schedule, fire_at), cursor and rows in one transaction.
+
+        Runs with `is_claimed` are inserted as running on `node` under one new fence; if that node is dead they are
+        inserted as waiting, and the fence is 0. An insert of a run that is there already (same id, or same nominal
+        moment) is left out, never an error. Runs in state blocked are blocked on the schedule's newest live run; if
+        none is live any more they are inserted as waiting. `fires` counts runs of cause fire alone. A pause that ends
+        raises the version.
+        """
+        ...
+
+    async def change_schedules(self, app: str, changes: Sequence[Change], *, all_or_none: bool = False) -> list[bool]:
+        """Apply people's changes. False: the guard did not match (or the key is taken, for an add); read and try again.
+
+        With `all_or_none`, one False means that nothing was written. Each taken change raises the version. Old definitions are kept for the runs that were recorded under them.
+        Remove cancels the schedule's waiting, blocked and parked runs; the running ones and history stay.
+        """
+        ...
+
+    async def schedules(self, app: str, wanted: ScheduleFilter) -> list[Schedule]:
+        """For people, by key."""
+        ...
+
+    async def calendars(self, app: str) -> dict[str, bytes]:
+        """All named calendars, newest version each."""
+        ...
+
+    async def put_calendar(self, app: str, name: str, version: str, content: bytes) -> None:
+        """Keep a calendar under its name. The same content again changes nothing."""
+        ...
+
+    # runs
+
+    async def enqueue(self, app: str, runs: Sequence[NewRun]) -> list[Run]:
+        """Insert runs by hand, all or none. The same id again, or the unique key of a live run, answers that run."""
+        ...
+
+    async def claim(
+        self, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
+    ) -> Claim:
+        """Take up to `limit` due waiting runs: highest priority first, then longest due. A dead node gets nothing."""
+        ...
+
+    async def finish(self, app: str, node: str, outcomes: Sequence[Outcome]) -> list[FinishAnswer]:
+        """Write outcomes, each only if (node, fence) still hold the run.
+
+        done: moves to history, frees what was blocked on it, restarts an after-end schedule; a cancelled one without a
+        reason gets that of the request. release and park leave the count of attempts as it was. already: this very
+        outcome was written before (its answer was lost). lost: not ours any more; nothing was written.
+        """
+        ...
+
+    async def owned(self, app: str, node: str) -> list[Owned]:
+        """What the store believes the node holds."""
+        ...
+
+    async def cancel(self, app: str, ids: Sequence[str], reason: str) -> list[Cancelled]: ...
+
+    async def note(self, app: str, node: str, notes: Sequence[Note]) -> list[str]:
+        """Write progress and log lines of running runs. Answers the ids that are not the node's any more."""
+        ...
+
+    async def runs(self, app: str, wanted: RunFilter) -> list[Run]: ...
+
+    async def gaps(self, app: str, wanted: RunFilter) -> list[Gap]:
+        """Gaps that touch the time of the filter, newest first. Filters that only runs have match no gap."""
+        ...
+
+    async def attempts(self, app: str, run: str) -> list[Attempt]: ...
+
+    async def log(self, app: str, run: str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
+        """Log lines in order, from the `after`-th on."""
+        ...
+
+    # nodes
+
+    async def join(self, node: NodeJoin) -> int:
+        """Begin an incarnation; answers the store's now. Frees parked runs that this node can run."""
+        ...
+
+    async def leave(self, node: str) -> None:
+        """End an incarnation by a graceful stop: written down as dead."""
+        ...
+
+    async def judge(self) -> list[str]:
+        """Write down the death of every node whose lease has run out; answers those that were written down here."""
+        ...
+
+    async def rehome(
+        self, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
+    ) -> Rehomed:
+        """Settle runs whose node is dead or missing, and runs long past their deadline.
+
+        Each costs one loss. Up to `limit` that the node can run are claimed by it at once; others go back to waiting.
+        A run that must not run twice, or was lost too often, ends as lost; one that was to be cancelled as cancelled.
+        """
+        ...
+
+    async def nodes(self, app: str) -> list[Node]: ...
+
+    # upkeep
+
+    async def park_unknown(self, app: str, limit: int) -> int:
+        """Park due waiting runs whose task no live node knows; free parked ones whose task is known again."""
+        ...
+
+    async def prune(self, app: str, *, before: int, keep_per_schedule: int, limit: int) -> int:
+        """Delete a bite of old history (and what hangs on it), gaps, dead nodes, finished one-shot schedules."""
+        ...
+
+    async def pulse(self, app: str) -> Pulse: ...
+
+
+class OpensStore(Protocol):
+    """How a store is registered under `evertick.stores`: called with its URL, the clock, and what it may be told."""
+
+    def __call__(self, url: str, *, clock: Any, is_inline: bool = False) -> Store: ...

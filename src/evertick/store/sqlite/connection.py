@@ -1,0 +1,179 @@
+"""Opening connections to a SQLite file, and saying in Evertick's words what went wrong with one.
+
+Every connection is in autocommit (`isolation_level=None`): a transaction begins where the code says so. A write begins
+with BEGIN IMMEDIATE, because a read transaction that turns into a write fails at once, whatever the busy timeout.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from evertick.clock import Clock
+from evertick.errors import StoreError, StoreRefused, StoreUnavailable
+from evertick.store.sqlite.location import Location
+
+__all__ = ["StoreTime", "check_version", "connect", "data_version", "open_file", "transaction", "translated"]
+
+# RETURNING came with 3.35.
+_OLDEST = (3, 35, 0)
+_STATEMENTS_CACHED = 256
+# How often a change to WAL is tried again. SQLite does not call its busy handler for it.
+_WAL_PAUSE_SECONDS = 0.02
+
+# By the name of SQLite's result code; extended codes begin with the name of their primary one.
+_TROUBLES = {
+    "SQLITE_BUSY": "is locked by another connection for too long; look for a program that holds a transaction open",
+    "SQLITE_LOCKED": "is locked by another connection of this process; look for a transaction that is held open",
+    "SQLITE_FULL": "cannot grow: its disk or its page limit is full; free some space",
+    "SQLITE_READONLY": "is read-only; give this user the right to write the file and its directory",
+    "SQLITE_PERM": "is read-only; give this user the right to write the file and its directory",
+    "SQLITE_IOERR": "could not be read or written (disk I/O error); check the disk, and keep the file on a local one",
+    "SQLITE_CANTOPEN": "cannot be opened; check that it exists and that this user may write it and its directory",
+    "SQLITE_CORRUPT": "is damaged; check it with PRAGMA integrity_check and restore it from a backup",
+    "SQLITE_NOTADB": "is not a SQLite database; check that the URL names the right file",
+    "SQLITE_PROTOCOL": "could not be locked; keep the file on a local disk, not on a network share",
+    "SQLITE_NOMEM": "could not be used for want of memory",
+    "SQLITE_INTERRUPT": "was interrupted in the middle of a statement; try again",
+}
+
+
+class StoreTime:
+    """The store's time: its clock, never running backwards, whichever thread asks."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def now(self) -> int:
+        with self._lock:
+            self._last = max(self._last, self._clock.now_us())
+            return self._last
+
+
+def check_version() -> None:
+    if sqlite3.sqlite_version_info < _OLDEST:
+        wanted = ".".join(map(str, _OLDEST[:2]))
+        raise StoreRefused(
+            f"this Python has SQLite {sqlite3.sqlite_version}; Evertick needs {wanted} or newer: "
+            "use a newer Python build or system library"
+        )
+
+
+def connect(where: Location, *, may_create: bool = False, busy_timeout_ms: int | None = None) -> sqlite3.Connection:
+    """A connection as the store wants it. The file's own properties (WAL, auto_vacuum) are set by `open_file`."""
+    timeout = where.busy_timeout_ms if busy_timeout_ms is None else busy_timeout_ms
+    name = ":memory:" if where.path is None else f"{_file_uri(where.path)}?mode={'rwc' if may_create else 'rw'}"
+    db = sqlite3.connect(
+        name,
+        uri=where.path is not None,
+        timeout=timeout / 1000,
+        isolation_level=None,
+        # Each connection has one thread at a time, but not always the one that opened it.
+        check_same_thread=False,
+        cached_statements=_STATEMENTS_CACHED,
+    )
+    db.row_factory = sqlite3.Row
+    db.execute(f"PRAGMA synchronous = {where.synchronous}")
+    db.execute("PRAGMA foreign_keys = OFF")
+    db.execute("PRAGMA temp_store = MEMORY")
+    return db
+
+
+def open_file(where: Location, *, may_create: bool) -> sqlite3.Connection:
+    """The first connection: checks the path, makes the file where it may, and turns WAL on."""
+    _check_path(where, may_create=may_create)
+    db: sqlite3.Connection | None = None
+    try:
+        db = connect(where, may_create=may_create)
+        # Both are written with the first page, and have no effect on tables that are there already.
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        if where.path is not None:
+            _turn_wal_on(db, tries=1 + round(where.busy_timeout_ms / 1000 / _WAL_PAUSE_SECONDS))
+    except sqlite3.Error as error:
+        if db is not None:
+            db.close()
+        raise _refusal(error, where) from error
+    return db
+
+
+def _turn_wal_on(db: sqlite3.Connection, tries: int) -> None:
+    pause = threading.Event()
+    for left in range(tries, 0, -1):
+        try:
+            if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+                return
+            db.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if left == 1 or not _code(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+                raise
+            pause.wait(_WAL_PAUSE_SECONDS)
+
+
+def _check_path(where: Location, *, may_create: bool) -> None:
+    if where.path is None:
+        return
+    path = Path(where.path)
+    if path.is_dir():
+        raise StoreRefused(f"the store {where.path} is a directory; name a file in it, like {path / 'evertick.db'}")
+    if not path.absolute().parent.is_dir():
+        raise StoreRefused(
+            f"the directory {path.absolute().parent} of the store {where.path} does not exist; "
+            "create it, or correct the URL"
+        )
+    if not may_create and not path.exists():
+        raise StoreRefused(f'there is no store at {where.path}; open it once with migrate="auto", or correct the URL')
+
+
+def _refusal(error: sqlite3.Error, where: Location) -> StoreError:
+    """At the start a path that cannot work is refused; what may pass by itself is only unavailable."""
+    passing = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR")
+    kind = StoreUnavailable if _code(error).startswith(passing) else StoreRefused
+    return kind(f"the {where.description} {_trouble(error) or error}")
+
+
+@contextmanager
+def translated(where: Location) -> Iterator[None]:
+    """SQLite's troubles become StoreUnavailable, with the file and the fix. Mistakes in our SQL stay what they are."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        trouble = _trouble(error)
+        if trouble is None:
+            raise
+        raise StoreUnavailable(f"the {where.description} {trouble}") from error
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[None]:
+    """BEGIN and COMMIT around a block; ROLLBACK if it raises, unless SQLite has rolled back already."""
+    db.execute(f"BEGIN {how}")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def data_version(db: sqlite3.Connection) -> int:
+    """A number that changes when another connection, of this process or another, has committed."""
+    return int(db.execute("PRAGMA data_version").fetchone()[0])
+
+
+def _code(error: sqlite3.Error) -> str:
+    return getattr(error, "sqlite_errorname", None) or ""
+
+
+def _trouble(error: sqlite3.Error) -> str | None:
+    code = _code(error)
+    return next((text for name, text in _TROUBLES.items() if code.startswith(name)), None)
+
+
+def _file_uri(path: str) -> str:
+    return Path(path).absolute().as_uri()

@@ -1,0 +1,128 @@
+"""How runs end, and what an ending sets free.
+
+Every ending goes through `archive`: out of the live table into history, runs blocked on it become due, a schedule that
+counts from the end of its runs gets its next moment. Only the holder of the newest claim may finish a run.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from evertick.model import Outcome, Reason, Verdict
+from evertick.store.base import FinishAnswer
+from evertick.store.sqlite.queries import SQL
+from evertick.store.sqlite.rows import json_text, plain_text
+
+__all__ = ["Ending", "archive", "count_from_end", "end", "finish"]
+
+log = logging.getLogger("evertick.store")
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """A run that the store itself ends. Without a reason the one it has stays."""
+
+    id: str
+    verdict: Verdict
+    reason: str | None
+
+
+def finish(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequence[Outcome]) -> list[FinishAnswer]:
+    answers: list[FinishAnswer] = []
+    ended: list[str] = []
+    for outcome in outcomes:
+        if outcome.kind == "done":
+            is_taken = is_ended = _end_as_told(db, now, app, node, outcome)
+        else:
+            is_taken, is_ended = _put_back(db, now, app, node, outcome)
+        if is_ended:
+            ended.append(outcome.id)
+        answers.append("done" if is_taken else _told_before(db, app, node, outcome))
+    archive(db, now, app, ended)
+    return answers
+
+
+def end(db: sqlite3.Connection, now: int, app: str, endings: Sequence[Ending]) -> None:
+    """End live runs by the store's own hand: cancelled, expired, lost."""
+    db.executemany(
+        SQL["run.end"], [(app, ending.id, ending.verdict, plain_text(ending.reason), now) for ending in endings]
+    )
+    archive(db, now, app, [ending.id for ending in endings])
+
+
+def archive(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> None:
+    """Move runs whose state is done out of the live table, and free what waited for them."""
+    if not ids:
+        return
+    keys = [(app, id_) for id_ in ids]
+    if db.executemany(SQL["run.archive"], keys).rowcount < len(keys):
+        log.warning("history of app %s had one of these moments already, their runs were dropped: %s", app, list(ids))
+    schedules = [db.execute(SQL["run.forget"], key).fetchone()["schedule_id"] for key in keys]
+    of_schedules = [(id_, schedule) for id_, schedule in zip(ids, schedules, strict=True) if schedule is not None]
+    db.executemany(SQL["run.unblock"], [(app, schedule, id_, now) for id_, schedule in of_schedules])
+    count_from_end(db, now, dict.fromkeys(schedule for _, schedule in of_schedules))
+
+
+def count_from_end(db: sqlite3.Connection, now: int, schedules: Iterable[int]) -> None:
+    """Set the cursor of schedules that count from the end of a run; others are left alone."""
+    db.executemany(SQL["schedule.count_from_end"], [(schedule, now) for schedule in schedules])
+
+
+def _end_as_told(db: sqlite3.Connection, now: int, app: str, node: str, outcome: Outcome) -> bool:
+    assert outcome.verdict is not None, "an outcome that is done has a verdict"
+    written = db.execute(
+        SQL["finish.done"],
+        (
+            app,
+            outcome.id,
+            node,
+            outcome.fence,
+            outcome.verdict,
+            plain_text(outcome.reason),
+            plain_text(outcome.error),
+            None if outcome.result is None else outcome.result.decode(),
+            outcome.attempts,
+            json_text(outcome.phases) if outcome.phases else None,
+            now,
+        ),
+    )
+    return written.rowcount == 1
+
+
+def _put_back(db: sqlite3.Connection, now: int, app: str, node: str, outcome: Outcome) -> tuple[bool, bool]:
+    """Whether it was taken, and whether that ended the run: a cancel that was asked for meanwhile comes first."""
+    held = db.execute(SQL["finish.held"], (app, outcome.id, node, outcome.fence)).fetchone()
+    if held is None:
+        return False, False
+    if held["is_cancel_requested"]:
+        return True, _end_as_told(db, now, app, node, _cancelled_instead(outcome, held))
+    reason, error = plain_text(outcome.reason), plain_text(outcome.error)
+    match outcome.kind:
+        case "retry":
+            phases = json_text(outcome.phases) if outcome.phases else None
+            db.execute(SQL["finish.keep_attempt"], (app, outcome.id, outcome.attempts, now, error, reason))
+            db.execute(SQL["finish.retry"], (app, outcome.id, now + outcome.delay, outcome.attempts, error, phases))
+        case "release":
+            db.execute(SQL["finish.release"], (app, outcome.id, now))
+        case "park":
+            db.execute(SQL["finish.park"], (app, outcome.id, reason, error, outcome.task_hash))
+    return True, False
+
+
+def _cancelled_instead(outcome: Outcome, held: sqlite3.Row) -> Outcome:
+    return msgspec.structs.replace(
+        outcome,
+        kind="done",
+        verdict=Verdict.CANCELLED,
+        reason=held["cancel_reason"] or Reason.REQUESTED,
+        attempts=outcome.attempts if outcome.kind == "retry" else held["attempts"],
+    )
+
+
+def _told_before(db: sqlite3.Connection, app: str, node: str, outcome: Outcome) -> FinishAnswer:
+    """A run that is not held any more: by this very claim's own word, or lost to another."""
+    known = db.execute(SQL["finish.is_done_already"], (app, outcome.id, node, outcome.fence)).fetchone()
+    return "already" if known[0] else "lost"

@@ -1,0 +1,198 @@
+"""Recording fires: runs and gaps into the ledger and the cursor forward, guarded, one schedule at a time in one batch.
+
+The guard is one UPDATE of the narrow row `due`: it either matches what the plan was made from and moves the cursor, or
+nothing of the plan is written. The unique index on (schedule, fire_at) stands behind it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from evertick.model import Cause, NewRun, Reason, State, Verdict
+from evertick.store.base import Advance, Recorded
+from evertick.store.sqlite.endings import Ending, count_from_end, end
+from evertick.store.sqlite.queries import SQL
+from evertick.store.sqlite.rows import json_text, plain_text
+from evertick.when.moment import MINUTE
+
+__all__ = ["Claimant", "insert_run", "record_fires", "take"]
+
+# When to look again at a schedule whose rows could not be written.
+_UNWRITABLE_PAUSE = MINUTE
+
+
+class Claimant:
+    """The node that records, if it lives; its fence is drawn when the first run is claimed."""
+
+    def __init__(self, db: sqlite3.Connection, node: str | None) -> None:
+        self._db = db
+        self.node = node if node is not None and is_alive(db, node) else None
+        self._fence = 0
+        # The fence that was really given to a run, else 0.
+        self.fence = 0
+
+    def draw(self) -> int:
+        self._fence = self._fence or draw_fence(self._db)
+        return self._fence
+
+    def claimed(self) -> None:
+        self.fence = self._fence
+
+
+def is_alive(db: sqlite3.Connection, node: str) -> bool:
+    return db.execute(SQL["node.is_alive"], (node,)).fetchone() is not None
+
+
+def draw_fence(db: sqlite3.Connection) -> int:
+    return int(db.execute(SQL["fence.draw"]).fetchone()[0])
+
+
+def record_fires(db: sqlite3.Connection, now: int, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+    db.execute("SAVEPOINT fires")
+    try:
+        recorded = _record_all(db, now, app, node, advances)
+    except (sqlite3.Error, ValueError, OverflowError, TypeError):
+        # One of them cannot be written. A savepoint each would cost every batch; so only the batch that needs it.
+        if not db.in_transaction:
+            raise
+        db.execute("ROLLBACK TO fires")
+        recorded = _record_each(db, now, app, node, advances)
+    db.execute("RELEASE fires")
+    return recorded
+
+
+def _record_all(db: sqlite3.Connection, now: int, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+    claimant = Claimant(db, node)
+    taken = [_record_one(db, now, app, advance, claimant) for advance in advances]
+    return Recorded(now=now, fence=claimant.fence, taken=taken)
+
+
+def _record_each(db: sqlite3.Connection, now: int, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+    claimant = Claimant(db, node)
+    # Drawn before the first savepoint, or rolling one back would give the same fence twice.
+    claimant.draw()
+    taken = []
+    for advance in advances:
+        db.execute("SAVEPOINT fire")
+        try:
+            taken.append(_record_one(db, now, app, advance, claimant))
+        except (sqlite3.Error, ValueError, OverflowError, TypeError) as error:
+            if not db.in_transaction:
+                raise
+            db.execute("ROLLBACK TO fire")
+            _note_failure(db, app, advance, f"its rows cannot be written: {error}", now + _UNWRITABLE_PAUSE)
+            taken.append(False)
+        db.execute("RELEASE fire")
+    return Recorded(now=now, fence=claimant.fence, taken=taken)
+
+
+def _record_one(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant: Claimant) -> bool:
+    if advance.error is not None:
+        return _note_failure(db, app, advance, advance.error, advance.next_at)
+    # A pause is part of what is cached by version, so its end is a new one.
+    if not take(db, now, app, advance, claimant, bump=int(advance.ends_pause)):
+        return False
+    if advance.ends_pause:
+        db.execute(SQL["change_schedules.pause"], (advance.schedule_id, None))
+    if advance.after_end is not None:
+        count_from_end(db, now, [advance.schedule_id])
+    return True
+
+
+def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant: Claimant, *, bump: int) -> bool:
+    """Move the cursor if the guard matches, then write what the plan owes. The version rises by `bump`."""
+    fires = sum(1 for run in advance.runs if run.cause is Cause.FIRE)
+    moved = db.execute(
+        SQL["record_fires.advance"],
+        (
+            advance.schedule_id,
+            app,
+            bump,
+            advance.next_fire_at,
+            advance.next_at,
+            advance.after_end,
+            fires,
+            advance.fingerprint,
+            advance.version,
+            advance.fire_at,
+            advance.at,
+            advance.live,
+        ),
+    )
+    if moved.rowcount == 0:
+        return False
+    if advance.replaces_live and not _was_written(db, app, advance):
+        _replace_live(db, now, app, advance.schedule_id)
+    for run in advance.runs:
+        if not insert_run(db, now, app, run, claimant) and run.cause is Cause.FIRE:
+            db.execute(SQL["record_fires.count_back"], (advance.schedule_id,))
+    for gap in advance.gaps:
+        stretch = (gap.first_at, gap.last_at, gap.count, gap.is_exact, gap.verdict, plain_text(gap.reason), now)
+        db.execute(SQL["record_fires.gap"], (app, advance.schedule_id, *stretch))
+    return True
+
+
+def insert_run(db: sqlite3.Connection, now: int, app: str, run: NewRun, claimant: Claimant) -> bool:
+    """False: the ledger has it already."""
+    fire_at = run.fire_at if run.fire_at is not None else now + run.delay
+    state, blocked_on = _state_of(db, run)
+    is_claimed = run.is_claimed and state is State.WAITING and claimant.node is not None
+    held: tuple[object, ...] = (None, None, None, None, 0)
+    if is_claimed:
+        deadline = None if run.timeout is None else now + run.timeout
+        state, held = State.RUNNING, (claimant.node, claimant.draw(), now, deadline, int(run.at_most_once))
+    inserted = db.execute(
+        SQL["record_fires.run"],
+        (
+            app,
+            run.id,
+            run.schedule_id,
+            run.version,
+            run.task,
+            run.cause,
+            fire_at,
+            run.due_at if run.due_at is not None else fire_at,
+            run.queue,
+            run.priority,
+            state,
+            plain_text(run.reason),
+            None if run.args is None else run.args.decode(),
+            json_text(run.labels) if run.labels else None,
+            run.expires,
+            run.unique_key,
+            run.caused_by,
+            run.traceparent,
+            now,
+            *held,
+            blocked_on,
+        ),
+    )
+    if inserted.rowcount == 1 and is_claimed:
+        claimant.claimed()
+    return inserted.rowcount == 1
+
+
+def _state_of(db: sqlite3.Connection, run: NewRun) -> tuple[State, str | None]:
+    """A blocked run waits for the schedule's newest live run; if that has ended meanwhile it waits for nothing."""
+    if run.state is not State.BLOCKED:
+        return run.state, None
+    newest = db.execute(SQL["record_fires.newest_live"], (run.schedule_id,)).fetchone()
+    return (State.WAITING, None) if newest is None else (State.BLOCKED, newest["id"])
+
+
+def _was_written(db: sqlite3.Connection, app: str, advance: Advance) -> bool:
+    """A trigger leaves the cursor where it is, so sent again it passes the guard; it must not replace its own run."""
+    return any(db.execute(SQL["cancel.find"], (app, run.id)).fetchone() is not None for run in advance.runs)
+
+
+def _replace_live(db: sqlite3.Connection, now: int, app: str, schedule: int) -> None:
+    db.execute(SQL["record_fires.ask_to_cancel"], (schedule, Reason.REPLACED))
+    idle = [row["id"] for row in db.execute(SQL["schedule.idle_runs"], (schedule,))]
+    end(db, now, app, [Ending(id_, Verdict.CANCELLED, Reason.REPLACED) for id_ in idle])
+
+
+def _note_failure(db: sqlite3.Connection, app: str, advance: Advance, error: str, next_at: int | None) -> bool:
+    guard = (advance.version, advance.fire_at, advance.at)
+    noted = db.execute(SQL["record_fires.fail"], (advance.schedule_id, app, next_at, plain_text(error), *guard))
+    return noted.rowcount == 1

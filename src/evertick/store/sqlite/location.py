@@ -1,0 +1,64 @@
+"""Where a SQLite store is: its URL taken apart.
+
+`sqlite:///jobs.db` is relative to the working directory, `sqlite:////var/lib/jobs.db` absolute, `sqlite://` in memory.
+Parameters: `synchronous=full|normal`, `busy_timeout=5s`. Nothing is opened here.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from evertick.errors import InvalidDuration, InvalidSetting
+from evertick.when.duration import duration_us
+
+__all__ = ["Location", "location_of"]
+
+_SCHEME = "sqlite://"
+_SHAPE = "write sqlite:///relative.db, sqlite:////absolute.db, or sqlite:// for memory"
+_PARAMETERS = ("synchronous", "busy_timeout")
+
+
+class Location(msgspec.Struct, frozen=True, kw_only=True):
+    """A file (None: memory) and how to use it."""
+
+    path: str | None
+    synchronous: str = "FULL"
+    busy_timeout_ms: int = 5_000
+
+    @property
+    def description(self) -> str:
+        return "SQLite in memory" if self.path is None else f"SQLite file {self.path}"
+
+
+def location_of(url: str) -> Location:
+    address, _, query = url.partition("?")
+    if not address.startswith(_SCHEME):
+        raise InvalidSetting(f"{url!r} is no URL of a SQLite store; {_SHAPE}")
+    path = unquote(address.removeprefix(_SCHEME))
+    if path and (not path.startswith("/") or path == "/"):
+        raise InvalidSetting(f"{url!r} names no file; {_SHAPE}")
+    return Location(path=path[1:] or None, **_parameters(url, query))  # type: ignore[arg-type]
+
+
+def _parameters(url: str, query: str) -> dict[str, str | int]:
+    found: dict[str, str | int] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        match name:
+            case "synchronous" if value.lower() in ("full", "normal"):
+                found["synchronous"] = value.upper()
+            case "synchronous":
+                raise InvalidSetting(f"synchronous={value!r} in {url!r} cannot be; write full or normal")
+            case "busy_timeout":
+                found["busy_timeout_ms"] = _milliseconds(url, value)
+            case _:
+                raise InvalidSetting(f"{url!r} has an unknown parameter {name!r}; known are {', '.join(_PARAMETERS)}")
+    return found
+
+
+def _milliseconds(url: str, value: str) -> int:
+    try:
+        return duration_us(value, what="busy_timeout") // 1000
+    except InvalidDuration as error:
+        raise InvalidSetting(f"{url!r}: {error}") from None

@@ -1,0 +1,129 @@
+"""Bringing the tables of a SQLite file up to date: numbered files, each applied once, in one transaction.
+
+BEGIN IMMEDIATE is the lock: of eight processes that start at once one migrates and seven find it done. A file that was
+applied must never change again, which its checksum guards. `meta.compatible_from` says which older code may go on using
+the store, so that a fleet can be updated node by node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from evertick.clock import Clock
+from evertick.errors import StoreRefused
+from evertick.store.base import MigrateMode
+from evertick.store.sqlite.connection import transaction
+
+__all__ = ["SCHEMA_VERSION", "migrate"]
+
+SCHEMA_VERSION = 1
+
+_FOLDER = Path(__file__).with_name("migrations")
+_COMPATIBLE = "-- compatible_from:"
+
+
+class Migration(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    name: str
+    checksum: str
+    compatible_from: int
+    text: str
+
+
+def migrate(db: sqlite3.Connection, clock: Clock, mode: MigrateMode, description: str) -> None:
+    """Apply what is missing, or refuse: a changed migration, a store too new, or (mode check) anything missing."""
+    _check_meta(db, description)
+    pending = _pending(db, description)
+    if pending and mode == "check":
+        names = ", ".join(migration.name for migration in pending)
+        raise StoreRefused(
+            f"the {description} lacks the migrations {names}; "
+            'start one node with migrate="auto", which applies them, or use the store that this code was made for'
+        )
+    for migration in pending:
+        with transaction(db):
+            # Another process may have been faster between the look and the lock.
+            if migration.version not in _applied(db):
+                _apply(db, clock, migration)
+    _check_meta(db, description)
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    found = tuple(_read(path) for path in sorted(_FOLDER.glob("[0-9]*.sql")))
+    assert [migration.version for migration in found] == list(range(1, SCHEMA_VERSION + 1))
+    return found
+
+
+def _read(path: Path) -> Migration:
+    content = path.read_bytes()
+    text = content.decode()
+    first, _, rest = text.partition("\n")
+    assert first.startswith(_COMPATIBLE), f"{path.name} must begin with '{_COMPATIBLE} <version>'"
+    return Migration(
+        version=int(path.name[:4]),
+        name=path.stem,
+        checksum=hashlib.sha256(content).hexdigest(),
+        compatible_from=int(first.removeprefix(_COMPATIBLE)),
+        text=rest,
+    )
+
+
+def _check_meta(db: sqlite3.Connection, description: str) -> None:
+    if not _has_tables(db):
+        return
+    meta = db.execute("SELECT version, compatible_from FROM evertick_meta").fetchone()
+    if meta is not None and meta["compatible_from"] > SCHEMA_VERSION:
+        raise StoreRefused(
+            f"the {description} is newer than this code: it has version {meta['version']} and may be used by code of "
+            f"version {meta['compatible_from']} or newer, and this is version {SCHEMA_VERSION}; update Evertick"
+        )
+
+
+def _pending(db: sqlite3.Connection, description: str) -> list[Migration]:
+    applied = _applied(db)
+    for migration in migrations():
+        if applied.get(migration.version, migration.checksum) != migration.checksum:
+            raise StoreRefused(
+                f"the migration {migration.name} was applied to the {description} in another form than this code has; "
+                "install the release that made the store, or a newer one"
+            )
+    return [migration for migration in migrations() if migration.version not in applied]
+
+
+def _applied(db: sqlite3.Connection) -> dict[int, str]:
+    if not _has_tables(db):
+        return {}
+    return {row["version"]: row["checksum"] for row in db.execute("SELECT version, checksum FROM evertick_migrations")}
+
+
+def _has_tables(db: sqlite3.Connection) -> bool:
+    return db.execute("SELECT 1 FROM sqlite_master WHERE name = 'evertick_migrations'").fetchone() is not None
+
+
+def _apply(db: sqlite3.Connection, clock: Clock, migration: Migration) -> None:
+    for statement in _statements(migration.text):
+        db.execute(statement)
+    db.execute(
+        "INSERT INTO evertick_migrations (version, name, checksum, applied_at) VALUES (?, ?, ?, ?)",
+        (migration.version, migration.name, migration.checksum, clock.now_us()),
+    )
+    reached = (migration.version, migration.compatible_from)
+    if db.execute("UPDATE evertick_meta SET version = ?, compatible_from = ?", reached).rowcount == 0:
+        db.execute("INSERT INTO evertick_meta VALUES (?, ?, ?)", (clock.new_token(), *reached))
+
+
+def _statements(text: str) -> Iterator[str]:
+    # executescript would commit the transaction that makes the migration whole.
+    statement = ""
+    for line in text.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

@@ -1,0 +1,255 @@
+-- compatible_from: 1
+-- The first tables. Times and durations are integer microseconds; what people wrote is JSON text.
+-- No foreign keys: the ledger outlives the schedules and nodes it speaks of.
+
+-- Which store this is, which migration it has reached, and the oldest code that may still use it.
+CREATE TABLE evertick_meta (
+    store_id        TEXT    NOT NULL,
+    version         INTEGER NOT NULL,
+    compatible_from INTEGER NOT NULL
+);
+
+CREATE TABLE evertick_migrations (
+    version    INTEGER PRIMARY KEY,
+    name       TEXT    NOT NULL,
+    checksum   TEXT    NOT NULL,
+    applied_at INTEGER NOT NULL
+);
+
+-- One sequence for all claims: a greater fence is a later claim, across runs and apps.
+CREATE TABLE evertick_fence (
+    id    INTEGER PRIMARY KEY CHECK (id = 1),
+    value INTEGER NOT NULL
+);
+INSERT INTO evertick_fence (id, value) VALUES (1, 0);
+
+-- AUTOINCREMENT: an id is never given twice, since runs and versions of a removed schedule stay readable by it.
+CREATE TABLE evertick_schedules (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    app        TEXT    NOT NULL,
+    key        TEXT    NOT NULL,
+    created_at INTEGER NOT NULL,
+    format     INTEGER NOT NULL,
+    definition TEXT    NOT NULL,
+    pause      TEXT,
+    declared   TEXT,
+    UNIQUE (app, key)
+);
+
+-- A definition as it was from a version on. Kept after removal, so that old runs can show their arguments.
+CREATE TABLE evertick_schedule_versions (
+    app         TEXT    NOT NULL,
+    key         TEXT    NOT NULL,
+    schedule_id INTEGER NOT NULL,
+    version     INTEGER NOT NULL,
+    definition  TEXT    NOT NULL,
+    args        TEXT    NOT NULL,
+    PRIMARY KEY (app, key, schedule_id, version)
+) WITHOUT ROWID;
+
+-- The cursor, narrow because every fire writes it. Its version is the version of the schedule.
+CREATE TABLE evertick_due (
+    schedule_id INTEGER PRIMARY KEY,
+    app         TEXT    NOT NULL,
+    version     INTEGER NOT NULL,
+    format      INTEGER NOT NULL,
+    fire_at     INTEGER,
+    at          INTEGER,
+    after_end   INTEGER,
+    fires       INTEGER NOT NULL DEFAULT 0,
+    failures    INTEGER NOT NULL DEFAULT 0,
+    error       TEXT,
+    fingerprint TEXT    NOT NULL DEFAULT ''
+);
+-- The tick: who is due, longest due first.
+CREATE INDEX evertick_due_at ON evertick_due (app, at) WHERE at IS NOT NULL;
+-- Pruning: schedules that will never fire again. Nearly empty.
+CREATE INDEX evertick_due_finished ON evertick_due (app, schedule_id)
+    WHERE fire_at IS NULL AND at IS NULL AND after_end IS NULL;
+
+-- Live runs only. A waiting run that was held before keeps the (node, fence) that put it back: so that owner, whose
+-- answer was lost, can be told "already". The next claim overwrites them.
+CREATE TABLE evertick_runs (
+    app                 TEXT    NOT NULL,
+    id                  TEXT    NOT NULL,
+    schedule_id         INTEGER,
+    schedule_key        TEXT,
+    version             INTEGER,
+    task                TEXT    NOT NULL,
+    cause               TEXT    NOT NULL,
+    fire_at             INTEGER NOT NULL,
+    due_at              INTEGER NOT NULL,
+    queue               TEXT    NOT NULL,
+    priority            INTEGER NOT NULL,
+    state               TEXT    NOT NULL,
+    verdict             TEXT,
+    reason              TEXT,
+    args                TEXT,
+    labels              TEXT,
+    expires             INTEGER,
+    unique_key          TEXT,
+    caused_by           TEXT,
+    traceparent         TEXT,
+    attempts            INTEGER NOT NULL DEFAULT 0,
+    losses              INTEGER NOT NULL DEFAULT 0,
+    node                TEXT,
+    fence               INTEGER,
+    created_at          INTEGER NOT NULL,
+    started_at          INTEGER,
+    finished_at         INTEGER,
+    deadline            INTEGER,
+    at_most_once        INTEGER NOT NULL DEFAULT 0,
+    is_cancel_requested INTEGER NOT NULL DEFAULT 0,
+    cancel_reason       TEXT,
+    blocked_on          TEXT,
+    parked_for          TEXT,
+    task_hash           TEXT,
+    progress            REAL,
+    progress_text       TEXT,
+    phases              TEXT,
+    error               TEXT,
+    result              TEXT,
+    PRIMARY KEY (app, id)
+) WITHOUT ROWID;
+-- At most one run per nominal moment; triggers and reruns of it are told apart by their id. Also finds the live runs of
+-- a schedule, newest moment last.
+CREATE UNIQUE INDEX evertick_runs_moment
+    ON evertick_runs (schedule_id, fire_at, CASE WHEN cause IN ('fire', 'backfill') THEN '' ELSE id END)
+    WHERE schedule_id IS NOT NULL;
+-- The claim. With the task in it, runs for other nodes are passed over without reading their rows.
+CREATE INDEX evertick_runs_claim ON evertick_runs (app, queue, priority DESC, due_at, task) WHERE state = 'waiting';
+-- What a node holds: its beat, reconciling, re-homing.
+CREATE INDEX evertick_runs_running ON evertick_runs (app, node) WHERE state = 'running';
+-- One live run per unique key.
+CREATE UNIQUE INDEX evertick_runs_unique ON evertick_runs (app, unique_key) WHERE unique_key IS NOT NULL;
+-- What a verdict frees, and whether a schedule has one queued.
+CREATE INDEX evertick_runs_blocked ON evertick_runs (app, schedule_id, blocked_on) WHERE state = 'blocked';
+-- What a node frees when it comes.
+CREATE INDEX evertick_runs_parked ON evertick_runs (app, task) WHERE state = 'parked';
+
+-- Runs that are done; the columns of evertick_runs in the same order.
+CREATE TABLE evertick_history (
+    app                 TEXT    NOT NULL,
+    id                  TEXT    NOT NULL,
+    schedule_id         INTEGER,
+    schedule_key        TEXT,
+    version             INTEGER,
+    task                TEXT    NOT NULL,
+    cause               TEXT    NOT NULL,
+    fire_at             INTEGER NOT NULL,
+    due_at              INTEGER NOT NULL,
+    queue               TEXT    NOT NULL,
+    priority            INTEGER NOT NULL,
+    state               TEXT    NOT NULL,
+    verdict             TEXT,
+    reason              TEXT,
+    args                TEXT,
+    labels              TEXT,
+    expires             INTEGER,
+    unique_key          TEXT,
+    caused_by           TEXT,
+    traceparent         TEXT,
+    attempts            INTEGER NOT NULL,
+    losses              INTEGER NOT NULL,
+    node                TEXT,
+    fence               INTEGER,
+    created_at          INTEGER NOT NULL,
+    started_at          INTEGER,
+    finished_at         INTEGER NOT NULL,
+    deadline            INTEGER,
+    at_most_once        INTEGER NOT NULL,
+    is_cancel_requested INTEGER NOT NULL,
+    cancel_reason       TEXT,
+    blocked_on          TEXT,
+    parked_for          TEXT,
+    task_hash           TEXT,
+    progress            REAL,
+    progress_text       TEXT,
+    phases              TEXT,
+    error               TEXT,
+    result              TEXT,
+    PRIMARY KEY (app, id)
+) WITHOUT ROWID;
+-- A moment that has run does not run again; also the runs of one schedule by time.
+CREATE UNIQUE INDEX evertick_history_moment
+    ON evertick_history (schedule_id, fire_at, CASE WHEN cause IN ('fire', 'backfill') THEN '' ELSE id END)
+    WHERE schedule_id IS NOT NULL;
+-- The newest runs of an app for people, the oldest for pruning.
+CREATE INDEX evertick_history_time ON evertick_history (app, fire_at);
+
+CREATE TABLE evertick_gaps (
+    id           INTEGER PRIMARY KEY,
+    app          TEXT    NOT NULL,
+    schedule_id  INTEGER NOT NULL,
+    schedule_key TEXT    NOT NULL,
+    first_at     INTEGER NOT NULL,
+    last_at      INTEGER NOT NULL,
+    count        INTEGER NOT NULL,
+    is_exact     INTEGER NOT NULL,
+    verdict      TEXT    NOT NULL,
+    reason       TEXT    NOT NULL,
+    recorded_at  INTEGER NOT NULL
+);
+-- The newest gaps of an app, and the oldest for pruning.
+CREATE INDEX evertick_gaps_time ON evertick_gaps (app, last_at);
+-- The gaps of one schedule.
+CREATE INDEX evertick_gaps_key ON evertick_gaps (app, schedule_key, last_at);
+
+-- Earlier tries; the last one is in the run itself.
+CREATE TABLE evertick_attempts (
+    app         TEXT    NOT NULL,
+    run         TEXT    NOT NULL,
+    number      INTEGER NOT NULL,
+    fence       INTEGER NOT NULL,
+    node        TEXT,
+    started_at  INTEGER,
+    finished_at INTEGER NOT NULL,
+    error       TEXT,
+    reason      TEXT,
+    PRIMARY KEY (app, run, fence)
+) WITHOUT ROWID;
+
+-- Log lines as they came: `seq` is the number of the first line of the chunk among the lines of its attempt.
+CREATE TABLE evertick_log_chunks (
+    app   TEXT    NOT NULL,
+    run   TEXT    NOT NULL,
+    fence INTEGER NOT NULL,
+    seq   INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    lines TEXT    NOT NULL,
+    PRIMARY KEY (app, run, fence, seq)
+) WITHOUT ROWID;
+
+-- What live nodes know.
+CREATE TABLE evertick_tasks (
+    app  TEXT NOT NULL,
+    name TEXT NOT NULL,
+    node TEXT NOT NULL,
+    hash TEXT NOT NULL,
+    PRIMARY KEY (app, name, node)
+) WITHOUT ROWID;
+
+-- Named calendars; the greatest id of a name is its newest version.
+CREATE TABLE evertick_calendars (
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    app     TEXT    NOT NULL,
+    name    TEXT    NOT NULL,
+    version TEXT    NOT NULL,
+    content BLOB    NOT NULL,
+    put_at  INTEGER NOT NULL,
+    UNIQUE (app, name, version)
+);
+
+CREATE TABLE evertick_nodes (
+    id          TEXT    PRIMARY KEY,
+    name        TEXT    NOT NULL,
+    app         TEXT    NOT NULL,
+    version     TEXT    NOT NULL,
+    started_at  INTEGER NOT NULL,
+    beat_at     INTEGER NOT NULL,
+    lease       INTEGER NOT NULL,
+    lease_until INTEGER NOT NULL,
+    died_at     INTEGER,
+    queues      TEXT    NOT NULL,
+    declares    TEXT    NOT NULL
+);

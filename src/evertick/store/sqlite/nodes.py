@@ -1,0 +1,95 @@
+"""Nodes: joining, beating, dying, and what becomes of the runs of the dead.
+
+Death is written down once (`died_at`), by the node itself or by whoever sees that its lease has run out. Re-homing is a
+later step that looks at what is written, so it may be repeated by anybody at any time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+from evertick.model import LOSSES_MAX, Node, Reason, Verdict
+from evertick.store.base import Beat, NodeJoin, Rehomed, TaskTerms
+from evertick.store.sqlite.endings import Ending, end
+from evertick.store.sqlite.fires import is_alive
+from evertick.store.sqlite.queries import SQL
+from evertick.store.sqlite.rows import json_text, node_of
+from evertick.store.sqlite.runs import take_runs
+from evertick.when.moment import MINUTE
+
+__all__ = ["DEADLINE_MARGIN", "beat", "die", "join", "judge", "nodes", "rehome"]
+
+# A run this long past its deadline is taken from its owner, though it beats: it should have stopped by itself.
+DEADLINE_MARGIN = MINUTE
+# Runs that one call settles at most: bounds its transaction. The rest is there for the next beat.
+_REHOMED_MOST = 2_000
+
+
+def join(db: sqlite3.Connection, now: int, node: NodeJoin) -> int:
+    about = (json_text(node.queues), json_text(node.declares))
+    db.execute(SQL["join"], (node.id, node.name, node.app, node.version, now, node.lease, *about))
+    if not is_alive(db, node.id):
+        return now
+    for name, terms in node.tasks.items():
+        db.execute(SQL["join.task"], (node.app, name, node.id, terms.hash))
+        db.execute(SQL["join.unpark"], (node.app, name, terms.hash))
+    return now
+
+
+def beat(db: sqlite3.Connection, now: int, node: str, lease: int) -> Beat:
+    alive = db.execute(SQL["beat"], (node, now, lease)).fetchone()
+    if alive is None:
+        return Beat(now=now, is_alive=False, cancels=[])
+    cancels = [row["id"] for row in db.execute(SQL["beat.cancels"], (alive["app"], node))]
+    return Beat(now=now, is_alive=True, cancels=cancels)
+
+
+def die(db: sqlite3.Connection, now: int, node: str) -> None:
+    db.execute(SQL["die"], (node, now))
+    db.execute(SQL["die.forget_tasks"], (node,))
+
+
+def judge(db: sqlite3.Connection, now: int) -> list[str]:
+    dead = [row["id"] for row in db.execute(SQL["judge"], (now,)).fetchall()]
+    db.executemany(SQL["die.forget_tasks"], [(node,) for node in dead])
+    return dead
+
+
+def rehome(
+    db: sqlite3.Connection,
+    now: int,
+    app: str,
+    node: str,
+    queues: Sequence[str],
+    tasks: Mapping[str, TaskTerms],
+    limit: int,
+) -> Rehomed:
+    if not is_alive(db, node):
+        return Rehomed(now=now, fence=0, claimed=[], released=0, ended=[])
+    lost = db.execute(SQL["rehome.find"], (app, now - DEADLINE_MARGIN, _REHOMED_MOST)).fetchall()
+    db.executemany(SQL["rehome.lose"], [(app, row["id"], row["losses"]) for row in lost])
+    endings = [ending for row in lost if (ending := _ending_of(row)) is not None]
+    end(db, now, app, endings)
+    over = {ending.id for ending in endings}
+    left = [row for row in lost if row["id"] not in over]
+    mine = [row["id"] for row in left if row["queue"] in queues and row["task"] in tasks][:limit]
+    others = [row["id"] for row in left if row["id"] not in set(mine)]
+    db.executemany(SQL["rehome.release"], [(app, id_, now) for id_ in others])
+    to_claim = [db.execute(SQL["claim.read"], (app, id_)).fetchone() for id_ in mine]
+    fence, claimed = take_runs(db, now, app, node, to_claim, tasks)
+    ended = [(ending.id, ending.verdict) for ending in endings]
+    return Rehomed(now=now, fence=fence, claimed=claimed, released=len(others), ended=ended)
+
+
+def _ending_of(row: sqlite3.Row) -> Ending | None:
+    """None: it may run again."""
+    if row["is_cancel_requested"]:
+        return Ending(row["id"], Verdict.CANCELLED, row["cancel_reason"] or Reason.REQUESTED)
+    if row["at_most_once"] or row["losses"] >= LOSSES_MAX:
+        return Ending(row["id"], Verdict.LOST, Reason.NODE_DIED)
+    return None
+
+
+def nodes(db: sqlite3.Connection, now: int, app: str) -> list[Node]:
+    return [node_of(row) for row in db.execute(SQL["nodes"], (app,))]

@@ -1,0 +1,573 @@
+-- The statements of the SQLite store. A block is named after the intent that uses it, with a word for its part where an
+-- intent has several; what several intents share is named after what it does. Parameters are numbered.
+--
+-- INDEXED BY stands where SQLite would choose wrongly. Without statistics it thinks that any equality leaves about ten
+-- rows, so that to it "all runs of the app" looks as good as "the running ones of this node"; and ANALYZE is not ours to
+-- run in a file that may hold the tables of others.
+
+-- ================================================================================================= shared
+
+-- name: fence.draw
+-- Once per claiming transaction, and only when something is claimed.
+UPDATE evertick_fence SET value = value + 1 WHERE id = 1 RETURNING value;
+
+-- name: node.is_alive
+-- Death is what is written down; a lease that ran out is only a reason to write it.
+SELECT 1 FROM evertick_nodes WHERE id = ?1 AND died_at IS NULL;
+
+-- name: run.end
+-- How a live run ends by the store's own hand. An error of an earlier try stays for people to see.
+UPDATE evertick_runs
+SET state = 'done', verdict = ?3, reason = coalesce(?4, reason), finished_at = ?5, unique_key = NULL, blocked_on = NULL,
+    parked_for = NULL
+WHERE app = ?1 AND id = ?2;
+
+-- name: run.archive
+-- Second line of defence: a moment that history has already is not written twice.
+INSERT INTO evertick_history SELECT * FROM evertick_runs WHERE app = ?1 AND id = ?2 ON CONFLICT DO NOTHING;
+
+-- name: run.forget
+-- Out of the live table; the schedule tells what to free.
+DELETE FROM evertick_runs WHERE app = ?1 AND id = ?2 RETURNING schedule_id;
+
+-- name: run.unblock
+-- What was blocked on a run that has ended is due now, unless its own jitter says later.
+UPDATE evertick_runs INDEXED BY evertick_runs_blocked
+SET state = 'waiting', blocked_on = NULL, due_at = max(due_at, ?4)
+WHERE state = 'blocked' AND app = ?1 AND schedule_id = ?2 AND blocked_on = ?3;
+
+-- name: schedule.count_from_end
+-- The cursor of a rule that counts from the end of a run: none while one is live, else that much after now.
+UPDATE evertick_due
+SET (fire_at, at) = (
+    SELECT next, next FROM (SELECT CASE WHEN EXISTS (
+        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = ?1) THEN NULL ELSE ?2 + after_end END AS next))
+WHERE schedule_id = ?1 AND after_end IS NOT NULL
+    AND EXISTS (SELECT 1 FROM evertick_schedules s WHERE s.id = ?1 AND s.pause IS NULL);
+
+-- ================================================================================================= schedules
+
+-- name: due_schedules
+-- Longest due first, with the live runs as overlap looks at them (bit 0: any, bit 1: one is blocked).
+SELECT schedule_id AS id, version, fire_at, at, fires, failures, fingerprint,
+    EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = d.schedule_id)
+    + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
+        WHERE r.state = 'blocked' AND r.app = d.app AND r.schedule_id = d.schedule_id) AS live
+FROM evertick_due d
+WHERE app = ?1 AND at <= ?2 AND format <= ?3
+ORDER BY at LIMIT ?4;
+
+-- name: due_schedules.next
+-- How long the tick may sleep.
+SELECT at FROM evertick_due WHERE app = ?1 AND at > ?2 AND format <= ?3 ORDER BY at LIMIT 1;
+
+-- name: stored_schedules.by_ids
+-- Definition and cursor; a newer format is left to newer nodes. CROSS JOIN: from what is wanted to what is stored.
+SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.declared, d.fire_at, d.at, d.fires, d.failures,
+    d.error, d.fingerprint,
+    EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
+    + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id) AS live
+FROM json_each(?2) wanted
+CROSS JOIN evertick_schedules s NOT INDEXED ON s.id = wanted.value
+CROSS JOIN evertick_due d ON d.schedule_id = s.id
+WHERE s.app = ?1 AND s.format <= ?3;
+
+-- name: stored_schedules.by_keys
+-- The same, as people name them.
+SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.declared, d.fire_at, d.at, d.fires, d.failures,
+    d.error, d.fingerprint,
+    EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
+    + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id) AS live
+FROM json_each(?2) wanted
+CROSS JOIN evertick_schedules s ON s.app = ?1 AND s.key = wanted.value
+CROSS JOIN evertick_due d ON d.schedule_id = s.id
+WHERE s.format <= ?3;
+
+-- name: declared_schedules
+-- All that code declares or declared.
+SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.declared, d.fire_at, d.at, d.fires, d.failures,
+    d.error, d.fingerprint,
+    EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
+    + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id) AS live
+FROM evertick_schedules s JOIN evertick_due d ON d.schedule_id = s.id
+WHERE s.app = ?1 AND s.declared IS NOT NULL AND s.format <= ?2
+ORDER BY s.key;
+
+-- name: record_fires.advance
+-- The guard: version, cursor and live runs must be what the plan was made from. Live runs are counted as in due_schedules.
+UPDATE evertick_due
+SET version = version + ?3, fire_at = ?4, at = ?5, after_end = ?6, fires = fires + ?7,
+    fingerprint = CASE ?8 WHEN '' THEN fingerprint ELSE ?8 END, failures = 0, error = NULL
+WHERE schedule_id = ?1 AND app = ?2 AND version = ?9 AND fire_at IS ?10 AND at IS ?11
+    AND (?12 IS NULL OR ?12 = (
+        EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = ?1)
+        + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
+            WHERE r.state = 'blocked' AND r.app = ?2 AND r.schedule_id = ?1)));
+
+-- name: record_fires.fail
+-- A plan that failed moves nothing but the next look.
+UPDATE evertick_due SET at = ?3, failures = failures + 1, error = ?4
+WHERE schedule_id = ?1 AND app = ?2 AND version = ?5 AND fire_at IS ?6 AND at IS ?7;
+
+-- name: record_fires.count_back
+-- A fire that turned out to be recorded already was counted too early.
+UPDATE evertick_due SET fires = fires - 1 WHERE schedule_id = ?1;
+
+-- name: record_fires.gap
+-- Moments that get no run.
+INSERT INTO evertick_gaps (app, schedule_id, schedule_key, first_at, last_at, count, is_exact, verdict, reason, recorded_at)
+SELECT ?1, id, key, ?3, ?4, ?5, ?6, ?7, ?8, ?9 FROM evertick_schedules WHERE id = ?2;
+
+-- name: record_fires.newest_live
+-- What a blocked run waits for.
+SELECT id FROM evertick_runs WHERE schedule_id = ?1 ORDER BY fire_at DESC, id DESC LIMIT 1;
+
+-- name: record_fires.ask_to_cancel
+-- Overlap "replace": whoever runs it hears of it with its next beat.
+UPDATE evertick_runs SET is_cancel_requested = 1, cancel_reason = ?2
+WHERE schedule_id = ?1 AND state IN ('running', 'handed') AND is_cancel_requested = 0;
+
+-- name: schedule.idle_runs
+-- Live runs that nobody holds: what replacing and removing end at once.
+SELECT id FROM evertick_runs WHERE schedule_id = ?1 AND state IN ('waiting', 'blocked', 'parked') ORDER BY fire_at, id;
+
+-- name: record_fires.run
+-- A run, unless its id or its moment is in the ledger already.
+INSERT INTO evertick_runs (app, id, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue, priority,
+    state, reason, args, labels, expires, unique_key, caused_by, traceparent, created_at, node, fence, started_at,
+    deadline, at_most_once, blocked_on)
+SELECT ?1, ?2, ?3, (SELECT key FROM evertick_schedules WHERE id = ?3), ?4, ?5, ?6, ?7, ?8, ?9, ?10,
+    ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25
+WHERE NOT EXISTS (SELECT 1 FROM evertick_history h WHERE h.app = ?1 AND h.id = ?2)
+    AND (?3 IS NULL OR ?6 NOT IN ('fire', 'backfill') OR NOT EXISTS (
+        SELECT 1 FROM evertick_history h
+        WHERE h.schedule_id = ?3 AND h.fire_at = ?7 AND h.cause IN ('fire', 'backfill')))
+ON CONFLICT DO NOTHING;
+
+-- name: change_schedules.add
+-- A key that is taken is not an error: the caller reads and tries again.
+INSERT INTO evertick_schedules (app, key, created_at, format, definition, pause, declared)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING RETURNING id;
+
+-- name: change_schedules.add_due
+-- Version 1 and the first cursor.
+INSERT INTO evertick_due (schedule_id, app, version, format, fire_at, at, fingerprint) VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6);
+
+-- name: change_schedules.keep_version
+-- Runs refer to the definition they were recorded under.
+INSERT INTO evertick_schedule_versions (app, key, schedule_id, version, definition, args)
+SELECT ?1, ?2, ?3, version, ?4, ?5 FROM evertick_due WHERE schedule_id = ?3 ON CONFLICT DO NOTHING;
+
+-- name: change_schedules.find
+-- The guard names an id, people a key: both must mean the same schedule.
+SELECT definition FROM evertick_schedules WHERE app = ?1 AND key = ?2 AND id = ?3;
+
+-- name: change_schedules.define
+-- A new definition.
+UPDATE evertick_schedules SET definition = ?2, format = ?3 WHERE id = ?1;
+
+-- name: change_schedules.define_due
+-- The tick filters by format without reading definitions.
+UPDATE evertick_due SET format = ?2 WHERE schedule_id = ?1;
+
+-- name: change_schedules.declare
+-- Which code it is written from.
+UPDATE evertick_schedules SET declared = ?2 WHERE id = ?1;
+
+-- name: change_schedules.pause
+-- NULL ends the pause.
+UPDATE evertick_schedules SET pause = ?2 WHERE id = ?1;
+
+-- name: change_schedules.remove
+-- History and old versions stay.
+DELETE FROM evertick_schedules WHERE id = ?1;
+
+-- name: change_schedules.remove_due
+-- No cursor, no fires.
+DELETE FROM evertick_due WHERE schedule_id = ?1;
+
+-- name: schedules
+-- For people, by key; filters that are NULL do not filter.
+SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.declared, d.fire_at, d.at, d.fires, d.failures,
+    d.error, d.fingerprint,
+    EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
+    + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id) AS live
+FROM evertick_schedules s JOIN evertick_due d ON d.schedule_id = s.id
+WHERE s.app = ?1 AND s.key > ?2 AND s.format <= ?3
+    AND (?4 IS NULL OR s.key IN (SELECT value FROM json_each(?4)))
+    AND (?5 IS NULL OR (s.pause IS NOT NULL) = ?5)
+    AND NOT EXISTS (
+        SELECT 1 FROM json_each(?6) wanted WHERE NOT EXISTS (
+            SELECT 1 FROM json_each(s.definition, '$.labels') label
+            WHERE label.key = wanted.key AND label.value = wanted.value))
+ORDER BY s.key LIMIT ?7;
+
+-- name: schedules.last_run
+-- The newest moment that became a run, live or done.
+SELECT * FROM (
+    SELECT * FROM (SELECT id, fire_at, state, verdict, coalesce(parked_for, reason) AS reason FROM evertick_runs
+        WHERE schedule_id = ?1 ORDER BY fire_at DESC, id DESC LIMIT 1)
+    UNION ALL
+    SELECT * FROM (SELECT id, fire_at, state, verdict, reason FROM evertick_history
+        WHERE schedule_id = ?1 ORDER BY fire_at DESC, id DESC LIMIT 1))
+ORDER BY fire_at DESC, id DESC LIMIT 1;
+
+-- name: schedules.counts
+-- Finished runs by verdict, as far as history is kept.
+SELECT verdict, count(*) AS count FROM evertick_history WHERE schedule_id = ?1 GROUP BY verdict;
+
+-- name: calendars
+-- The newest version of each name.
+SELECT name, content FROM evertick_calendars
+WHERE id IN (SELECT max(id) FROM evertick_calendars WHERE app = ?1 GROUP BY name) ORDER BY name;
+
+-- name: put_calendar.newest
+-- The same content again changes nothing.
+SELECT content FROM evertick_calendars WHERE app = ?1 AND name = ?2 ORDER BY id DESC LIMIT 1;
+
+-- name: put_calendar.forget
+-- A version that comes back becomes the newest again.
+DELETE FROM evertick_calendars WHERE app = ?1 AND name = ?2 AND version = ?3;
+
+-- name: put_calendar
+-- Keep it.
+INSERT INTO evertick_calendars (app, name, version, content, put_at) VALUES (?1, ?2, ?3, ?4, ?5);
+
+-- ================================================================================================= runs
+
+-- name: enqueue.find_unique
+-- Whose key it is: the live run that answers for a duplicate.
+SELECT id FROM evertick_runs WHERE app = ?1 AND unique_key = ?2;
+
+-- name: enqueue.find_moment
+-- The run that has the nominal moment already, live or done.
+SELECT id FROM evertick_runs WHERE schedule_id = ?1 AND fire_at = ?2 AND cause IN ('fire', 'backfill')
+UNION ALL
+SELECT id FROM evertick_history WHERE schedule_id = ?1 AND fire_at = ?2 AND cause IN ('fire', 'backfill');
+
+-- name: claim.next_priority
+-- One seek to the next lower priority in use, so that future runs of a higher one are never walked over.
+SELECT max(priority) FROM evertick_runs INDEXED BY evertick_runs_claim
+WHERE state = 'waiting' AND app = ?1 AND queue = ?2 AND priority < ?3;
+
+-- name: claim.due
+-- From the index alone: due runs of one queue and priority whose task the node knows.
+SELECT id, due_at FROM evertick_runs INDEXED BY evertick_runs_claim
+WHERE state = 'waiting' AND app = ?1 AND queue = ?2 AND priority = ?3 AND due_at <= ?4
+    AND task IN (SELECT value FROM json_each(?5))
+ORDER BY due_at LIMIT ?6;
+
+-- name: claim.next_due
+-- The earliest of one queue and priority, due or not.
+SELECT due_at FROM evertick_runs INDEXED BY evertick_runs_claim
+WHERE state = 'waiting' AND app = ?1 AND queue = ?2 AND priority = ?3 AND task IN (SELECT value FROM json_each(?4))
+ORDER BY due_at LIMIT 1;
+
+-- name: claim.read
+-- What the owner needs. Arguments are the run's own, or those of the schedule's version it was recorded under.
+SELECT r.id, r.task, r.fire_at, r.due_at, r.attempts, r.losses, r.schedule_id, r.schedule_key, r.cause, r.queue,
+    r.priority, r.labels, r.traceparent, r.expires,
+    coalesce(r.args, (
+        SELECT v.args FROM evertick_schedule_versions v
+        WHERE v.app = r.app AND v.key = r.schedule_key AND v.schedule_id = r.schedule_id AND v.version <= r.version
+        ORDER BY v.version DESC LIMIT 1)) AS args
+FROM evertick_runs r WHERE r.app = ?1 AND r.id = ?2;
+
+-- name: claim.take
+-- Start of an attempt; what an earlier one said about its progress is over.
+UPDATE evertick_runs
+SET state = 'running', node = ?3, fence = ?4, started_at = ?5, deadline = ?6, at_most_once = ?7,
+    progress = NULL, progress_text = NULL, task_hash = NULL
+WHERE app = ?1 AND id = ?2;
+
+-- name: finish.done
+-- Guarded by the claim. The reason it was recorded with (late) holds where the outcome brings none.
+UPDATE evertick_runs
+SET state = 'done', verdict = ?5, error = ?7, result = ?8, attempts = ?9, phases = ?10, finished_at = ?11,
+    reason = coalesce(?6, CASE WHEN ?5 = 'cancelled' THEN cancel_reason END, reason), unique_key = NULL
+WHERE app = ?1 AND id = ?2 AND state = 'running' AND node = ?3 AND fence = ?4;
+
+-- name: finish.held
+-- Before a run goes back: is it ours, and does somebody want it cancelled?
+SELECT is_cancel_requested, cancel_reason, attempts FROM evertick_runs
+WHERE app = ?1 AND id = ?2 AND state = 'running' AND node = ?3 AND fence = ?4;
+
+-- name: finish.keep_attempt
+-- An earlier try, for people; also how a repeated answer is recognised after the next claim.
+INSERT INTO evertick_attempts (app, run, number, fence, node, started_at, finished_at, error, reason)
+SELECT app, id, ?3, fence, node, started_at, ?4, ?5, ?6 FROM evertick_runs WHERE app = ?1 AND id = ?2
+ON CONFLICT DO NOTHING;
+
+-- name: finish.retry
+-- The same row, due later. Its (node, fence) stay until the next claim.
+UPDATE evertick_runs
+SET state = 'waiting', due_at = ?3, attempts = ?4, error = ?5, phases = ?6, started_at = NULL, deadline = NULL
+WHERE app = ?1 AND id = ?2;
+
+-- name: finish.release
+-- Nothing is spent. It had started in time, so the time in which it may start begins anew.
+UPDATE evertick_runs SET state = 'waiting', due_at = ?3, started_at = NULL, deadline = NULL WHERE app = ?1 AND id = ?2;
+
+-- name: finish.park
+-- Leaves the claim index until a node comes that can run it. The reason it was recorded with is not forgotten.
+UPDATE evertick_runs
+SET state = 'parked', parked_for = ?3, error = coalesce(?4, error), task_hash = ?5, started_at = NULL, deadline = NULL
+WHERE app = ?1 AND id = ?2;
+
+-- name: finish.is_done_already
+-- Was this very claim the one that ended it, put it back, or spent an attempt on it?
+SELECT EXISTS (SELECT 1 FROM evertick_history WHERE app = ?1 AND id = ?2 AND node = ?3 AND fence = ?4)
+    OR EXISTS (SELECT 1 FROM evertick_runs
+        WHERE app = ?1 AND id = ?2 AND node = ?3 AND fence = ?4 AND state <> 'running')
+    OR EXISTS (SELECT 1 FROM evertick_attempts WHERE app = ?1 AND run = ?2 AND fence = ?4 AND node = ?3);
+
+-- name: owned
+-- What the store believes a node holds.
+SELECT id, fence FROM evertick_runs INDEXED BY evertick_runs_running
+WHERE state = 'running' AND app = ?1 AND node = ?2 ORDER BY id;
+
+-- name: cancel.find
+-- Live, done or unknown?
+SELECT state FROM evertick_runs WHERE app = ?1 AND id = ?2
+UNION ALL SELECT state FROM evertick_history WHERE app = ?1 AND id = ?2;
+
+-- name: cancel.ask
+-- The first reason stays.
+UPDATE evertick_runs SET cancel_reason = CASE is_cancel_requested WHEN 1 THEN cancel_reason ELSE ?3 END,
+    is_cancel_requested = 1
+WHERE app = ?1 AND id = ?2;
+
+-- name: note.progress
+-- The latest wins; also the guard of the log lines.
+UPDATE evertick_runs SET progress = coalesce(?5, progress), progress_text = coalesce(?6, progress_text)
+WHERE app = ?1 AND id = ?2 AND state = 'running' AND node = ?3 AND fence = ?4;
+
+-- name: note.lines
+-- A note that is sent again replaces itself; the longer one has all the lines of the shorter.
+INSERT INTO evertick_log_chunks (app, run, fence, seq, count, lines) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (app, run, fence, seq) DO UPDATE SET count = excluded.count, lines = excluded.lines
+WHERE excluded.count > count;
+
+-- name: runs.live
+-- Read by people; the index and the filters are put in by `reading.py`.
+SELECT r.*, (
+    SELECT v.args FROM evertick_schedule_versions v
+    WHERE v.app = r.app AND v.key = r.schedule_key AND v.schedule_id = r.schedule_id AND v.version <= r.version
+    ORDER BY v.version DESC LIMIT 1) AS schedule_args
+FROM evertick_runs r INDEXED BY {index} WHERE r.app = :app
+
+-- name: runs.done
+-- The same of history.
+SELECT r.*, (
+    SELECT v.args FROM evertick_schedule_versions v
+    WHERE v.app = r.app AND v.key = r.schedule_key AND v.schedule_id = r.schedule_id AND v.version <= r.version
+    ORDER BY v.version DESC LIMIT 1) AS schedule_args
+FROM evertick_history r INDEXED BY {index} WHERE r.app = :app
+
+-- name: runs.schedules_of_key
+-- A key that was removed and added again names several schedules.
+SELECT DISTINCT schedule_id FROM evertick_schedule_versions WHERE app = ?1 AND key = ?2;
+
+-- name: gaps
+-- Gaps that touch a stretch of time, newest first.
+SELECT * FROM evertick_gaps
+WHERE app = ?1 AND last_at >= ?2 AND first_at <= ?3
+    AND (?4 IS NULL OR verdict IN (SELECT value FROM json_each(?4)))
+ORDER BY last_at DESC, id DESC LIMIT ?5;
+
+-- name: gaps.of_key
+-- The same of one schedule.
+SELECT * FROM evertick_gaps
+WHERE app = ?1 AND last_at >= ?2 AND first_at <= ?3
+    AND (?4 IS NULL OR verdict IN (SELECT value FROM json_each(?4))) AND schedule_key = ?6
+ORDER BY last_at DESC, id DESC LIMIT ?5;
+
+-- name: attempts
+-- Earlier tries in order.
+SELECT number, fence, node, started_at, finished_at, error, reason FROM evertick_attempts
+WHERE app = ?1 AND run = ?2 ORDER BY fence;
+
+-- name: log
+-- Chunks in the order of the attempts.
+SELECT fence, seq, count, lines FROM evertick_log_chunks WHERE app = ?1 AND run = ?2 ORDER BY fence, seq;
+
+-- ================================================================================================= nodes
+
+-- name: join
+-- Sent again because its answer was lost it is a beat; a dead incarnation never returns.
+INSERT INTO evertick_nodes (id, name, app, version, started_at, beat_at, lease, lease_until, queues, declares)
+VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?5 + ?6, ?7, ?8)
+ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at, lease_until = excluded.lease_until WHERE died_at IS NULL;
+
+-- name: join.task
+-- What it knows.
+INSERT INTO evertick_tasks (app, name, node, hash) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (app, name, node) DO UPDATE SET hash = excluded.hash;
+
+-- name: join.unpark
+-- Runs that waited for a node like this: it knows the task, or has another signature than the one they did not fit.
+UPDATE evertick_runs INDEXED BY evertick_runs_parked SET state = 'waiting', parked_for = NULL, task_hash = NULL
+WHERE state = 'parked' AND app = ?1 AND task = ?2
+    AND (parked_for = 'unknown_task' OR (parked_for = 'bad_arguments' AND task_hash IS NOT ?3));
+
+-- name: beat
+-- Extends the lease from the store's now, unless death is written down.
+UPDATE evertick_nodes SET beat_at = ?2, lease = ?3, lease_until = ?2 + ?3 WHERE id = ?1 AND died_at IS NULL RETURNING app;
+
+-- name: beat.cancels
+-- Which of its runs somebody wants cancelled.
+SELECT id FROM evertick_runs INDEXED BY evertick_runs_running
+WHERE state = 'running' AND app = ?1 AND node = ?2 AND is_cancel_requested = 1 ORDER BY id;
+
+-- name: die
+-- Written once.
+UPDATE evertick_nodes SET died_at = ?2 WHERE id = ?1 AND died_at IS NULL;
+
+-- name: judge
+-- Written once, by whoever sees it first.
+UPDATE evertick_nodes SET died_at = ?1 WHERE lease_until < ?1 AND died_at IS NULL RETURNING id;
+
+-- name: die.forget_tasks
+-- What a dead node knew nobody knows by it any more.
+DELETE FROM evertick_tasks WHERE node = ?1;
+
+-- name: rehome.find
+-- Running rows whose node is dead or missing, or that are long past their deadline whoever holds them.
+SELECT r.id, r.task, r.queue, r.losses + 1 AS losses, r.at_most_once, r.is_cancel_requested, r.cancel_reason
+FROM evertick_runs r INDEXED BY evertick_runs_running
+WHERE r.state = 'running' AND r.app = ?1
+    AND (r.deadline < ?2 OR NOT EXISTS (SELECT 1 FROM evertick_nodes n WHERE n.id = r.node AND n.died_at IS NULL))
+ORDER BY r.priority DESC, r.due_at, r.id LIMIT ?3;
+
+-- name: rehome.lose
+-- A lost claim: its owner may not write any more, not even be told "already".
+UPDATE evertick_runs SET losses = ?3, fence = NULL WHERE app = ?1 AND id = ?2;
+
+-- name: rehome.release
+-- Back to waiting for others, due anew like a released one.
+UPDATE evertick_runs SET state = 'waiting', node = NULL, due_at = ?3, started_at = NULL, deadline = NULL
+WHERE app = ?1 AND id = ?2;
+
+-- name: nodes
+-- For people, oldest first.
+SELECT n.*,
+    (SELECT count(*) FROM evertick_runs r INDEXED BY evertick_runs_running
+        WHERE r.state = 'running' AND r.app = n.app AND r.node = n.id) AS running,
+    (SELECT json_group_array(name) FROM (
+        SELECT name FROM evertick_tasks t WHERE t.app = n.app AND t.node = n.id ORDER BY name)) AS tasks
+FROM evertick_nodes n WHERE n.app = ?1 ORDER BY n.started_at, n.id;
+
+-- ================================================================================================= upkeep
+
+-- name: park_unknown
+-- Due and known to no live node, found in the claim index alone.
+SELECT id FROM evertick_runs INDEXED BY evertick_runs_claim
+WHERE state = 'waiting' AND app = ?1 AND due_at <= ?2 AND task NOT IN (SELECT name FROM evertick_tasks WHERE app = ?1)
+LIMIT ?3;
+
+-- name: park_unknown.park
+-- Out of the claim index.
+UPDATE evertick_runs SET state = 'parked', parked_for = 'unknown_task' WHERE app = ?1 AND id = ?2;
+
+-- name: park_unknown.known_again
+-- Parked runs that some live node can run: the task is known, or with another signature.
+SELECT r.id FROM evertick_runs r INDEXED BY evertick_runs_parked
+WHERE r.state = 'parked' AND r.app = ?1 AND (
+    (r.parked_for = 'unknown_task' AND EXISTS (SELECT 1 FROM evertick_tasks t WHERE t.app = ?1 AND t.name = r.task))
+    OR (r.parked_for = 'bad_arguments' AND EXISTS (
+        SELECT 1 FROM evertick_tasks t WHERE t.app = ?1 AND t.name = r.task AND t.hash IS NOT r.task_hash)))
+LIMIT ?2;
+
+-- name: park_unknown.free
+-- Back into the claim index.
+UPDATE evertick_runs SET state = 'waiting', parked_for = NULL, task_hash = NULL WHERE app = ?1 AND id = ?2;
+
+-- name: prune.old_runs
+-- By the index on fire_at: nothing ends before its moment but a cancelled run, which stays until that moment has passed.
+SELECT id FROM evertick_history WHERE app = ?1 AND fire_at < ?2 AND finished_at < ?2 ORDER BY fire_at LIMIT ?3;
+
+-- name: prune.schedules
+-- The next schedules to look at, removed ones too.
+SELECT DISTINCT key, schedule_id FROM evertick_schedule_versions
+WHERE app = ?1 AND (key, schedule_id) > (?2, ?3) ORDER BY key, schedule_id LIMIT ?4;
+
+-- name: prune.surplus_runs
+-- Beyond the newest of one schedule.
+SELECT id FROM evertick_history WHERE schedule_id = ?1 ORDER BY fire_at DESC, id DESC LIMIT ?3 OFFSET ?2;
+
+-- name: prune.run
+-- A run of the past,
+DELETE FROM evertick_history WHERE app = ?1 AND id = ?2;
+
+-- name: prune.attempts
+-- its earlier tries,
+DELETE FROM evertick_attempts WHERE app = ?1 AND run = ?2;
+
+-- name: prune.log
+-- and what it wrote.
+DELETE FROM evertick_log_chunks WHERE app = ?1 AND run = ?2;
+
+-- name: prune.gaps
+-- Gaps that ended before.
+DELETE FROM evertick_gaps WHERE id IN (SELECT id FROM evertick_gaps WHERE app = ?1 AND last_at < ?2 ORDER BY last_at LIMIT ?3);
+
+-- name: prune.nodes
+-- Nodes long dead, unless a run still waits to be re-homed from them.
+DELETE FROM evertick_nodes WHERE id IN (
+    SELECT n.id FROM evertick_nodes n WHERE n.app = ?1 AND n.died_at < ?2
+        AND NOT EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_running
+            WHERE r.state = 'running' AND r.app = ?1 AND r.node = n.id)
+    LIMIT ?3);
+
+-- name: prune.finished_schedules
+-- One-shots that are over: no cursor, not paused, not declared, nothing live, nothing left in history.
+SELECT s.id FROM evertick_due d JOIN evertick_schedules s ON s.id = d.schedule_id
+WHERE d.app = ?1 AND d.fire_at IS NULL AND d.at IS NULL AND d.after_end IS NULL
+    AND s.created_at < ?2 AND s.pause IS NULL AND s.declared IS NULL
+    AND NOT EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
+    AND NOT EXISTS (SELECT 1 FROM evertick_history h WHERE h.schedule_id = s.id)
+LIMIT ?3;
+
+-- name: prune.versions
+-- Definitions of a schedule that is gone and that no run refers to any more.
+DELETE FROM evertick_schedule_versions WHERE app = ?1 AND key = ?2 AND schedule_id = ?3
+    AND NOT EXISTS (SELECT 1 FROM evertick_schedules s WHERE s.id = ?3)
+    AND NOT EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = ?3)
+    AND NOT EXISTS (SELECT 1 FROM evertick_history h WHERE h.schedule_id = ?3);
+
+-- name: pulse.waiting
+-- Counted up to a bound: more than that is all the same to a reader.
+SELECT count(*) FROM (
+    SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_claim WHERE state = 'waiting' AND app = ?1 LIMIT ?2);
+
+-- name: pulse.running
+-- By its partial index.
+SELECT count(*) FROM (
+    SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_running WHERE state = 'running' AND app = ?1 LIMIT ?2);
+
+-- name: pulse.parked
+-- By its partial index.
+SELECT count(*) FROM (
+    SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_parked WHERE state = 'parked' AND app = ?1 LIMIT ?2);
+
+-- name: pulse.blocked
+-- By its partial index.
+SELECT count(*) FROM (
+    SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_blocked WHERE state = 'blocked' AND app = ?1 LIMIT ?2);
+
+-- name: pulse.schedules
+-- From the unique index alone.
+SELECT count(*) FROM evertick_schedules WHERE app = ?1;
+
+-- name: pulse.next_queue
+-- One seek per queue in use.
+SELECT min(queue) FROM evertick_runs INDEXED BY evertick_runs_claim WHERE state = 'waiting' AND app = ?1 AND queue > ?2;
+
+-- name: pulse.oldest_due
+-- One seek per queue and priority in use.
+SELECT due_at FROM evertick_runs INDEXED BY evertick_runs_claim
+WHERE state = 'waiting' AND app = ?1 AND queue = ?2 AND priority = ?3 ORDER BY due_at LIMIT 1;

@@ -1,0 +1,138 @@
+"""The ledger as people read it: runs, gaps, attempts, log lines. Nothing here writes.
+
+Live runs and history are two tables; a reader sees one list, newest moment first.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from evertick.model import Attempt, Gap, LogLine, Run, State
+from evertick.store.base import RunFilter
+from evertick.store.sqlite.queries import SQL
+from evertick.store.sqlite.rows import attempt_of, gap_of, json_text, run_of
+from evertick.when.moment import from_us
+
+__all__ = ["attempts", "gaps", "log", "runs"]
+
+_FIRST, _LAST = -(2**63), 2**63 - 1
+_lines = msgspec.json.Decoder(list[tuple[int, str, str]])
+
+# What a filter adds to `runs.live` and `runs.done`; its values are always parameters.
+_CLAUSES = {
+    "ids": "r.id IN (SELECT value FROM json_each(:ids))",
+    "schedule_id": "r.schedule_id = :schedule_id",
+    "task": "r.task = :task",
+    "states": "r.state IN (SELECT value FROM json_each(:states))",
+    "verdicts": "r.verdict IN (SELECT value FROM json_each(:verdicts))",
+    "since": "r.fire_at >= :since",
+    "until": "r.fire_at <= :until",
+    "labels": """NOT EXISTS (SELECT 1 FROM json_each(:labels) wanted WHERE NOT EXISTS (
+        SELECT 1 FROM json_each(r.labels) label WHERE label.key = wanted.key AND label.value = wanted.value))""",
+}
+# The index that serves each table best by the first of these filters that is given; "" where none is.
+_INDEXES = {
+    "runs.live": {
+        "ids": "sqlite_autoindex_evertick_runs_1",
+        "schedule_id": "evertick_runs_moment",
+        "": "sqlite_autoindex_evertick_runs_1",
+    },
+    "runs.done": {
+        "ids": "sqlite_autoindex_evertick_history_1",
+        "schedule_id": "evertick_history_moment",
+        "": "evertick_history_time",
+    },
+}
+
+
+def runs(db: sqlite3.Connection, now: int, app: str, wanted: RunFilter) -> list[Run]:
+    rows = [
+        row
+        for values in _filters(db, app, wanted)
+        for table in _tables(wanted)
+        for row in _read(db, table, {**values, "app": app, "limit": wanted.limit})
+    ]
+    rows.sort(key=lambda row: (row["fire_at"], row["id"]), reverse=True)
+    return [run_of(row) for row in rows[: wanted.limit]]
+
+
+def _filters(db: sqlite3.Connection, app: str, wanted: RunFilter) -> Iterator[dict[str, Any]]:
+    """The values of the clauses that apply; one set per schedule, so that each is read in the order of its index."""
+    given = {
+        "ids": None if wanted.ids is None else json_text(wanted.ids),
+        "task": wanted.task,
+        "states": None if wanted.states is None else json_text(wanted.states),
+        "verdicts": None if wanted.verdicts is None else json_text(wanted.verdicts),
+        "since": wanted.since,
+        "until": wanted.until,
+        "labels": json_text(wanted.labels) if wanted.labels else None,
+    }
+    values = {name: value for name, value in given.items() if value is not None}
+    if wanted.schedule_key is None:
+        yield values
+        return
+    for row in db.execute(SQL["runs.schedules_of_key"], (app, wanted.schedule_key)).fetchall():
+        yield {**values, "schedule_id": row["schedule_id"]}
+
+
+def _tables(wanted: RunFilter) -> list[str]:
+    states = set(State) if wanted.states is None else set(wanted.states)
+    has_live = wanted.verdicts is None and bool(states - {State.DONE})
+    return ["runs.live"] * has_live + ["runs.done"] * (State.DONE in states)
+
+
+def _read(db: sqlite3.Connection, table: str, values: dict[str, Any]) -> list[sqlite3.Row]:
+    index = next(index for name, index in _INDEXES[table].items() if not name or name in values)
+    clauses = "".join(f" AND {clause}" for name, clause in _CLAUSES.items() if name in values)
+    order = "ORDER BY r.fire_at DESC, r.id DESC LIMIT :limit"
+    return db.execute(f"{SQL[table].format(index=index)}{clauses} {order}", values).fetchall()
+
+
+def gaps(db: sqlite3.Connection, now: int, app: str, wanted: RunFilter) -> list[Gap]:
+    if wanted.ids is not None or wanted.task is not None or wanted.states is not None or wanted.labels:
+        return []
+    values: Sequence[object] = (
+        app,
+        _FIRST if wanted.since is None else wanted.since,
+        _LAST if wanted.until is None else wanted.until,
+        None if wanted.verdicts is None else json_text(wanted.verdicts),
+        wanted.limit,
+    )
+    if wanted.schedule_key is None:
+        rows = db.execute(SQL["gaps"], values)
+    else:
+        rows = db.execute(SQL["gaps.of_key"], (*values, wanted.schedule_key))
+    return [gap_of(row) for row in rows]
+
+
+def attempts(db: sqlite3.Connection, now: int, app: str, run: str) -> list[Attempt]:
+    return [attempt_of(row) for row in db.execute(SQL["attempts"], (app, run))]
+
+
+def log(db: sqlite3.Connection, now: int, app: str, run: str, after: int, limit: int) -> list[LogLine]:
+    found: list[LogLine] = []
+    passed = 0
+    for fence, first, chunk in _fresh_chunks(db, app, run):
+        if passed + chunk["count"] - first > after and len(found) < limit:
+            lines = _lines.decode(chunk["lines"])[first + max(0, after - passed) :]
+            found += [LogLine(at=from_us(at), level=level, text=text, fence=fence) for at, level, text in lines]
+        passed += chunk["count"] - first
+        if len(found) >= limit:
+            break
+    return found[:limit]
+
+
+def _fresh_chunks(db: sqlite3.Connection, app: str, run: str) -> Iterator[tuple[int, int, sqlite3.Row]]:
+    """Chunks with how many of their first lines an earlier chunk of the attempt has brought already."""
+    fence, expected = -1, 0
+    for chunk in db.execute(SQL["log"], (app, run)):
+        if chunk["fence"] != fence:
+            fence, expected = chunk["fence"], 0
+        known = min(max(0, expected - chunk["seq"]), chunk["count"])
+        expected = max(expected, chunk["seq"] + chunk["count"])
+        if known < chunk["count"]:
+            yield fence, known, chunk

@@ -1,0 +1,233 @@
+"""SqliteStore: the protocol of a store on one SQLite file. It only opens, closes and dispatches.
+
+What an intent does is in the file of its noun, as a function of a connection and the store's now; how it gets to a
+connection is in `lines.py`. Local disks only: SQLite's locks do not hold on network shares.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Concatenate, ParamSpec, TypeVar
+
+from evertick.clock import Clock
+from evertick.errors import Forked, InvalidSetting, StoreUnavailable
+from evertick.model import Attempt, Gap, LogLine, NewRun, Node, Outcome, Run, Schedule
+from evertick.store import base
+from evertick.store.sqlite.changes import change_schedules
+from evertick.store.sqlite.connection import StoreTime, check_version, open_file, translated
+from evertick.store.sqlite.endings import finish
+from evertick.store.sqlite.fires import record_fires
+from evertick.store.sqlite.lines import FileBeatLine, FileLine, Inline, InlineLine, Line, MemoryLine, SharedBeatLine
+from evertick.store.sqlite.location import location_of
+from evertick.store.sqlite.migrations import migrate as migrate_tables
+from evertick.store.sqlite.nodes import die, join, judge, nodes, rehome
+from evertick.store.sqlite.reading import attempts, gaps, log
+from evertick.store.sqlite.reading import runs as read_runs
+from evertick.store.sqlite.runs import cancel, claim, enqueue, note, owned
+from evertick.store.sqlite.schedules import calendars, declared_schedules, due_schedules, put_calendar, stored_schedules
+from evertick.store.sqlite.schedules import schedules as read_schedules
+from evertick.store.sqlite.upkeep import PruneCursor, park_unknown, prune, pulse
+
+__all__ = ["SqliteStore"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+# An intent as the files of the nouns write it.
+Act = Callable[Concatenate[sqlite3.Connection, int, P], T]
+
+
+class SqliteStore:
+    """The ledger in a SQLite file, or in memory."""
+
+    def __init__(self, url: str, *, clock: Clock, is_inline: bool = False) -> None:
+        self._where = location_of(url)
+        self._clock = clock
+        self._time = StoreTime(clock)
+        self._is_inline = is_inline
+        self._line: Line | None = None
+        self._opener: int | None = None
+        self._opening = threading.Lock()
+        self._prune_cursor: PruneCursor = {}
+
+    @classmethod
+    def sharing(cls, other: SqliteStore, clock: Clock | None = None) -> SqliteStore:
+        """Another store object on the connection of an open inline one: several nodes in one simulation."""
+        if not isinstance(other._line, InlineLine):
+            raise InvalidSetting("only an open inline store can be shared")
+        store = cls("sqlite://", clock=clock or other._clock, is_inline=True)
+        store._where = other._where
+        store._line = InlineLine(other._line.shared, other._where, store._time)
+        store._opener = other._opener
+        return store
+
+    @property
+    def description(self) -> str:
+        """What and where it is; safe to log."""
+        return self._where.description
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    async def open(self, *, migrate: base.MigrateMode) -> None:
+        self._refuse_fork()
+        if self._is_inline:
+            self._open(migrate)
+        else:
+            # Waiting for another process that migrates must not hold up the caller's event loop.
+            await asyncio.get_running_loop().run_in_executor(None, self._open, migrate)
+
+    def _open(self, migrate: base.MigrateMode) -> None:
+        with self._opening:
+            if self._line is not None:
+                return
+            check_version()
+            db = open_file(self._where, may_create=migrate == "auto")
+            try:
+                with translated(self._where):
+                    migrate_tables(db, self._clock, migrate, self.description)
+                    self._line = self._line_on(db)
+            except BaseException:
+                db.close()
+                raise
+            self._opener = os.getpid()
+
+    def _line_on(self, db: sqlite3.Connection) -> Line:
+        if self._is_inline:
+            return InlineLine(Inline(db), self._where, self._time)
+        if self._where.path is None:
+            return MemoryLine(db, self._where, self._time)
+        return FileLine(db, self._where, self._time)
+
+    async def close(self) -> None:
+        self._refuse_fork()
+        line, self._line, self._opener = self._line, None, None
+        if line is not None:
+            await line.close()
+
+    async def now(self) -> int:
+        self._open_line()
+        return self._time.now()
+
+    async def beat_line(self) -> base.BeatLine:
+        line = self._open_line()
+        return FileBeatLine(self._where, self._time) if isinstance(line, FileLine) else SharedBeatLine(line)
+
+    async def changed(self, timeout: float) -> bool:
+        return await self._open_line().changed(timeout)
+
+    def _open_line(self) -> Line:
+        self._refuse_fork()
+        if self._line is None:
+            raise StoreUnavailable(f"the {self.description} is not open; open it before using it")
+        return self._line
+
+    def _refuse_fork(self) -> None:
+        if self._opener is not None and self._opener != os.getpid():
+            raise Forked(
+                f"the {self.description} was opened by process {self._opener}, and this is a fork of it; connections "
+                "and threads do not survive that. Open the store in each worker, after the fork: under a web server "
+                "that preloads the application, in the hook that starts a worker"
+            )
+
+    async def _write(self, act: Act[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._open_line().write(lambda db, now: act(db, now, *args, **kwargs))
+
+    async def _read(self, act: Act[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._open_line().read(lambda db, now: act(db, now, *args, **kwargs))
+
+    # --- schedules -----------------------------------------------------------------------------------------------
+
+    async def due_schedules(self, app: str, limit: int) -> base.Due:
+        return await self._read(due_schedules, app, limit)
+
+    async def stored_schedules(
+        self, app: str, *, ids: Sequence[int] = (), keys: Sequence[str] = ()
+    ) -> list[base.StoredSchedule]:
+        return await self._read(stored_schedules, app, ids, keys)
+
+    async def declared_schedules(self, app: str) -> list[base.StoredSchedule]:
+        return await self._read(declared_schedules, app)
+
+    async def record_fires(self, app: str, node: str | None, advances: Sequence[base.Advance]) -> base.Recorded:
+        return await self._write(record_fires, app, node, advances)
+
+    async def change_schedules(
+        self, app: str, changes: Sequence[base.Change], *, all_or_none: bool = False
+    ) -> list[bool]:
+        return await self._write(change_schedules, app, changes, all_or_none)
+
+    async def schedules(self, app: str, wanted: base.ScheduleFilter) -> list[Schedule]:
+        return await self._read(read_schedules, app, wanted)
+
+    async def calendars(self, app: str) -> dict[str, bytes]:
+        return await self._read(calendars, app)
+
+    async def put_calendar(self, app: str, name: str, version: str, content: bytes) -> None:
+        await self._write(put_calendar, app, name, version, content)
+
+    # --- runs ----------------------------------------------------------------------------------------------------
+
+    async def enqueue(self, app: str, runs: Sequence[NewRun]) -> list[Run]:
+        return await self._write(enqueue, app, runs)
+
+    async def claim(
+        self, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, base.TaskTerms], limit: int
+    ) -> base.Claim:
+        return await self._write(claim, app, node, queues, tasks, limit)
+
+    async def finish(self, app: str, node: str, outcomes: Sequence[Outcome]) -> list[base.FinishAnswer]:
+        return await self._write(finish, app, node, outcomes)
+
+    async def owned(self, app: str, node: str) -> list[base.Owned]:
+        return await self._read(owned, app, node)
+
+    async def cancel(self, app: str, ids: Sequence[str], reason: str) -> list[base.Cancelled]:
+        return await self._write(cancel, app, ids, reason)
+
+    async def note(self, app: str, node: str, notes: Sequence[base.Note]) -> list[str]:
+        return await self._write(note, app, node, notes)
+
+    async def runs(self, app: str, wanted: base.RunFilter) -> list[Run]:
+        return await self._read(read_runs, app, wanted)
+
+    async def gaps(self, app: str, wanted: base.RunFilter) -> list[Gap]:
+        return await self._read(gaps, app, wanted)
+
+    async def attempts(self, app: str, run: str) -> list[Attempt]:
+        return await self._read(attempts, app, run)
+
+    async def log(self, app: str, run: str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
+        return await self._read(log, app, run, after, limit)
+
+    # --- nodes ---------------------------------------------------------------------------------------------------
+
+    async def join(self, node: base.NodeJoin) -> int:
+        return await self._write(join, node)
+
+    async def leave(self, node: str) -> None:
+        await self._write(die, node)
+
+    async def judge(self) -> list[str]:
+        return await self._write(judge)
+
+    async def rehome(
+        self, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, base.TaskTerms], limit: int
+    ) -> base.Rehomed:
+        return await self._write(rehome, app, node, queues, tasks, limit)
+
+    async def nodes(self, app: str) -> list[Node]:
+        return await self._read(nodes, app)
+
+    # --- upkeep --------------------------------------------------------------------------------------------------
+
+    async def park_unknown(self, app: str, limit: int) -> int:
+        return await self._write(park_unknown, app, limit)
+
+    async def prune(self, app: str, *, before: int, keep_per_schedule: int, limit: int) -> int:
+        return await self._write(prune, app, before, keep_per_schedule, limit, self._prune_cursor)
+
+    async def pulse(self, app: str) -> base.Pulse:
+        return await self._read(pulse, app)

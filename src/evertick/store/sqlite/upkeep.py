@@ -1,0 +1,127 @@
+"""Keeping the store small and honest: parking what nobody can run, pruning the past in bites, taking the pulse."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+from evertick.store.base import Pulse
+from evertick.store.sqlite.queries import SQL
+from evertick.store.sqlite.runs import priorities
+from evertick.when.moment import DAY
+
+__all__ = ["PruneCursor", "park_unknown", "prune", "pulse"]
+
+# Counts of live runs stop here.
+_COUNT_MOST = 10_000
+# Schedules whose history one bite looks through, and pages it gives back to the file system.
+_SCHEDULES_PER_BITE = 1_000
+_PAGES_PER_BITE = 200
+# Every start of a process is a node: the dead are kept for a day, however long history is.
+_DEAD_NODES_KEPT = DAY
+
+# Where the next bite looks on, per app: the last schedule (key, id) that the one before looked at.
+PruneCursor = dict[str, tuple[str, int]]
+
+
+def park_unknown(db: sqlite3.Connection, now: int, app: str, limit: int) -> int:
+    unknown = db.execute(SQL["park_unknown"], (app, now, limit)).fetchall()
+    db.executemany(SQL["park_unknown.park"], [(app, row["id"]) for row in unknown])
+    known = db.execute(SQL["park_unknown.known_again"], (app, limit)).fetchall()
+    db.executemany(SQL["park_unknown.free"], [(app, row["id"]) for row in known])
+    return len(unknown)
+
+
+# --- pruning -----------------------------------------------------------------------------------------------------
+
+
+class _Bite:
+    """Counts what a call has deleted against its limit."""
+
+    def __init__(self, db: sqlite3.Connection, app: str, limit: int) -> None:
+        self.db = db
+        self.app = app
+        self.left = limit
+        self.eaten = 0
+
+    def runs(self, name: str, *values: object) -> None:
+        """Delete the runs that a statement finds, with what hangs on them. Its last parameter is the limit."""
+        ids = [(self.app, row["id"]) for row in self.db.execute(SQL[name], (*values, self.left)).fetchall()]
+        for statement in ("prune.run", "prune.attempts", "prune.log"):
+            self.db.executemany(SQL[statement], ids)
+        self.count(len(ids))
+
+    def rows(self, name: str, *values: object) -> None:
+        self.count(self.db.execute(SQL[name], (*values, self.left)).rowcount)
+
+    def count(self, rows: int) -> None:
+        self.left -= rows
+        self.eaten += rows
+
+
+def prune(
+    db: sqlite3.Connection, now: int, app: str, before: int, keep_per_schedule: int, limit: int, cursor: PruneCursor
+) -> int:
+    bite = _Bite(db, app, limit)
+    steps: tuple[Callable[[], None], ...] = (
+        lambda: bite.runs("prune.old_runs", app, before),
+        lambda: _prune_surplus(bite, keep_per_schedule, cursor),
+        lambda: bite.rows("prune.gaps", app, before),
+        lambda: bite.rows("prune.nodes", app, max(before, now - _DEAD_NODES_KEPT)),
+        lambda: _prune_finished(bite, before),
+    )
+    for step in steps:
+        if bite.left > 0:
+            step()
+    # Stepped to its end by fetchall: each step frees one page.
+    db.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_BITE})").fetchall()
+    return bite.eaten
+
+
+def _prune_surplus(bite: _Bite, keep: int, cursor: PruneCursor) -> None:
+    """Look through the next schedules: what they have too much of, and versions that nothing refers to any more."""
+    after = cursor.get(bite.app, ("", 0))
+    rows = bite.db.execute(SQL["prune.schedules"], (bite.app, *after, _SCHEDULES_PER_BITE)).fetchall()
+    for row in rows:
+        if bite.left <= 0:
+            return
+        bite.runs("prune.surplus_runs", row["schedule_id"], keep)
+        bite.db.execute(SQL["prune.versions"], (bite.app, row["key"], row["schedule_id"]))
+        cursor[bite.app] = (row["key"], row["schedule_id"])
+    if len(rows) < _SCHEDULES_PER_BITE:
+        cursor.pop(bite.app, None)
+
+
+def _prune_finished(bite: _Bite, before: int) -> None:
+    finished = bite.db.execute(SQL["prune.finished_schedules"], (bite.app, before, bite.left)).fetchall()
+    ids = [(row["id"],) for row in finished]
+    bite.db.executemany(SQL["change_schedules.remove"], ids)
+    bite.db.executemany(SQL["change_schedules.remove_due"], ids)
+    bite.count(len(ids))
+
+
+# --- pulse -------------------------------------------------------------------------------------------------------
+
+
+def pulse(db: sqlite3.Connection, now: int, app: str) -> Pulse:
+    def counted(name: str) -> int:
+        return int(db.execute(SQL[name], (app, _COUNT_MOST)).fetchone()[0])
+
+    return Pulse(
+        now=now,
+        waiting=counted("pulse.waiting"),
+        running=counted("pulse.running"),
+        parked=counted("pulse.parked"),
+        blocked=counted("pulse.blocked"),
+        oldest_due_at=_oldest_due(db, app),
+        schedules=db.execute(SQL["pulse.schedules"], (app,)).fetchone()[0],
+    )
+
+
+def _oldest_due(db: sqlite3.Connection, app: str) -> int | None:
+    earliest: list[int] = []
+    queue = ""
+    while (queue := db.execute(SQL["pulse.next_queue"], (app, queue)).fetchone()[0]) is not None:
+        for priority in priorities(db, app, [queue]):
+            earliest += [row["due_at"] for row in db.execute(SQL["pulse.oldest_due"], (app, queue, priority))]
+    return min(earliest, default=None)

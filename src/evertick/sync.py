@@ -1,0 +1,69 @@
+"""The plain form of what is async: `scheduler.sync.pause(...)`, `task.sync.enqueue(...)`.
+
+A call is carried to the event loop that answers it: the engine's, wherever that runs, or one in a background thread
+that is started for it. On a thread that runs an event loop of its own such a call would block that loop, or wait for
+itself; it is refused there, and `await` is the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from evertick.errors import WouldBlock
+
+__all__ = ["Portal"]
+
+T = TypeVar("T")
+
+
+class Portal:
+    """A way from plain code into an event loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        # The engine's loop while an engine runs; it answers instead of our own.
+        self.engine_loop: asyncio.AbstractEventLoop | None = None
+
+    def call(self, make: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
+        """Run the coroutine to its end and answer its result."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise WouldBlock(f"{what} would block the event loop of this thread; use `await` without `.sync` here")
+        loop = self.engine_loop or self._own_loop()
+        return asyncio.run_coroutine_threadsafe(make(), loop).result()
+
+    def close(self) -> None:
+        """End the background loop. The next call starts another."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._loop,), name="evertick background", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

@@ -1,0 +1,145 @@
+"""`scheduler.sync`: the plain forms of the scheduler's async methods, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from evertick.model import Attempt, Gap, LogLine, Node, Run, Schedule, State, Verdict
+from evertick.options import PolicyOptions
+from evertick.task import Task
+from evertick.when import Calendar, When
+from evertick.why import Why
+
+if TYPE_CHECKING:
+    from evertick.scheduler import Health, Planned, Scheduler
+
+__all__ = ["SyncScheduler"]
+
+T = TypeVar("T")
+
+
+class SyncScheduler:
+    """What the scheduler can do, for code without an event loop. Refused on a thread that runs one."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def _call(self, make: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
+        return self._scheduler._portal.call(make, f"scheduler.sync.{what}()")
+
+    def add(self, *, key: str, when: When, task: Task[Any, Any] | str, **options: Unpack[PolicyOptions]) -> Schedule:
+        return self._call(lambda: self._scheduler.add(key=key, when=when, task=task, **options), "add")
+
+    def add_many(self, schedules: Iterable[Mapping[str, Any]]) -> None:
+        return self._call(lambda: self._scheduler.add_many(schedules), "add_many")
+
+    def update(self, key: str, *, when: When | None = None, **options: Unpack[PolicyOptions]) -> Schedule:
+        return self._call(lambda: self._scheduler.update(key, when=when, **options), "update")
+
+    def remove(self, key: str) -> None:
+        return self._call(lambda: self._scheduler.remove(key), "remove")
+
+    def pause(self, key: str, *, note: str = "", until: datetime | None = None) -> Schedule:
+        return self._call(lambda: self._scheduler.pause(key, note=note, until=until), "pause")
+
+    def resume(self, key: str) -> Schedule:
+        return self._call(lambda: self._scheduler.resume(key), "resume")
+
+    def trigger(self, key: str, *, args: Mapping[str, Any] | None = None) -> Run:
+        return self._call(lambda: self._scheduler.trigger(key, args=args), "trigger")
+
+    def schedules(
+        self, *, labels: Mapping[str, str] | None = None, is_paused: bool | None = None, limit: int | None = None
+    ) -> list[Schedule]:
+        return self._call(
+            lambda: self._scheduler.schedules(labels=labels, is_paused=is_paused, limit=limit), "schedules"
+        )
+
+    def schedule(self, key: str) -> Schedule:
+        return self._call(lambda: self._scheduler.schedule(key), "schedule")
+
+    def set_calendar(self, calendar: Calendar) -> None:
+        return self._call(lambda: self._scheduler.set_calendar(calendar), "set_calendar")
+
+    def calendars(self) -> list[Calendar]:
+        return self._call(self._scheduler.calendars, "calendars")
+
+    def preview(
+        self, *, count: int = 10, until: datetime | None = None, after: datetime | None = None, key: str | None = None
+    ) -> list[Planned]:
+        return self._call(lambda: self._scheduler.preview(count=count, until=until, after=after, key=key), "preview")
+
+    def why(self, key: str) -> Why:
+        return self._call(lambda: self._scheduler.why(key), "why")
+
+    def cancel(self, run: Run | str) -> bool:
+        return self._call(lambda: self._scheduler.cancel(run), "cancel")
+
+    def runs(
+        self,
+        schedule_key: str | None = None,
+        *,
+        task: str | None = None,
+        states: Sequence[State | str] | None = None,
+        verdicts: Sequence[Verdict | str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+    ) -> list[Run]:
+        return self._call(
+            lambda: self._scheduler.runs(
+                schedule_key,
+                task=task,
+                states=states,
+                verdicts=verdicts,
+                labels=labels,
+                since=since,
+                until=until,
+                limit=limit,
+            ),
+            "runs",
+        )
+
+    def gaps(
+        self,
+        schedule_key: str | None = None,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+    ) -> list[Gap]:
+        return self._call(lambda: self._scheduler.gaps(schedule_key, since=since, until=until, limit=limit), "gaps")
+
+    def history(
+        self,
+        schedule_key: str | None = None,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+    ) -> list[Run | Gap]:
+        return self._call(
+            lambda: self._scheduler.history(schedule_key, since=since, until=until, limit=limit), "history"
+        )
+
+    def get_run(self, run_id: str) -> Run:
+        return self._call(lambda: self._scheduler.get_run(run_id), "get_run")
+
+    def attempts(self, run: Run | str) -> list[Attempt]:
+        return self._call(lambda: self._scheduler.attempts(run), "attempts")
+
+    def log(self, run: Run | str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
+        return self._call(lambda: self._scheduler.log(run, after=after, limit=limit), "log")
+
+    def nodes(self) -> list[Node]:
+        return self._call(self._scheduler.nodes, "nodes")
+
+    def health(self) -> Health:
+        return self._call(self._scheduler.health, "health")
+
+    def close(self) -> None:
+        self._call(self._scheduler.close, "close")
+        self._scheduler._portal.close()

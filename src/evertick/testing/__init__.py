@@ -1,0 +1,1 @@
+"""What tests of jobs and stores are made with."""

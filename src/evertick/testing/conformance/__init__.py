@@ -1,0 +1,101 @@
+"""The conformance suite: a store is right when it passes.
+
+The author of a store derives one class and provides one fixture; pytest and pytest-asyncio must be installed.
+
+    class OurStores(Stores):
+        def __init__(self, url: str) -> None: ...
+        async def open(self) -> Store:            # another store object on the same database, opened
+        async def pass_time(self, us: int) -> None:
+
+    class TestOurStore(StoreConformance):
+        @pytest_asyncio.fixture
+        async def stores(self) -> AsyncIterator[Stores]:
+            yield OurStores(...)                  # a fresh database for each test; close what was opened
+
+What the hook must do:
+- `open` is called once for most tests and again where a test needs two nodes or processes on one database. The fixture
+  closes every store that it opened; a test may have closed one before.
+- `pass_time` lets at least that much of the *store's* time pass. A store that is told its time (a `Clock`) is given a
+  `SettableClock`, and `pass_time` moves it. A store with a clock of its own, such as a database server, really waits:
+  the tests place moments relative to the store's `now`, never set the time, and ask for a tenth of a second at most,
+  except where `patience` is checked: set it to what `pass_time` may be asked to wait, and the few tests that need a day
+  to pass are skipped. They prove promises, so run the suite once more with a store that can be told its time.
+
+The tests are arranged by promise, one file per group, and speak only to the protocol in `evertick.store.base`. After
+each test the whole ledger is checked against what must always hold (`laws`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+# Without it a failing assertion of these files would not say what it saw.
+pytest.register_assert_rewrite(
+    *(
+        f"{__name__}.{name}"
+        for name in (
+            "bench",
+            "claims",
+            "endings",
+            "finishing",
+            "fires",
+            "laws",
+            "nodes",
+            "queries",
+            "schedules",
+            "upkeep",
+        )
+    )
+)
+
+from evertick.testing.conformance.bench import (  # noqa: E402
+    Bench,
+    Stores,
+    a_definition,
+    a_fire,
+    a_gap,
+    a_run,
+    an_advance,
+    an_outcome,
+)
+from evertick.testing.conformance.claims import Claims  # noqa: E402
+from evertick.testing.conformance.finishing import Finishing  # noqa: E402
+from evertick.testing.conformance.fires import Fires  # noqa: E402
+from evertick.testing.conformance.laws import check_ledger  # noqa: E402
+from evertick.testing.conformance.nodes import Nodes  # noqa: E402
+from evertick.testing.conformance.queries import Queries  # noqa: E402
+from evertick.testing.conformance.schedules import Schedules  # noqa: E402
+from evertick.testing.conformance.upkeep import Upkeep  # noqa: E402
+
+__all__ = [
+    "Bench",
+    "StoreConformance",
+    "Stores",
+    "a_definition",
+    "a_fire",
+    "a_gap",
+    "a_run",
+    "an_advance",
+    "an_outcome",
+    "check_ledger",
+]
+
+
+class StoreConformance(Schedules, Fires, Claims, Finishing, Nodes, Upkeep, Queries):
+    """Derive from it, name it `Test...`, provide the fixture `stores`."""
+
+    pytestmark = pytest.mark.asyncio
+
+    @pytest.fixture
+    def stores(self) -> Stores:
+        raise NotImplementedError(f"{type(self).__name__} has no fixture `stores`: provide one that gives a Stores")
+
+    @pytest_asyncio.fixture
+    async def bench(self, stores: Stores) -> AsyncIterator[Bench]:
+        """A store of this test; what must always hold is checked when the test is over."""
+        bench = Bench(stores, await stores.open())
+        yield bench
+        await bench.check()

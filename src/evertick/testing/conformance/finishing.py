@@ -1,0 +1,376 @@
+"""Promises about runs that are held: only the newest claim may write, every outcome is written once."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from evertick.model import Phase, Reason, State, Verdict
+from evertick.store.base import Note, TaskTerms
+from evertick.testing.conformance.bench import (
+    APP,
+    HOUR,
+    MINUTE,
+    SHORT_LEASE,
+    Bench,
+    a_run,
+    an_outcome,
+    us,
+)
+
+__all__ = ["Finishing"]
+
+_KINDS = ("done", "retry", "release", "park")
+
+
+class Finishing:
+    # --- finish
+
+    @pytest.mark.parametrize("verdict", list(Verdict))
+    async def test_a_finished_run_has_its_verdict_for_good(self, bench: Bench, verdict: Verdict) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        before = await bench.now()
+        run = await bench.end(node, held, verdict=verdict, reason="why", attempts=2)
+        assert (run.state, run.verdict, run.reason, run.attempts) == (State.DONE, verdict, "why", 2)
+        assert before <= us(run.finished_at) <= await bench.now()
+        assert us(run.started_at) == held.claimed_at
+        assert (await bench.claim(node)).runs == []
+        assert await bench.store.owned(APP, node) == []
+
+    async def test_result_error_and_phases_are_read_as_they_were_written(self, bench: Bench) -> None:
+        node = await bench.node()
+        phases = (
+            Phase(name="fetch", at=5, seconds=1.5),
+            Phase(name="store", at=7, seconds=0.25, is_failed=True),
+        )
+        run = await bench.end(
+            node,
+            await bench.hold(node),
+            verdict=Verdict.FAILED,
+            result=b'{"rows":[1,2]}',
+            error="Traceback: ö\nsecond line",
+            phases=phases,
+        )
+        assert run.result == {"rows": [1, 2]}
+        assert run.error == "Traceback: ö\nsecond line"
+        assert run.phases == phases
+
+    async def test_what_a_job_says_is_written_even_if_no_database_can_hold_it(self, bench: Bench) -> None:
+        # The names of files, in the text of an error, hold halves of surrogate pairs; binary data holds zeros.
+        odd = "no such file: \udcff \x00 end"
+        node = await bench.node()
+        held = await bench.hold(node)
+        assert await bench.note(node, held, progress_text=odd, lines=((1, "info", odd),)) == []
+        [line] = await bench.store.log(APP, held.id)
+        assert line.text.endswith("end")
+        retried = await bench.end(node, held, kind="retry", error=odd, reason=odd)
+        assert retried.error is not None
+        assert retried.error.endswith("end")
+        run = await bench.end(node, await bench.hold(node, held.id), verdict=Verdict.FAILED, error=odd, reason=odd)
+        assert run.error is not None
+        assert run.error.startswith("no such file: ")
+        assert run.error.endswith("end")
+
+    async def test_a_finished_run_is_read_as_it_was_recorded(self, bench: Bench) -> None:
+        node = await bench.node()
+        schedule = await bench.add(args={"x": 1})
+        run_id = await bench.fire(schedule, priority=2, labels={"a": "b"}, caused_by="who", expires=HOUR)
+        live = await bench.run(run_id)
+        done = await bench.end(node, await bench.hold(node, run_id))
+        for name in (
+            "fire_at",
+            "due_at",
+            "created_at",
+            "expires_at",
+            "args",
+            "labels",
+            "priority",
+            "queue",
+            "caused_by",
+        ):
+            assert getattr(done, name) == getattr(live, name), name
+
+    async def test_the_reason_a_run_was_recorded_with_stays_unless_another_is_given(self, bench: Bench) -> None:
+        node = await bench.node()
+        late = await bench.fire(await bench.add(), reason=Reason.LATE)
+        assert (await bench.end(node, await bench.hold(node, late))).reason == Reason.LATE
+        failed = await bench.fire(await bench.stored(), reason=Reason.LATE)
+        held = await bench.hold(node, failed)
+        run = await bench.end(node, held, verdict=Verdict.FAILED, reason=Reason.TIMEOUT)
+        assert run.reason == Reason.TIMEOUT
+
+    async def test_a_late_run_is_still_late_after_a_retry(self, bench: Bench) -> None:
+        node = await bench.node()
+        late = await bench.fire(await bench.add(), reason=Reason.LATE)
+        await bench.end(node, await bench.hold(node, late), kind="retry")
+        assert (await bench.end(node, await bench.hold(node, late), attempts=2)).reason == Reason.LATE
+
+    @pytest.mark.parametrize("kind", _KINDS)
+    async def test_an_outcome_under_another_fence_or_node_is_lost(self, bench: Bench, kind: str) -> None:
+        node, other = await bench.node(), await bench.node()
+        held = await bench.hold(node)
+        before = await bench.run(held.id)
+        for fence in (held.fence - 1, held.fence + 1):
+            assert await bench.finish(node, an_outcome(held, kind, fence=fence)) == ["lost"]
+        assert await bench.finish(other, an_outcome(held, kind)) == ["lost"]
+        assert await bench.run(held.id) == before
+        assert await bench.store.attempts(APP, held.id) == []
+
+    @pytest.mark.parametrize("kind", _KINDS)
+    async def test_the_same_outcome_sent_again_was_written_already(self, bench: Bench, kind: str) -> None:
+        node = await bench.node()
+        outcome = an_outcome(await bench.hold(node), kind, delay=HOUR)
+        assert await bench.finish(node, outcome) == ["done"]
+        before = await bench.run(outcome.id)
+        tries = await bench.store.attempts(APP, outcome.id)
+        assert await bench.finish(node, outcome) == ["already"]
+        assert await bench.run(outcome.id) == before
+        assert await bench.store.attempts(APP, outcome.id) == tries
+
+    async def test_a_cancelled_retry_sent_again_was_written_already(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        await bench.cancel(held.id)
+        assert await bench.finish(node, an_outcome(held, "retry")) == ["done"]
+        assert await bench.finish(node, an_outcome(held, "retry")) == ["already"]
+
+    async def test_a_second_verdict_is_not_written(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        first = await bench.end(node, held)
+        [answer] = await bench.finish(node, an_outcome(held, verdict=Verdict.FAILED, error="no"))
+        assert answer != "done"
+        assert await bench.run(held.id) == first
+
+    @pytest.mark.parametrize("kind", _KINDS)
+    async def test_an_outcome_after_the_run_was_rehomed_is_lost(self, bench: Bench, kind: str) -> None:
+        node, other = await bench.node(), await bench.node()
+        held = await bench.hold(node)
+        await bench.store.leave(node)
+        [taken] = (await bench.rehome(other)).claimed
+        assert await bench.finish(node, an_outcome(held, kind)) == ["lost"]
+        assert (await bench.end(other, taken)).verdict is Verdict.SUCCEEDED
+        assert await bench.finish(node, an_outcome(held, kind)) == ["lost"]
+
+    async def test_an_outcome_after_the_run_was_put_back_by_others_is_lost(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        await bench.store.leave(node)
+        assert (await bench.rehome(await bench.node(), limit=0)).released == 1
+        assert await bench.finish(node, an_outcome(held)) == ["lost"]
+        assert await bench.state(held.id) is State.WAITING
+
+    @pytest.mark.parametrize("is_cancelled", [False, True])
+    async def test_an_outcome_after_the_run_was_ended_by_others_is_lost(self, bench: Bench, is_cancelled: bool) -> None:
+        node = await bench.node()
+        held = await bench.hold(node, terms=TaskTerms(at_most_once=not is_cancelled))
+        if is_cancelled:
+            await bench.cancel(held.id)
+        await bench.store.leave(node)
+        assert len((await bench.rehome(await bench.node())).ended) == 1
+        ended = await bench.run(held.id)
+        assert await bench.finish(node, an_outcome(held)) == ["lost"]
+        assert await bench.run(held.id) == ended
+
+    @pytest.mark.parametrize("kind", _KINDS)
+    async def test_an_outcome_of_an_earlier_claim_never_ends_a_later_one(self, bench: Bench, kind: str) -> None:
+        node = await bench.node()
+        first = await bench.hold(node)
+        await bench.end(node, first, kind="release")
+        second = await bench.hold(node, first.id)
+        [answer] = await bench.finish(node, an_outcome(first, kind))
+        assert answer != "done"
+        run = await bench.run(first.id)
+        assert (run.state, run.fence) == (State.RUNNING, second.fence)
+
+    async def test_an_outcome_of_a_run_that_is_not_there_is_lost(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        assert await bench.finish(node, an_outcome(held, id=a_run().id)) == ["lost"]
+
+    async def test_answers_of_finish_are_per_run(self, bench: Bench) -> None:
+        node = await bench.node()
+        await bench.store.enqueue(APP, [a_run() for _ in range(5)])
+        first, second, third, fourth, fifth = (await bench.claim(node)).runs
+        await bench.end(node, second)
+        answers = await bench.finish(
+            node,
+            an_outcome(first),
+            an_outcome(second),
+            an_outcome(third, fence=third.fence + 1),
+            an_outcome(fourth, "retry", delay=HOUR),
+            an_outcome(fifth, "park"),
+        )
+        assert answers == ["done", "already", "lost", "done", "done"]
+        states = [await bench.state(held.id) for held in (first, second, third, fourth, fifth)]
+        assert states == [State.DONE, State.DONE, State.RUNNING, State.WAITING, State.PARKED]
+        assert await bench.finish(node) == []
+
+    # --- retry, release, park
+
+    async def test_a_retry_waits_for_its_delay_and_spends_the_attempt(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        before = await bench.now()
+        run = await bench.end(node, held, kind="retry", delay=HOUR, error="no luck")
+        assert (run.state, run.attempts, run.losses) == (State.WAITING, 1, 0)
+        assert before + HOUR <= us(run.due_at) <= await bench.now() + HOUR
+        assert us(run.fire_at) == held.fire_at
+        answer = await bench.claim(node)
+        assert (answer.runs, answer.next_due_at) == ([], us(run.due_at))
+
+    async def test_a_retry_is_claimed_with_its_attempts_when_its_delay_is_over(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        await bench.end(node, held, kind="retry", delay=SHORT_LEASE)
+        await bench.pass_time(2 * SHORT_LEASE)
+        again = await bench.hold(node, held.id)
+        assert (again.attempts, again.losses, again.args) == (1, 0, held.args)
+
+    async def test_earlier_tries_are_kept_with_what_was_wrong(self, bench: Bench) -> None:
+        node = await bench.node()
+        run = await bench.enqueue()
+        fences = []
+        for number in (1, 2):
+            held = await bench.hold(node, run.id)
+            fences.append(held.fence)
+            await bench.end(node, held, kind="retry", attempts=number, error=f"error {number}", reason=Reason.TIMEOUT)
+        await bench.end(node, await bench.hold(node, run.id), attempts=3)
+        tries = await bench.store.attempts(APP, run.id)
+        assert [attempt.number for attempt in tries] == [1, 2]
+        assert [attempt.fence for attempt in tries] == fences
+        assert [attempt.error for attempt in tries] == ["error 1", "error 2"]
+        for attempt in tries:
+            assert (attempt.node, attempt.reason) == (node, Reason.TIMEOUT)
+            assert us(attempt.started_at) <= us(attempt.finished_at)
+        assert (await bench.run(run.id)).attempts == 3
+
+    async def test_a_retry_does_not_expire_by_its_own_delay(self, bench: Bench) -> None:
+        node = await bench.node()
+        run = await bench.enqueue(expires=HOUR)
+        waits = await bench.end(node, await bench.hold(node, run.id), kind="retry", delay=2 * HOUR)
+        assert waits.expires_at is None or waits.expires_at > waits.due_at
+
+    async def test_a_release_spends_nothing(self, bench: Bench) -> None:
+        node, other = await bench.node(), await bench.node()
+        held = await bench.hold(node)
+        before = await bench.run(held.id)
+        run = await bench.end(node, held, kind="release")
+        assert (run.state, run.attempts, run.losses) == (State.WAITING, 0, 0)
+        assert run.reason == before.reason
+        assert await bench.store.owned(APP, node) == []
+        assert await bench.store.attempts(APP, held.id) == []
+        again = await bench.hold(other, held.id)
+        assert (again.attempts, again.losses) == (0, 0)
+
+    async def test_a_release_after_a_retry_keeps_the_attempts(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        await bench.end(node, held, kind="retry")
+        await bench.end(node, await bench.hold(node, held.id), kind="release")
+        assert (await bench.hold(node, held.id)).attempts == 1
+
+    async def test_a_parked_run_is_out_of_the_way_and_spends_nothing(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        run = await bench.end(
+            node, held, kind="park", reason=Reason.BAD_ARGUMENTS, error="x: expected int", task_hash="h"
+        )
+        assert (run.state, run.reason, run.attempts, run.losses) == (State.PARKED, Reason.BAD_ARGUMENTS, 0, 0)
+        assert run.error == "x: expected int"
+        answer = await bench.claim(node)
+        assert (answer.runs, answer.next_due_at) == ([], None)
+        assert await bench.store.owned(APP, node) == []
+
+    # --- owned
+
+    async def test_owned_is_what_the_node_holds_and_no_more(self, bench: Bench) -> None:
+        node, other = await bench.node(), await bench.node()
+        first, ended = await bench.hold(node), await bench.hold(node)
+        await bench.hold(other)
+        await bench.end(node, ended)
+        await bench.enqueue()
+        assert [(run.id, run.fence) for run in await bench.store.owned(APP, node)] == [(first.id, first.fence)]
+        assert await bench.store.owned(APP, "never joined") == []
+
+    # --- note
+
+    async def test_the_latest_progress_wins(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        for progress, text in ((0.25, "a quarter"), (0.5, "half")):
+            assert await bench.note(node, held, progress=progress, progress_text=text) == []
+        run = await bench.run(held.id)
+        assert (run.progress, run.progress_text) == (0.5, "half")
+
+    async def test_a_note_without_progress_leaves_it_as_it_was(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        await bench.note(node, held, progress=0.5, progress_text="half")
+        await bench.note(node, held, lines=((1, "info", "only a line"),))
+        run = await bench.run(held.id)
+        assert (run.progress, run.progress_text) == (0.5, "half")
+
+    async def test_log_lines_are_read_in_order_also_after_the_end(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        at = await bench.now()
+        lines = [(at + number, "info" if number % 2 else "error", f"line {number} ö\n") for number in range(5)]
+        assert await bench.note(node, held, seq=0, lines=tuple(lines[:2])) == []
+        assert await bench.note(node, held, seq=2, lines=tuple(lines[2:])) == []
+        log = await bench.store.log(APP, held.id)
+        assert [(us(line.at), line.level, line.text) for line in log] == lines
+        assert {line.fence for line in log} == {held.fence}
+        await bench.end(node, held)
+        assert await bench.store.log(APP, held.id) == log
+        assert await bench.store.log(APP, held.id, after=1, limit=2) == log[1:3]
+        assert await bench.store.log(APP, held.id, after=5) == []
+
+    async def test_a_note_sent_again_adds_nothing(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        for _ in range(2):
+            assert await bench.note(node, held, seq=0, progress=0.5, lines=((1, "info", "once"),)) == []
+        await bench.note(node, held, seq=1, lines=((2, "info", "then"),))
+        assert await bench.note(node, held, seq=0, lines=((1, "info", "once"),)) == []
+        assert [line.text for line in await bench.store.log(APP, held.id)] == ["once", "then"]
+
+    async def test_lines_of_a_later_attempt_follow_those_of_an_earlier_one(self, bench: Bench) -> None:
+        node = await bench.node()
+        first = await bench.hold(node)
+        await bench.note(node, first, lines=((5, "info", "first"),))
+        await bench.end(node, first, kind="retry")
+        second = await bench.hold(node, first.id)
+        await bench.note(node, second, lines=((6, "info", "second"),))
+        log = await bench.store.log(APP, first.id)
+        assert [(line.text, line.fence) for line in log] == [("first", first.fence), ("second", second.fence)]
+
+    async def test_a_note_about_what_is_not_held_any_more_is_answered_and_not_written(self, bench: Bench) -> None:
+        node, other = await bench.node(), await bench.node()
+        mine, gone = await bench.hold(node), await bench.hold(node)
+        await bench.end(node, gone)
+        theirs = await bench.hold(other)
+        stale = msgspec.structs.replace(mine, fence=mine.fence - 1)
+        text = ((1, "info", "a line"),)
+        notes = [Note(id=run.id, fence=run.fence, progress=0.5, lines=text) for run in (gone, theirs, mine)]
+        assert sorted(await bench.store.note(APP, node, notes)) == sorted([gone.id, theirs.id])
+        assert await bench.note(node, stale, progress=0.9, lines=text, seq=1) == [mine.id]
+        assert await bench.store.log(APP, gone.id) == await bench.store.log(APP, theirs.id) == []
+        assert (await bench.run(theirs.id)).progress is None
+        assert (await bench.run(mine.id)).progress == 0.5
+        assert len(await bench.store.log(APP, mine.id)) == 1
+
+    async def test_a_note_after_the_run_was_rehomed_is_not_written(self, bench: Bench) -> None:
+        node, other = await bench.node(), await bench.node()
+        held = await bench.hold(node)
+        await bench.store.leave(node)
+        await bench.rehome(other)
+        assert await bench.note(node, held, progress=0.5) == [held.id]
+        assert (await bench.run(held.id)).progress is None
+
+    async def test_a_run_without_log_or_tries_reads_as_empty(self, bench: Bench) -> None:
+        run = await bench.enqueue(fire_at=await bench.now() - MINUTE, due_at=await bench.now())
+        for wanted in (run.id, a_run().id):
+            assert await bench.store.log(APP, wanted) == []
+            assert await bench.store.attempts(APP, wanted) == []

@@ -1,0 +1,367 @@
+"""Promises about nodes: they live by their beat, die once, and what they held is settled by those who live."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from evertick.errors import EvertickError
+from evertick.model import LOSSES_MAX, Node, Reason, State, Verdict
+from evertick.store.base import NodeJoin, TaskTerms
+from evertick.testing.conformance.bench import (
+    APP,
+    DAY,
+    HOUR,
+    OTHER_APP,
+    SECOND,
+    SHORT_LEASE,
+    TASK,
+    TERMS,
+    Bench,
+    a_run,
+    us,
+)
+
+__all__ = ["Nodes"]
+
+
+async def _listed(bench: Bench, node: str) -> Node:
+    [found] = [found for found in await bench.store.nodes(APP) if found.id == node]
+    return found
+
+
+class Nodes:
+    # --- join, leave, list
+
+    async def test_a_node_is_listed_as_it_joined(self, bench: Bench) -> None:
+        before = await bench.now()
+        joined = await bench.store.join(
+            NodeJoin(
+                id="n1",
+                name="web-1",
+                app=APP,
+                version="1.2",
+                lease=HOUR,
+                queues=("default", "slow"),
+                tasks={TASK: TaskTerms(hash="h"), "mail": TaskTerms()},
+                declares={"nightly": "hash"},
+            )
+        )
+        assert before <= joined <= await bench.now()
+        node = await _listed(bench, "n1")
+        assert (node.id, node.name, node.app, node.version) == ("n1", "web-1", APP, "1.2")
+        assert (set(node.queues), set(node.tasks)) == ({"default", "slow"}, {TASK, "mail"})
+        assert node.declares == {"nightly": "hash"}
+        assert us(node.started_at) == us(node.beat_at) == joined
+        assert us(node.lease_until) == joined + HOUR
+        assert (node.died_at, node.running) == (None, 0)
+
+    async def test_a_listed_node_says_how_much_it_runs(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        await bench.hold(node)
+        assert (await _listed(bench, node)).running == 2
+        await bench.end(node, held)
+        assert (await _listed(bench, node)).running == 1
+
+    async def test_a_node_that_leaves_is_written_down_as_dead(self, bench: Bench) -> None:
+        node = await bench.node()
+        before = await bench.now()
+        await bench.store.leave(node)
+        died_at = us((await _listed(bench, node)).died_at)
+        assert before <= died_at <= await bench.now()
+        assert await bench.store.judge() == []
+        await bench.pass_time(SHORT_LEASE)
+        await bench.store.leave(node)
+        assert us((await _listed(bench, node)).died_at) == died_at
+
+    async def test_joining_again_because_the_answer_was_lost_is_harmless(self, bench: Bench) -> None:
+        join = NodeJoin(id="n1", name="web", app=APP, version="1", lease=HOUR, queues=(), tasks=TERMS, declares={})
+        for _ in range(2):
+            await bench.store.join(join)
+        assert [node.died_at for node in await bench.store.nodes(APP)] == [None]
+
+    async def test_a_dead_node_cannot_join_again(self, bench: Bench) -> None:
+        join = NodeJoin(id="n1", name="web", app=APP, version="1", lease=HOUR, queues=(), tasks=TERMS, declares={})
+        await bench.store.join(join)
+        await bench.store.leave("n1")
+        with contextlib.suppress(EvertickError):
+            await bench.store.join(join)
+        async with bench.line() as line:
+            assert not (await line.beat("n1", HOUR)).is_alive
+        await bench.enqueue()
+        assert (await bench.claim("n1")).runs == []
+
+    async def test_leaving_without_having_joined_is_harmless(self, bench: Bench) -> None:
+        await bench.store.leave("never joined")
+        assert await bench.store.nodes(APP) == []
+
+    # --- beat
+
+    async def test_a_beat_extends_the_lease_from_the_time_of_the_store(self, bench: Bench) -> None:
+        node = await bench.node(lease=SHORT_LEASE)
+        before = await bench.now()
+        async with bench.line() as line:
+            beat = await line.beat(node, 2 * HOUR)
+        assert beat.is_alive
+        assert beat.cancels == []
+        assert before <= beat.now <= await bench.now()
+        listed = await _listed(bench, node)
+        assert us(listed.beat_at) == beat.now
+        assert us(listed.lease_until) == beat.now + 2 * HOUR
+        await bench.pass_time(2 * SHORT_LEASE)
+        assert await bench.store.judge() == []
+
+    async def test_a_late_beat_still_counts_while_nobody_has_judged(self, bench: Bench) -> None:
+        node = await bench.node(lease=SHORT_LEASE)
+        await bench.pass_time(2 * SHORT_LEASE)
+        async with bench.line() as line:
+            assert (await line.beat(node, HOUR)).is_alive
+        assert await bench.store.judge() == []
+
+    @pytest.mark.parametrize("death", ["judged", "left", "by its own hand"])
+    async def test_a_dead_node_hears_of_it_and_never_returns(self, bench: Bench, death: str) -> None:
+        node = await bench.node(lease=SHORT_LEASE)
+        async with bench.line() as line:
+            match death:
+                case "judged":
+                    await bench.pass_time(2 * SHORT_LEASE)
+                    assert await bench.store.judge() == [node]
+                case "left":
+                    await bench.store.leave(node)
+                case _:
+                    await line.die(node)
+            before = await _listed(bench, node)
+            for _ in range(2):
+                assert not (await line.beat(node, HOUR)).is_alive
+        after = await _listed(bench, node)
+        assert after == before
+        assert after.died_at is not None
+
+    async def test_a_node_that_never_joined_is_not_alive(self, bench: Bench) -> None:
+        async with bench.line() as line:
+            assert not (await line.beat("never joined", HOUR)).is_alive
+        assert await bench.store.nodes(APP) == []
+
+    async def test_the_runs_of_a_node_that_died_by_its_own_hand_are_rehomed(self, bench: Bench) -> None:
+        node, other = await bench.node(), await bench.node()
+        held = await bench.hold(node)
+        async with bench.line() as line:
+            await line.die(node)
+        assert [run.id for run in (await bench.rehome(other)).claimed] == [held.id]
+
+    async def test_a_beat_has_a_line_of_its_own_in_its_own_thread(self, bench: Bench) -> None:
+        node = await bench.node()
+
+        async def beats() -> list[bool]:
+            line = await bench.store.beat_line()
+            try:
+                return [(await line.beat(node, HOUR)).is_alive for _ in range(3)]
+            finally:
+                await line.close()
+
+        assert await asyncio.to_thread(asyncio.run, beats()) == [True, True, True]
+
+    async def test_intents_may_come_from_any_event_loop(self, bench: Bench) -> None:
+        run = a_run()
+        await asyncio.to_thread(asyncio.run, bench.store.enqueue(APP, [run]))
+        assert await bench.state(run.id) is State.WAITING
+
+    # --- judge
+
+    async def test_a_node_within_its_lease_is_never_judged(self, bench: Bench) -> None:
+        await bench.node(lease=HOUR)
+        await bench.pass_time(2 * SHORT_LEASE)
+        assert await bench.store.judge() == []
+
+    async def test_a_node_whose_lease_ran_out_is_written_down_once(self, bench: Bench) -> None:
+        alive = await bench.node()
+        dead = {await bench.node(lease=SHORT_LEASE) for _ in range(3)}
+        await bench.pass_time(2 * SHORT_LEASE)
+        before = await bench.now()
+        assert set(await bench.store.judge()) == dead
+        assert await bench.store.judge() == []
+        for node in dead:
+            assert us((await _listed(bench, node)).died_at) >= before
+        assert (await _listed(bench, alive)).died_at is None
+
+    async def test_of_two_judges_one_writes_the_death_down(self, bench: Bench) -> None:
+        node = await bench.node(lease=SHORT_LEASE)
+        second = await bench.stores.open()
+        await bench.pass_time(2 * SHORT_LEASE)
+        answers = await asyncio.gather(*(store.judge() for store in (bench.store, second) * 3))
+        assert [found for answer in answers for found in answer] == [node]
+
+    async def test_nodes_of_every_app_are_judged(self, bench: Bench) -> None:
+        node = await bench.node(lease=SHORT_LEASE, app=OTHER_APP)
+        await bench.pass_time(2 * SHORT_LEASE)
+        assert await bench.store.judge() == [node]
+
+    # --- rehome
+
+    async def test_the_run_of_a_dead_node_is_claimed_at_once_by_who_asks(self, bench: Bench) -> None:
+        node, other = await bench.node(), await bench.node()
+        held = await bench.hold(node)
+        await bench.store.leave(node)
+        before = await bench.now()
+        answer = await bench.rehome(other)
+        [taken] = answer.claimed
+        assert (answer.released, answer.ended) == (0, [])
+        assert (taken.id, taken.fence, taken.losses, taken.attempts) == (held.id, answer.fence, 1, 0)
+        assert (taken.task, taken.args, taken.fire_at) == (held.task, held.args, held.fire_at)
+        assert taken.fence > held.fence
+        assert before <= taken.claimed_at <= await bench.now()
+        run = await bench.run(held.id)
+        assert (run.state, run.node, run.fence, run.losses) == (State.RUNNING, other, taken.fence, 1)
+        assert [owned.id for owned in await bench.store.owned(APP, other)] == [held.id]
+        assert await bench.store.owned(APP, node) == []
+
+    async def test_the_run_of_a_living_node_is_never_taken(self, bench: Bench) -> None:
+        node, other = await bench.node(), await bench.node()
+        held = await bench.hold(node)
+        answer = await bench.rehome(other)
+        assert (answer.claimed, answer.released, answer.ended) == ([], 0, [])
+        assert (await bench.end(node, held)).losses == 0
+
+    async def test_a_lease_that_ran_out_is_not_yet_a_death(self, bench: Bench) -> None:
+        node, other = await bench.node(lease=SHORT_LEASE), await bench.node()
+        held = await bench.hold(node)
+        await bench.pass_time(2 * SHORT_LEASE)
+        assert (await bench.rehome(other)).claimed == []
+        assert await bench.store.judge() == [node]
+        assert [run.id for run in (await bench.rehome(other)).claimed] == [held.id]
+
+    async def test_a_run_is_rehomed_once(self, bench: Bench) -> None:
+        node, others = await bench.node(), [await bench.node() for _ in range(4)]
+        second = await bench.stores.open()
+        await bench.store.enqueue(APP, [a_run() for _ in range(8)])
+        held = (await bench.claim(node)).runs
+        await bench.store.leave(node)
+        answers = await asyncio.gather(
+            *(
+                store.rehome(APP, other, ["default"], TERMS, 100)
+                for store, other in zip((bench.store, second) * 2, others, strict=True)
+            )
+        )
+        taken = [run.id for answer in answers for run in answer.claimed]
+        assert sorted(taken) == sorted(run.id for run in held)
+        assert [run.losses for run in await bench.runs()] == [1] * 8
+
+    async def test_what_is_over_the_limit_goes_back_to_waiting(self, bench: Bench) -> None:
+        node, other = await bench.node(), await bench.node()
+        await bench.store.enqueue(APP, [a_run() for _ in range(3)])
+        await bench.claim(node)
+        await bench.store.leave(node)
+        answer = await bench.rehome(other, limit=1)
+        assert (len(answer.claimed), answer.released) == (1, 2)
+        again = await bench.claim(other)
+        assert len(again.runs) == 2
+        assert [run.losses for run in (*answer.claimed, *again.runs)] == [1, 1, 1]
+
+    async def test_what_the_node_cannot_run_goes_back_to_waiting(self, bench: Bench) -> None:
+        node, other = await bench.node(), await bench.node()
+        terms = {**TERMS, "mail": TaskTerms()}
+        unknown, slow = await bench.enqueue(task="mail"), await bench.enqueue(queue="slow")
+        await bench.claim(node, tasks=terms, queues=["default", "slow"])
+        await bench.store.leave(node)
+        answer = await bench.rehome(other)
+        assert (answer.claimed, answer.released) == ([], 2)
+        for wanted in (unknown, slow):
+            run = await bench.run(wanted.id)
+            assert (run.state, run.node, run.losses) == (State.WAITING, None, 1)
+
+    async def test_a_dead_node_takes_nothing_over(self, bench: Bench) -> None:
+        node, dead = await bench.node(), await bench.dead_node()
+        held = await bench.hold(node)
+        await bench.store.leave(node)
+        assert (await bench.rehome(dead)).claimed == []
+        assert (await bench.run(held.id)).node != dead
+
+    async def test_the_run_of_a_node_that_is_not_there_any_more_is_rehomed(self, bench: Bench) -> None:
+        node, other = await bench.node(), await bench.node()
+        held = await bench.hold(node)
+        await bench.store.leave(node)
+        await bench.store.prune(APP, before=await bench.now() + HOUR, keep_per_schedule=100, limit=100)
+        assert [run.id for run in (await bench.rehome(other)).claimed] == [held.id]
+
+    async def test_a_run_that_was_lost_too_often_ends_as_lost(self, bench: Bench) -> None:
+        run = await bench.enqueue()
+        node = await bench.node()
+        await bench.hold(node, run.id)
+        for losses in range(1, LOSSES_MAX):
+            await bench.store.leave(node)
+            node = await bench.node()
+            [taken] = (await bench.rehome(node)).claimed
+            assert taken.losses == losses
+        await bench.store.leave(node)
+        answer = await bench.rehome(await bench.node())
+        assert (answer.claimed, answer.released) == ([], 0)
+        assert answer.ended == [(run.id, Verdict.LOST)]
+        ended = await bench.run(run.id)
+        assert (ended.verdict, ended.reason, ended.losses) == (Verdict.LOST, Reason.NODE_DIED, LOSSES_MAX)
+
+    async def test_losses_are_counted_across_waiting_too(self, bench: Bench) -> None:
+        run = await bench.enqueue()
+        for losses in range(LOSSES_MAX):
+            node = await bench.node()
+            held = await bench.hold(node, run.id)
+            assert held.losses == losses
+            await bench.store.leave(node)
+            await bench.rehome(await bench.node(), limit=0)
+        assert (await bench.run(run.id)).verdict is Verdict.LOST
+
+    async def test_a_run_that_must_not_run_twice_ends_as_lost(self, bench: Bench) -> None:
+        node, other = await bench.node(), await bench.node()
+        once = TaskTerms(at_most_once=True)
+        held = await bench.hold(node, terms=once)
+        await bench.store.leave(node)
+        answer = await bench.rehome(other, tasks={TASK: once})
+        assert (answer.claimed, answer.released) == ([], 0)
+        assert answer.ended == [(held.id, Verdict.LOST)]
+        run = await bench.run(held.id)
+        assert (run.verdict, run.reason, run.losses) == (Verdict.LOST, Reason.NODE_DIED, 1)
+
+    async def test_a_run_that_must_not_run_twice_ends_as_lost_whoever_asks(self, bench: Bench) -> None:
+        node, other = await bench.node(), await bench.node()
+        held = await bench.hold(node, terms=TaskTerms(at_most_once=True))
+        await bench.store.leave(node)
+        assert (await bench.rehome(other, tasks={}, queues=[], limit=0)).ended == [(held.id, Verdict.LOST)]
+
+    async def test_a_run_that_was_to_be_cancelled_ends_as_cancelled(self, bench: Bench) -> None:
+        node, other = await bench.node(), await bench.node()
+        held = await bench.hold(node)
+        assert await bench.cancel(held.id, reason="not needed") == ["asked"]
+        await bench.store.leave(node)
+        answer = await bench.rehome(other)
+        assert (answer.claimed, answer.released) == ([], 0)
+        assert answer.ended == [(held.id, Verdict.CANCELLED)]
+        assert (await bench.run(held.id)).verdict is Verdict.CANCELLED
+
+    async def test_a_run_long_past_its_deadline_is_taken_though_its_owner_lives(self, bench: Bench) -> None:
+        node, other = await bench.node(lease=9 * DAY), await bench.node(lease=9 * DAY)
+        terms = TaskTerms(timeout=SECOND)
+        held = await bench.hold(node, terms=terms)
+        answer = await bench.rehome(other)
+        assert (answer.claimed, answer.released, answer.ended) == ([], 0, [])
+        await bench.pass_time(DAY)
+        [taken] = (await bench.rehome(other, tasks={TASK: terms})).claimed
+        assert (taken.id, taken.losses) == (held.id, 1)
+        assert await bench.store.owned(APP, node) == []
+
+    async def test_a_run_without_a_deadline_may_take_its_time(self, bench: Bench) -> None:
+        node, other = await bench.node(lease=9 * DAY), await bench.node(lease=9 * DAY)
+        await bench.hold(node)
+        await bench.pass_time(DAY)
+        answer = await bench.rehome(other)
+        assert (answer.claimed, answer.released, answer.ended) == ([], 0, [])
+
+    async def test_the_deadline_counts_from_the_newest_claim(self, bench: Bench) -> None:
+        node, other = await bench.node(lease=9 * DAY), await bench.node(lease=9 * DAY)
+        terms = TaskTerms(timeout=SECOND)
+        held = await bench.hold(node, terms=terms)
+        await bench.end(node, held, kind="release")
+        await bench.pass_time(DAY)
+        await bench.hold(node, held.id, terms=terms)
+        assert (await bench.rehome(other)).claimed == []

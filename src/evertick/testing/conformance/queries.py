@@ -1,0 +1,248 @@
+"""Promises about what people read: filters, order and limits of runs, gaps and schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from evertick.model import Cause, Pause, Run, State, Verdict
+from evertick.store.base import DeclaredBy, ScheduleFilter
+from evertick.testing.conformance.bench import (
+    APP,
+    HOUR,
+    MINUTE,
+    SECOND,
+    Bench,
+    a_definition,
+    a_fire,
+    a_gap,
+    a_run,
+    an_advance,
+    us,
+)
+
+__all__ = ["Queries"]
+
+
+async def _five_runs(bench: Bench) -> list[Run]:
+    """Runs by hand, oldest first, a minute apart, due long ago."""
+    start = await bench.now() - HOUR
+    return [
+        await bench.enqueue(fire_at=start + number * MINUTE, due_at=start + number * MINUTE, labels={"n": str(number)})
+        for number in range(5)
+    ]
+
+
+class Queries:
+    # --- runs
+
+    async def test_runs_come_newest_first_up_to_the_limit(self, bench: Bench) -> None:
+        made = [run.id for run in await _five_runs(bench)]
+        assert [run.id for run in await bench.runs()] == made[::-1]
+        assert [run.id for run in await bench.runs(limit=2)] == made[:2:-1]
+
+    async def test_live_and_finished_runs_are_read_in_one_order(self, bench: Bench) -> None:
+        node = await bench.node()
+        made = await _five_runs(bench)
+        for held in (await bench.claim(node)).runs:
+            if held.id in (made[1].id, made[4].id):
+                await bench.end(node, held)
+        assert [run.id for run in await bench.runs()] == [run.id for run in made[::-1]]
+        assert [run.id for run in await bench.runs(limit=3)] == [run.id for run in made[:1:-1]]
+
+    async def test_runs_are_found_by_id(self, bench: Bench) -> None:
+        made = [run.id for run in await _five_runs(bench)]
+        found = await bench.runs(ids=(made[3], made[1], a_run().id))
+        assert [run.id for run in found] == [made[3], made[1]]
+        assert await bench.runs(ids=()) == []
+
+    async def test_runs_are_found_by_schedule(self, bench: Bench) -> None:
+        await bench.enqueue()
+        await bench.fire(await bench.add("other"))
+        run = await bench.fire(await bench.add())
+        assert [found.id for found in await bench.runs(schedule_key="nightly")] == [run]
+        assert await bench.runs(schedule_key="no such") == []
+
+    async def test_runs_are_found_by_task(self, bench: Bench) -> None:
+        await bench.enqueue()
+        mail = await bench.enqueue(task="mail")
+        assert [run.id for run in await bench.runs(task="mail")] == [mail.id]
+
+    async def test_runs_are_found_by_state_and_by_verdict(self, bench: Bench) -> None:
+        node = await bench.node()
+        failed, succeeded, running = [await bench.hold(node) for _ in range(3)]
+        await bench.end(node, failed, verdict=Verdict.FAILED)
+        await bench.end(node, succeeded)
+        waiting = await bench.enqueue()
+
+        async def found(**wanted: Any) -> set[str]:
+            return {run.id for run in await bench.runs(**wanted)}
+
+        assert await found(states=(State.WAITING,)) == {waiting.id}
+        assert await found(states=(State.RUNNING, State.WAITING)) == {running.id, waiting.id}
+        assert await found(states=(State.DONE,)) == {failed.id, succeeded.id}
+        assert await found(states=(State.DONE, State.RUNNING)) == {failed.id, succeeded.id, running.id}
+        assert await found(verdicts=(Verdict.FAILED,)) == {failed.id}
+        assert await found(verdicts=(Verdict.FAILED, Verdict.SUCCEEDED)) == {failed.id, succeeded.id}
+        assert await found(verdicts=(Verdict.LOST,)) == set()
+        assert await found(states=(State.RUNNING,), verdicts=(Verdict.FAILED,)) == set()
+
+    async def test_runs_are_found_by_all_of_the_labels(self, bench: Bench) -> None:
+        both = await bench.enqueue(labels={"a": "1", "b": "2"})
+        await bench.enqueue(labels={"a": "1"})
+        await bench.enqueue(labels={"a": "2", "b": "1"})
+        assert len(await bench.runs(labels={"a": "1"})) == 2
+        assert [run.id for run in await bench.runs(labels={"a": "1", "b": "2"})] == [both.id]
+        assert await bench.runs(labels={"c": "1"}) == []
+
+    async def test_runs_are_bounded_by_their_moment_both_ends_included(self, bench: Bench) -> None:
+        made = await _five_runs(bench)
+        since, until = us(made[1].fire_at), us(made[3].fire_at)
+        found = await bench.runs(since=since, until=until)
+        assert [run.id for run in found] == [run.id for run in made[3:0:-1]]
+        assert len(await bench.runs(since=since + 1, until=until - 1)) == 1
+        assert len(await bench.runs(since=until)) == 2
+        assert len(await bench.runs(until=since)) == 2
+
+    async def test_filters_hold_together(self, bench: Bench) -> None:
+        made = await _five_runs(bench)
+        found = await bench.runs(since=us(made[1].fire_at), labels={"n": "2"}, states=(State.WAITING,), limit=1)
+        assert [run.id for run in found] == [made[2].id]
+
+    # --- gaps
+
+    async def test_gaps_that_touch_the_time_are_found_newest_first(self, bench: Bench) -> None:
+        schedule = await bench.add(fire_at=1000 * SECOND)
+        stretches = [(100, 200), (300, 400), (500, 600)]
+        await bench.record(an_advance(schedule, gaps=tuple(a_gap(first, last) for first, last in stretches)))
+
+        async def found(**wanted: Any) -> list[int]:
+            return [us(gap.first_at) for gap in await bench.gaps(**wanted)]
+
+        assert await found() == [500, 300, 100]
+        assert await found(limit=2) == [500, 300]
+        assert await found(since=200, until=300) == [300, 100]
+        assert await found(since=201, until=299) == []
+        assert await found(since=350, until=360) == [300]
+        assert await found(since=600) == [500]
+        assert await found(until=100) == [100]
+
+    async def test_gaps_are_found_by_schedule_and_verdict(self, bench: Bench) -> None:
+        first, second = await bench.add("first"), await bench.add("second")
+        await bench.record(an_advance(first, gaps=(a_gap(1, 2),)))
+        await bench.record(an_advance(second, gaps=(a_gap(1, 2, verdict=Verdict.MISSED, reason="grace"),)))
+        assert [gap.schedule_key for gap in await bench.gaps(schedule_key="first")] == ["first"]
+        [missed] = await bench.gaps(verdicts=(Verdict.MISSED,))
+        assert (missed.schedule_key, missed.reason) == ("second", "grace")
+
+    @pytest.mark.parametrize(
+        "wanted",
+        [{"ids": ("x",)}, {"states": (State.WAITING,)}, {"labels": {"a": "b"}}],
+        ids=lambda wanted: next(iter(wanted)),
+    )
+    async def test_filters_that_only_runs_have_match_no_gap(self, bench: Bench, wanted: dict[str, Any]) -> None:
+        await bench.record(an_advance(await bench.add(), gaps=(a_gap(1, 2),)))
+        assert await bench.gaps(**wanted) == []
+
+    # --- schedules
+
+    async def test_a_schedule_is_read_by_people_as_it_was_written(self, bench: Bench) -> None:
+        now = await bench.now()
+        await bench.add(
+            fire_at=now + HOUR,
+            at=now + HOUR + 5,
+            args={"x": 1},
+            queue="slow",
+            priority=2,
+            labels={"a": "b"},
+            catch_up="all",
+            catch_up_limit=7,
+            grace=90 * SECOND,
+            overlap="replace",
+        )
+        schedule = await bench.schedule()
+        assert (schedule.key, schedule.app, schedule.task, schedule.when) == ("nightly", APP, "tidy", "every 1m")
+        assert (schedule.args, schedule.queue, schedule.priority) == ({"x": 1}, "slow", 2)
+        assert (schedule.labels, schedule.catch_up, schedule.catch_up_limit) == ({"a": "b"}, "all", 7)
+        assert (schedule.grace_seconds, schedule.overlap) == (90.0, "replace")
+        assert (us(schedule.next_fire_at), us(schedule.next_due_at)) == (now + HOUR, now + HOUR + 5)
+        assert us(schedule.created_at) == now + HOUR
+        assert schedule.version == (await bench.stored()).version
+        assert (schedule.is_paused, schedule.paused_at, schedule.pause_note) == (False, None, "")
+        assert (schedule.is_declared, schedule.overrides, schedule.fires) == (False, (), 0)
+        assert (schedule.last_run_id, schedule.last_fire_at, schedule.last_state) == (None, None, None)
+        assert (schedule.last_verdict, schedule.last_reason) == (None, None)
+        assert (schedule.counts, schedule.error) == ({}, None)
+
+    async def test_a_paused_schedule_says_since_when_why_and_until_when(self, bench: Bench) -> None:
+        await bench.pause(await bench.add(), pause=Pause(at=5, note="holiday", until=99))
+        schedule = await bench.schedule()
+        assert schedule.is_paused
+        assert (us(schedule.paused_at), schedule.pause_note, us(schedule.paused_until)) == (5, "holiday", 99)
+
+    async def test_schedules_come_by_key_in_pages(self, bench: Bench) -> None:
+        for key in ("delta", "alpha", "charlie", "bravo"):
+            await bench.add(key)
+
+        async def found(**wanted: Any) -> list[str]:
+            return [schedule.key for schedule in await bench.store.schedules(APP, ScheduleFilter(**wanted))]
+
+        assert await found() == ["alpha", "bravo", "charlie", "delta"]
+        assert await found(limit=2) == ["alpha", "bravo"]
+        assert await found(limit=2, after_key="bravo") == ["charlie", "delta"]
+        assert await found(after_key="delta") == []
+        assert await found(keys=("delta", "alpha", "no such")) == ["alpha", "delta"]
+        assert await found(keys=()) == []
+
+    async def test_schedules_are_found_by_label_and_by_pause(self, bench: Bench) -> None:
+        await bench.add("plain", labels={"a": "1"})
+        await bench.pause(await bench.add("paused", labels={"a": "1", "b": "2"}), pause=Pause(at=5))
+
+        async def found(**wanted: Any) -> list[str]:
+            return [schedule.key for schedule in await bench.store.schedules(APP, ScheduleFilter(**wanted))]
+
+        assert await found(labels={"a": "1"}) == ["paused", "plain"]
+        assert await found(labels={"a": "1", "b": "2"}) == ["paused"]
+        assert await found(is_paused=True) == ["paused"]
+        assert await found(is_paused=False) == ["plain"]
+
+    async def test_a_schedule_shows_its_last_run_and_counts_its_verdicts(self, bench: Bench) -> None:
+        node = await bench.node()
+        await bench.add()
+        verdicts = [Verdict.SUCCEEDED, Verdict.FAILED, Verdict.SUCCEEDED, Verdict.SKIPPED]
+        for verdict in verdicts:
+            stored = await bench.stored()
+            held = await bench.hold(node, await bench.fire(stored))
+            await bench.end(node, held, verdict=verdict, reason="why")
+            schedule = await bench.schedule()
+            assert (schedule.last_run_id, us(schedule.last_fire_at)) == (held.id, stored.fire_at)
+            assert (schedule.last_state, schedule.last_verdict) == (State.DONE, verdict)
+            assert schedule.last_reason == "why"
+        counted = {name: count for name, count in (await bench.schedule()).counts.items() if count}
+        assert counted == {"succeeded": 2, "failed": 1, "skipped": 1}
+        stored = await bench.stored()
+        live = await bench.fire(stored)
+        schedule = await bench.schedule()
+        assert (schedule.last_run_id, schedule.last_state, schedule.last_verdict) == (live, State.WAITING, None)
+        assert (schedule.fires, us(schedule.last_fire_at)) == (5, stored.fire_at)
+        assert not (await bench.schedule(with_counts=False)).counts
+
+    async def test_the_run_of_an_earlier_moment_is_not_the_last_one(self, bench: Bench) -> None:
+        schedule = await bench.add()
+        newest = await bench.fire(schedule)
+        again = await bench.stored()
+        assert schedule.fire_at is not None
+        earlier = a_fire(again, cause=Cause.BACKFILL, fire_at=schedule.fire_at - HOUR)
+        await bench.record(an_advance(again, earlier))
+        assert (await bench.schedule()).last_run_id == newest
+
+    async def test_a_declared_schedule_shows_what_was_changed_at_run_time(self, bench: Bench) -> None:
+        declared = DeclaredBy(node_name="web", hash="h", definition=a_definition(priority=1, labels={"a": "b"}))
+        await bench.add(declared=declared, priority=1, labels={"a": "b"})
+        schedule = await bench.schedule()
+        assert (schedule.is_declared, schedule.overrides) == (True, ())
+        edited = a_definition(priority=5, labels={"a": "b"}, args={"x": 1})
+        assert await bench.change("edit", await bench.stored(), definition=edited)
+        schedule = await bench.schedule()
+        assert (schedule.is_declared, set(schedule.overrides)) == (True, {"priority", "args"})

@@ -1,0 +1,159 @@
+"""The jobs of a simulation. Each tells the witness of its start and its end, outside of the store.
+
+One per way to end: quick, slow, failing, failing at first, skipping, over time, deaf to being cancelled, not to be run
+twice, asking for a retry, talking while it works. How long they take comes as an argument.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from evertick.context import Context
+from evertick.driver.base import Work
+from evertick.driver.function import FunctionDriver, Threads
+from evertick.errors import Retry, Skip
+from evertick.policy import Constant, Exponential, Linear
+from evertick.testing.simulation.loop import Machine, here
+
+__all__ = ["TALK", "WORKS", "Witness", "token"]
+
+# Lines that the talking job writes.
+TALK = 5
+
+
+class Witness(Protocol):
+    """Who hears what jobs say."""
+
+    def hear(self, what: str, context: Context, cause: str = "") -> None: ...
+
+
+class Employer(Machine):
+    """A machine with a witness on it."""
+
+    witness: Witness
+
+
+def token(run: str, fence: int) -> str:
+    """The result of every job that returns: tells which claim it worked under."""
+    return f"{run}/{fence}"
+
+
+async def _witnessed(context: Context, work: Awaitable[None]) -> str:
+    machine = here()
+    assert isinstance(machine, Employer), "a job runs on a machine that has a witness"
+    witness = machine.witness
+    witness.hear("started", context)
+    try:
+        await work
+    except asyncio.CancelledError:
+        witness.hear("cancelled", context)
+        raise
+    except Skip:
+        witness.hear("skipped", context)
+        raise
+    except Exception as error:
+        witness.hear("raised", context, type(error).__name__)
+        raise
+    witness.hear("returned", context)
+    return token(context.run_id, context.fence)
+
+
+async def quick(ctx: Context, seconds: float = 0.0) -> str:
+    return await _witnessed(ctx, asyncio.sleep(0))
+
+
+async def slow(ctx: Context, seconds: float = 0.0) -> str:
+    return await _witnessed(ctx, asyncio.sleep(seconds))
+
+
+async def failing(ctx: Context, seconds: float = 0.0) -> str:
+    async def fail() -> None:
+        await asyncio.sleep(seconds / 4)
+        raise RuntimeError("fails every time")
+
+    return await _witnessed(ctx, fail())
+
+
+async def flaky(ctx: Context, seconds: float = 0.0) -> str:
+    async def fail_at_first() -> None:
+        await asyncio.sleep(seconds / 4)
+        if ctx.attempt < 3:
+            raise RuntimeError(f"fails at attempt {ctx.attempt}")
+
+    return await _witnessed(ctx, fail_at_first())
+
+
+async def skipping(ctx: Context, seconds: float = 0.0) -> str:
+    async def skip() -> None:
+        raise Skip("nothing to do")
+
+    return await _witnessed(ctx, skip())
+
+
+async def overtime(ctx: Context, seconds: float = 0.0) -> str:
+    return await _witnessed(ctx, asyncio.sleep(seconds * 2))
+
+
+async def deaf(ctx: Context, seconds: float = 0.0) -> str:
+    async def go_on() -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while loop.time() < end:
+            try:
+                await asyncio.sleep(end - loop.time())
+            except asyncio.CancelledError:
+                machine = here()
+                assert isinstance(machine, Employer), "a job runs on a machine that has a witness"
+                machine.witness.hear("ignored", ctx)
+
+    return await _witnessed(ctx, go_on())
+
+
+async def precious(ctx: Context, seconds: float = 0.0) -> str:
+    return await _witnessed(ctx, asyncio.sleep(seconds))
+
+
+async def asking(ctx: Context, seconds: float = 0.0) -> str:
+    async def ask() -> None:
+        await asyncio.sleep(seconds / 8)
+        if ctx.attempt < 2:
+            raise Retry("once more", after=3)
+
+    return await _witnessed(ctx, ask())
+
+
+async def talking(ctx: Context, seconds: float = 0.0) -> str:
+    async def talk() -> None:
+        for number in range(TALK):
+            ctx.log(f"line {number}")
+            ctx.progress(number / TALK)
+            await asyncio.sleep(seconds / TALK)
+
+    return await _witnessed(ctx, talk())
+
+
+_threads = Threads()
+
+
+def _work(function: Callable[..., Awaitable[str]], **terms: object) -> Work:
+    driver = FunctionDriver(function, function.__name__, _threads)
+    return Work(task=function.__name__, driver=driver, hash=driver.signature.hash, **terms)  # type: ignore[arg-type]
+
+
+WORKS: dict[str, Work] = {
+    work.task: work
+    for work in (
+        _work(quick),
+        _work(slow),
+        _work(failing, retry=Constant("2s", attempts=3)),
+        _work(flaky, retry=Exponential("1s", 2, limit="8s", attempts=4, jitter=0.5)),
+        _work(skipping),
+        _work(overtime, timeout=4_000_000, retry=Linear("1s", "2s", limit="10s", attempts=2)),
+        _work(deaf),
+        _work(precious, on_lost="fail", on_unreachable="stop"),
+        _work(asking),
+        _work(talking),
+    )
+}

@@ -1,0 +1,191 @@
+"""An event loop in virtual time, shared by many machines.
+
+Time stands still while anything is ready and jumps to the next timer when nothing is; nothing ever really waits. Every
+callback belongs to the machine in whose context it was made. What belongs to a dead machine never runs (no `finally`
+either: its coroutines simply stay where they are), what belongs to a frozen one is kept and runs when it thaws.
+
+Callbacks of one machine run in their order, as in any loop; between machines the seed decides. So the same seed gives
+the same course of events, and another seed another interleaving.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import random  # noqa: TID251 - seeded, which the machine's own source never is
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+__all__ = ["Machine", "StandsStill", "VirtualLoop", "here"]
+
+# So many callbacks without time passing are a loop that spins.
+_SPINS_MAX = 200_000
+
+
+class StandsStill(Exception):
+    """Virtual time does not move any more: something spins, or everybody waits for ever."""
+
+
+class Machine:
+    """Whatever lives and dies as one: a process with all of its coroutines."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.is_dead = False
+        self.is_frozen = False
+        self.ready: deque[asyncio.Handle] = deque()
+
+    def __repr__(self) -> str:
+        return self.label
+
+
+_machine: contextvars.ContextVar[Machine] = contextvars.ContextVar("evertick_machine")
+
+
+def here() -> Machine:
+    """The machine that this code runs on."""
+    return _machine.get()
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """See above. `outside` is the machine of everything that was started on none."""
+
+    def __init__(self, seed: str) -> None:
+        super().__init__()
+        self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
+        self._now = 0.0
+        self._count = 0
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._busy: list[Machine] = []
+        self._spins = 0
+        self._kept: set[asyncio.Task[Any]] = set()
+        self._is_over = False
+        self.outside = Machine("outside")
+        self.complaints: list[dict[str, Any]] = []
+        self.set_exception_handler(lambda _, complaint: self.complaints.append(complaint))
+        self.set_task_factory(self._make_task)
+
+    def chance(self, seed: str) -> random.Random:
+        """A source of chance that is the same for the same seed."""
+        return random.Random(seed)  # noqa: S311 - repeatable on purpose
+
+    # --- machines
+
+    def start(self, machine: Machine, main: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine on a machine, and with it all that it starts."""
+        context = contextvars.Context()
+        context.run(_machine.set, machine)
+        return self.create_task(main, context=context)
+
+    def kill(self, machine: Machine) -> None:
+        machine.is_dead = True
+        machine.ready.clear()
+        if machine in self._busy:
+            self._busy.remove(machine)
+
+    def freeze(self, machine: Machine) -> None:
+        machine.is_frozen = True
+        if machine in self._busy:
+            self._busy.remove(machine)
+
+    def thaw(self, machine: Machine) -> None:
+        machine.is_frozen = False
+        if machine.ready and not machine.is_dead:
+            self._busy.append(machine)
+
+    # --- what asyncio asks of a loop
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._make_ready(handle)
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._count += 1
+        heapq.heappush(self._timers, (when, self._count, timer))
+        return timer
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
+        raise RuntimeError("a simulation has no threads")
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Cancelled timers are passed over when their time comes."""
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, main: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(main, loop=loop, context=context)
+        # A coroutine that nobody refers to is closed, which runs its `finally`: those of the dead are kept from it.
+        self._kept.add(task)
+        task.add_done_callback(self._kept.discard)
+        return task
+
+    # --- the course of time
+
+    def _make_ready(self, handle: asyncio.Handle) -> None:
+        machine = handle._context.get(_machine, self.outside)  # type: ignore[attr-defined]
+        if machine.is_dead:
+            return
+        machine.ready.append(handle)
+        if len(machine.ready) == 1 and not machine.is_frozen:
+            self._busy.append(machine)
+
+    def _run_once(self) -> None:
+        self._ring_timers()
+        while self._busy and not self._stopping:  # type: ignore[attr-defined]
+            self._spins += 1
+            if self._spins > _SPINS_MAX:
+                raise StandsStill(f"{_SPINS_MAX} callbacks ran at {self._now:.6f} s and time did not move")
+            machine = self._next_machine()
+            handle = machine.ready.popleft()
+            if not machine.ready:
+                self._busy.remove(machine)
+            if not handle.cancelled():
+                handle._run()
+
+    def _next_machine(self) -> Machine:
+        if len(self._busy) == 1:
+            return self._busy[0]
+        return self._busy[int(self._random.random() * len(self._busy))]
+
+    def _ring_timers(self) -> None:
+        while self._timers and self._timers[0][2].cancelled():
+            heapq.heappop(self._timers)
+        if self._busy or self._stopping:  # type: ignore[attr-defined]
+            return
+        if not self._timers:
+            raise StandsStill(f"at {self._now:.6f} s nobody is going to do anything any more")
+        when = self._timers[0][0]
+        if when > self._now:
+            self._now, self._spins = when, 0
+        while self._timers and self._timers[0][0] <= self._now:
+            timer = heapq.heappop(self._timers)[2]
+            if not timer.cancelled():
+                self._make_ready(timer)
+
+    def end(self) -> None:
+        """Close the loop with everything that is still under way in it, without a word."""
+        for task in self._kept:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        for task in list(self._kept):
+            coroutine = task.get_coro()
+            if coroutine is not None and not task.done():
+                _close(coroutine)
+        self._timers.clear()
+        self._busy.clear()
+        self.close()
+
+
+def _close(coroutine: Any) -> None:
+    try:
+        coroutine.close()
+    except BaseException:  # noqa: S110 - the simulation is over; what its remains say is of no interest
+        pass

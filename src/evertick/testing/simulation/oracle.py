@@ -1,0 +1,4 @@
+class Evidence:
+    @staticmethod
+    def of(world): return None
+def check(e): return []

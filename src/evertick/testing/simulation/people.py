@@ -1,0 +1,102 @@
+"""People who add, edit, pause, resume, remove, trigger, enqueue and cancel, over the same bad ways as the nodes.
+
+They hear "unavailable" without knowing whether their change was made. What they meant and what they heard is noted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from evertick.edit import Addition, Editor
+from evertick.errors import EvertickError, StoreUnavailable
+from evertick.model import Cause, Definition, NewRun
+from evertick.store.base import ScheduleFilter, Store
+from evertick.testing.simulation.clock import NodeClock, TrueClock
+from evertick.testing.simulation.journal import Deed, Journal
+from evertick.testing.simulation.story import Act
+from evertick.when import parse_when
+
+__all__ = ["APP", "People"]
+
+APP = "sim"
+
+
+class People:
+    """Carry out the acts of people."""
+
+    def __init__(self, store: Store, clock: NodeClock, truth: TrueClock, journal: Journal) -> None:
+        self._store = store
+        self._clock = clock
+        self._truth = truth
+        self._journal = journal
+        self._editor = Editor(store, APP, clock, "UTC")
+
+    async def do(self, act: Act, live_runs: list[str]) -> None:
+        try:
+            heard = await self._do(act, live_runs)
+        except EvertickError as error:
+            heard = f"{type(error).__name__}: {error}"
+        self._journal.add(Deed(self._truth.now_us(), "people", act.verb, act.about, str(heard)))
+
+    async def _do(self, act: Act, live_runs: list[str]) -> object:
+        key, detail, editor = act.about, act.detail, self._editor
+        match act.verb:
+            case "add":
+                definition = Definition(when="", **detail["fields"])
+                return await editor.add([Addition(key=key, rule=parse_when(detail["when"]), definition=definition)])
+            case "edit":
+                rule = parse_when(detail["when"]) if "when" in detail else None
+                return await editor.edit(
+                    key, lambda before: msgspec.structs.replace(before, **detail["fields"]), rule=rule
+                )
+            case "pause":
+                until = detail.get("until")
+                ends = None if until is None else await self._store.now() + int(until * 1_000_000)
+                return await editor.pause(key, note="by people", until=ends)
+            case "resume":
+                return await editor.resume(key)
+            case "remove":
+                return await editor.remove(key)
+            case "trigger":
+                return await editor.trigger(key)
+            case "enqueue":
+                return await self._enqueue(detail)
+            case "cancel":
+                if not live_runs:
+                    return "nothing to cancel"
+                return await self._store.cancel(APP, [live_runs[int(key) % len(live_runs)]], "people")
+            case _:
+                raise AssertionError(f"people do not {act.verb}")
+
+    async def _enqueue(self, detail: dict[str, Any]) -> object:
+        runs = [
+            NewRun(
+                id=self._clock.new_id(),
+                task=detail["task"],
+                cause=Cause.ENQUEUE,
+                args=msgspec.json.encode(detail["args"]),
+                priority=detail["priority"],
+                expires=detail["expires"],
+                delay=detail["delay"],
+                unique_key=detail["unique_key"],
+            )
+            for _ in range(detail["times"])
+        ]
+        # The same ids again: an answer that was lost must not make two of one.
+        return await self._insist(lambda: self._store.enqueue(APP, runs))
+
+    async def pause_all(self) -> None:
+        """Whatever it takes."""
+        for schedule in await self._insist(lambda: self._store.schedules(APP, ScheduleFilter())):
+            await self._insist(lambda key=schedule.key: self._editor.pause(key, note="the end"))
+
+    async def _insist(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        while True:
+            try:
+                return await ask()
+            except StoreUnavailable:
+                await asyncio.sleep(0.5)

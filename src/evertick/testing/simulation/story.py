@@ -1,0 +1,246 @@
+"""The script of a seed: who is there, what is scheduled, what goes wrong, and what people do in the middle of it.
+
+A story is plain data, drawn before anything happens: a bug changes what comes of it, never the story itself.
+"""
+
+from __future__ import annotations
+
+import random  # noqa: TID251 - seeded, which the machine's own source never is
+from typing import Any, Literal
+
+import msgspec
+
+from evertick.model import CATCH_UPS, OVERLAPS
+from evertick.testing.simulation.faults import Climate
+
+__all__ = ["Act", "Pace", "Planned", "Story", "tell"]
+
+Verb = Literal[
+    "kill", "freeze", "stop", "start", "cut_off", "outage", "jump",
+    "add", "edit", "pause", "resume", "remove", "trigger", "enqueue", "cancel",
+]  # fmt: skip
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast everything goes: seconds."""
+
+    length: float
+    beat: float
+    lease: float
+    poll: float
+    # Typical distance between fires and duration of a job.
+    step: float
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule to be: `fields` are those of its definition."""
+
+    key: str
+    when: str
+    fields: dict[str, Any]
+
+
+class Act(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happens from outside. `about` is a slot of a node, a key, or a number to choose by."""
+
+    at: float
+    verb: Verb
+    about: str = ""
+    seconds: float = 0.0
+    detail: dict[str, Any] = {}
+
+
+class Story(msgspec.Struct, frozen=True, kw_only=True):
+    seed: int
+    pace: Pace
+    # Slots per node.
+    nodes: tuple[int, ...]
+    climate: Climate
+    planned: tuple[Planned, ...]
+    acts: tuple[Act, ...]
+
+    def lines(self) -> list[str]:
+        """The story for people."""
+        told = [
+            f"seed {self.seed}: {len(self.nodes)} nodes with {self.nodes} slots, {self.pace.length:.0f} s, beat "
+            f"{self.pace.beat:g} s, lease {self.pace.lease:g} s, poll {self.pace.poll:g} s",
+            f"  {self.climate}",
+        ]
+        told += [f"  schedule {plan.key}: {plan.when}; {plan.fields}" for plan in self.planned]
+        told += [
+            f"  {act.at:9.3f} {act.verb} {act.about}{f' for {act.seconds:.1f} s' if act.seconds else ''} {act.detail or ''}"
+            for act in self.acts
+        ]
+        return told
+
+
+_PACES = (
+    Pace(length=60, beat=3, lease=15, poll=1, step=1),
+    Pace(length=150, beat=3, lease=15, poll=5, step=3),
+    Pace(length=420, beat=10, lease=45, poll=15, step=10),
+)
+_CLIMATES = (
+    Climate(),
+    Climate(delay_seconds=0.2),
+    Climate(delay_seconds=0.05, lost_share=0.03, unanswered_share=0.03),
+    Climate(delay_seconds=0.02, unanswered_share=0.15),
+    Climate(delay_seconds=0.1, slow_share=0.1, lost_share=0.1, unanswered_share=0.1),
+)
+_TASKS = (
+    "quick", "quick", "slow", "slow", "slow", "failing", "flaky", "skipping", "overtime", "deaf", "precious",
+    "precious", "asking", "talking",
+)  # fmt: skip
+
+
+def tell(seed: int) -> Story:
+    """The story of a seed."""
+    return _Teller(seed).story()
+
+
+class _Teller:
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._draw = random.Random(f"story {seed}")  # noqa: S311 - repeatable on purpose
+        pace = self._draw.choices(_PACES, (5, 3, 1))[0]
+        self._pace = msgspec.structs.replace(pace, length=pace.length * self._draw.uniform(0.7, 1.3))
+
+    def story(self) -> Story:
+        draw = self._draw
+        nodes = tuple(draw.choice((1, 2, 3, 4, 8)) for _ in range(draw.choice((2, 2, 3, 3, 4, 5))))
+        planned = tuple(self._planned(f"s{number}") for number in range(draw.randint(3, 9)))
+        acts = [*self._nature(len(nodes)), *self._people(planned)]
+        return Story(
+            seed=self._seed,
+            pace=self._pace,
+            nodes=nodes,
+            climate=draw.choice(_CLIMATES),
+            planned=planned,
+            acts=tuple(sorted(acts, key=lambda act: act.at)),
+        )
+
+    # --- schedules
+
+    def _planned(self, key: str) -> Planned:
+        return Planned(key=key, when=self._when(), fields=self._fields())
+
+    def _when(self) -> str:
+        draw, step = self._draw, self._pace.step
+        seconds = draw.choice((2, 3, 5, 7, 10, 15, 20)) * step
+        kind = draw.choices(("cron", "every", "start", "end", "once"), (3, 3, 2, 2, 1))[0]
+        match kind:
+            case "cron":
+                text = f"cron */{draw.choice((2, 3, 5, 10, 15, 20, 30))} * * * * *" if step < 10 else "cron 0 * * * * *"
+            case "every":
+                text = f"every {seconds:g}s"
+            case "start":
+                text = f"every {seconds:g}s; since=start"
+            case "end":
+                text = f"every {seconds:g}s; after=end"
+            case _:
+                text = f"once +{draw.randint(1, int(self._pace.length))}s"
+        if kind != "once" and draw.random() < 0.15:
+            text += f"; max_fires={draw.randint(1, 6)}"
+        if kind != "end" and draw.random() < 0.3:
+            text += f"; jitter={draw.choice((1, 2, 5)) * step:g}s"
+            text += "; jitter_mode=fresh" if draw.random() < 0.5 else ""
+        return text
+
+    def _fields(self) -> dict[str, Any]:
+        draw, step = self._draw, self._pace.step
+        fields: dict[str, Any] = {
+            "task": draw.choice(_TASKS),
+            "args": {"seconds": round(draw.choice((0.1, 1, 2, 4, 6, 12, 25)) * step * draw.uniform(0.5, 1.2), 2)},
+            "catch_up": draw.choice(CATCH_UPS),
+            "overlap": draw.choice(OVERLAPS),
+            "priority": draw.choice((0, 0, 0, 5, 9)),
+        }
+        if fields["catch_up"] == "all":
+            fields["catch_up_limit"] = draw.choice((1, 3, 10, 100))
+            fields["pace"] = draw.choice((200_000, 1_000_000, 3_000_000))
+        if draw.random() < 0.15:
+            fields["grace"] = int(draw.choice((1, 5, 20)) * step * 1_000_000)
+        if draw.random() < 0.15:
+            fields["expires"] = int(draw.choice((1, 3, 10, 30)) * step * 1_000_000)
+        return fields
+
+    # --- what goes wrong
+
+    def _nature(self, nodes: int) -> list[Act]:
+        draw, pace = self._draw, self._pace
+        acts = []
+        for _ in range(draw.choice((0, 1, 2, 3, 4, 6))):
+            at, slot = draw.uniform(3, pace.length * 0.85), str(draw.randrange(nodes))
+            match draw.choices(("kill", "freeze", "stop", "cut_off", "outage", "jump"), (4, 3, 2, 2, 2, 1))[0]:
+                case "kill":
+                    acts.append(Act(at=at, verb="kill", about=slot))
+                    acts.append(Act(at=at + draw.choice((0.5, 5, pace.lease * 1.5)), verb="start", about=slot))
+                case "freeze":
+                    seconds = draw.choice((1, pace.lease * 0.7, pace.lease * 1.2, pace.lease * 2))
+                    acts.append(Act(at=at, verb="freeze", about=slot, seconds=seconds))
+                case "stop":
+                    acts.append(Act(at=at, verb="stop", about=slot, seconds=draw.choice((0, 1, 5))))
+                    acts.append(Act(at=at + draw.choice((10, pace.lease * 1.5)), verb="start", about=slot))
+                case "cut_off":
+                    seconds = draw.choice((2, pace.lease * 0.8, pace.lease * 1.5))
+                    acts.append(Act(at=at, verb="cut_off", about=slot, seconds=seconds))
+                case "outage":
+                    seconds = draw.choice((1, 5, pace.lease * 0.8, pace.lease * 1.3, pace.lease * 2))
+                    acts.append(Act(at=at, verb="outage", seconds=seconds))
+                case _:
+                    acts.append(Act(at=at, verb="jump", about=slot, seconds=draw.choice((-3600, -30, 30, 86400))))
+        return acts
+
+    # --- what people do
+
+    def _people(self, planned: tuple[Planned, ...]) -> list[Act]:
+        draw, pace = self._draw, self._pace
+        acts = [Act(at=draw.uniform(0, 2), verb="add", about=plan.key, detail=_detail(plan)) for plan in planned]
+        for number in range(draw.choice((2, 5, 10, 15))):
+            at, key = draw.uniform(2, pace.length), draw.choice(planned).key
+            verb: Verb = draw.choices(
+                ("edit", "pause", "resume", "remove", "trigger", "enqueue", "cancel"), (3, 3, 3, 1, 3, 4, 3)
+            )[0]  # type: ignore[assignment]
+            acts.append(self._deed(at, verb, key, number))
+            if verb == "remove" and draw.random() < 0.7:
+                again = Planned(key=key, when=self._when(), fields=self._fields())
+                acts.append(Act(at=at + draw.uniform(0.1, 20), verb="add", about=key, detail=_detail(again)))
+        return acts
+
+    def _deed(self, at: float, verb: Verb, key: str, number: int) -> Act:
+        draw, step = self._draw, self._pace.step
+        match verb:
+            case "edit":
+                detail: dict[str, Any] = {"fields": self._edit()}
+                if draw.random() < 0.5:
+                    detail["when"] = self._when()
+                return Act(at=at, verb=verb, about=key, detail=detail)
+            case "pause":
+                until = draw.choice((None, None, 3 * step, 20 * step))
+                return Act(at=at, verb=verb, about=key, detail={} if until is None else {"until": until})
+            case "enqueue":
+                return Act(at=at, verb=verb, about=f"e{number}", detail=self._enqueued())
+            case "cancel":
+                return Act(at=at, verb=verb, about=str(draw.randrange(1_000)))
+            case _:
+                return Act(at=at, verb=verb, about=key)
+
+    def _edit(self) -> dict[str, Any]:
+        fields = self._fields()
+        names = self._draw.sample(sorted(fields), k=self._draw.randint(1, len(fields)))
+        return {name: fields[name] for name in names}
+
+    def _enqueued(self) -> dict[str, Any]:
+        draw, fields = self._draw, self._fields()
+        return {
+            "task": fields["task"],
+            "args": fields["args"],
+            "priority": fields["priority"],
+            "expires": fields.get("expires"),
+            "delay": draw.choice((0, 0, 0, 2_000_000, 10_000_000)),
+            "unique_key": draw.choice((None, None, "u1", "u2")),
+            "times": draw.choice((1, 1, 1, 2, 5)),
+        }
+
+
+def _detail(plan: Planned) -> dict[str, Any]:
+    return {"when": plan.when, "fields": plan.fields}

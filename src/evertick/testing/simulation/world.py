@@ -1,0 +1,267 @@
+"""A world with one store and many nodes, in which a story takes place.
+
+The nodes are real engines; only time, the way to the store and their jobs are made up. A node that is killed never runs
+another line, one that is frozen goes on later as if nothing had been, one that is stopped drains. After the story
+everything is healed, people pause every schedule, and what is still under way gets its time to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from evertick.context import Context
+from evertick.edit import Editor
+from evertick.engine.engine import Engine, EngineSettings
+from evertick.engine.node import LocalNode
+from evertick.errors import StoreUnavailable
+from evertick.events import Hooks
+from evertick.store.sqlite import SqliteStore
+from evertick.testing.simulation.clock import NodeClock, TrueClock
+from evertick.testing.simulation.faults import FarStore, Weather
+from evertick.testing.simulation.jobs import WORKS, Employer
+from evertick.testing.simulation.journal import Deed, Job, Journal
+from evertick.testing.simulation.loop import Machine, VirtualLoop
+from evertick.testing.simulation.people import APP, People
+from evertick.testing.simulation.story import Act, Story
+
+__all__ = ["NodeMachine", "World"]
+
+_STOP_SECONDS = 5.0
+# Longer than any job, retry or catch-up of a story takes once nothing goes wrong any more.
+_SETTLE_STEPS = 60
+
+
+async def _no_threads(function: Callable[[], object]) -> object:
+    raise AssertionError("a simulation has no threads")
+
+
+class NodeMachine(Employer):
+    """A process with an engine in it."""
+
+    def __init__(self, world: World, slot: int, number: int, concurrency: int) -> None:
+        super().__init__(f"n{slot}.{number}")
+        self.slot = slot
+        self.witness = self
+        self._world = world
+        pace, seed = world.story.pace, f"{world.story.seed} {self.label}"
+        chance = world.chance
+        self.clock = NodeClock(
+            world.loop,
+            seed,
+            skew=chance.choice((0.0, 0.0, -2.5, 40.0, -3600.0)),
+            drift=chance.choice((0.0, 0.0005, -0.0005)),
+        )
+        store = world.far_store(f"n{slot}")
+        self.node = LocalNode(
+            name=f"n{slot}",
+            app=APP,
+            version="1",
+            store=store,
+            clock=self.clock,
+            works=WORKS,
+            queues=("default",),
+            concurrency=concurrency,
+            lease=int(pace.lease * 1_000_000),
+            hooks=Hooks(_no_threads),
+            declares={},
+        )
+        editor = Editor(store, APP, self.clock, "UTC")
+        settings = EngineSettings(poll=pace.poll, beat=pace.beat, heart_in_thread=False)
+        self._engine = Engine(self.node, editor, settings)
+        self._stop_asked = asyncio.Event()
+        self._stop_seconds = 0.0
+        self.is_gone = False
+
+    async def live(self) -> None:
+        while not self._stop_asked.is_set():
+            try:
+                await self._engine.start()
+                break
+            except StoreUnavailable:
+                await asyncio.sleep(1)
+        else:
+            self.is_gone = True
+            return
+        self._world.note(self.label, "up", self.node.id)
+        await self._stop_asked.wait()
+        await self._engine.stop(self._stop_seconds)
+        self.is_gone = True
+        self._world.note(self.label, "gone", self.node.id)
+
+    def ask_to_stop(self, seconds: float) -> None:
+        self._stop_seconds = seconds
+        self._stop_asked.set()
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_dead or self.is_gone
+
+    def hear(self, what: str, context: Context, cause: str = "") -> None:
+        if not self._world.is_over:
+            at, run = self._world.clock.now_us(), context.run_id
+            job = Job(at, what, run, context.fence, self.label, context.attempt, context.task, cause)
+            self._world.journal.add(job)
+
+
+class World:
+    """Everything there is in one simulation."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+        self.loop = VirtualLoop(f"loop {story.seed}")
+        self.chance = self.loop.chance(f"world {story.seed}")
+        self.clock = TrueClock(self.loop, f"store {story.seed}")
+        self.journal = Journal()
+        self.weather = Weather(story.climate, f"weather {story.seed}")
+        self.store = SqliteStore("sqlite://", clock=self.clock, is_inline=True)
+        self.machines: list[NodeMachine] = []
+        self.is_over = False
+        # Set when what is live after healing has all come to its end.
+        self.is_settled = False
+        self._calls = [0]
+        self._deeds: list[asyncio.Task[None]] = []
+
+    def far_store(self, who: str) -> FarStore:
+        return FarStore(self.store, who, self.weather, self.clock, self.journal, self._calls)
+
+    def note(self, who: str, what: str, about: str = "") -> None:
+        if not self.is_over:
+            self.journal.add(Deed(self.clock.now_us(), who, what, about))
+
+    async def run(self) -> None:
+        """The story, its healing, and the end."""
+        await self.store.open(migrate="auto")
+        self.journal.watch(self.store._line.shared.db)
+        self._people_machine = Machine("people")
+        people_clock = NodeClock(self.loop, f"{self.story.seed} people", skew=7.0, drift=0.0)
+        self._people = People(self.far_store("people"), people_clock, self.clock, self.journal)
+        for slot in range(len(self.story.nodes)):
+            self._start(slot)
+        for act in self.story.acts:
+            await self._sleep_until(act.at)
+            self._do(act)
+        await self._sleep_until(self.story.pace.length)
+        await self._heal()
+        await self._settle()
+        await self._stop_all()
+
+    async def _sleep_until(self, at: float) -> None:
+        if at > self.loop.time():
+            await asyncio.sleep(at - self.loop.time())
+
+    # --- acts
+
+    def _do(self, act: Act) -> None:
+        self.note("story", act.verb, act.about)
+        match act.verb:
+            case "kill" | "freeze" | "stop" | "start" | "jump" | "cut_off":
+                self._do_to_node(act, int(act.about))
+            case "outage":
+                self._break(None, act.seconds)
+            case _:
+                runs = self.live_runs()
+                self._deeds.append(self.loop.start(self._people_machine, self._people.do(act, runs)))
+
+    def _do_to_node(self, act: Act, slot: int) -> None:
+        machine = self._current(slot)
+        if act.verb == "start":
+            if machine is None:
+                self._start(slot)
+            return
+        if machine is None:
+            return
+        match act.verb:
+            case "kill":
+                self._kill(machine)
+            case "freeze":
+                self._freeze(machine, act.seconds)
+            case "stop":
+                machine.ask_to_stop(act.seconds)
+                self.note(machine.label, "stopping")
+            case "jump":
+                machine.clock.jump(act.seconds)
+            case _:
+                self._break(f"n{slot}", act.seconds)
+
+    def _current(self, slot: int) -> NodeMachine | None:
+        return next((each for each in self.machines if each.slot == slot and not each.is_over), None)
+
+    def _start(self, slot: int) -> None:
+        number = sum(each.slot == slot for each in self.machines)
+        machine = NodeMachine(self, slot, number, self.story.nodes[slot])
+        self.machines.append(machine)
+        self.loop.start(machine, machine.live())
+
+    def _kill(self, machine: NodeMachine) -> None:
+        self.note(machine.label, "killed", machine.node.id)
+        self.loop.kill(machine)
+
+    def _freeze(self, machine: NodeMachine, seconds: float) -> None:
+        if machine.is_frozen:
+            return
+        self.note(machine.label, "frozen", machine.node.id)
+        self.loop.freeze(machine)
+        self.loop.call_later(seconds, self._thaw, machine)
+
+    def _thaw(self, machine: NodeMachine) -> None:
+        if machine.is_frozen and not machine.is_over:
+            self.note(machine.label, "thawed", machine.node.id)
+            self.loop.thaw(machine)
+
+    def _break(self, who: str | None, seconds: float) -> None:
+        self.weather.break_for(who)
+        self.note(who or "store", "broken")
+        self.loop.call_later(seconds, self._mend, who)
+
+    def _mend(self, who: str | None) -> None:
+        if self.weather.is_broken(who or ""):
+            self.weather.mend_for(who)
+            self.note(who or "store", "mended")
+
+    # --- the end
+
+    async def _heal(self) -> None:
+        self.note("story", "healed")
+        self.weather.heal()
+        for machine in self.machines:
+            self._thaw(machine)
+        for slot in range(len(self.story.nodes)):
+            if self._current(slot) is None:
+                self._start(slot)
+        pace = self.story.pace
+        await asyncio.sleep(pace.lease + 3 * pace.beat + 3 * pace.poll)
+
+    async def _settle(self) -> None:
+        await asyncio.gather(*self._deeds)
+        await self.loop.start(self._people_machine, self._people.pause_all())
+        self.note("story", "all paused")
+        pace = self.story.pace
+        for _ in range(_SETTLE_STEPS):
+            if not self.live_runs():
+                self.is_settled = True
+                break
+            await asyncio.sleep(pace.lease / 3)
+        self.note("story", "settled" if self.is_settled else "not settled")
+
+    async def _stop_all(self) -> None:
+        for machine in self.machines:
+            if not machine.is_over:
+                self.note(machine.label, "stopping")
+                machine.ask_to_stop(_STOP_SECONDS)
+        for _ in range(120):
+            if all(machine.is_over for machine in self.machines):
+                return
+            await asyncio.sleep(0.5)
+
+    def live_runs(self) -> list[str]:
+        db = self.store._line.shared.db
+        return [row[0] for row in db.execute("SELECT id FROM evertick_runs ORDER BY id")]
+
+    def close(self) -> None:
+        self.is_over = True
+        root = logging.getLogger()
+        for machine in self.machines:
+            root.removeHandler(machine._engine._capture)
+        self.loop.end()

@@ -1,0 +1,391 @@
+"""What every rule of time has in common: the public questions, the bounds, the calendar, the jitter.
+
+A rule is immutable and pure: a function of the moment it is asked about, never of a clock. `Cron`, `Every` and `Once`
+answer three questions about their raw sequence (next, previous, count); this file cuts it to its bounds and calendar,
+so that no rule has to.
+
+Some rules are not complete where they are written: `Once(after="10m")` needs the moment of creation, `H` needs the key
+of the schedule. `bind` completes them; asking an incomplete rule for a moment is an error that says what is missing.
+
+The sequence of every rule is strictly increasing, and `previous` is the exact mirror of `next`. All work is bounded: a
+search through the closed stretches of a calendar gives up after `JUMPS` of them, or after `HORIZON_US` of time, and
+answers as if the sequence had ended there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from hashlib import blake2b
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, NoReturn, Self
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from evertick.errors import InvalidWhen
+from evertick.when.duration import Duration, duration_text, duration_us
+from evertick.when.moment import DAY, EARLIEST, LATEST, from_us, moment_text, to_us
+from evertick.when.zone import zone_fingerprint, zone_named
+
+if TYPE_CHECKING:
+    from evertick.when.calendar import Calendar
+
+__all__ = ["COUNT_LIMIT", "HORIZON_US", "JUMPS", "UPCOMING_LIMIT", "Bounds", "JitterMode", "When", "check_name"]
+
+JitterMode = Literal["stable", "fresh"]
+
+# A gap is counted exactly up to here; beyond it the ledger says "at least".
+COUNT_LIMIT = 100_000
+UPCOMING_LIMIT = 10_000
+# Thirteen years of a daily rule whose hour the calendar never permits; every such search ends within half a second.
+JUMPS = 5_000
+HORIZON_US = 50 * 366 * DAY
+
+_NAME_LONGEST = 100
+_NAME_ALSO = "._-"
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What cuts a rule's sequence, and how far a fire may be delayed. Times in microseconds.
+
+    `start` and `end` both belong to the sequence: a moment equal to one of them is still nominal. `max_fires` is kept
+    here but not applied by the rule: how often a schedule has fired is known to the store, which counts.
+    """
+
+    start: int | None = None
+    end: int | None = None
+    max_fires: int | None = None
+    jitter: int = 0
+    jitter_mode: JitterMode = "stable"
+    calendar: str | None = None
+
+    @classmethod
+    def make(
+        cls,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        max_fires: int | None = None,
+        jitter: Duration | None = None,
+        jitter_mode: JitterMode = "stable",
+        calendar: str | Calendar | None = None,
+    ) -> Bounds:
+        """The bounds as a user writes them, checked."""
+        start_us = None if start is None else to_us(start)
+        end_us = None if end is None else to_us(end)
+        if start_us is not None and end_us is not None and end_us < start_us:
+            raise InvalidWhen(f"end {moment_text(end_us)} is before start {moment_text(start_us)}; swap them")
+        if max_fires is not None and (type(max_fires) is not int or max_fires < 1):
+            raise InvalidWhen(f"max_fires: {max_fires!r} is not a whole number from 1 on")
+        if jitter_mode not in ("stable", "fresh"):
+            raise InvalidWhen(f"jitter_mode: {jitter_mode!r} is neither 'stable' nor 'fresh'")
+        return cls(
+            start=start_us,
+            end=end_us,
+            max_fires=max_fires,
+            jitter=0 if jitter is None else duration_us(jitter, what="jitter"),
+            jitter_mode=jitter_mode,
+            calendar=None if calendar is None else _calendar_name(calendar),
+        )
+
+    def texts(self) -> Iterator[str]:
+        """The bounds as `name=value`, in canonical order, leaving out what is at its default."""
+        if self.start is not None:
+            yield f"start={moment_text(self.start)}"
+        if self.end is not None:
+            yield f"end={moment_text(self.end)}"
+        if self.max_fires is not None:
+            yield f"max_fires={self.max_fires}"
+        if self.jitter:
+            yield f"jitter={duration_text(self.jitter)}"
+        if self.jitter_mode != "stable":
+            yield f"jitter_mode={self.jitter_mode}"
+        if self.calendar is not None:
+            yield f"calendar={self.calendar}"
+
+
+def _calendar_name(calendar: str | Calendar) -> str:
+    return check_name(calendar if isinstance(calendar, str) else getattr(calendar, "name", None), what="calendar")
+
+
+def check_name(name: object, *, what: str) -> str:
+    """The name, if it can stand in the text of a rule: letters, digits, dot, dash, underscore."""
+    if not isinstance(name, str):
+        raise InvalidWhen(f"{what}: {name!r} is no name; pass a string or a Calendar")
+    if not 1 <= len(name) <= _NAME_LONGEST:
+        raise InvalidWhen(f"{what}: {name[:_NAME_LONGEST]!r} must have 1 to {_NAME_LONGEST} characters")
+    if not all(letter.isalnum() or letter in _NAME_ALSO for letter in name):
+        raise InvalidWhen(f"{what}: {name!r} may hold letters, digits, '.', '-' and '_' only")
+    return name
+
+
+class When(ABC):
+    """The rule of a schedule: which moments are nominal, in which zone, and how far a fire may be delayed.
+
+    A rule's constructor calls `_fill_common` for the slots below and `_fill` for its own. `is_zone_given` tells a zone
+    that the user wrote (or `bind` settled) from the default that `bind` may still replace.
+    """
+
+    __slots__ = ("_text", "bounds", "calendar", "is_zone_given", "zone")
+
+    bounds: Bounds
+    zone: ZoneInfo
+    is_zone_given: bool
+    calendar: Calendar | None
+    _text: str | None
+
+    # What a rule implements. All times are microseconds, all sequences before bounds and calendar.
+
+    @abstractmethod
+    def _raw_next(self, after: int) -> int | None:
+        """The first moment strictly after."""
+
+    @abstractmethod
+    def _raw_previous(self, before: int) -> int | None:
+        """The last moment strictly before."""
+
+    @abstractmethod
+    def _raw_count(self, first: int, last: int, limit: int) -> int:
+        """How many moments lie in [first, last], at most `limit`."""
+
+    @abstractmethod
+    def _rule_text(self) -> str:
+        """The rule with its own options, without bounds; `parse_when` reads it back."""
+
+    @abstractmethod
+    def explain(self) -> str:
+        """The rule in words."""
+
+    def _missing(self) -> str | None:
+        """What `bind` still has to give before the rule has moments; None when nothing is."""
+        return None
+
+    def _repr_parts(self) -> tuple[str, list[str]]:
+        """The first argument and the rule's own `name=value` options, as its constructor takes them."""
+        head, *options = self._rule_text().split("; ")
+        own = [f"{name}={value!r}" for name, _, value in (option.partition("=") for option in options)]
+        return repr(head.partition(" ")[2]), own
+
+    # Making and completing a rule.
+
+    def _fill(self, **slots: object) -> None:
+        """Set slots during construction; afterwards a rule does not change."""
+        for name, value in slots.items():
+            object.__setattr__(self, name, value)
+
+    def _fill_common(
+        self, *, zone: ZoneInfo, is_zone_given: bool, bounds: Bounds, calendar: str | Calendar | None
+    ) -> None:
+        """Set what every rule has. A calendar given by name alone stays unresolved until `bind`."""
+        resolved = None if calendar is None or isinstance(calendar, str) else calendar.in_zone(zone)
+        self._fill(zone=zone, is_zone_given=is_zone_given, bounds=bounds, calendar=resolved, _text=None)
+
+    def _with(self, **changes: object) -> Self:
+        """A copy with some slots changed."""
+        twin = object.__new__(type(self))
+        twin._fill(**{**self._slots(), "_text": None, **changes})
+        return twin
+
+    def _slots(self) -> dict[str, object]:
+        names = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
+    def bind(self, *, key: str, created: int, tz: str = "UTC", calendars: Mapping[str, Calendar] | None = None) -> Self:
+        """The complete rule of the schedule `key`, created at that moment.
+
+        `tz` is the zone of a rule that named none. A calendar is taken from `calendars` by its name; one that the rule
+        already carries is kept if they do not have it. A rule that needs more overrides this and calls it first.
+        """
+        zone = self.zone if self.is_zone_given else zone_named(tz)
+        calendar = self.calendar
+        if self.bounds.calendar is not None:
+            calendar = (calendars or {}).get(self.bounds.calendar, calendar)
+            if calendar is None:
+                raise InvalidWhen(f"calendar {self.bounds.calendar!r} of {key!r} is not defined; define it first")
+            calendar = calendar.in_zone(zone)
+        return self._with(zone=zone, is_zone_given=True, calendar=calendar)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the rule can be asked for moments without `bind`."""
+        return self._missing() is None and (self.bounds.calendar is None or self.calendar is not None)
+
+    def _check_complete(self) -> None:
+        missing = self._missing()
+        if missing is None and self.bounds.calendar is not None and self.calendar is None:
+            missing = f"the calendar {self.bounds.calendar!r}"
+        if missing is not None:
+            raise InvalidWhen(f"{self.text!r} has no moments yet: it lacks {missing}; bind it to a schedule first")
+
+    def _reach(self) -> tuple[int, int]:
+        """The first and the last moment that the sequence may have."""
+        start, end = self.bounds.start, self.bounds.end
+        return EARLIEST if start is None else max(EARLIEST, start), LATEST if end is None else min(LATEST, end)
+
+    # The questions, in microseconds.
+
+    def next_us(self, after: int) -> int | None:
+        """The first moment strictly after, or None when there is none."""
+        self._check_complete()
+        lowest, highest = self._reach()
+        after = max(after, lowest - 1)
+        horizon = after + HORIZON_US
+        for _ in range(JUMPS):
+            found = self._raw_next(after) if after < highest else None
+            if found is None or found > highest:
+                return None
+            assert found > after, "a rule went backwards"
+            opens = found if self.calendar is None else self.calendar.next_open(found)
+            if opens == found:
+                return found
+            if opens is None or opens > horizon:
+                return None
+            after = opens - 1
+        return None
+
+    def previous_us(self, before: int) -> int | None:
+        """The last moment strictly before, or None when there is none."""
+        self._check_complete()
+        lowest, highest = self._reach()
+        before = min(before, highest + 1)
+        horizon = before - HORIZON_US
+        for _ in range(JUMPS):
+            found = self._raw_previous(before) if before > lowest else None
+            if found is None or found < lowest:
+                return None
+            assert found < before, "a rule went forwards"
+            opened = found if self.calendar is None else self.calendar.previous_open(found)
+            if opened == found:
+                return found
+            if opened is None or opened < horizon:
+                return None
+            before = opened + 1
+        return None
+
+    def count_us(self, first: int, last: int, limit: int = COUNT_LIMIT) -> int:
+        """How many moments lie in [first, last], at most `limit`.
+
+        With a calendar it counts one open stretch at a time, and stops after `JUMPS` of them: then it is a lower bound.
+        """
+        self._check_complete()
+        lowest, highest = self._reach()
+        first, last = max(first, lowest), min(last, highest)
+        if first > last or limit <= 0:
+            return 0
+        if self.calendar is None:
+            return self._raw_count(first, last, limit)
+        return self._count_open(self.calendar, first, last, limit)
+
+    def _count_open(self, calendar: Calendar, first: int, last: int, limit: int) -> int:
+        count, at = 0, first
+        for _ in range(JUMPS):
+            found = self._raw_next(at - 1)
+            if found is None or found > last or count >= limit:
+                break
+            opens = calendar.next_open(found)
+            if opens is None:
+                break
+            if opens == found:
+                opens = calendar.open_until(found, last + 1)
+                count += self._raw_count(found, opens - 1, limit - count)
+            at = opens
+        return count
+
+    # Jitter.
+
+    def jitter_cap_us(self, fire_at: int) -> int:
+        """A delay of this fire must stay below this: the jitter, or the distance to the next fire if that is less."""
+        if not self.bounds.jitter:
+            return 0
+        following = self.next_us(fire_at)
+        return self.bounds.jitter if following is None else min(self.bounds.jitter, following - fire_at)
+
+    def jitter_us(self, fire_at: int, key: str) -> int:
+        """The delay of this fire of the schedule `key`: the same on every node and at every asking.
+
+        0 without jitter, and in fresh mode, where the plan draws a delay below `jitter_cap_us` and stores it.
+        """
+        cap = self.jitter_cap_us(fire_at) if self.bounds.jitter_mode == "stable" else 0
+        if cap == 0:
+            return 0
+        digest = blake2b(f"{fire_at} {key}".encode(errors="surrogatepass"), digest_size=8).digest()
+        return int.from_bytes(digest, "big") * cap >> 64
+
+    # The questions, for people.
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        """The first moment strictly after, in the rule's zone."""
+        found = self.next_us(to_us(moment))
+        return None if found is None else from_us(found, self.zone)
+
+    def previous_before(self, moment: datetime) -> datetime | None:
+        """The last moment strictly before, in the rule's zone."""
+        found = self.previous_us(to_us(moment))
+        return None if found is None else from_us(found, self.zone)
+
+    def upcoming(self, after: datetime, count: int) -> list[datetime]:
+        """The next `count` moments, fewer if the sequence ends."""
+        return [from_us(us, self.zone) for us in self._upcoming_us(to_us(after), count)]
+
+    def minimum_distance(self, after: datetime, count: int = 100) -> timedelta | None:
+        """The shortest distance between two neighbours among the next `count` moments; None for fewer than two."""
+        moments = list(self._upcoming_us(to_us(after), count))
+        distances = [later - earlier for earlier, later in pairwise(moments)]
+        return timedelta(microseconds=min(distances)) if distances else None
+
+    def _upcoming_us(self, after: int, count: int) -> Iterator[int]:
+        if type(count) is not int or not 0 <= count <= UPCOMING_LIMIT:
+            raise InvalidWhen(f"count: {count!r} is not a whole number from 0 to {UPCOMING_LIMIT}")
+        for _ in range(count):
+            found = self.next_us(after)
+            if found is None:
+                return
+            yield found
+            after = found
+
+    # Identity.
+
+    @property
+    def text(self) -> str:
+        """The canonical text: equal rules have the same, and `parse_when` reads it back."""
+        if self._text is None:
+            self._fill(_text="; ".join([self._rule_text(), *self.bounds.texts()]))
+        assert self._text is not None
+        return self._text
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the rules of the zone or the calendar do, so that moments computed with the old are redone."""
+        zones = [self.zone.key] if self.calendar is None else [self.zone.key, self.calendar.zone.key]
+        parts = [f"{name}={zone_fingerprint(name)}" for name in dict.fromkeys(zones)]
+        if self.calendar is not None:
+            parts.append(f"{self.calendar.name}={self.calendar.version}")
+        return blake2b(" ".join(parts).encode(), digest_size=8).hexdigest()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        first, options = self._repr_parts()
+        bounds = [f"{name}={value!r}" for name, _, value in (text.partition("=") for text in self.bounds.texts())]
+        return f"{type(self).__name__}({', '.join([first, *options, *bounds])})"
+
+    def __eq__(self, other: object) -> bool:
+        return self.text == other.text if isinstance(other, When) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a rule does not change; make a new {type(self).__name__} instead of setting {name!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a rule does not change; {name!r} cannot be deleted")
+
+    def __getstate__(self) -> dict[str, object]:
+        return self._slots()
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self._fill(**state)

@@ -1,0 +1,102 @@
+"""Durations: a timedelta, a number of seconds, or text like "1h30m", as whole microseconds.
+
+Pure. Text is a run of number-unit pairs, each unit once, largest first: w d h m s ms us.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from evertick.errors import InvalidDuration
+from evertick.when.moment import DAY, HOUR, MILLISECOND, MINUTE, SECOND
+
+__all__ = ["Duration", "duration_text", "duration_us", "duration_words"]
+
+_ACCEPTED = "a timedelta, a number of seconds, or text like '90s' or '1h30m'"
+
+Duration = timedelta | float | int | str
+
+_UNITS = {"w": 7 * DAY, "d": DAY, "h": HOUR, "m": MINUTE, "s": SECOND, "ms": MILLISECOND, "us": 1}
+_WORDS = {
+    "day": DAY,
+    "hour": HOUR,
+    "minute": MINUTE,
+    "second": SECOND,
+    "millisecond": MILLISECOND,
+    "microsecond": 1,
+}
+_PAIR = re.compile(r"(\d{1,12})(?:\.(\d{1,6}))?(ms|us|[wdhms])", re.ASCII)
+_LONGEST = 64
+# From here on a number of seconds or minutes is harder to grasp than hours, minutes and seconds.
+_MOST_OF_ONE = 1_000
+# A thousand years: beyond any schedule, and far inside what a datetime can hold.
+_MOST = 366_000 * DAY
+
+
+def duration_us(value: Duration, *, what: str = "duration") -> int:
+    """The duration in microseconds, at least 0. `what` names the offending option in the error."""
+    match value:
+        case bool():
+            raise InvalidDuration(f"{what}: {value!r} is not a duration; pass {_ACCEPTED}")
+        case timedelta():
+            us = value // timedelta(microseconds=1)
+        case int():
+            us = value * SECOND
+        case float():
+            if value != value or value in (float("inf"), float("-inf")):
+                raise InvalidDuration(f"{what}: {value!r} is not a duration; pass {_ACCEPTED}")
+            us = round(value * SECOND)
+        case str():
+            us = _parse(value, what)
+        case _:
+            raise InvalidDuration(f"{what}: {value!r} is not a duration; pass {_ACCEPTED}")
+    if us < 0:
+        raise InvalidDuration(f"{what}: {value!r} is negative; a duration counts forward")
+    if us > _MOST:
+        raise InvalidDuration(f"{what}: {value!r} is longer than a thousand years")
+    return us
+
+
+def _parse(text: str, what: str) -> int:
+    compact = text.strip().lower().replace(" ", "") if len(text) <= _LONGEST else ""
+    total, at, last_unit = 0, 0, max(_UNITS.values()) + 1
+    while at < len(compact):
+        pair = _PAIR.match(compact, at)
+        if pair is None or _UNITS[pair[3]] >= last_unit:
+            break
+        last_unit = _UNITS[pair[3]]
+        total += int(pair[1]) * last_unit
+        if pair[2]:
+            total += int(pair[2]) * last_unit // 10 ** len(pair[2])
+        at = pair.end()
+    if not compact or at < len(compact):
+        shown = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+        raise InvalidDuration(f"{what}: {shown!r} is not a duration; write it like '90s', '1h30m' or '250ms'")
+    return total
+
+
+def duration_text(us: int) -> str:
+    """A short text that parses back to the same duration: "90s" and "36h", but "16m40s" and "1h1s"."""
+    if us == 0:
+        return "0s"
+    units = {unit: size for unit, size in _UNITS.items() if unit != "w"}  # "14d" is clearer than "2w" to most readers
+    count, unit = next((us // size, unit) for unit, size in units.items() if us % size == 0)
+    if count < _MOST_OF_ONE:
+        return f"{count}{unit}"
+    parts = []
+    for unit, size in units.items():
+        count, us = divmod(us, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)
+
+
+def duration_words(us: int) -> str:
+    """The duration in words, e.g. "1 hour 30 minutes"."""
+    parts = []
+    for word, size in _WORDS.items():
+        count, us = divmod(us, size)
+        if count:
+            parts.append(f"{count} {word}" if count == 1 else f"{count} {word}s")
+    return " ".join(parts) or "0 seconds"

@@ -1,0 +1,76 @@
+"""Moments as integers. All arithmetic on time is done in microseconds since 1970 in UTC.
+
+Pure. Datetimes are for people: they are converted here, at the edge, without passing through a float.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, tzinfo
+
+from evertick.errors import InvalidWhen
+
+__all__ = [
+    "DAY",
+    "EARLIEST",
+    "HOUR",
+    "LATEST",
+    "MILLISECOND",
+    "MINUTE",
+    "SECOND",
+    "from_us",
+    "moment_of",
+    "moment_text",
+    "to_us",
+]
+
+MILLISECOND = 1_000
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ONE = timedelta(microseconds=1)
+_TEXT_LONGEST = 40
+
+# The years that rules speak about. Far enough from what a datetime can hold that no zone's offset leaves it.
+EARLIEST = (datetime(1800, 1, 1, tzinfo=UTC) - _EPOCH) // _ONE
+LATEST = (datetime(9900, 1, 1, tzinfo=UTC) - _EPOCH) // _ONE
+_FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _ONE
+_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _ONE
+
+
+def to_us(moment: datetime) -> int:
+    """The moment in microseconds. A naive datetime is refused: which zone it means is anybody's guess."""
+    if not isinstance(moment, datetime):
+        raise InvalidWhen(f"{moment!r} is not a datetime; pass an aware datetime, e.g. datetime.now(UTC)")
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        raise InvalidWhen(f"{moment.isoformat()} has no time zone; pass an aware datetime, e.g. tzinfo=UTC")
+    us = (moment - _EPOCH) // _ONE
+    if not _FIRST <= us <= _LAST:
+        raise InvalidWhen(f"{moment.isoformat()} is outside the years 1 to 9999 of UTC")
+    return us
+
+
+def from_us(us: int, zone: tzinfo = UTC) -> datetime:
+    """The aware datetime of a moment, in the given zone."""
+    utc = _EPOCH + timedelta(microseconds=us)
+    return utc if zone is UTC else utc.astimezone(zone)
+
+
+def moment_text(us: int) -> str:
+    """The moment in ISO 8601 with Z, to the microsecond where it has any."""
+    return from_us(us).isoformat().replace("+00:00", "Z")
+
+
+def moment_of(text: str, *, what: str = "moment") -> int:
+    """The moment that ISO 8601 text names. It must say its offset, like every datetime here."""
+    try:
+        moment = datetime.fromisoformat(text.strip()) if len(text) <= _TEXT_LONGEST else None
+    except ValueError:
+        moment = None
+    if moment is None:
+        raise InvalidWhen(f"{what}: {text[:_TEXT_LONGEST]!r} is no moment; write it like '2026-01-31T09:00:00Z'")
+    if moment.tzinfo is None:
+        raise InvalidWhen(f"{what}: {text!r} has no offset; write it like '2026-01-31T09:00:00Z'")
+    return to_us(moment)

@@ -1,0 +1,52 @@
+"""What many schedules will do: their moments, merged in order.
+
+Pure and lazy: each rule is asked for its next moment only when the one before it was taken, so that a rule of every
+second beside one of every year costs what is shown, not what lies between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from heapq import heapify, heappop, heapreplace
+
+from evertick.errors import InvalidWhen
+from evertick.when.base import UPCOMING_LIMIT, When
+from evertick.when.moment import LATEST, from_us, to_us
+
+__all__ = ["upcoming_over"]
+
+
+def upcoming_over(
+    rules: Mapping[str, When], after: datetime, *, count: int | None = None, until: datetime | None = None
+) -> list[tuple[datetime, str]]:
+    """The moments of all rules strictly after `after`, in order, each in its rule's zone, with the key of its rule.
+
+    At most `count` of them (never more than 10,000), none after `until`. Equal moments are in the order of the keys.
+    """
+    if count is None and until is None:
+        raise InvalidWhen("upcoming_over needs a count or an until, else it would not end")
+    most = UPCOMING_LIMIT if count is None else count
+    if type(most) is not int or not 0 <= most <= UPCOMING_LIMIT:
+        raise InvalidWhen(f"count: {count!r} is not a whole number from 0 to {UPCOMING_LIMIT}")
+    last = LATEST if until is None else to_us(until)
+    found: list[tuple[datetime, str]] = []
+    for at, key in _merged(rules, to_us(after)):
+        if at > last or len(found) == most:
+            break
+        found.append((from_us(at, rules[key].zone), key))
+    return found
+
+
+def _merged(rules: Mapping[str, When], after: int) -> Iterator[tuple[int, str]]:
+    firsts = ((rule.next_us(after), key) for key, rule in rules.items())
+    heap = [(at, key) for at, key in firsts if at is not None]
+    heapify(heap)
+    while heap:
+        at, key = heap[0]
+        yield at, key
+        following = rules[key].next_us(at)
+        if following is None:
+            heappop(heap)
+        else:
+            heapreplace(heap, (following, key))

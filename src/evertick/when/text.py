@@ -1,0 +1,107 @@
+"""Rules as text: what a store keeps, a configuration file holds, a command line takes.
+
+    cron 0 9 * * 1-5; tz=Europe/Berlin; calendar=business      a bare "0 9 * * 1-5" or "@daily" is cron, too
+    every 90s; since=start; start=2026-01-01T00:00:00Z         also "@every 90s"
+    once 2026-01-01T00:00:00Z                                  or "once +10m", counted from the creation
+
+Options follow after `;` as name=value, in any order, each once; they are the options of the rule's constructor. The
+`text` of any rule reads back as an equal rule. Whatever the text, the answer is a rule or an InvalidWhen or
+InvalidDuration that names what is wrong, in bounded time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from evertick.errors import InvalidWhen
+from evertick.when.base import When
+from evertick.when.calendar import Calendar
+from evertick.when.cron import Cron
+from evertick.when.every import Every
+from evertick.when.moment import from_us, moment_of
+from evertick.when.once import Once
+
+__all__ = ["TEXT_LONGEST", "parse_when"]
+
+TEXT_LONGEST = 2_000
+_SHOWN = 60
+_MAX_FIRES_DIGITS = 12
+
+_JITTER = {"jitter", "jitter_mode", "calendar", "tz"}
+_BOUNDS = _JITTER | {"start", "end", "max_fires"}
+_OPTIONS = {
+    "cron": _BOUNDS | {"anchored", "days", "dst", "key"},
+    "every": _BOUNDS | {"since", "after"},
+    "once": _JITTER,
+}
+
+
+def parse_when(text: str, calendars: Mapping[str, Calendar] | None = None) -> When:
+    """The rule that the text means. A calendar not among `calendars` stays a name, which `bind` resolves."""
+    if not isinstance(text, str):
+        raise InvalidWhen(f"{text!r} is not the text of a rule; pass a string like 'every 90s'")
+    if len(text) > TEXT_LONGEST:
+        raise InvalidWhen(f"a rule of {len(text)} characters is too long; at most {TEXT_LONGEST} are taken")
+    head, *rest = text.split(";")
+    kind, body = _kind_and_body(head.strip())
+    options = _options(kind, rest)
+    if "calendar" in options:
+        options["calendar"] = (calendars or {}).get(options["calendar"], options["calendar"])
+    match kind:
+        case "cron":
+            return Cron(body, **options)
+        case "every":
+            return Every(body, **options)
+        case _:
+            return _once(body, options)
+
+
+def _kind_and_body(head: str) -> tuple[str, str]:
+    first, _, rest = head.partition(" ")
+    word = first.lower()
+    if word in _OPTIONS:
+        return word, rest.strip()
+    if word == "@every":
+        return "every", rest.strip()
+    # No cron field is a word of its own in front of others, except H and the like, which are one letter.
+    if not head or (word.isalpha() and len(word) > 1):
+        raise InvalidWhen(
+            f"{head[:_SHOWN]!r} is no rule; begin with 'cron', 'every' or 'once', or write a cron expression"
+        )
+    return "cron", head
+
+
+def _once(body: str, options: dict[str, Any]) -> Once:
+    if body.startswith("+"):
+        return Once(after=body[1:], **options)
+    return Once(_moment("once", body), **options)
+
+
+def _options(kind: str, parts: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in parts:
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not value:
+            raise InvalidWhen(f"option {part.strip()[:_SHOWN]!r} has no value; write it as name=value")
+        if name not in _OPTIONS[kind]:
+            known = ", ".join(sorted(_OPTIONS[kind]))
+            raise InvalidWhen(f"option {name[:_SHOWN]!r} is not known to {kind!r}; it takes {known}")
+        if name in found:
+            raise InvalidWhen(f"option {name!r} is given twice; keep one")
+        found[name] = _READERS[name](name, value) if name in _READERS else value
+    return found
+
+
+def _moment(name: str, text: str) -> datetime:
+    return from_us(moment_of(text, what=name))
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_FIRES_DIGITS):
+        raise InvalidWhen(f"{name}: {text[:_SHOWN]!r} is not a whole number")
+    return int(text)
+
+
+_READERS: dict[str, Callable[[str, str], object]] = {"start": _moment, "end": _moment, "max_fires": _number}

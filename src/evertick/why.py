@@ -1,0 +1,201 @@
+"""Why a schedule does what it does, in words: the next fire and why then, the last moments, what it waits for."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from evertick.errors import EvertickError, NotFound
+from evertick.model import Gap, Node, Reason, Run, Schedule, State, Verdict
+from evertick.rules import load_calendars, rule_of
+from evertick.store.base import RunFilter, ScheduleFilter, Store
+from evertick.when import When, from_us
+
+__all__ = ["Why", "explain_schedule"]
+
+_REASONS = {
+    Reason.COALESCED: "a newer moment ran for it (catch-up is 'latest')",
+    Reason.OVERLAP: "an earlier run of the schedule was still live",
+    Reason.GRACE: "it was noticed later than the grace time allows",
+    Reason.LIMIT: "more moments were owed than catch-up makes up for",
+    Reason.DOWNTIME: "no node was there to notice it, and catch-up is 'skip'",
+    Reason.PAUSED: "the schedule was paused",
+    Reason.EDITED: "the schedule was edited before it was noticed",
+    Reason.REMOVED: "the schedule was removed",
+    Reason.UNDECLARED: "no code declared the schedule at that time",
+    Reason.REPLACED: "a newer fire took its place",
+    Reason.EXPIRED: "it was not started in time",
+    Reason.REQUESTED: "somebody asked for it",
+    Reason.TIMEOUT: "it took longer than its timeout",
+    Reason.ERROR: "the job raised an error",
+    Reason.NODE_DIED: "its node died",
+    Reason.SHUTDOWN: "its node was shut down, and it must not run twice",
+    Reason.UNREACHABLE: "its node could not reach the store",
+    Reason.LATE: "it ran, but later than it was due",
+}
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer, part by part; `str()` of it is the whole."""
+
+    key: str
+    # When it fires next and why then (or why it does not).
+    next: str
+    # What became of the last moments.
+    last: str
+    # What it waits for now.
+    now: str
+    # What else a person should know: overrides, differing declarations, errors.
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [f"Next: {self.next}", f"Last: {self.last}", f"Now:  {self.now}", *(f"Note: {n}" for n in self.notes)]
+        )
+
+
+async def explain_schedule(store: Store, app: str, key: str) -> Why:
+    found = await store.schedules(app, ScheduleFilter(keys=(key,)))
+    if not found:
+        raise NotFound(f"there is no schedule {key!r} in app {app!r}; `evertick list` shows those there are")
+    schedule, now = found[0], from_us(await store.now())
+    rule, rule_error = await _rule(store, app, key)
+    runs = await store.runs(app, RunFilter(schedule_key=key, limit=20))
+    gaps = await store.gaps(app, RunFilter(schedule_key=key, limit=5))
+    nodes = [node for node in await store.nodes(app) if node.died_at is None]
+    return Why(
+        key=key,
+        next=_next(schedule, rule, runs, now),
+        last=_last(runs, gaps),
+        now=_now(schedule, runs, nodes, now),
+        notes=tuple(_notes(schedule, nodes, rule_error)),
+    )
+
+
+async def _rule(store: Store, app: str, key: str) -> tuple[When | None, str | None]:
+    stored = await store.stored_schedules(app, keys=[key])
+    try:
+        return (rule_of(stored[0], await load_calendars(store, app)), None) if stored else (None, None)
+    except EvertickError as error:
+        return None, str(error)
+
+
+def _next(schedule: Schedule, rule: When | None, runs: list[Run], now: datetime) -> str:
+    words = "its rule cannot be read" if rule is None else rule.explain()
+    if schedule.is_paused:
+        until = f" until {_time(schedule.paused_until, rule)}" if schedule.paused_until else ""
+        note = f": {schedule.pause_note}" if schedule.pause_note else ""
+        return f"not before it is resumed; it is paused{until} since {_time(schedule.paused_at, rule)}{note}. ({words})"
+    if schedule.next_fire_at is None:
+        live = [run for run in runs if run.is_live]
+        if live and "after=end" in schedule.when:
+            return f"counted from the end of run {live[0].id}, which is {live[0].state.value}. ({words})"
+        return f"never: its rule has no further moment. ({words})"
+    due = schedule.next_due_at or schedule.next_fire_at
+    delay = (due - schedule.next_fire_at).total_seconds()
+    late = ""
+    if due <= now:
+        late = "; that has passed, so it is noticed as soon as a node looks"
+    elif delay >= 0.001:
+        late = f", delayed by {delay:.1f} s (jitter, or the pace of catching up)"
+    return f"{_time(schedule.next_fire_at, rule)}{late}, because of its rule: {words}"
+
+
+def _last(runs: list[Run], gaps: list[Gap]) -> str:
+    finished = [run for run in runs if not run.is_live]
+    last_run = finished[0] if finished else None
+    last_gap = gaps[0] if gaps else None
+    if last_run is None and last_gap is None:
+        return "nothing has come of it yet"
+    parts = []
+    if last_gap is not None and (last_run is None or last_gap.last_at >= last_run.fire_at):
+        parts.append(_gap_words(last_gap))
+        if last_run is not None:
+            parts.append(f"the run before, of {_time(last_run.fire_at)}, {_run_words(last_run)}")
+    elif last_run is not None:
+        parts.append(f"the run of {_time(last_run.fire_at)} {_run_words(last_run)}")
+        if last_gap is not None:
+            parts.append(f"before it, {_gap_words(last_gap)}")
+    return "; ".join(parts)
+
+
+def _run_words(run: Run) -> str:
+    verdict = "" if run.verdict is None else run.verdict.value
+    words = verdict if run.verdict is Verdict.SUCCEEDED else f"ended as {verdict}"
+    if run.reason is not None:
+        words += f": {_REASONS.get(Reason(run.reason), run.reason) if run.reason in set(Reason) else run.reason}"
+    if run.reason == Reason.LATE and run.started_at is not None:
+        words += f" (started {_time(run.started_at)})"
+    if run.verdict is Verdict.FAILED and run.error:
+        words += f" ({run.error.strip().splitlines()[-1][:200]})"
+    return f"{words}, after {run.attempts} attempts" if run.attempts > 1 else words
+
+
+def _gap_words(gap: Gap) -> str:
+    reason = _REASONS.get(Reason(gap.reason), gap.reason) if gap.reason in set(Reason) else gap.reason
+    if gap.count == 1:
+        return f"the moment {_time(gap.first_at)} was {gap.verdict.value}: {reason}"
+    count = str(gap.count) if gap.is_exact else f"at least {gap.count}"
+    return f"{count} moments from {_time(gap.first_at)} to {_time(gap.last_at)} were {gap.verdict.value}: {reason}"
+
+
+def _now(schedule: Schedule, runs: list[Run], nodes: list[Node], now: datetime) -> str:
+    live = [run for run in runs if run.is_live]
+    if not live:
+        return _idle_words(schedule, nodes)
+    return "; ".join(_live_words(run, nodes, now) for run in live[:3])
+
+
+def _idle_words(schedule: Schedule, nodes: list[Node]) -> str:
+    if not nodes:
+        return "no node is alive: nothing will fire until one is started"
+    if schedule.is_paused or schedule.next_fire_at is None:
+        return "it waits for nothing"
+    knows = any(schedule.task in node.tasks for node in nodes)
+    return "it waits for its next moment" if knows else f"it waits; no live node knows its task {schedule.task!r}"
+
+
+def _live_words(run: Run, nodes: list[Node], now: datetime) -> str:
+    match run.state:
+        case State.RUNNING:
+            since = "" if run.started_at is None else f" since {_time(run.started_at)}"
+            progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
+            asked = ", asked to cancel" if run.is_cancel_requested else ""
+            return f"run {run.id} (attempt {run.attempts + 1}) runs{since}{progress}{asked}"
+        case State.WAITING if run.due_at > now:
+            return f"run {run.id} waits for its {'retry' if run.attempts else 'time'} at {_time(run.due_at)}"
+        case State.WAITING:
+            knows = any(run.task in node.tasks and run.queue in node.queues for node in nodes)
+            what = "a free slot" if knows else f"a node that knows task {run.task!r} and works on queue {run.queue!r}"
+            return f"run {run.id} waits for {what} since {_time(run.due_at)}"
+        case State.BLOCKED:
+            return f"run {run.id} waits for the end of run {run.blocked_on}"
+        case State.PARKED if run.reason == Reason.UNKNOWN_TASK:
+            return f"run {run.id} is parked: no live node knows task {run.task!r}; start one that does"
+        case State.PARKED:
+            return f"run {run.id} is parked: its arguments no longer fit task {run.task!r}: {run.error or ''}".rstrip()
+        case _:
+            return f"run {run.id} is {run.state.value}"
+
+
+def _notes(schedule: Schedule, nodes: list[Node], rule_error: str | None) -> list[str]:
+    notes = []
+    if schedule.error:
+        notes.append(f"it could not be planned: {schedule.error}")
+    if rule_error:
+        notes.append(f"its rule cannot be read: {rule_error}")
+    if schedule.overrides:
+        notes.append(f"edited at run time, unlike the code: {', '.join(schedule.overrides)}")
+    hashes = {node.declares[schedule.key] for node in nodes if schedule.key in node.declares}
+    if len(hashes) > 1:
+        notes.append("live nodes declare it differently; the last one started has won")
+    return notes
+
+
+def _time(moment: datetime | None, rule: When | None = None) -> str:
+    if moment is None:
+        return "-"
+    local = moment if rule is None else moment.astimezone(rule.zone)
+    zone = "UTC" if rule is None else rule.zone.key
+    return f"{local:%Y-%m-%d %H:%M:%S} {zone}"

@@ -1,0 +1,72 @@
+"""How the conformance suite gets its SQLite stores, in both of their forms."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from evertick.store.base import Store
+from evertick.store.sqlite import SqliteStore
+from evertick.testing.clock import SettableClock
+from evertick.testing.conformance import Stores
+
+
+class SqliteStores(Stores):
+    """Stores that are told their time by one settable clock."""
+
+    def __init__(self) -> None:
+        self.clock = SettableClock()
+        self._opened: list[SqliteStore] = []
+
+    async def open(self) -> Store:
+        store = self._make()
+        await store.open(migrate="auto")
+        self._opened.append(store)
+        return store
+
+    async def pass_time(self, us: int) -> None:
+        self.clock.move(us)
+
+    async def close(self) -> None:
+        # The first one may own what the others share.
+        for store in reversed(self._opened):
+            await store.close()
+
+    def _make(self) -> SqliteStore:
+        raise NotImplementedError
+
+
+class InlineStores(SqliteStores):
+    """In memory, every statement on the caller's own thread, as in a simulation."""
+
+    def _make(self) -> SqliteStore:
+        if self._opened:
+            return SqliteStore.sharing(self._opened[0])
+        return SqliteStore("sqlite://", clock=self.clock, is_inline=True)
+
+
+class FileStores(SqliteStores):
+    """A file, a writer thread per store object: several of them are like several processes on one machine."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def _make(self) -> SqliteStore:
+        return SqliteStore(f"sqlite:///{self._path}", clock=self.clock)
+
+
+@pytest.fixture
+async def inline_stores() -> AsyncIterator[InlineStores]:
+    stores = InlineStores()
+    yield stores
+    await stores.close()
+
+
+@pytest.fixture
+async def file_stores(tmp_path: Path) -> AsyncIterator[FileStores]:
+    stores = FileStores(tmp_path / "evertick.db")
+    yield stores
+    await stores.close()

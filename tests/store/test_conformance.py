@@ -1,0 +1,19 @@
+"""Every store keeps every promise of the protocol."""
+
+from __future__ import annotations
+
+import pytest
+
+from evertick.testing.conformance import StoreConformance, Stores
+
+
+class TestInlineSqlite(StoreConformance):
+    @pytest.fixture
+    def stores(self, inline_stores: Stores) -> Stores:
+        return inline_stores
+
+
+class TestFileSqlite(StoreConformance):
+    @pytest.fixture
+    def stores(self, file_stores: Stores) -> Stores:
+        return file_stores

@@ -1,0 +1,82 @@
+"""Durations: what is one, and its text."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evertick.errors import InvalidDuration
+from evertick.when import duration_text, duration_us
+from evertick.when.duration import duration_words
+from evertick.when.moment import DAY, HOUR, MINUTE, SECOND
+
+thorough = settings(derandomize=True, deadline=None, max_examples=300)
+
+
+@pytest.mark.parametrize(
+    ("value", "us"),
+    [
+        ("90s", 90 * SECOND),
+        ("1h30m", 90 * MINUTE),
+        (" 1H 30M ", 90 * MINUTE),
+        ("2w", 14 * DAY),
+        ("1.5h", 90 * MINUTE),
+        ("250ms", 250_000),
+        ("1s5us", SECOND + 5),
+        (90, 90 * SECOND),
+        (0.25, 250_000),
+        (0, 0),
+        (timedelta(days=1, microseconds=1), DAY + 1),
+    ],
+)
+def test_a_duration_is_a_timedelta_a_number_of_seconds_or_text(value: str, us: int) -> None:
+    assert duration_us(value) == us
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *["", "s", "90", "1m1h", "1h1h", "-5s", "1x", "5 parsecs", "1e3s", "١s", "9" * 70 + "s", "999999999999w"],
+        *[True, None, -1, -0.5, float("nan"), float("inf"), timedelta(seconds=-1), [], 10**30],
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_anything_else_is_refused_naming_the_option(value: object) -> None:
+    with pytest.raises(InvalidDuration, match="grace"):
+        duration_us(value, what="grace")  # type: ignore[arg-type]
+
+
+@thorough
+@given(st.one_of(st.integers(0, 10**16), st.integers(0, 10**6).map(lambda count: count * SECOND)))
+def test_the_text_of_a_duration_reads_back(us: int) -> None:
+    assert duration_us(duration_text(us)) == us
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.text(alphabet="0123456789.wdhmsu -", max_size=80))
+def test_no_text_breaks_durations(text: str) -> None:
+    try:
+        us = duration_us(text)
+    except InvalidDuration:
+        return
+    assert duration_us(duration_text(us)) == us
+
+
+@pytest.mark.parametrize(
+    ("us", "text", "words"),
+    [
+        (0, "0s", "0 seconds"),
+        (90 * SECOND, "90s", "1 minute 30 seconds"),
+        (HOUR, "1h", "1 hour"),
+        (HOUR + SECOND, "1h1s", "1 hour 1 second"),
+        (1_000 * SECOND, "16m40s", "16 minutes 40 seconds"),
+        (14 * DAY, "14d", "14 days"),
+        (1_500, "1ms500us", "1 millisecond 500 microseconds"),
+    ],
+)
+def test_a_duration_has_a_short_text_and_words(us: int, text: str, words: str) -> None:
+    assert duration_text(us) == text
+    assert duration_words(us) == words
