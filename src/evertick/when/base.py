@@ -384,8 +384,18 @@ class When(ABC):
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"a rule does not change; {name!r} cannot be deleted")
 
-    def __getstate__(self) -> dict[str, object]:
-        return self._slots()
+    def __copy__(self) -> Self:
+        return self
 
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self._fill(**state)
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # As text, which other versions of Evertick read, too; slots they would not.
+        return _restore, (self.text, self.calendar)
+
+
+def _restore(text: str, calendar: Calendar | None) -> When:
+    from evertick.when.text import parse_when
+
+    return parse_when(text, {} if calendar is None else {calendar.name: calendar})

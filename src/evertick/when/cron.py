@@ -223,9 +223,6 @@ class Cron(When):
         fields = self._settled_fields()
         return warnings_of(fields, self.days, self.zone, self._gap_rule(fields), to_us(after) // SECOND)
 
-    def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "_search": None}
-
 
 def rule(text: str, **options: Unpack[CronOptions]) -> Cron | Every:
     """A cron expression, or the interval that `@every 90s` is: what a user may write wherever cron text is taken."""

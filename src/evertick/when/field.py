@@ -26,7 +26,7 @@ __all__ = [
 
 
 class Kind(NamedTuple):
-    """What a field is called, and what may stand in it. Compared by value: a pickled rule brings copies."""
+    """What a field is called, and what may stand in it."""
 
     name: str
     low: int

@@ -78,9 +78,14 @@ def connect(where: Location, *, may_create: bool = False, busy_timeout_ms: int |
         cached_statements=_STATEMENTS_CACHED,
     )
     db.row_factory = sqlite3.Row
-    db.execute(f"PRAGMA synchronous = {where.synchronous}")
-    db.execute("PRAGMA foreign_keys = OFF")
-    db.execute("PRAGMA temp_store = MEMORY")
+    try:
+        db.execute(f"PRAGMA synchronous = {where.synchronous}")
+        db.execute("PRAGMA foreign_keys = OFF")
+        db.execute("PRAGMA temp_store = MEMORY")
+    except sqlite3.Error:
+        # The first statement is the first that reads the file.
+        db.close()
+        raise
     return db
 
 
@@ -90,8 +95,9 @@ def open_file(where: Location, *, may_create: bool) -> sqlite3.Connection:
     db: sqlite3.Connection | None = None
     try:
         db = connect(where, may_create=may_create)
-        # Both are written with the first page, and have no effect on tables that are there already.
-        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        if db.execute("PRAGMA page_count").fetchone()[0] == 0:
+            # Written with the first page; later it would have no effect, and need the lock.
+            db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         if where.path is not None:
             _turn_wal_on(db, tries=1 + round(where.busy_timeout_ms / 1000 / _WAL_PAUSE_SECONDS))
     except sqlite3.Error as error:

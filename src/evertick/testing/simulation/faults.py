@@ -65,7 +65,7 @@ class Weather:
             self._cut_off[who] = max(self._cut_off.get(who, 0) - 1, 0)
 
     def is_broken(self, who: str) -> bool:
-        return self._is_out > 0 or self._cut_off.get(who, 0) > 0
+        return self._is_out > 0 or self._cut_off.get(who.partition(".")[0], 0) > 0
 
     def delay(self) -> float:
         delay = self.climate.delay_seconds * self._random.random()

@@ -28,21 +28,41 @@ APP = "sim"
 class People:
     """Carry out the acts of people."""
 
-    def __init__(self, store: Store, clock: NodeClock, truth: TrueClock, journal: Journal) -> None:
-        self._store = store
+    def __init__(
+        self, far_store: Callable[[str], Store], clock: NodeClock, truth: TrueClock, journal: Journal
+    ) -> None:
+        self._far_store = far_store
         self._clock = clock
         self._truth = truth
         self._journal = journal
-        self._editor = Editor(store, APP, clock, "UTC")
+        self._count = 0
 
     async def do(self, act: Act, live_runs: list[str]) -> None:
+        person = self._somebody()
         try:
-            heard = await self._do(act, live_runs)
+            heard = await person.do(act, live_runs)
         except EvertickError as error:
             heard = f"{type(error).__name__}: {error}"
-        self._journal.add(Deed(self._truth.now_us(), "people", act.verb, act.about, str(heard)))
+        self._journal.add(Deed(self._truth.now_us(), person.name, act.verb, act.about, str(heard)))
 
-    async def _do(self, act: Act, live_runs: list[str]) -> object:
+    async def pause_all(self) -> None:
+        await self._somebody().pause_all()
+
+    def _somebody(self) -> _Person:
+        """Everybody does one thing: what was read for one change is not mistaken for what was read for another."""
+        self._count += 1
+        name = f"people.{self._count}"
+        return _Person(name, self._far_store(name), self._clock)
+
+
+class _Person:
+    def __init__(self, name: str, store: Store, clock: NodeClock) -> None:
+        self.name = name
+        self._store = store
+        self._clock = clock
+        self._editor = Editor(store, APP, clock, "UTC")
+
+    async def do(self, act: Act, live_runs: list[str]) -> object:
         key, detail, editor = act.about, act.detail, self._editor
         match act.verb:
             case "add":

@@ -17,6 +17,7 @@ from evertick.engine.engine import Engine, EngineSettings
 from evertick.engine.node import LocalNode
 from evertick.errors import StoreUnavailable
 from evertick.events import Hooks
+from evertick.store.base import Store
 from evertick.store.sqlite import SqliteStore
 from evertick.testing.simulation.clock import NodeClock, TrueClock
 from evertick.testing.simulation.faults import FarStore, Weather
@@ -53,7 +54,7 @@ class NodeMachine(Employer):
             skew=chance.choice((0.0, 0.0, -2.5, 40.0, -3600.0)),
             drift=chance.choice((0.0, 0.0005, -0.0005)),
         )
-        store = world.far_store(f"n{slot}")
+        store = world.far_store(self.label)
         self.node = LocalNode(
             name=f"n{slot}",
             app=APP,
@@ -123,8 +124,8 @@ class World:
         self._calls = [0]
         self._deeds: list[asyncio.Task[None]] = []
 
-    def far_store(self, who: str) -> FarStore:
-        return FarStore(self.store, who, self.weather, self.clock, self.journal, self._calls)
+    def far_store(self, who: str) -> Store:
+        return FarStore(self.store, who, self.weather, self.clock, self.journal, self._calls).as_store()
 
     def note(self, who: str, what: str, about: str = "") -> None:
         if not self.is_over:
@@ -136,7 +137,7 @@ class World:
         self.journal.watch(self.store._line.shared.db)
         self._people_machine = Machine("people")
         people_clock = NodeClock(self.loop, f"{self.story.seed} people", skew=7.0, drift=0.0)
-        self._people = People(self.far_store("people"), people_clock, self.clock, self.journal)
+        self._people = People(self.far_store, people_clock, self.clock, self.journal)
         for slot in range(len(self.story.nodes)):
             self._start(slot)
         for act in self.story.acts:
