@@ -74,7 +74,7 @@ class Signature:
             named = {name: getattr(decoded, name) for name in decoded.__struct_fields__}
             if len(named) < len(self._bind.parameters):  # **kwargs: what the struct does not name
                 named = {**msgspec.json.decode(data), **named}
-        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        except Exception as error:  # also whatever the user's own types raise while they are made
             raise InvalidArguments(f"{self.task}({self.text}): {error}") from None
         return named
 

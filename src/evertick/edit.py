@@ -162,7 +162,9 @@ class Editor:
         """Take the schedule away. Its waiting runs are cancelled, its history stays."""
 
         def make(current: _Now) -> Change:
-            if current.stored.declared is not None and not current.stored.pause and not even_declared:
+            pause = current.stored.pause
+            is_undeclared = pause is not None and pause.is_undeclared
+            if current.stored.declared is not None and not is_undeclared and not even_declared:
                 raise Refused(
                     f"schedule {key!r} is declared in code ({current.stored.declared.node_name}) and would come back "
                     f"at the next start; pause it instead, or remove it from the code first"
@@ -193,6 +195,9 @@ class Editor:
                 expires=definition.expires,
                 labels=definition.labels,
             )
+            # What counts from the end of the run before counts from the end of this one; an owed moment stays owed.
+            is_owed = stored.fire_at is not None and stored.fire_at <= current.time
+            after_end = None if is_owed or stored.pause is not None else _interval_from_end(current.rule)
             advance = Advance(
                 schedule_id=stored.id,
                 version=stored.version,
@@ -200,9 +205,9 @@ class Editor:
                 at=stored.at,
                 live=None if definition.overlap == "allow" else stored.live,
                 runs=(run,),
-                next_fire_at=stored.fire_at,
-                next_at=stored.at,
-                after_end=_interval_from_end(current.rule) if stored.at is None and stored.pause is None else None,
+                next_fire_at=stored.fire_at if after_end is None else None,
+                next_at=stored.at if after_end is None else None,
+                after_end=after_end,
                 replaces_live=admitted == "blocked" and definition.overlap == "replace",
                 fingerprint=stored.fingerprint,
             )
@@ -224,8 +229,10 @@ class Editor:
         found = await self._store.stored_schedules(self._app, keys=[key])
         if not found:
             raise NotFound(f"there is no schedule {key!r} in app {self._app!r}; `evertick list` shows those there are")
+        # Outside of the `try`: a store that is away must not look like a rule that cannot be read.
+        calendars = await load_calendars(self._store, self._app)
         try:
-            rule = rule_of(found[0], await load_calendars(self._store, self._app))
+            rule = rule_of(found[0], calendars)
         except EvertickError:
             rule = None
         return _Now(time=await self._store.now(), stored=found[0], rule=rule)

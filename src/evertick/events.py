@@ -93,8 +93,10 @@ class Hooks:
         if len(self._backlog) == _BACKLOG_MAX:
             log.warning("hooks are too slow: the oldest of %d untold events is dropped", _BACKLOG_MAX)
         self._backlog.append(event)
-        if self._teller is None or self._teller.done():
-            self._teller = asyncio.get_running_loop().create_task(self._tell_all(), name="evertick hooks")
+        loop = asyncio.get_running_loop()
+        # A loop that has ended took its teller with it.
+        if self._teller is None or self._teller.done() or self._teller.get_loop().is_closed():
+            self._teller = loop.create_task(self._tell_all(), name="evertick hooks")
 
     async def drain(self, seconds: float) -> None:
         """Give the hooks some time to hear what is left."""
@@ -115,6 +117,8 @@ class Hooks:
                 if inspect.iscoroutinefunction(hook):
                     await hook(event)
                 else:
-                    await self._call_plain(functools.partial(hook, event))
+                    answer = await self._call_plain(functools.partial(hook, event))
+                    if inspect.isawaitable(answer):  # an object whose call is async, or a partial of one
+                        await answer
         except Exception:
             log.exception("the hook %r failed on %s of %s", hook, event.kind, event.schedule_key or event.task)

@@ -8,8 +8,9 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, ov
 
 import msgspec
 
+from evertick.arguments import ARGUMENTS_MAX_BYTES
 from evertick.context import Context
-from evertick.errors import InvalidSetting
+from evertick.errors import InvalidArguments, InvalidSetting
 from evertick.model import CATCH_UPS, OVERLAPS, CatchUp, Definition, Overlap
 from evertick.settings import check_key, check_labels
 from evertick.task import Task, TaskOptions, check_priority
@@ -110,6 +111,8 @@ def make_definition(task: str, options: Mapping[str, Any], base: Definition | No
     """Check a schedule's options and put them into a definition (over `base`, for an update)."""
     changes: dict[str, Any] = {}
     for name, value in options.items():
+        if name not in _CHECKS:
+            raise InvalidSetting(f"unknown option {name!r} of a schedule; known are {', '.join(sorted(_CHECKS))}")
         changes[name] = _CHECKS[name](value)
     return msgspec.structs.replace(base or Definition(task=task, when=""), task=task, **changes)
 
@@ -117,6 +120,12 @@ def make_definition(task: str, options: Mapping[str, Any], base: Definition | No
 def _arguments(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise InvalidSetting(f"args: {value!r} must be a dict of arguments by name")
+    try:
+        data = msgspec.json.encode(dict(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArguments(f"args: arguments must be JSON-like data; {error}") from None
+    if len(data) > ARGUMENTS_MAX_BYTES:
+        raise InvalidArguments(f"args: {len(data)} bytes are more than {ARGUMENTS_MAX_BYTES}; pass a reference instead")
     return dict(value)
 
 
@@ -156,5 +165,5 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "grace": _duration_or_none("grace"),
     "overlap": _one_of("overlap", OVERLAPS),
     "expires": _duration_or_none("expires"),
-    "labels": lambda value: check_labels(dict(value)),
+    "labels": lambda value: check_labels(dict(value) if isinstance(value, Mapping) else value),
 }

@@ -76,7 +76,11 @@ def plan(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
     if facts.pause.until is None or facts.pause.until > now:
         return Plan(next_fire_at=facts.fire_at, next_at=facts.pause.until)
     gaps, resumed = _end_pause(facts, facts.pause.until)
-    made = _plan_running(resumed, now, uniform)
+    if isinstance(facts.rule, Every) and facts.rule.is_after_end and facts.fire_at is None:
+        # It had no cursor to keep over the pause: the count begins where the pause ends.
+        made = Plan() if _is_spent(facts) else Plan(after_end=facts.rule.interval_us)
+    else:
+        made = _plan_running(resumed, now, uniform)
     return msgspec.structs.replace(made, gaps=gaps + made.gaps, ends_pause=True)
 
 
@@ -91,9 +95,13 @@ def cursor_after(rule: When, key: str, after: int, uniform: Callable[[], float])
 
 def _plan_running(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
     catch_up = facts.definition.catch_up
-    newest = _newest_owed(facts, now)
     if facts.fire_at is None or _is_spent(facts):
         return Plan()
+    if isinstance(facts.rule, Every) and facts.rule.is_after_end:
+        moved = _move_counted(facts, facts.rule, facts.fire_at, now, uniform)
+        if moved is not None:
+            return moved
+    newest = _newest_owed(facts, now)
     if newest is None:
         return Plan(next_fire_at=facts.fire_at, next_at=_looked_too_early(facts, now, uniform))
     # A rule that counts from the end of a run never owes more than one moment.
@@ -107,6 +115,18 @@ def _plan_running(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
             return _catch_up_latest(facts, newest, now, uniform, rest=(Verdict.MISSED, Reason.DOWNTIME))
         case "all":
             return _catch_up_all(facts, newest, now, uniform)
+
+
+def _move_counted(facts: Facts, rule: Every, fire_at: int, now: int, uniform: Callable[[], float]) -> Plan | None:
+    """A cursor counted from the end of a run knows nothing of bounds, calendar and drawn jitter yet; None: it stays."""
+    allowed = rule.next_us(fire_at - rule.interval_us)
+    if allowed is None:
+        return Plan()
+    is_drawn = rule.bounds.jitter_mode == "stable" or facts.at != fire_at
+    if allowed == fire_at and is_drawn:
+        return None
+    at = allowed + _jitter(rule, facts.key, allowed, uniform)
+    return None if allowed == fire_at and at <= now else Plan(next_fire_at=allowed, next_at=at)
 
 
 def _catch_up_latest(
@@ -154,16 +174,17 @@ def _give_up_oldest(facts: Facts, newest: int, now: int) -> tuple[tuple[NewGap, 
         first_kept = _first_within_grace(facts, now - facts.definition.grace)
         facts, gap = _cut_before(facts, first_kept, newest, Reason.GRACE)
         gaps += gap
-    if facts.fire_at is not None and facts.fire_at <= newest:
-        first_kept = newest
-        for _ in range(facts.definition.catch_up_limit - 1):
-            earlier = facts.rule.previous_us(first_kept)
-            if earlier is None or earlier < facts.fire_at:
-                break
-            first_kept = earlier
-        facts, gap = _cut_before(facts, first_kept, newest, Reason.LIMIT)
-        gaps += gap
-    return tuple(gaps), facts
+    limit, oldest = facts.definition.catch_up_limit, facts.fire_at
+    if oldest is None or oldest > newest or facts.rule.count_us(oldest, newest, limit + 1) <= limit:
+        return tuple(gaps), facts
+    first_kept = newest
+    for _ in range(limit - 1):
+        earlier = facts.rule.previous_us(first_kept)
+        if earlier is None or earlier < oldest:
+            break
+        first_kept = earlier
+    facts, gap = _cut_before(facts, first_kept, newest, Reason.LIMIT)
+    return (*gaps, *gap), facts
 
 
 def _first_within_grace(facts: Facts, since: int) -> int | None:
@@ -208,7 +229,8 @@ def _end_pause(facts: Facts, until: int) -> tuple[tuple[NewGap, ...], Facts]:
     cursor = facts.fire_at
     if cursor is not None and cursor < until:
         cursor = facts.rule.next_us(until - 1)
-    return gaps, msgspec.structs.replace(facts, fire_at=cursor, at=cursor, pause=None)
+    # `at` was the end of the pause, not when the moment is due: its delay is drawn anew.
+    return gaps, msgspec.structs.replace(facts, fire_at=cursor, at=None, pause=None)
 
 
 def settle(
@@ -217,39 +239,63 @@ def settle(
     """Close the account of the old definition: what was due just now still runs, the rest is a gap with the reason.
 
     An edit made seconds after a moment must not swallow it because the tick had not come by yet; an edit after a long
-    downtime must not start old work. `fresh` is how long ago "just now" may be; -1: nothing runs any more.
+    downtime must not start old work. A moment that jitter still delays has come, too: an edit lets it become a run, due
+    when it was to be; a pause and a removal put it into the gap. `fresh` is how long ago "just now" may be; -1: nothing
+    runs any more.
     """
+    if facts.pause is not None and facts.pause.until is not None and facts.pause.until <= now:
+        paused, facts = _end_pause(facts, facts.pause.until)
+        fires, gaps = settle(facts, now, reason, fresh=fresh)
+        return fires, paused + gaps
     if facts.pause is not None:
         reason = Reason.UNDECLARED if facts.pause.is_undeclared else Reason.PAUSED
         return (), _gap_until(facts, now, Verdict.SKIPPED, reason)
-    newest = _newest_owed(facts, now)
-    if newest is None or facts.fire_at is None or _is_spent(facts):
+    begun = _newest_begun(facts, now)
+    if begun is None or facts.fire_at is None or _is_spent(facts):
         return (), ()
+    chosen = begun if reason is Reason.EDITED else _newest_owed(facts, now)
     admitted = admit(facts.definition.overlap, facts.live)
-    if now - _due_at(facts, newest) > fresh or admitted is None or _is_past_grace(facts, newest, now):
-        return (), (_gap(facts, facts.fire_at, newest, Verdict.SKIPPED, reason),)
-    fire = _fire(facts, newest, now, is_blocked=admitted == "blocked")
-    return (fire,), _gap_before(facts, newest, Verdict.SKIPPED, reason)
+    if chosen is None or admitted is None or now - _due_at(facts, chosen) > fresh or _is_past_grace(facts, chosen, now):
+        return (), (_gap(facts, facts.fire_at, begun, Verdict.SKIPPED, reason),)
+    fire = _fire(facts, chosen, now, is_blocked=admitted == "blocked")
+    gaps = _gap_before(facts, chosen, Verdict.SKIPPED, reason)
+    if chosen < begun:
+        gaps += (_gap(facts, begun, begun, Verdict.SKIPPED, reason),)
+    return (fire,), gaps
 
 
 # --- small questions ---------------------------------------------------------------------------------------------
 
 
-def _newest_owed(facts: Facts, now: int) -> int | None:
+def _newest_begun(facts: Facts, now: int) -> int | None:
+    """The newest moment from the cursor on that has come, though jitter may still delay it."""
     if facts.fire_at is None or facts.fire_at > now:
         return None
     if _counts_from_end(facts.rule):
-        return facts.fire_at if _due_at(facts, facts.fire_at) <= now else None
+        return facts.fire_at
     newest = facts.rule.previous_us(now + 1)
-    if newest is None or newest < facts.fire_at:
-        # The rules of the zone or the calendar have changed: the promised moment is no longer one of the rule's, and is
-        # owed all the same.
-        newest = facts.fire_at
-    if _due_at(facts, newest) <= now:
+    # The rules of the zone or the calendar may have changed: the promised moment is no longer one of the rule's, and is
+    # owed all the same.
+    return facts.fire_at if newest is None else max(newest, facts.fire_at)
+
+
+def _newest_owed(facts: Facts, now: int) -> int | None:
+    newest = _newest_begun(facts, now)
+    if newest is None or facts.fire_at is None or _due_at_latest(facts, newest) <= now:
         return newest
     # Jitter is less than the distance between fires, so the one before it is due.
-    earlier = facts.rule.previous_us(newest)
-    return None if earlier is None or earlier < facts.fire_at else earlier
+    earlier = facts.rule.previous_us(newest) if newest > facts.fire_at else None
+    return None if earlier is None else max(earlier, facts.fire_at)
+
+
+def _due_at_latest(facts: Facts, moment: int) -> int:
+    """When the moment is due at the latest: a delay that is not drawn yet may be as long as its cap.
+
+    Were it none at all, a tick a moment too late would take a drawn delay near its cap for a missed moment.
+    """
+    if facts.rule.bounds.jitter_mode == "fresh" and moment != facts.fire_at:
+        return moment + facts.rule.jitter_cap_us(moment)
+    return _due_at(facts, moment)
 
 
 def _due_at(facts: Facts, moment: int) -> int:

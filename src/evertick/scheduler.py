@@ -22,7 +22,7 @@ from evertick.driver.base import Work
 from evertick.driver.function import Threads
 from evertick.edit import Addition, Editor
 from evertick.engine.engine import Engine, EngineHealth, EngineSettings
-from evertick.engine.node import LocalNode
+from evertick.engine.node import LocalNode, declarer_of, ended_event
 from evertick.errors import AlreadyDeclared, InvalidInput, InvalidSetting, NotFound, Refused
 from evertick.events import Event, EventKind, Hook, Hooks
 from evertick.model import Attempt, Gap, LogLine, NewRun, Node, Run, Schedule, State, Verdict
@@ -488,6 +488,8 @@ class Scheduler:
             raise NotFound(f"there is no run {run_id!r} in app {self.app!r}")
         if answer.answer == "asked" and self._engine is not None:
             self._engine.cancel([run_id])
+        if answer.answer == "ended" and self._hooks.wants("cancelled"):
+            self._hooks.tell(ended_event(await self.get_run(run_id), from_us(self._clock.now_us())))
         return answer.answer != "done"
 
     async def runs(
@@ -646,11 +648,6 @@ def _filter(
         )
     except ValueError as error:
         raise InvalidInput(str(error)) from None
-
-
-def declarer_of(node_name: str) -> str:
-    """Whose code declares a schedule: the program, whatever host it runs on (hosts come and go with every rollout)."""
-    return node_name.partition("@")[0]
 
 
 def _calling_module() -> str:

@@ -16,7 +16,7 @@ from evertick.clock import system_clock
 from evertick.errors import StoreRefused
 from evertick.store.base import MigrateMode
 from evertick.store.sqlite import SCHEMA_VERSION, SqliteStore
-from evertick.store.sqlite import migrations as code
+from evertick.store.sqlite import schema as code
 
 OPEN = """
 import asyncio, sys

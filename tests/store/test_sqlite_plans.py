@@ -13,9 +13,9 @@ from evertick.clock import system_clock
 from evertick.model import Cause, NewRun
 from evertick.store.base import NodeJoin, TaskTerms
 from evertick.store.sqlite import SqliteStore
-from evertick.store.sqlite.migrations import migrate
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.reading import _CLAUSES, _INDEXES
+from evertick.store.sqlite.schema import migrate
 
 
 @pytest.fixture

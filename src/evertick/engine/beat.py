@@ -119,7 +119,8 @@ class Heart:
                 async with asyncio.timeout(rest):
                     await ending.wait()
         if line is not None:
-            await line.close()
+            with contextlib.suppress(EvertickError):
+                await line.close()
 
     async def _beat(self, line: BeatLine) -> None:
         # The lease is counted from before the beat was sent: it can only make us stop too soon, never too late.

@@ -27,7 +27,7 @@ from evertick.engine.fire import Recorder
 from evertick.engine.judge import Stop
 from evertick.engine.loop import Loop, LoopHealth
 from evertick.engine.node import Attempt, LocalNode
-from evertick.engine.note import LogCapture, NoteCarrier
+from evertick.engine.note import NoteCarrier, log_capture
 from evertick.engine.sweep import Sweeper
 from evertick.engine.tend import Tender
 from evertick.engine.work import Worker
@@ -103,7 +103,7 @@ class Engine:
             on_stalled=lambda: self.on_stalled(),
             in_thread=settings.heart_in_thread,
         )
-        self._capture = LogCapture()
+        self._capture = log_capture
         self._tasks: list[asyncio.Task[None]] = []
         self._rebirth: asyncio.Task[None] | None = None
         self._is_hurried = asyncio.Event()
@@ -119,7 +119,7 @@ class Engine:
         await self._node.store.join(self._node.joining())
         self._node.trusted_until = sent + self._node.lease / 1e6
         self._heart.start()
-        logging.getLogger().addHandler(self._capture)
+        self._capture.install()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(each.run(), name=f"evertick {each.name}") for each in self._loops]
         log.info("node %s (%s) has started", self._node.id, self._node.name)
@@ -135,7 +135,7 @@ class Engine:
         await self._heart.stop()
         await self._leave()
         await self._node.hooks.drain(_LAST_WORDS_SECONDS)
-        logging.getLogger().removeHandler(self._capture)
+        self._capture.remove()
         log.info("node %s has stopped", self._node.id)
 
     def wake_fires(self) -> None:
@@ -212,6 +212,7 @@ class Engine:
             except StoreUnavailable as error:
                 log.warning("the new incarnation could not join yet: %s", error)
                 return
+            self._tender.begin_anew()
         self._work.wake()
 
     # --- what may have become due

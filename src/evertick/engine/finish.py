@@ -11,25 +11,15 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from evertick.engine.node import Attempt, LocalNode
+from evertick.engine.node import EVENT_OF, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
-from evertick.events import EventKind
-from evertick.model import Outcome, Verdict
+from evertick.model import Outcome
 
 __all__ = ["Finisher"]
 
 log = logging.getLogger("evertick.finish")
 
 BATCH = 1_000
-
-_EVENT_OF: dict[Verdict, EventKind] = {
-    Verdict.SUCCEEDED: "succeeded",
-    Verdict.FAILED: "failed",
-    Verdict.CANCELLED: "cancelled",
-    Verdict.SKIPPED: "skipped",
-    Verdict.MISSED: "missed",
-    Verdict.LOST: "lost",
-}
 
 
 class Finisher:
@@ -82,4 +72,4 @@ class Finisher:
         elif outcome.kind == "retry":
             self._node.tell("retrying", attempt.run, reason=outcome.reason, error=outcome.error)
         elif outcome.verdict is not None:
-            self._node.tell(_EVENT_OF[outcome.verdict], attempt.run, reason=outcome.reason, error=outcome.error)
+            self._node.tell(EVENT_OF[outcome.verdict], attempt.run, reason=outcome.reason, error=outcome.error)

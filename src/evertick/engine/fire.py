@@ -45,7 +45,8 @@ class Recorder:
             recorded = await self._record(advances)
             self._start(advances, recorded, known)
         self._tell(advances, recorded, known)
-        return self._rest_after(due, recorded)
+        is_work_left = any(not run.is_claimed for advance in advances for run in advance.runs)
+        return self._rest_after(due, recorded, is_work_left=is_work_left)
 
     def _plan(self, due: Due, known: dict[int, KnownSchedule]) -> list[Advance]:
         room = 0 if self._node.is_draining or not self._worker.queue_is_short else self._node.hold.free
@@ -83,8 +84,11 @@ class Recorder:
     def _run(self, row: DueSchedule, known: KnownSchedule, fire: Fire, room: int) -> NewRun:
         run = run_of(self._node.clock.new_id(), known.stored, fire)
         terms = self._node.terms.get(run.task)
-        # The fused claim: inserted as already running here, where a slot is free and nothing waits ahead of it.
-        if terms is None or room <= 0 or fire.is_blocked or run.queue not in self._node.queues:
+        # The fused claim: inserted as already running here, where a slot is free and nothing waits ahead of it. A run
+        # that may expire goes through a claim, which judges that by the store's time.
+        if terms is None or room <= 0 or fire.is_blocked or run.expires is not None:
+            return run
+        if run.queue not in self._node.queues:
             return run
         return msgspec.structs.replace(run, is_claimed=True, timeout=terms.timeout, at_most_once=terms.at_most_once)
 
@@ -96,13 +100,14 @@ class Recorder:
     def _start(self, advances: list[Advance], recorded: Recorded | None, known: dict[int, KnownSchedule]) -> None:
         if recorded is None or not recorded.fence:
             return
+        left_out = set(recorded.left_out)
         for advance, is_taken in zip(advances, recorded.taken, strict=True):
             if is_taken:
                 stored = known[advance.schedule_id].stored
                 self._worker.start(
                     _claimed(run, stored.key, msgspec.json.encode(stored.definition.args), recorded)
                     for run in advance.runs
-                    if run.is_claimed
+                    if run.is_claimed and run.id not in left_out
                 )
 
     def _tell(self, advances: list[Advance], recorded: Recorded | None, known: dict[int, KnownSchedule]) -> None:
@@ -129,9 +134,9 @@ class Recorder:
                 )
             )
 
-    def _rest_after(self, due: Due, recorded: Recorded | None) -> float | None:
+    def _rest_after(self, due: Due, recorded: Recorded | None, *, is_work_left: bool) -> float | None:
         self.ticked_at = self._node.clock.elapsed()
-        if recorded is not None and not recorded.fence and any(recorded.taken):
+        if is_work_left:
             self._worker.on_slot_free()
         if len(due.schedules) == BATCH:
             log.info("a tick took its full batch of %d schedules; the next follows at once", BATCH)

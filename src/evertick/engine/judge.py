@@ -12,7 +12,7 @@ from typing import assert_never
 import msgspec
 
 from evertick.driver.base import Work
-from evertick.errors import Retry, Skip
+from evertick.errors import InvalidDuration, Retry, Skip
 from evertick.model import Claimed, Outcome, Phase, Reason, Verdict
 from evertick.policy import Constant, RetryPolicy
 from evertick.when.duration import duration_us
@@ -104,7 +104,7 @@ def _judge_stop(run: Claimed, work: Work, why: Stop, uniform: float, phases: tup
 
 def _judge_error(run: Claimed, work: Work, error: BaseException, uniform: float, phases: tuple[Phase, ...]) -> Outcome:
     if isinstance(error, Skip):
-        return _done(run, Verdict.SKIPPED, error.reason[:_REASON_MAX_CHARS] or "skipped by the job", phases=phases)
+        return _done(run, Verdict.SKIPPED, str(error.reason)[:_REASON_MAX_CHARS] or "skipped by the job", phases=phases)
     reason = Reason.TIMEOUT if isinstance(error, TimeoutError) and not error.__traceback__ else Reason.ERROR
     attempt, text = run.attempts + 1, error_text(error)
     policy = _policy(work, error)
@@ -112,7 +112,10 @@ def _judge_error(run: Claimed, work: Work, error: BaseException, uniform: float,
         return _done(run, Verdict.FAILED, reason, error=text, phases=phases)
     delay = policy.delay_with_jitter(attempt, uniform)
     if isinstance(error, Retry) and error.after is not None:
-        delay = duration_us(error.after, what="Retry(after=…)")
+        try:
+            delay = duration_us(error.after, what="Retry(after=…)")
+        except InvalidDuration as invalid:  # the run must end up somewhere: the policy's delay holds
+            text = f"{text}\n{invalid}"
     return Outcome(
         id=run.id,
         fence=run.fence,

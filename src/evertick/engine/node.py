@@ -15,11 +15,11 @@ from evertick.context import Context
 from evertick.driver.base import Work
 from evertick.engine.judge import Stop
 from evertick.events import Event, EventKind, Hooks
-from evertick.model import Claimed
-from evertick.store.base import NodeJoin, Store, TaskTerms
+from evertick.model import Claimed, Run, Verdict
+from evertick.store.base import NodeJoin, RunFilter, Store, TaskTerms
 from evertick.when.moment import from_us
 
-__all__ = ["Attempt", "Hold", "LocalNode"]
+__all__ = ["EVENT_OF", "Attempt", "Hold", "LocalNode", "declarer_of", "ended_event"]
 
 
 class Attempt:
@@ -93,6 +93,22 @@ class Hold:
         self._attempts.pop((attempt.run.id, attempt.run.fence), None)
 
 
+# What the hooks hear of each verdict.
+EVENT_OF: dict[Verdict, EventKind] = {
+    Verdict.SUCCEEDED: "succeeded",
+    Verdict.FAILED: "failed",
+    Verdict.CANCELLED: "cancelled",
+    Verdict.SKIPPED: "skipped",
+    Verdict.MISSED: "missed",
+    Verdict.LOST: "lost",
+}
+
+
+def declarer_of(node_name: str) -> str:
+    """Whose code declares a schedule: the program, whatever host it runs on (hosts come and go with every rollout)."""
+    return node_name.partition("@")[0]
+
+
 class LocalNode:
     """What every loop of the engine works with."""
 
@@ -164,3 +180,28 @@ class LocalNode:
                     error=error,
                 )
             )
+
+    async def tell_ended(self, run_ids: Sequence[str]) -> None:
+        """Tell the hooks about runs that the store itself has ended: lost with their node, expired, cancelled."""
+        if not run_ids or not any(self.hooks.wants(kind) for kind in EVENT_OF.values()):
+            return
+        for run in await self.store.runs(self.app, RunFilter(ids=tuple(run_ids), limit=len(run_ids))):
+            if run.verdict is not None:
+                self.hooks.tell(ended_event(run, self.now()))
+
+
+def ended_event(run: Run, at: datetime) -> Event:
+    """What the hooks hear of a run that has ended."""
+    assert run.verdict is not None, "it has ended"
+    return Event(
+        kind=EVENT_OF[run.verdict],
+        app=run.app,
+        at=at,
+        schedule_key=run.schedule_key,
+        run_id=run.id,
+        task=run.task,
+        fire_at=run.fire_at,
+        attempt=run.attempts,
+        reason=run.reason,
+        error=run.error,
+    )

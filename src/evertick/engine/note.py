@@ -15,7 +15,7 @@ from evertick.context import LINES_MAX, _current
 from evertick.engine.node import Attempt, LocalNode
 from evertick.store.base import Note
 
-__all__ = ["LogCapture", "NoteCarrier"]
+__all__ = ["NoteCarrier", "log_capture"]
 
 EVERY_SECONDS = 1.0
 # While the store is away jobs may go on talking; beyond this the oldest words go.
@@ -65,7 +65,23 @@ def _taken_from(attempt: Attempt) -> Note | None:
 
 
 class LogCapture(logging.Handler):
-    """Keeps what a job says through `logging` with its run, bounded like everything else in its notebook."""
+    """Keeps what a job says through `logging` with its run, bounded like everything else in its notebook.
+
+    One for all engines of the process, on the root logger while any of them runs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._engines = 0
+
+    def install(self) -> None:
+        self._engines += 1
+        logging.getLogger().addHandler(self)
+
+    def remove(self) -> None:
+        self._engines -= 1
+        if self._engines == 0:
+            logging.getLogger().removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         context = _current.get(None)
@@ -74,3 +90,6 @@ class LogCapture(logging.Handler):
                 context.log(self.format(record), level=record.levelname.lower())
             except Exception:  # a message whose arguments do not fit its format
                 self.handleError(record)
+
+
+log_capture = LogCapture()

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from evertick.edit import Editor
-from evertick.engine.node import LocalNode
+from evertick.engine.node import LocalNode, declarer_of
 from evertick.store.base import StoredSchedule
 
 __all__ = ["Sweeper"]
@@ -60,7 +60,8 @@ class Sweeper:
         if not declared:
             return
         alive = [node for node in await self._node.store.nodes(self._node.app) if node.died_at is None]
-        names, keys = {node.name for node in alive}, {key for node in alive for key in node.declares}
+        names = {declarer_of(node.name) for node in alive}
+        keys = {key for node in alive for key in node.declares}
         for schedule in declared:
             if _declarer(schedule) in names and schedule.key not in keys:
                 log.warning("%r is no longer declared by %s: paused", schedule.key, _declarer(schedule))

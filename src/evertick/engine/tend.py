@@ -4,7 +4,8 @@ Death is written down once, by whoever sees the lease run out; re-homing comes a
 running row whose node is dead, at every beat of every node, so that no message and no leader is needed for it.
 
 After an outage of the store nobody is judged at once: every lease has run out then, and the nodes behind them are as
-well as we are. Who was late itself judges nobody for one full lease.
+well as we are. Who was late itself judges nobody for one full lease, and neither does who has just begun and cannot
+know.
 """
 
 from __future__ import annotations
@@ -29,9 +30,14 @@ class Tender:
         self._node = node
         self._worker = worker
         self._lease_seconds = node.lease / 1e6
-        self._judges_from = 0.0
+        self._judges_from = node.clock.elapsed() + self._lease_seconds
         self._last_beat: tuple[float, int] | None = None
         self._has_beaten = False
+
+    def begin_anew(self) -> None:
+        """A new incarnation has seen nothing yet."""
+        self._judges_from = self._node.clock.elapsed() + self._lease_seconds
+        self._last_beat = None
 
     def heard(self, beat: Beat, sent: float) -> None:
         """A beat was answered. Notice whether it, or the store's clock, was off by more than half a lease."""
@@ -66,6 +72,7 @@ class Tender:
             self._worker.start(rehomed.claimed)
         for run, verdict in rehomed.ended:
             log.warning("run %s of a dead node ends as %s", run, verdict)
+        await node.tell_ended([run for run, _ in rehomed.ended])
         if rehomed.released:
             self._worker.on_slot_free()
 
@@ -74,9 +81,11 @@ class Tender:
         whose claim is gone is stopped."""
         node = self._node
         async with node.claiming:
+            held = {_claim(attempt) for attempt in node.hold}
             owned = {(run.id, run.fence) for run in await node.store.owned(node.app, node.id)}
             gone = [attempt for attempt in node.hold if _is_at_work(attempt, node.id) and _claim(attempt) not in owned]
-            strays = [claim for claim in owned if claim not in node.hold]
+            # What was held before we asked may have been finished while the answer was under way.
+            strays = [claim for claim in owned if claim not in held]
             if strays:
                 log.warning("%d runs were claimed without our hearing of it: released", len(strays))
                 outcomes = [Outcome(id=run, fence=fence, kind="release") for run, fence in sorted(strays)]

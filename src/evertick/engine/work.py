@@ -50,6 +50,7 @@ class Worker:
         async with node.claiming:
             claim = await node.store.claim(node.app, node.id, node.queues, node.terms, room)
             self.start(claim.runs)
+        await node.tell_ended(claim.expired)
         return self._rest_after(claim, room)
 
     def start(self, runs: Iterable[Claimed]) -> None:
@@ -127,7 +128,14 @@ class Worker:
         if attempt.why is Stop.LOST:
             ending = StoppedBy(Stop.LOST)
         phases = tuple(attempt.context._notebook.phases)
-        outcome = judge(attempt.run, attempt.work, ending, self._node.clock.uniform(), phases)
+        uniform = self._node.clock.uniform()
+        try:
+            outcome = judge(attempt.run, attempt.work, ending, uniform, phases)
+        except Exception as error:  # whatever a job raises, its run must not be left without an outcome
+            log.exception("the ending of run %s of %r makes no sense", attempt.run.id, attempt.run.task)
+            outcome = judge(
+                attempt.run, msgspec.structs.replace(attempt.work, retry_on=()), Raised(error), uniform, phases
+            )
         if outcome is None:
             log.warning("run %s of %r is no longer ours; what came of it is dropped", attempt.run.id, attempt.run.task)
             self._node.hold.let_go(attempt)

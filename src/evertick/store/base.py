@@ -158,6 +158,8 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     fence: int
     # One answer per advance: False = the guard did not match, nothing of it was written.
     taken: list[bool]
+    # Ids of runs of taken advances that the ledger had already: not inserted, and not to be started.
+    left_out: list[str] = []
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,7 +241,7 @@ class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running attempt has to say meanwhile: progress (the latest wins) and log lines (level, text, time)."""
+    """What a running attempt has to say meanwhile: progress (the latest wins) and log lines (time, level, text)."""
 
     id: str
     fence: int

@@ -31,6 +31,7 @@ class Claimant:
         self._fence = 0
         # The fence that was really given to a run, else 0.
         self.fence = 0
+        self.left_out: list[str] = []
 
     def draw(self) -> int:
         self._fence = self._fence or draw_fence(self._db)
@@ -65,7 +66,7 @@ def record_fires(db: sqlite3.Connection, now: int, app: str, node: str | None, a
 def _record_all(db: sqlite3.Connection, now: int, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
     claimant = Claimant(db, node)
     taken = [_record_one(db, now, app, advance, claimant) for advance in advances]
-    return Recorded(now=now, fence=claimant.fence, taken=taken)
+    return Recorded(now=now, fence=claimant.fence, taken=taken, left_out=claimant.left_out)
 
 
 def _record_each(db: sqlite3.Connection, now: int, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
@@ -84,7 +85,7 @@ def _record_each(db: sqlite3.Connection, now: int, app: str, node: str | None, a
             _note_failure(db, app, advance, f"its rows cannot be written: {error}", now + _UNWRITABLE_PAUSE)
             taken.append(False)
         db.execute("RELEASE fire")
-    return Recorded(now=now, fence=claimant.fence, taken=taken)
+    return Recorded(now=now, fence=claimant.fence, taken=taken, left_out=claimant.left_out)
 
 
 def _record_one(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant: Claimant) -> bool:
@@ -125,8 +126,10 @@ def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant:
     if advance.replaces_live and not _was_written(db, app, advance):
         _replace_live(db, now, app, advance.schedule_id)
     for run in advance.runs:
-        if not insert_run(db, now, app, run, claimant) and run.cause is Cause.FIRE:
-            db.execute(SQL["record_fires.count_back"], (advance.schedule_id,))
+        if not insert_run(db, now, app, run, claimant):
+            claimant.left_out.append(run.id)
+            if run.cause is Cause.FIRE:
+                db.execute(SQL["record_fires.count_back"], (advance.schedule_id,))
     for gap in advance.gaps:
         stretch = (gap.first_at, gap.last_at, gap.count, gap.is_exact, gap.verdict, plain_text(gap.reason), now)
         db.execute(SQL["record_fires.gap"], (app, advance.schedule_id, *stretch))

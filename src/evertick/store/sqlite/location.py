@@ -39,22 +39,22 @@ def location_of(url: str) -> Location:
     path = unquote(address.removeprefix(_SCHEME))
     if path and (not path.startswith("/") or path == "/"):
         raise InvalidSetting(f"{url!r} names no file; {_SHAPE}")
-    return Location(path=path[1:] or None, **_parameters(url, query))  # type: ignore[arg-type]
-
-
-def _parameters(url: str, query: str) -> dict[str, str | int]:
-    found: dict[str, str | int] = {}
+    where = Location(path=path[1:] or None)
     for name, value in parse_qsl(query, keep_blank_values=True):
-        match name:
-            case "synchronous" if value.lower() in ("full", "normal"):
-                found["synchronous"] = value.upper()
-            case "synchronous":
-                raise InvalidSetting(f"synchronous={value!r} in {url!r} cannot be; write full or normal")
-            case "busy_timeout":
-                found["busy_timeout_ms"] = _milliseconds(url, value)
-            case _:
-                raise InvalidSetting(f"{url!r} has an unknown parameter {name!r}; known are {', '.join(_PARAMETERS)}")
-    return found
+        where = _with_parameter(where, url, name, value)
+    return where
+
+
+def _with_parameter(where: Location, url: str, name: str, value: str) -> Location:
+    match name:
+        case "synchronous" if value.lower() in ("full", "normal"):
+            return msgspec.structs.replace(where, synchronous=value.upper())
+        case "synchronous":
+            raise InvalidSetting(f"synchronous={value!r} in {url!r} cannot be; write full or normal")
+        case "busy_timeout":
+            return msgspec.structs.replace(where, busy_timeout_ms=_milliseconds(url, value))
+        case _:
+            raise InvalidSetting(f"{url!r} has an unknown parameter {name!r}; known are {', '.join(_PARAMETERS)}")
 
 
 def _milliseconds(url: str, value: str) -> int:

@@ -23,13 +23,13 @@ from evertick.store.sqlite.endings import finish
 from evertick.store.sqlite.fires import record_fires
 from evertick.store.sqlite.lines import FileBeatLine, FileLine, Inline, InlineLine, Line, MemoryLine, SharedBeatLine
 from evertick.store.sqlite.location import location_of
-from evertick.store.sqlite.migrations import migrate as migrate_tables
 from evertick.store.sqlite.nodes import die, join, judge, nodes, rehome
 from evertick.store.sqlite.reading import attempts, gaps, log
 from evertick.store.sqlite.reading import runs as read_runs
 from evertick.store.sqlite.runs import cancel, claim, enqueue, note, owned
 from evertick.store.sqlite.schedules import calendars, declared_schedules, due_schedules, put_calendar, stored_schedules
 from evertick.store.sqlite.schedules import schedules as read_schedules
+from evertick.store.sqlite.schema import migrate as migrate_tables
 from evertick.store.sqlite.upkeep import PruneCursor, park_unknown, prune, pulse
 
 __all__ = ["SqliteStore"]

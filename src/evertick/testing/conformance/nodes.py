@@ -14,6 +14,7 @@ from evertick.testing.conformance.bench import (
     APP,
     DAY,
     HOUR,
+    MINUTE,
     OTHER_APP,
     SECOND,
     SHORT_LEASE,
@@ -172,7 +173,7 @@ class Nodes:
     # --- judge
 
     async def test_a_node_within_its_lease_is_never_judged(self, bench: Bench) -> None:
-        await bench.node(lease=HOUR)
+        await bench.node(lease=MINUTE)
         await bench.pass_time(2 * SHORT_LEASE)
         assert await bench.store.judge() == []
 

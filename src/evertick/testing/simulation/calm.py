@@ -50,6 +50,4 @@ class Calm:
         return not self._any(("store",), since, until)
 
     def _any(self, names: tuple[str, ...], since: int, until: int) -> bool:
-        return any(
-            begun <= until and since <= ended for name in names for begun, ended in self._troubles.get(name, ())
-        )
+        return any(begun <= until and since <= ended for name in names for begun, ended in self._troubles.get(name, ()))

@@ -71,6 +71,10 @@ class Weather:
         delay = self.climate.delay_seconds * self._random.random()
         return delay * 10 if self._random.random() < self.climate.slow_share else delay
 
+    def patience(self) -> float:
+        """How long a caller waits for an answer that does not come: every store bounds it."""
+        return self._random.random() * 2
+
     def loses_call(self, who: str) -> bool:
         return self.is_broken(who) or self._random.random() < self.climate.lost_share
 
@@ -109,9 +113,10 @@ class FarStore:
 
     async def beat_line(self) -> BeatLine:
         line = await self._store.beat_line()
-        return cast(
-            BeatLine, FarStore(line, self._who, self._weather, self._clock, self._journal, self._calls)
-        )
+        return cast(BeatLine, FarStore(line, self._who, self._weather, self._clock, self._journal, self._calls))
+
+    async def close(self) -> None:
+        """Hanging up is no call."""
 
     async def changed(self, timeout: float) -> bool:
         """A hint that may be late, early or missing."""
@@ -125,9 +130,11 @@ class FarStore:
         loop.call_later(self._weather.delay(), *arrive, context=self._outside)
         return await answer
 
-    def _arrive(self, answer: asyncio.Future[Any], name: str, intent: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    def _arrive(
+        self, answer: asyncio.Future[Any], name: str, intent: Callable[..., Any], args: Any, kwargs: Any
+    ) -> None:
         if self._weather.loses_call(self._who):
-            self._reply(answer, None, StoreUnavailable("the call was lost"), self._weather.delay() * 20)
+            self._reply(answer, None, StoreUnavailable("the call was lost"), self._weather.patience())
             return
         self._calls[0] += 1
         call = self._calls[0]

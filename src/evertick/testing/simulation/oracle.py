@@ -1,4 +1,29 @@
-class Evidence:
-    @staticmethod
-    def of(world): return None
-def check(e): return []
+"""Holds what happened against the promises. No violations: all were kept.
+
+Independent of the code under test: it reads the journal of a simulation and what jobs said of themselves, and reckons
+with rules of its own. Of Evertick it uses the rules of time alone, which have their own proofs.
+"""
+
+from __future__ import annotations
+
+from evertick.testing.simulation.check_jobs import check_jobs
+from evertick.testing.simulation.check_moments import check_moments
+from evertick.testing.simulation.check_nodes import check_nodes
+from evertick.testing.simulation.check_runs import check_runs
+from evertick.testing.simulation.evidence import Evidence
+
+__all__ = ["check"]
+
+
+def check(evidence: Evidence) -> list[str]:
+    """Every broken promise, in words."""
+    return [
+        f"{name}: {found}"
+        for name, each in (
+            ("runs", check_runs),
+            ("jobs", check_jobs),
+            ("nodes", check_nodes),
+            ("moments", check_moments),
+        )
+        for found in each(evidence)
+    ]

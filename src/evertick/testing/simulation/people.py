@@ -28,9 +28,7 @@ APP = "sim"
 class People:
     """Carry out the acts of people."""
 
-    def __init__(
-        self, far_store: Callable[[str], Store], clock: NodeClock, truth: TrueClock, journal: Journal
-    ) -> None:
+    def __init__(self, far_store: Callable[[str], Store], clock: NodeClock, truth: TrueClock, journal: Journal) -> None:
         self._far_store = far_store
         self._clock = clock
         self._truth = truth

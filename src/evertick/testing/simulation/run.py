@@ -10,8 +10,10 @@ from contextlib import contextmanager
 import msgspec
 
 from evertick.errors import EvertickError
+from evertick.testing.simulation.evidence import Evidence
 from evertick.testing.simulation.journal import Happening
 from evertick.testing.simulation.loop import StandsStill
+from evertick.testing.simulation.oracle import check
 from evertick.testing.simulation.story import Story, tell
 from evertick.testing.simulation.world import World
 
@@ -31,8 +33,6 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
 
 def simulate(seed: int, *, with_trace: bool = False) -> Simulated:
     """Let the story of a seed take place, and check what came of it."""
-    from evertick.testing.simulation.oracle import Evidence, check
-
     story = tell(seed)
     world = World(story)
     asyncio.set_event_loop(None)

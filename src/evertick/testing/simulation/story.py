@@ -16,7 +16,7 @@ from evertick.testing.simulation.faults import Climate
 __all__ = ["Act", "Pace", "Planned", "Story", "tell"]
 
 Verb = Literal[
-    "kill", "freeze", "stop", "start", "cut_off", "outage", "jump",
+    "kill", "freeze", "stop", "start", "cut_off", "outage", "blackout", "jump",
     "add", "edit", "pause", "resume", "remove", "trigger", "enqueue", "cancel",
 ]  # fmt: skip
 
@@ -90,6 +90,9 @@ _TASKS = (
     "quick", "quick", "slow", "slow", "slow", "failing", "flaky", "skipping", "overtime", "deaf", "precious",
     "precious", "asking", "talking",
 )  # fmt: skip
+
+
+_TROUBLES = ("kill", "freeze", "stop", "cut_off", "outage", "blackout", "jump")
 
 
 def tell(seed: int) -> Story:
@@ -170,7 +173,7 @@ class _Teller:
         acts = []
         for _ in range(draw.choice((0, 1, 2, 3, 4, 6))):
             at, slot = draw.uniform(3, pace.length * 0.85), str(draw.randrange(nodes))
-            match draw.choices(("kill", "freeze", "stop", "cut_off", "outage", "jump"), (4, 3, 2, 2, 2, 1))[0]:
+            match draw.choices(_TROUBLES, (4, 3, 2, 2, 2, 2, 1))[0]:
                 case "kill":
                     acts.append(Act(at=at, verb="kill", about=slot))
                     acts.append(Act(at=at + draw.choice((0.5, 5, pace.lease * 1.5)), verb="start", about=slot))
@@ -186,6 +189,8 @@ class _Teller:
                 case "outage":
                     seconds = draw.choice((1, 5, pace.lease * 0.8, pace.lease * 1.3, pace.lease * 2))
                     acts.append(Act(at=at, verb="outage", seconds=seconds))
+                case "blackout":
+                    acts.append(Act(at=at, verb="blackout", seconds=draw.choice((3, pace.lease, 70, 30 * pace.step))))
                 case _:
                     acts.append(Act(at=at, verb="jump", about=slot, seconds=draw.choice((-3600, -30, 30, 86400))))
         return acts

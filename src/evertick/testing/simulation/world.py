@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import Callable
 
 from evertick.context import Context
@@ -19,6 +20,7 @@ from evertick.errors import StoreUnavailable
 from evertick.events import Hooks
 from evertick.store.base import Store
 from evertick.store.sqlite import SqliteStore
+from evertick.store.sqlite.lines import InlineLine
 from evertick.testing.simulation.clock import NodeClock, TrueClock
 from evertick.testing.simulation.faults import FarStore, Weather
 from evertick.testing.simulation.jobs import WORKS, Employer
@@ -30,8 +32,6 @@ from evertick.testing.simulation.story import Act, Story
 __all__ = ["NodeMachine", "World"]
 
 _STOP_SECONDS = 5.0
-# Longer than any job, retry or catch-up of a story takes once nothing goes wrong any more.
-_SETTLE_STEPS = 60
 
 
 async def _no_threads(function: Callable[[], object]) -> object:
@@ -134,12 +134,11 @@ class World:
     async def run(self) -> None:
         """The story, its healing, and the end."""
         await self.store.open(migrate="auto")
-        self.journal.watch(self.store._line.shared.db)
+        self.journal.watch(self.database)
         self._people_machine = Machine("people")
         people_clock = NodeClock(self.loop, f"{self.story.seed} people", skew=7.0, drift=0.0)
         self._people = People(self.far_store, people_clock, self.clock, self.journal)
-        for slot in range(len(self.story.nodes)):
-            self._start(slot)
+        self._start_all()
         for act in self.story.acts:
             await self._sleep_until(act.at)
             self._do(act)
@@ -161,6 +160,8 @@ class World:
                 self._do_to_node(act, int(act.about))
             case "outage":
                 self._break(None, act.seconds)
+            case "blackout":
+                self._black_out(act.seconds)
             case _:
                 runs = self.live_runs()
                 self._deeds.append(self.loop.start(self._people_machine, self._people.do(act, runs)))
@@ -199,6 +200,18 @@ class World:
         self.note(machine.label, "killed", machine.node.id)
         self.loop.kill(machine)
 
+    def _black_out(self, seconds: float) -> None:
+        """Everybody dies at once, and everybody comes back at once."""
+        for machine in self.machines:
+            if not machine.is_over:
+                self._kill(machine)
+        self.loop.call_later(seconds, self._start_all)
+
+    def _start_all(self) -> None:
+        for slot in range(len(self.story.nodes)):
+            if self._current(slot) is None:
+                self._start(slot)
+
     def _freeze(self, machine: NodeMachine, seconds: float) -> None:
         if machine.is_frozen:
             return
@@ -228,9 +241,7 @@ class World:
         self.weather.heal()
         for machine in self.machines:
             self._thaw(machine)
-        for slot in range(len(self.story.nodes)):
-            if self._current(slot) is None:
-                self._start(slot)
+        self._start_all()
         pace = self.story.pace
         await asyncio.sleep(pace.lease + 3 * pace.beat + 3 * pace.poll)
 
@@ -238,13 +249,19 @@ class World:
         await asyncio.gather(*self._deeds)
         await self.loop.start(self._people_machine, self._people.pause_all())
         self.note("story", "all paused")
-        pace = self.story.pace
-        for _ in range(_SETTLE_STEPS):
-            if not self.live_runs():
-                self.is_settled = True
-                break
-            await asyncio.sleep(pace.lease / 3)
+        await self._wait_for_runs()
         self.note("story", "settled" if self.is_settled else "not settled")
+
+    async def _wait_for_runs(self) -> None:
+        """Until nothing is live any more, or nothing has come to its end for longer than any job takes."""
+        pace = self.story.pace
+        patience = 2 * pace.lease + 40 * pace.step + 30
+        live, moved_at = self.live_runs(), self.loop.time()
+        while live and self.loop.time() - moved_at < patience:
+            await asyncio.sleep(pace.lease / 5)
+            before, live = live, self.live_runs()
+            moved_at = moved_at if before == live else self.loop.time()
+        self.is_settled = not live
 
     async def _stop_all(self) -> None:
         for machine in self.machines:
@@ -256,9 +273,15 @@ class World:
                 return
             await asyncio.sleep(0.5)
 
+    @property
+    def database(self) -> sqlite3.Connection:
+        """The store's own connection, for those who look at the tables."""
+        line = self.store._line
+        assert isinstance(line, InlineLine), "the store is open and inline"
+        return line.shared.db
+
     def live_runs(self) -> list[str]:
-        db = self.store._line.shared.db
-        return [row[0] for row in db.execute("SELECT id FROM evertick_runs ORDER BY id")]
+        return [row[0] for row in self.database.execute("SELECT id FROM evertick_runs ORDER BY id")]
 
     def close(self) -> None:
         self.is_over = True

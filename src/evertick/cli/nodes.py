@@ -1,0 +1,67 @@
+"""The command about nodes: who is alive, who has died lately."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+import msgspec
+
+from evertick.cli.database import on_store
+from evertick.cli.output import Column, as_json_option, hint, print_json, print_table
+from evertick.cli.words import distance, now, stamp
+from evertick.model import Node
+from evertick.scheduler import Scheduler
+
+__all__ = ["nodes"]
+
+
+@click.command()
+@as_json_option
+@on_store
+async def nodes(scheduler: Scheduler, as_json: bool) -> None:
+    """List the nodes of the app, living and lately dead. One that is silent has let its lease run out.
+
+    \b
+    Example:
+      evertick nodes
+    """
+    found, moment = await scheduler.nodes(), now()
+    found.sort(key=lambda node: (node.died_at is not None, -node.started_at.timestamp()))
+    if as_json:
+        print_json([{**msgspec.structs.asdict(node), "state": _state(node, moment)} for node in found])
+    elif not found:
+        hint(f"no node has run in app {scheduler.app!r}; start one with `evertick run module:attribute`")
+    else:
+        columns = [
+            Column(title="NAME", is_cut=True),
+            Column(title="STATE", is_coloured=True),
+            Column(title="STARTED"),
+            Column(title="LAST BEAT"),
+            Column(title="RUNNING", is_right=True),
+            Column(title="QUEUES", is_cut=True),
+            Column(title="TASKS", is_cut=True),
+            Column(title="VERSION"),
+            Column(title="NODE", is_wide_only=True),
+        ]
+        print_table(columns, [_row(node, moment) for node in found])
+
+
+def _row(node: Node, moment: datetime) -> list[str]:
+    return [
+        node.name,
+        _state(node, moment),
+        stamp(node.started_at),
+        distance(node.died_at or node.beat_at, moment),
+        str(node.running),
+        ", ".join(node.queues),
+        ", ".join(node.tasks),
+        node.version,
+        node.id,
+    ]
+
+
+def _state(node: Node, moment: datetime) -> str:
+    if node.died_at is not None:
+        return "dead"
+    return "alive" if node.lease_until >= moment else "silent"

@@ -1,0 +1,147 @@
+"""What commands print: tables, facts and lines for people, JSON for programs.
+
+On a terminal: colours, and long texts cut to its width. In a pipe: plain aligned text, whole. rich is loaded for a
+terminal only. Whatever jobs and people wrote (errors, notes, keys) passes `clean` first: a control character in it
+must not reach somebody's terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Column", "as_json_option", "clean", "hint", "print_facts", "print_json", "print_table", "say", "style_of"]
+
+# From this width on columns that only some readers need are shown, too.
+_WIDE = 150
+_CUT_TO_AT_LEAST = 8
+
+_STYLES = {
+    "succeeded": "green",
+    "failed": "bold red",
+    "lost": "bold red",
+    "missed": "yellow",
+    "skipped": "yellow",
+    "cancelled": "magenta",
+    "running": "cyan",
+    "waiting": "blue",
+    "blocked": "blue",
+    "parked": "red",
+    "paused": "yellow",
+    "alive": "green",
+    "silent": "yellow",
+    "dead": "dim",
+}
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    title: str
+    is_right: bool = False
+    # May be cut where the terminal is narrow.
+    is_cut: bool = False
+    # Left out where the terminal is narrow.
+    is_wide_only: bool = False
+    # Coloured by its first word (a verdict, a state).
+    is_coloured: bool = False
+
+
+def clean(text: str) -> str:
+    """The text on one line, without control characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in text).strip()
+
+
+def style_of(word: str) -> str:
+    return _STYLES.get(word, "")
+
+
+def print_json(data: Any) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2))
+
+
+def hint(text: str) -> None:
+    """Something for a person that is no part of the answer."""
+    click.echo(clean(text), err=True)
+
+
+def say(*parts: str | tuple[str, str]) -> None:
+    """One line of texts, each perhaps with a style."""
+    pairs = [(part, "") if isinstance(part, str) else part for part in parts]
+    if not sys.stdout.isatty():
+        click.echo("".join(clean_inside(text) for text, _ in pairs).rstrip())
+        return
+    from rich.text import Text
+
+    _console().print(Text.assemble(*((clean_inside(text), style) for text, style in pairs)))
+
+
+def clean_inside(text: str) -> str:
+    """Like `clean`, with the space around it kept."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def print_facts(facts: Iterable[tuple[str, str | Sequence[str]]]) -> None:
+    """Names with one or several lines each; what has none is left out."""
+    kept = [(name, [text] if isinstance(text, str) else list(text)) for name, text in facts if text]
+    width = max((len(name) for name, _ in kept), default=0)
+    for name, lines in kept:
+        for number, line in enumerate(lines):
+            say((f"{name if number == 0 else '':{width}}  ", "bold"), line)
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    cleaned = [[clean(cell) or "-" for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _print_for_terminal(columns, cleaned)
+    else:
+        _print_plain(columns, cleaned)
+
+
+def _print_plain(columns: Sequence[Column], rows: list[list[str]]) -> None:
+    lines = [[column.title for column in columns], *rows]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
+    for line in lines:
+        cells = zip(columns, line, widths, strict=True)
+        click.echo("  ".join(_padded(column, cell, width) for column, cell, width in cells).rstrip())
+
+
+def _padded(column: Column, cell: str, width: int) -> str:
+    return cell.rjust(width) if column.is_right else cell.ljust(width)
+
+
+def _print_for_terminal(columns: Sequence[Column], rows: list[list[str]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    console = _console()
+    shown = [place for place, column in enumerate(columns) if console.width >= _WIDE or not column.is_wide_only]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in (columns[place] for place in shown):
+        # rich narrows the columns that may wrap first; their cells do not wrap, so they are cut.
+        table.add_column(
+            column.title,
+            justify="right" if column.is_right else "left",
+            no_wrap=not column.is_cut,
+            min_width=_CUT_TO_AT_LEAST if column.is_cut else None,
+        )
+    for row in rows:
+        texts = (Text(row[place], no_wrap=True, overflow="ellipsis") for place in shown)
+        for text, place in zip(texts := list(texts), shown, strict=True):
+            if columns[place].is_coloured:
+                text.stylize(style_of(text.plain.partition(" ")[0]))
+        table.add_row(*texts)
+    console.print(table)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=False)

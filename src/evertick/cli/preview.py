@@ -1,0 +1,121 @@
+"""Commands about what is to come: preview, explain."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+import msgspec
+
+from evertick.cli.database import on_store
+from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table
+from evertick.cli.parameters import MomentParameter
+from evertick.cli.words import distance, now, stamp
+from evertick.scheduler import Scheduler
+from evertick.when import Cron, When, parse_when, to_us
+from evertick.when.base import UPCOMING_LIMIT
+from evertick.when.duration import duration_us, duration_words
+
+__all__ = ["explain", "preview"]
+
+_COUNT = 10
+_UPCOMING = 5
+# Whose `H` is shown when no key is given.
+_SOME_KEY = "example"
+
+
+@click.command()
+@click.argument("key", required=False)
+@click.option("--count", type=click.IntRange(1, UPCOMING_LIMIT), help=f"So many fires; default: {_COUNT}.")
+@click.option("--until", type=MomentParameter(), help="All fires until then (or --count of them).")
+@as_json_option
+@on_store
+async def preview(
+    scheduler: Scheduler, key: str | None, count: int | None, until: datetime | None, as_json: bool
+) -> None:
+    """Show the next fires of all schedules that are not paused, or of one.
+
+    \b
+    Example:
+      evertick preview --count 20
+      evertick preview report --until 7d
+    """
+    most = count or (_COUNT if until is None else UPCOMING_LIMIT)
+    planned = await scheduler.preview(key=key, count=most, until=until)
+    if as_json:
+        print_json(planned)
+        return
+    if key is not None and (await scheduler.schedule(key)).is_paused:
+        hint(f"note: {key!r} is paused; these are the moments it would fire at")
+    if not planned:
+        hint("nothing is going to fire")
+        return
+    moment = now()
+    columns = [Column(title="MOMENT"), Column(title="IN"), Column(title="KEY"), Column(title="TASK", is_cut=True)]
+    rows = [[stamp(each.fire_at), distance(each.fire_at, moment), each.key, each.task] for each in planned]
+    print_table(columns, rows)
+
+
+class Explained(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be said about a rule without a store."""
+
+    text: str
+    words: str
+    upcoming: list[datetime]
+    minimum_distance_seconds: float | None
+    warnings: list[str]
+    notes: list[str]
+
+
+@click.command()
+@click.argument("rule")
+@click.option("--tz", metavar="ZONE", help="The zone whose wall clock counts, like Europe/Berlin; default: UTC.")
+@click.option("--dst", metavar="RULE", help="What clock changes do: cron (default), skip, shift or wall.")
+@click.option("--days", metavar="RULE", help="Day of month and day of week: or (default), and.")
+@click.option("--key", metavar="KEY", help="The key of the schedule, which H is spread by.")
+@as_json_option
+def explain(rule: str, tz: str | None, dst: str | None, days: str | None, key: str | None, as_json: bool) -> None:
+    """Explain a rule: its words, its next moments, what may surprise about it. Needs no database.
+
+    RULE is a cron expression, or text like "every 90s" or "once 2026-01-31T09:00:00Z".
+
+    \b
+    Example:
+      evertick explain "30 2 * * mon-fri" --tz Europe/Berlin
+      evertick explain "@every 90s"
+    """
+    options = {"tz": tz, "dst": dst, "days": days, "key": key}
+    text = "; ".join([rule, *(f"{name}={value}" for name, value in options.items() if value is not None)])
+    moment = now()
+    explained = _explained(parse_when(text), moment)
+    if as_json:
+        print_json(explained)
+        return
+    upcoming = [f"{stamp(each, is_local=False)}  {each:%a}  {distance(each, moment)}" for each in explained.upcoming]
+    least = explained.minimum_distance_seconds
+    print_facts(
+        [
+            ("Rule", explained.text),
+            ("In words", explained.words),
+            ("Next", upcoming or "never"),
+            ("At least", "" if least is None else f"{duration_words(duration_us(least))} apart"),
+            ("Warning", explained.warnings),
+            ("Note", explained.notes),
+        ]
+    )
+
+
+def _explained(rule: When, moment: datetime) -> Explained:
+    bound = rule.bind(key=_SOME_KEY, created=to_us(moment))
+    notes = []
+    if isinstance(bound, Cron) and isinstance(rule, Cron) and bound.key != rule.key:
+        notes.append(f"H is spread by the key of the schedule; shown is {_SOME_KEY!r}, choose another with --key")
+    distance_least = bound.minimum_distance(moment)
+    return Explained(
+        text=bound.text,
+        words=bound.explain(),
+        upcoming=bound.upcoming(moment, _UPCOMING),
+        minimum_distance_seconds=None if distance_least is None else distance_least.total_seconds(),
+        warnings=bound.warnings(moment) if isinstance(bound, Cron) else [],
+        notes=notes,
+    )

@@ -1,0 +1,136 @@
+"""The root of the command line: which commands there are, and how a command that fails says so.
+
+An error is one sentence on stderr, never a traceback (unless `EVERTICK_TRACEBACK=1` asks for it). Commands raise; only
+this file turns what they raise into words and an exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from evertick.cli.demo import demo
+from evertick.cli.ledger import history, why
+from evertick.cli.nodes import nodes
+from evertick.cli.output import clean
+from evertick.cli.preview import explain, preview
+from evertick.cli.run import run
+from evertick.cli.schedules import list_schedules, pause, resume, show, trigger
+from evertick.errors import EvertickError, InvalidInput
+from evertick.version import VERSION
+
+__all__ = ["EXIT_BROKEN_PIPE", "EXIT_INTERRUPTED", "EXIT_WRONG", "TRACEBACK_VARIABLE", "cli"]
+
+TRACEBACK_VARIABLE = "EVERTICK_TRACEBACK"
+
+EXIT_WRONG = 2
+# As the shell reports a program that ended by SIGINT or by SIGPIPE.
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+class Root(click.Group):
+    """A group whose commands may raise anything."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)  # in the order in which a newcomer needs them, not of the alphabet
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        try:
+            code = super().main(
+                args, prog_name, complete_var, standalone_mode=False, windows_expand_args=windows_expand_args, **extra
+            )
+            sys.stdout.flush()
+        except click.exceptions.NoArgsIsHelpError as asked:
+            asked.show()
+            sys.exit(EXIT_WRONG)
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(EXIT_INTERRUPTED)
+        except BrokenPipeError:
+            _leave_broken_pipe()
+        except Exception as error:
+            if os.environ.get(TRACEBACK_VARIABLE) == "1":
+                raise
+            click.echo(f"error: {_sentence(error)}", err=True)
+            sys.exit(_exit_code(error))
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Here and not further out, since click would make exit code 1 of it.
+            _leave_broken_pipe()
+
+
+def _leave_broken_pipe() -> NoReturn:
+    # What is still buffered would raise once more while the interpreter ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(EXIT_BROKEN_PIPE)
+
+
+def _sentence(error: Exception) -> str:
+    match error:
+        case click.UsageError():
+            path = "evertick" if error.ctx is None else error.ctx.command_path
+            message = error.format_message().rstrip(".")
+            return f"{clean(message)}; see '{path} --help'"
+        case click.ClickException():
+            return clean(error.format_message())
+        case EvertickError():
+            return clean(str(error))
+        case _:
+            what = f"{type(error).__name__}: {error}".rstrip(": ")
+            return clean(f"unexpected {what}; set {TRACEBACK_VARIABLE}=1 to see where it comes from")
+
+
+def _exit_code(error: Exception) -> int:
+    match error:
+        case click.ClickException():
+            return error.exit_code
+        case InvalidInput():
+            return EXIT_WRONG
+        case _:
+            return 1
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, message="evertick %(version)s")
+def cli() -> None:
+    """Runs jobs on time, once per promised moment, and can always say why.
+
+    \b
+    Example:
+      evertick demo                   see it work, in twenty seconds
+      evertick run app:scheduler      run the scheduler of app.py until Ctrl-C
+      evertick list                   what is scheduled, and what came of it
+    """
+
+
+for command in (
+    run,
+    list_schedules,
+    show,
+    history,
+    why,
+    trigger,
+    pause,
+    resume,
+    preview,
+    explain,
+    nodes,
+    demo,
+):
+    cli.add_command(command)

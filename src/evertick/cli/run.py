@@ -1,0 +1,134 @@
+"""The command that runs a node: find the scheduler in the user's code, set up logging, serve."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import traceback
+from types import ModuleType
+from typing import Any
+
+import click
+import msgspec
+
+from evertick.cli.database import database_option, shown_url
+from evertick.scheduler import Scheduler
+from evertick.version import VERSION
+
+__all__ = ["find_scheduler", "run"]
+
+log = logging.getLogger("evertick.run")
+
+_LEVELS = ["debug", "info", "warning", "error"]
+_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s"
+_TIME = "%Y-%m-%d %H:%M:%S"
+
+
+@click.command()
+@click.argument("where", metavar="MODULE:ATTRIBUTE")
+@database_option
+@click.option("-v", "--verbose", count=True, help="Log more of Evertick's own work; -vv: of everything.")
+@click.option("--log-level", type=click.Choice(_LEVELS, case_sensitive=False), help="Log from this level on.")
+def run(where: str, database: str | None, verbose: int, log_level: str | None) -> None:
+    """Run a scheduler as a node, until TERM or Ctrl-C.
+
+    MODULE:ATTRIBUTE is where it is, like app:scheduler; the module alone will do if it holds only one.
+
+    Exit codes: 0 after TERM or INT, 75 after HUP (a supervisor should start it again), 70 when the event loop was
+    blocked for too long, 1 after an error. A second signal does not wait for running work.
+
+    \b
+    Example:
+      evertick run app:scheduler
+      evertick run shop.jobs --database sqlite:////var/lib/shop/jobs.db -v
+    """
+    scheduler = find_scheduler(where)
+    _set_up_logging(verbose, log_level)
+    if database is not None:
+        scheduler.settings = msgspec.structs.replace(scheduler.settings, url=database)
+    log.info("evertick %s, app %r, database %s", VERSION, scheduler.app, shown_url(scheduler.settings.url))
+    if scheduler.settings.concurrency == 0:
+        log.warning("this scheduler has concurrency=0: it stores what the code declares, and runs nothing")
+    scheduler.run()
+
+
+def _set_up_logging(verbose: int, level: str | None) -> None:
+    """Ours only where the user's module has set up none; what is asked for on the command line holds anyway."""
+    logging.basicConfig(format=_FORMAT, datefmt=_TIME, level=logging.INFO)
+    if verbose >= 1:
+        logging.getLogger("evertick").setLevel(logging.DEBUG)
+    if verbose >= 2:
+        logging.getLogger().setLevel(logging.DEBUG)
+    if level is not None:
+        logging.getLogger().setLevel(level.upper())
+
+
+def find_scheduler(where: str) -> Scheduler:
+    """The scheduler that `module:attribute` names; a module alone will do if it holds exactly one."""
+    name, colon, attribute = where.partition(":")
+    if not name or (colon and not attribute):
+        raise click.UsageError(f"{where!r} does not name a scheduler; write it like app:scheduler")
+    if name.endswith(".py") or "/" in name:
+        dotted = name.removeprefix("./").removesuffix(".py").replace("/", ".")
+        raise click.UsageError(f"{name!r} is a file; write the module, like {dotted}:{attribute or 'scheduler'}")
+    module = _import(name)
+    return _attribute(module, attribute) if attribute else _only_one(module)
+
+
+def _import(name: str) -> ModuleType:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise click.ClickException(
+                f"there is no module {error.name!r} in {here} or on Python's path; "
+                f"go to the directory that holds it, or correct the name in module:attribute"
+            ) from error
+        raise _failed_import(name, error) from error
+    except Exception as error:
+        raise _failed_import(name, error) from error
+
+
+def _failed_import(name: str, error: Exception) -> click.ClickException:
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    place = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+    return click.ClickException(
+        f"the module {name!r} cannot be imported: {type(error).__name__}: {error}{place}; "
+        "EVERTICK_TRACEBACK=1 shows the whole traceback"
+    )
+
+
+def _attribute(module: ModuleType, path: str) -> Scheduler:
+    found: Any = module
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise click.ClickException(f"{module.__name__!r} has no attribute {path!r}; {_advice(module)}")
+        found = getattr(found, name)
+    if not isinstance(found, Scheduler):
+        what = type(found).__name__
+        raise click.ClickException(f"{module.__name__}:{path} is a {what}, not a Scheduler; {_advice(module)}")
+    return found
+
+
+def _only_one(module: ModuleType) -> Scheduler:
+    names = _schedulers_in(module)
+    if len({id(getattr(module, name)) for name in names}) != 1:
+        count = "several schedulers" if names else "no scheduler"
+        raise click.ClickException(f"{module.__name__!r} holds {count}; {_advice(module)}")
+    return _attribute(module, names[0])
+
+
+def _schedulers_in(module: ModuleType) -> list[str]:
+    return [name for name, value in vars(module).items() if isinstance(value, Scheduler)]
+
+
+def _advice(module: ModuleType) -> str:
+    names = _schedulers_in(module)
+    if names:
+        return f"write {' or '.join(f'{module.__name__}:{name}' for name in names)}"
+    return f"define one in it (scheduler = Scheduler()) and write {module.__name__}:scheduler"

@@ -1,0 +1,107 @@
+"""Moments and durations as people read them in a listing. Pure."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+from evertick.clock import system_clock
+from evertick.model import Gap, Reason, Run, Verdict
+from evertick.when import from_us
+
+__all__ = ["data_text", "distance", "now", "outcome", "remark", "span", "stamp", "took"]
+
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+
+
+def now() -> datetime:
+    return from_us(system_clock.now_us())
+
+
+def stamp(moment: datetime | None, *, is_local: bool = True) -> str:
+    """The moment with its offset, by the machine's zone or (not `is_local`) by the one that it carries."""
+    if moment is None:
+        return "-"
+    shown = moment.astimezone() if is_local else moment
+    offset = f"{shown:%z}"
+    offset = "Z" if offset == "+0000" else f"{offset[:3]}:{offset[3:5]}"
+    part = f".{shown.microsecond // 1000:03}" if shown.microsecond >= 1000 else ""
+    return f"{shown:%Y-%m-%d %H:%M:%S}{part}{offset}"
+
+
+def span(duration: timedelta) -> str:
+    """A length of time in its two largest units: "3 d 4 h", "5 min", "1.2 s", "8 ms"."""
+    seconds = duration.total_seconds()
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10 and seconds != int(seconds):
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < _MINUTE:
+        return f"{whole} s"
+    if whole < _HOUR:
+        return _two(whole, _MINUTE, "min", 1, "s")
+    return _two(whole, _HOUR, "h", _MINUTE, "min") if whole < _DAY else _two(whole, _DAY, "d", _HOUR, "h")
+
+
+def _two(seconds: int, large: int, large_unit: str, small: int, small_unit: str) -> str:
+    count, rest = divmod(seconds, large)
+    fraction = rest // small
+    return f"{count} {large_unit} {fraction} {small_unit}" if fraction else f"{count} {large_unit}"
+
+
+def distance(moment: datetime | None, since: datetime) -> str:
+    """How far a moment is: "in 5 min", "3 s ago", "now"."""
+    if moment is None:
+        return "-"
+    seconds = (moment - since).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    whole = span(timedelta(seconds=round(abs(seconds))))
+    return f"in {whole}" if seconds > 0 else f"{whole} ago"
+
+
+def took(run: Run) -> str:
+    """How long the last attempt took."""
+    if run.started_at is None or run.finished_at is None:
+        return "-"
+    return span(run.finished_at - run.started_at)
+
+
+def outcome(row: Run | Gap) -> str:
+    """The verdict, or the state of what has none yet."""
+    if isinstance(row, Gap):
+        return row.verdict.value
+    return row.state.value if row.verdict is None else row.verdict.value
+
+
+def remark(row: Run | Gap) -> str:
+    """What a person wants to know beside the verdict: the error, the delay, the size of a gap, the result."""
+    if isinstance(row, Gap):
+        return _gap_remark(row)
+    if row.error and row.verdict is not Verdict.SUCCEEDED:
+        return row.error.strip().splitlines()[-1]
+    if row.reason == Reason.LATE and row.started_at is not None:
+        return f"started {span(row.started_at - row.fire_at)} after its moment"
+    if row.verdict is None:
+        return _live_remark(row)
+    return "" if row.result is None else data_text(row.result)
+
+
+def _gap_remark(gap: Gap) -> str:
+    if gap.count == 1:
+        return "1 moment"
+    least = "" if gap.is_exact else "at least "
+    return f"{least}{gap.count} moments since {stamp(gap.first_at)}"
+
+
+def _live_remark(run: Run) -> str:
+    if run.progress is not None:
+        return f"{run.progress:.0%} {run.progress_text or ''}".rstrip()
+    return f"since {stamp(run.started_at)}" if run.started_at is not None else f"due {stamp(run.due_at)}"
+
+
+def data_text(data: Any) -> str:
+    """JSON-like data in one line."""
+    return json.dumps(data, ensure_ascii=False)

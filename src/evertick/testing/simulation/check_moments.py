@@ -1,0 +1,355 @@
+"""Every nominal moment has exactly one run or lies in exactly one gap, and every gap tells the truth.
+
+The life of a schedule is a row of spans, one per version: a rule, paused or not, from one moment to another. The
+moments of each span are reckoned from its rule alone, then held against the runs and gaps of the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from evertick.model import Definition
+from evertick.store.base import Change
+from evertick.testing.simulation.evidence import SECOND, Evidence
+from evertick.testing.simulation.replay import Call, Ledger, Row
+from evertick.when import Every, Once, When, parse_when
+
+__all__ = ["check_moments"]
+
+# An edit or a pause that comes this soon after a moment still lets it run.
+_FRESH = 60 * SECOND
+
+
+class Span(msgspec.Struct, kw_only=True):
+    """One version of a schedule. Its moments are after `since`, up to and including `until` (None: not over yet)."""
+
+    definition: Definition
+    rule: When
+    since: int
+    until: int | None = None
+    is_paused: bool = False
+    paused_until: int | None = None
+
+
+class GapSeen(NamedTuple):
+    at: int
+    row: Row
+    span: Span
+    intent: str
+    live_before: int
+    # The change of people that recorded it, if one did.
+    kind: str
+
+
+class Life(msgspec.Struct, kw_only=True):
+    """What happened to one schedule."""
+
+    id: int
+    key: str
+    spans: list[Span]
+    fires: dict[int, tuple[int, Row]] = {}
+    gaps: list[GapSeen] = []
+    cursor: int | None = None
+    is_removed: bool = False
+    fires_counted: int = 0
+    errors: list[str] = []
+
+
+def check_moments(evidence: Evidence) -> Iterator[str]:
+    watcher = _Watcher(evidence)
+    for call in evidence.calls:
+        yield from (f"{call.intent} #{call.number} by {call.who}: {found}" for found in watcher.step(call))
+    for life in watcher.lives.values():
+        yield from (f"{life.key} (schedule {life.id}): {found}" for found in _account(life))
+
+
+class _Watcher:
+    """Follows all schedules through the journal."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._ledger = Ledger()
+        self.lives: dict[int, Life] = {}
+        # The store's time as each person last read it: where their change cuts.
+        self._read: dict[str, int] = {}
+        self._all_paused_by = max((call.who for call in evidence.calls if call.who.startswith("people")), default="")
+        self._healed = next((d.at for d in evidence.deeds if d.who == "story" and d.what == "healed"), 0)
+
+    def step(self, call: Call) -> Iterator[str]:
+        if call.intent == "now":
+            self._read[call.who] = call.answer
+            return
+        touched = {self._schedule_of(change.table, change.row) for change in call.changes}
+        before = {schedule: self._ledger.live_of(schedule) for schedule in touched if schedule is not None}
+        changed = self._people_change(call)
+        for change in call.changes:
+            if change.table == "schedules" and change.how == "insert":
+                self._begin(change.row)
+            if change.table == "runs" and change.how == "insert" and change.row["schedule_id"] is not None:
+                yield from self._new_run(call, change.row, before[change.row["schedule_id"]], changed)
+            if change.table == "gaps":
+                self._new_gap(call, change.row, before[change.row["schedule_id"]], changed)
+            if change.table == "due" and change.how != "delete":
+                self.lives[change.row["schedule_id"]].cursor = change.row["fire_at"]
+            self._ledger.apply(change)
+        yield from self._turn_over(call, changed)
+        for schedule in before:
+            yield from self._counts_from_end(schedule, call)
+
+    @staticmethod
+    def _schedule_of(table: str, row: Row) -> int | None:
+        return {"schedules": row.get("id"), "nodes": None}.get(table, row.get("schedule_id"))  # type: ignore[no-any-return]
+
+    def _begin(self, row: Row) -> None:
+        definition = msgspec.json.decode(row["definition"], type=Definition)
+        rule = _rule(definition, row)
+        # Only a one-shot may mean the moment of its creation; a rhythm begins with the next beat.
+        since = row["created_at"] - 1 if isinstance(rule, Once) else row["created_at"]
+        span = Span(definition=definition, rule=rule, since=since)
+        life = Life(id=row["id"], key=row["key"], spans=[span], fires={}, gaps=[], errors=[])
+        self.lives[row["id"]] = life
+
+    # --- new rows
+
+    def _new_run(self, call: Call, row: Row, live: list[Row], changed: dict[int, Change]) -> Iterator[str]:
+        life = self.lives[row["schedule_id"]]
+        span = life.spans[-1]
+        overlap = span.definition.overlap
+        name = f"run {row['id']} for {row['fire_at']}"
+        if row["cause"] == "fire":
+            life.fires[row["fire_at"]] = (call.at, row)
+            yield from self._may_fire(call, life, row, changed.get(life.id))
+        if overlap == "skip" and live:
+            yield f"{name}: {life.key} has a live run already, and overlap is skip"
+        if overlap == "queue" and any(each["state"] == "blocked" for each in live):
+            yield f"{name}: {life.key} has one queued already"
+        # Runs that were ended by this very call (replaced) have made way.
+        if overlap != "allow" and row["state"] != "blocked":
+            standing = [each for each in self._ledger.live_of(life.id) if each["id"] != row["id"]]
+            if any(each["state"] != "done" for each in standing):
+                yield f"{name} of {life.key} may start beside a live run, and overlap is {overlap}"
+
+    def _may_fire(self, call: Call, life: Life, row: Row, change: Change | None) -> Iterator[str]:
+        span, name = life.spans[-1], f"run {row['id']} of {life.key} for {row['fire_at']}"
+        ends_pause = any(advance.ends_pause and advance.schedule_id == life.id for advance in _advances(call))
+        if span.is_paused and not ends_pause:
+            yield f"{name} was recorded while it was paused"
+        if span.is_paused and span.paused_until is not None and row["fire_at"] < span.paused_until:
+            yield f"{name} lies in the pause until {span.paused_until}"
+        # What a change cuts off within its jitter becomes a run that waits for the rest of it.
+        if call.at < row["fire_at"] or (change is None and call.at < row["due_at"]):
+            yield f"{name} was recorded before it was due"
+        if change is not None:
+            cut = self._read[call.who]
+            if change.kind in ("resume", "remove", "add"):
+                yield f"{name} was recorded by a {change.kind}, which fires nothing"
+            if row["fire_at"] > cut or row["due_at"] < cut - _FRESH:
+                yield f"{name} was recorded by a {change.kind} at {cut}"
+
+    def _new_gap(self, call: Call, row: Row, live: list[Row], changed: dict[int, Change]) -> None:
+        life = self.lives[row["schedule_id"]]
+        change = changed.get(life.id)
+        kind = "" if change is None else change.kind
+        life.gaps.append(GapSeen(call.at, row, life.spans[-1], call.intent, len(live), kind))
+
+    # --- new versions
+
+    @staticmethod
+    def _people_change(call: Call) -> dict[int, Change]:
+        if call.intent != "change_schedules" or call.answer is None:
+            return {}
+        return {
+            change.settle.schedule_id: change
+            for change, is_taken in zip(call.args[1], call.answer, strict=True)
+            if is_taken and change.settle is not None
+        }
+
+    def _turn_over(self, call: Call, changed: dict[int, Change]) -> Iterator[str]:
+        for schedule, change in changed.items():
+            life = self.lives[schedule]
+            cut = self._read[call.who]
+            yield from self._was_kept_up(call, life, cut)
+            self._next_span(life, cut, change)
+            if life.cursor is not None and life.cursor <= cut and change.kind != "remove":
+                yield f"{change.kind} of {life.key} at {cut} left the cursor at {life.cursor}"
+        for advance in _advances(call):
+            if advance.ends_pause:
+                life = self.lives[advance.schedule_id]
+                last = life.spans[-1]
+                assert last.paused_until is not None, "a pause ends by its until"
+                last.until = last.paused_until - 1
+                span = Span(definition=last.definition, rule=last.rule, since=last.until)
+                life.spans.append(span)
+
+    def _next_span(self, life: Life, cut: int, change: Change) -> None:
+        last = life.spans[-1]
+        last.until = cut
+        if change.kind == "remove":
+            life.is_removed = True
+            return
+        definition = change.definition or last.definition
+        pause = change.pause if change.kind in ("pause", "edit") else None
+        rule = last.rule
+        if change.definition is not None:
+            rule = _rule(definition, {"key": life.key, "created_at": self._ledger.schedules[life.id]["created_at"]})
+        life.spans.append(
+            Span(
+                definition=definition,
+                rule=rule,
+                since=cut,
+                is_paused=pause is not None,
+                paused_until=None if pause is None else pause.until,
+            )
+        )
+
+    def _was_kept_up(self, call: Call, life: Life, cut: int) -> Iterator[str]:
+        """When all is well nothing is left for a pause to settle but the last moments."""
+        span, evidence = life.spans[-1], self._evidence
+        is_quiet = cut > self._healed + evidence.lease + 2 * evidence.beat + 2 * evidence.poll
+        if not self._healed or not is_quiet or span.is_paused or span.definition.catch_up == "all":
+            return
+        for change in call.changes:
+            if change.table != "gaps" or change.row["schedule_id"] != life.id:
+                continue
+            late = cut - change.row["first_at"] - span.rule.bounds.jitter - evidence.poll - 2 * SECOND
+            if late > 0 and max(self._healed, span.since) < change.row["first_at"]:
+                yield f"{life.key} was not looked after: {change.row['first_at']} was {late} us late"
+
+    def _counts_from_end(self, schedule: int, call: Call) -> Iterator[str]:
+        due, life = self._ledger.due.get(schedule), self.lives.get(schedule)
+        if due is None or life is None or due["after_end"] is None or life.spans[-1].is_paused:
+            return
+        live = self._ledger.live_of(schedule)
+        if not live and due["fire_at"] is None:
+            yield f"{life.key} counts from the end of its run, none is live, and it has no next moment"
+        if not live and due["fire_at"] is not None and call.intent == "finish":
+            if due["fire_at"] != call.at + due["after_end"]:
+                yield f"{life.key}: its run ended at {call.at}, and its next moment is {due['fire_at']}"
+
+
+def _advances(call: Call) -> list[Any]:
+    if call.intent != "record_fires" or call.answer is None:
+        return []
+    return [advance for advance, is_taken in zip(call.args[2], call.answer.taken, strict=True) if is_taken]
+
+
+def _rule(definition: Definition, row: Row) -> When:
+    return parse_when(definition.when).bind(key=row["key"], created=row["created_at"])
+
+
+# --- the account of one schedule -------------------------------------------------------------------------------
+
+
+def _account(life: Life) -> Iterator[str]:
+    fixed = [span for span in life.spans if not _is_from_end(span.rule)]
+    moments: dict[int, Span] = {}
+    for span in fixed:
+        moments.update(dict.fromkeys(_moments(span, life), span))
+    covers: dict[int, int] = {}
+    for fire_at, (_, _) in life.fires.items():
+        covers[fire_at] = covers.get(fire_at, 0) + 1
+    for gap in life.gaps:
+        yield from _gap_is_true(gap, life)
+        if _is_from_end(gap.span.rule):
+            continue
+        inside = [at for at in moments if gap.row["first_at"] <= at <= gap.row["last_at"] and moments[at] is gap.span]
+        for at in inside:
+            covers[at] = covers.get(at, 0) + 1
+        if len(inside) != gap.row["count"] or not inside or (inside[0], inside[-1]) != _ends(gap.row):
+            yield f"the gap {gap.row} holds {len(inside)} moments of {gap.span.definition.when}"
+    from_end = [span for span in life.spans if _is_from_end(span.rule)]
+    for at, count in covers.items():
+        if count > 1:
+            yield f"the moment {at} is covered {count} times"
+        if at not in moments and not any(_is_in(span, at) for span in from_end):
+            yield f"there is a run for {at}, which is no moment of it"
+    spent_at = _spent_at(life)
+    for at, span in moments.items():
+        if at not in covers and not (spent_at is not None and at > spent_at and span.rule.bounds.max_fires):
+            yield f"the moment {at} of {span.definition.when} ({_state(span)}) has neither run nor gap"
+    yield from _intervals(life)
+
+
+def _moments(span: Span, life: Life) -> Iterator[int]:
+    """The nominal moments of a span that are owed: for the last one, up to the cursor."""
+    until = span.until
+    if until is None:
+        until = -1 if life.cursor is None and _spent_at(life) is None and not span.rule.next_us(span.since) else until
+    if until is None:
+        until = (
+            life.cursor
+            if life.cursor is not None
+            else max([*life.fires, *(g.row["last_at"] for g in life.gaps), 0]) + 1
+        ) - 1
+    at = span.rule.next_us(span.since)
+    while at is not None and at <= until:
+        yield at
+        at = span.rule.next_us(at)
+
+
+def _spent_at(life: Life) -> int | None:
+    """The fire that used up what the rule allows; of what comes after it nothing is owed."""
+    most = [span.rule.bounds.max_fires for span in life.spans if span.rule.bounds.max_fires is not None]
+    fires = sorted(life.fires)
+    if not most or len(fires) < min(most):
+        return None
+    return fires[min(most) - 1]
+
+
+def _gap_is_true(gap: GapSeen, life: Life) -> Iterator[str]:
+    row, definition, reason = gap.row, gap.span.definition, gap.row["reason"]
+    told = f"the gap {row['first_at']}-{row['last_at']} ({row['verdict']}, {reason})"
+    following = gap.span.rule.next_us(row["last_at"])
+    runs_after = life.fires.get(following or 0, (0, {}))[0] == gap.at
+    jitter = gap.span.rule.bounds.jitter
+    is_true = {
+        "coalesced": definition.catch_up == "latest" and runs_after,
+        "overlap": gap.live_before > 0 and definition.overlap in ("skip", "queue"),
+        "grace": definition.grace is not None and gap.at - row["last_at"] > definition.grace,
+        "limit": definition.catch_up == "all" and _owed_after(gap) >= definition.catch_up_limit - (1 if jitter else 0),
+        "downtime": definition.catch_up == "skip" and (runs_after or gap.at - row["last_at"] > _FRESH),
+        "paused": gap.span.is_paused or gap.kind == "pause",
+        "edited": gap.kind == "edit",
+        "removed": gap.kind == "remove",
+    }.get(reason, False)
+    if not is_true:
+        yield f"{told} is not true: {definition}, {gap.live_before} live, by {gap.kind or gap.intent}"
+    verdict = "missed" if reason in ("grace", "limit", "downtime") else "skipped"
+    if row["verdict"] != verdict:
+        yield f"{told} should be {verdict}"
+
+
+def _owed_after(gap: GapSeen) -> int:
+    count, at = 0, gap.span.rule.next_us(gap.row["last_at"])
+    while at is not None and at <= gap.at:
+        count, at = count + 1, gap.span.rule.next_us(at)
+    return count
+
+
+def _intervals(life: Life) -> Iterator[str]:
+    """Where moments count from the end of a run, none begins sooner than that."""
+    for at, (_, row) in life.fires.items():
+        span = next((each for each in life.spans if _is_in(each, at)), None)
+        if span is None or not isinstance(span.rule, Every) or not span.rule.is_after_end:
+            continue
+        if at - span.since < span.rule.interval_us and at - life.spans[0].since < span.rule.interval_us:
+            yield f"run {row['id']} for {at} comes before its interval is over"
+
+
+def _is_from_end(rule: When) -> bool:
+    return isinstance(rule, Every) and rule.is_after_end
+
+
+def _is_in(span: Span, at: int) -> bool:
+    return span.since < at and (span.until is None or at <= span.until)
+
+
+def _ends(row: Row) -> tuple[int, int]:
+    return row["first_at"], row["last_at"]
+
+
+def _state(span: Span) -> str:
+    return "paused" if span.is_paused else "not paused"

@@ -1,0 +1,272 @@
+"""Virtual time on an event loop that is running already.
+
+The loop stays what it is; only its `time` is exchanged for one that stands still until it is moved. Moving goes from
+timer to timer: let the loop settle until nothing is ready and no thread is at work, jump to the next timer, again. So
+whatever waits by the loop (`asyncio.sleep`, timeouts, the engine) takes its exact time, and none of ours.
+
+Timers that were there before stand aside and are put back unchanged; those that are left at the end keep their
+distance from now. What the loop does not know of cannot be waited for: sockets get the real time of `io_wait`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from evertick.clock import system_clock
+from evertick.errors import EvertickError, Refused
+from evertick.testing.clock import SettableClock
+from evertick.when.moment import SECOND, moment_text
+
+__all__ = ["TimeStandsStill", "VirtualTime"]
+
+T = TypeVar("T")
+
+# Timers are floats, moments whole microseconds. A timer goes with the microsecond it is nearest to; the loop's own
+# tolerance of a nanosecond is below what a float holds once half a year has passed.
+_RESOLUTION_SECONDS = 0.75e-6
+# Turns of the loop within one second of virtual time. A schedule that fires every millisecond needs some 10,000.
+_TURNS_MAX = 200_000
+# While the loop is being cleared: how long to let things settle before time moves on regardless.
+_LAST_TURNS_MAX, _LAST_STEPS_MAX = 1_000, 1_000
+_NAP_LEAST, _NAP_MOST = 0.00005, 0.005
+# What ends an `asyncio.sleep`.
+_END_OF_SLEEP = asyncio.futures._set_result_unless_cancelled  # type: ignore[attr-defined]
+_NOT_SET = object()
+
+
+class TimeStandsStill(EvertickError):
+    """Virtual time cannot move on: something spins, or a thread does not come back."""
+
+
+class VirtualTime:
+    """The time of one loop, in the hands of a test. It moves `clock` along."""
+
+    def __init__(self, clock: SettableClock, *, thread_wait: float, io_wait: float) -> None:
+        self._loop: Any = asyncio.get_running_loop()
+        _check_loop(self._loop)
+        self._clock = clock
+        self._thread_wait, self._io_wait = thread_wait, io_wait
+        self._base = self._now = float(self._loop.time())
+        self._turns = 0
+        self._executing = 0
+        self._is_clearing = False
+        self._posted = threading.Event()
+        self._real: dict[str, Any] = {}
+        self._before: dict[str, object] = {}
+        self._aside: list[asyncio.TimerHandle] = []
+        # The task that moves time: it would wait for itself if it slept.
+        self._mover: asyncio.Task[Any] | None = None
+        # Whether a thread is at work that time must wait for; whether any job is; their names.
+        self.has_busy_thread: Callable[[], bool] = lambda: False
+        self.is_at_work: Callable[[], bool] = lambda: False
+        self.names_at_work: Callable[[], str] = lambda: "nothing known"
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        loop: asyncio.AbstractEventLoop = self._loop
+        return loop
+
+    # --- on and off
+
+    def enter(self) -> None:
+        """Make the loop's time ours."""
+        loop = self._loop
+        ours = {
+            "time": lambda: self._now,
+            "call_at": self._call_at,
+            "call_soon_threadsafe": self._call_soon_threadsafe,
+            "run_in_executor": self._run_in_executor,
+            "_clock_resolution": _RESOLUTION_SECONDS,
+            "_evertick_time": self,
+        }
+        self._real = {name: getattr(loop, name, None) for name in ours}
+        self._before = {name: loop.__dict__.get(name, _NOT_SET) for name in ours}
+        self._aside, loop._scheduled[:] = loop._scheduled[:], []
+        for name, value in ours.items():
+            setattr(loop, name, value)
+
+    def leave(self) -> None:
+        """Give the loop its own time back."""
+        loop = self._loop
+        for name, value in self._before.items():
+            if value is _NOT_SET:
+                delattr(loop, name)
+            else:
+                setattr(loop, name, value)
+        if loop.is_closed():
+            return
+        shift = loop.time() - self._now
+        for timer in loop._scheduled:
+            timer._when += shift
+        loop._scheduled.extend(self._aside)
+        heapq.heapify(loop._scheduled)
+
+    # --- moving
+
+    async def advance(self, us: int) -> None:
+        """Let this much time pass, through every timer on the way."""
+        end = self._clock.now_us() + us
+        await self.settle()
+        while (at := self.next_timer()) is not None and at <= end:
+            self._move_to(at)
+            await self.settle()
+        self._move_to(end)
+        await self.settle()
+
+    async def step(self, most_us: int) -> None:
+        """Go to the next timer, or as far as `most_us` if there is none before."""
+        at, end = self.next_timer(), self._clock.now_us() + most_us
+        self._move_to(end if at is None else min(at, end))
+        await self.settle()
+
+    async def drive(self, work: Coroutine[Any, Any, T]) -> T:
+        """Carry a coroutine to its end, letting as much time pass as it takes."""
+        task = self._loop.create_task(work)
+        await self.settle()
+        for _ in range(_LAST_STEPS_MAX):
+            at = self.next_timer()
+            if task.done() or at is None:
+                break
+            self._move_to(at)
+            await self.settle()
+        if not task.done():
+            task.cancel()
+            raise TimeStandsStill(self._say("the node does not come to its end"))
+        result: T = task.result()
+        return result
+
+    def clear(self) -> None:
+        """From now on time moves even where something spins or a thread hangs: everything has to end."""
+        self._is_clearing = True
+
+    async def settle(self) -> None:
+        """Let everything happen that happens now."""
+        self._mover = asyncio.current_task()
+        waited, turns = 0.0, 0
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+            if self._is_clearing and turns > _LAST_TURNS_MAX:
+                return
+            # A thread first posts its answer and then says that it is idle, so this order misses nothing.
+            if self._executing or self.has_busy_thread():
+                waited = self._wait_for_thread(waited)
+            elif self._is_quiet():
+                if not await self._hears_from_outside():
+                    return
+            else:
+                self._count_turn()
+
+    def next_timer(self) -> int | None:
+        """The moment of the next timer, in microseconds of the clock."""
+        timers = self._loop._scheduled
+        while timers and timers[0]._cancelled:
+            # As the loop itself does it at the begin of a turn.
+            self._loop._timer_cancelled_count -= 1
+            heapq.heappop(timers)._scheduled = False
+        if not timers:
+            return None
+        now = self._clock.now_us()
+        return max(now, now + round((timers[0]._when - self._now) * SECOND))
+
+    def _move_to(self, us: int) -> None:
+        passed = us - self._clock.now_us()
+        if passed <= 0:
+            return
+        if us // SECOND != self._clock.now_us() // SECOND:
+            self._turns = 0
+        self._clock.move(passed)
+        self._now = self._base + self._clock.elapsed()
+
+    def _is_quiet(self) -> bool:
+        loop = self._loop
+        if loop._ready:
+            return False
+        timers = loop._scheduled
+        return not timers or timers[0]._when >= self._now + _RESOLUTION_SECONDS or timers[0]._cancelled
+
+    def _count_turn(self) -> None:
+        self._turns += 1
+        if self._turns > _TURNS_MAX and not self._is_clearing:
+            self._turns = 0
+            raise TimeStandsStill(
+                self._say(f"something spins: the event loop made {_TURNS_MAX} turns within one second of it")
+            )
+
+    def _wait_for_thread(self, waited: float) -> float:
+        """Give threads some real time. Answers how long nothing has been heard from them."""
+        if self._loop._ready:
+            self._count_turn()
+            return waited
+        began = system_clock.elapsed()
+        # Short, because the loop must go on: a job in a thread may talk to a server on this very loop.
+        is_heard = self._posted.wait(min(max(waited, _NAP_LEAST), _NAP_MOST))
+        self._posted.clear()
+        waited = 0.0 if is_heard else waited + system_clock.elapsed() - began
+        if waited > self._thread_wait and not self._is_clearing:
+            raise TimeStandsStill(
+                self._say(
+                    f"a thread has not come back for {self._thread_wait:g} s of real time, and time waits for it; "
+                    "let the plain function really wait less (replace its time.sleep, its network), make it async, "
+                    "or raise thread_wait="
+                )
+            )
+        return waited
+
+    async def _hears_from_outside(self) -> bool:
+        """Whether I/O brings something for a job, given some real time for it."""
+        if not self._io_wait or self._is_clearing or not self.is_at_work():
+            return False
+        until = system_clock.elapsed() + self._io_wait
+        while system_clock.elapsed() < until:
+            self._posted.wait(_NAP_LEAST)
+            await asyncio.sleep(0)
+            if not self._is_quiet():
+                return True
+        return False
+
+    def _say(self, what: str) -> str:
+        return (
+            f"virtual time stands still at {moment_text(self._clock.now_us())}; at work: {self.names_at_work()}. {what}"
+        )
+
+    # --- what the loop has instead of its own
+
+    def _call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        if callback is _END_OF_SLEEP and asyncio.current_task() is self._mover:
+            raise Refused(
+                "a sleep in the test itself would never end: virtual time moves only by the kit; "
+                f"write `await kit.advance({when - self._now:g})`"
+            )
+        timer: asyncio.TimerHandle = self._real["call_at"](when, callback, *args, context=context)
+        return timer
+
+    def _call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        handle: asyncio.Handle = self._real["call_soon_threadsafe"](callback, *args, context=context)
+        self._posted.set()
+        return handle
+
+    def _run_in_executor(self, executor: Any, function: Any, *args: Any) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._real["run_in_executor"](executor, function, *args)
+        self._executing += 1
+        future.add_done_callback(self._executed)
+        return future
+
+    def _executed(self, _: asyncio.Future[Any]) -> None:
+        self._executing -= 1
+
+
+def _check_loop(loop: Any) -> None:
+    needs = ("_scheduled", "_ready", "_timer_cancelled_count", "_clock_resolution")
+    if not isinstance(loop, asyncio.BaseEventLoop) or not all(hasattr(loop, name) for name in needs):
+        raise Refused(
+            f"virtual time needs one of asyncio's own event loops; this test runs on {type(loop).__module__}."
+            f"{type(loop).__qualname__}, whose time cannot be exchanged. Use asyncio's default loop in tests "
+            "(for uvloop: leave its policy out), or virtual_time_sync, which brings its own"
+        )
+    if hasattr(loop, "_evertick_time"):
+        raise Refused("virtual time is on already on this event loop; one kit at a time")
