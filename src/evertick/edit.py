@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from evertick.clock import Clock
-from evertick.errors import EvertickError, NotFound, Refused, StoreUnavailable
+from evertick.errors import EvertickError, InvalidInput, NotFound, Refused, StoreUnavailable
 from evertick.model import Cause, Definition, NewGap, NewRun, Pause, Reason, State
 from evertick.plan import FRESH, Facts, Fire, admit, cursor_after, settle
 from evertick.rules import load_calendars, rule_of
@@ -23,6 +23,7 @@ __all__ = ["Addition", "Editor"]
 
 # A round is lost only to another writer's success; beyond this something else is wrong.
 _ROUNDS_MAX = 50
+_PAGE = 500
 
 
 class Addition(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,19 +83,39 @@ class Editor:
 
     async def put_calendar(self, calendar: Calendar) -> None:
         """Keep a named calendar, and let the schedules that use it go by it from now on."""
-        await self._store.put_calendar(self._app, calendar.name, calendar.version, calendar.to_json().encode())
+        content = calendar.to_json().encode()
+        if (await self._store.calendars(self._app)).get(calendar.name) == content:
+            return
+        await self._store.put_calendar(self._app, calendar.name, calendar.version, content)
         after = None
         while page := await self._store.schedules(self._app, ScheduleFilter(after_key=after, with_counts=False)):
             for schedule in page:
                 if f"; calendar={calendar.name}" in schedule.when:
-                    await self._refresh(schedule.key)
+                    await self.edit(schedule.key, lambda definition: definition)
             after = page[-1].key
 
-    async def _refresh(self, key: str) -> None:
-        """Recompute a cursor whose calendar or zone rules have changed since it was computed."""
-        current = await self._current(key)
-        if current.rule is not None and current.rule.fingerprint != current.stored.fingerprint:
-            await self.edit(key, lambda definition: definition)
+    async def refresh_cursors(self) -> int:
+        """Recompute cursors that were computed with other zone rules than this machine has; answers how many.
+
+        One schedule of each fingerprint tells for all that share it. A schedule that owes something now is left alone:
+        its tick plans with the new rules anyway, and what it owes must not be settled as if somebody had edited it.
+        """
+        calendars = await load_calendars(self._store, self._app)
+        refreshed = 0
+        for fingerprint, sample in (await self._store.fingerprints(self._app)).items():
+            if not _is_current(await self._store.stored_schedules(self._app, ids=[sample]), calendars):
+                refreshed += await self._refresh(fingerprint)
+        return refreshed
+
+    async def _refresh(self, fingerprint: str) -> int:
+        refreshed, after, now = 0, 0, await self._store.now()
+        while page := await self._store.computed_with(self._app, fingerprint, after=after, limit=_PAGE):
+            for stored in page:
+                if stored.at is not None and stored.fire_at is not None and min(stored.at, stored.fire_at) > now:
+                    await self.edit(stored.key, lambda definition: definition)
+                    refreshed += 1
+            after = page[-1].id
+        return refreshed
 
     async def edit(
         self,
@@ -296,6 +317,14 @@ def _facts(current: _Now, rule: When) -> Facts:
         live=stored.live,
         pause=stored.pause,
     )
+
+
+def _is_current(sample: list[StoredSchedule], calendars: dict[str, Calendar]) -> bool:
+    """Whether the fingerprint of this schedule is what it would be today. One that cannot be read tells nothing."""
+    try:
+        return all(rule_of(stored, calendars).fingerprint == stored.fingerprint for stored in sample)
+    except InvalidInput:
+        return True
 
 
 def _declaring(declared: DeclaredBy | None, definition: Definition) -> DeclaredBy | None:

@@ -24,9 +24,7 @@ _LIMIT_MAX = 10_000
 
 @click.command()
 @click.argument("key", required=False)
-@click.option(
-    "--limit", type=click.IntRange(1, _LIMIT_MAX), default=20, show_default=True, help="At most so many rows."
-)
+@click.option("--limit", type=click.IntRange(1, _LIMIT_MAX), default=20, show_default=True, help="So many rows.")
 @click.option("--since", type=MomentParameter(is_past=True), help="Not before this; a duration counts back from now.")
 @click.option("--until", type=MomentParameter(is_past=True), help="Not after this; a duration counts back from now.")
 @as_json_option
@@ -34,7 +32,9 @@ _LIMIT_MAX = 10_000
 async def history(
     scheduler: Scheduler, key: str | None, limit: int, since: datetime | None, until: datetime | None, as_json: bool
 ) -> None:
-    """Show what became of each moment: runs, and the gaps where moments got none. Newest first.
+    """Show what became of every moment, newest first.
+
+    A moment has a run, or lies in a gap: a stretch of moments that got none, with the reason.
 
     \b
     Example:
@@ -84,7 +84,7 @@ def _line(row: Run | Gap) -> list[str]:
         # A task that was enqueued by hand has no schedule: it is shown as the call that it is.
         key = f"{row.task}()" if row.schedule_key is None else row.schedule_key
         moment, tries, length, run_id = row.fire_at, str(row.attempts), took(row), row.id
-    return [stamp(moment), key, outcome(row), row.reason or "-", tries, length, remark(row), run_id]
+    return [stamp(moment, is_exact=True), key, outcome(row), row.reason or "-", tries, length, remark(row), run_id]
 
 
 @click.command()
@@ -92,7 +92,9 @@ def _line(row: Run | Gap) -> list[str]:
 @as_json_option
 @on_store
 async def why(scheduler: Scheduler, key: str, as_json: bool) -> None:
-    """Say in words when a schedule fires next and why then, what became of its last moments, what it waits for.
+    """Say in words what a schedule does, and why.
+
+    When it fires next and why then, what became of its last moments, what it waits for now.
 
     \b
     Example:
@@ -106,6 +108,4 @@ async def why(scheduler: Scheduler, key: str, as_json: bool) -> None:
 
 
 def print_why(answer: Why) -> None:
-    print_facts(
-        [("Next", answer.next), ("Last", answer.last), ("Now", answer.now), *(("Note", n) for n in answer.notes)]
-    )
+    print_facts([("Next", answer.next), ("Last", answer.last), ("Now", answer.now), ("Note", answer.notes)])

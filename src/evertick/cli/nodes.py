@@ -20,7 +20,9 @@ __all__ = ["nodes"]
 @as_json_option
 @on_store
 async def nodes(scheduler: Scheduler, as_json: bool) -> None:
-    """List the nodes of the app, living and lately dead. One that is silent has let its lease run out.
+    """List the nodes, living and lately dead.
+
+    One that is silent has let its lease run out.
 
     \b
     Example:

@@ -22,6 +22,7 @@ __all__ = ["Column", "as_json_option", "clean", "hint", "print_facts", "print_js
 # From this width on columns that only some readers need are shown, too.
 _WIDE = 150
 _CUT_TO_AT_LEAST = 8
+_NOTHING = "-"
 
 _STYLES = {
     "succeeded": "green",
@@ -98,7 +99,7 @@ def print_facts(facts: Iterable[tuple[str, str | Sequence[str]]]) -> None:
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    cleaned = [[clean(cell) or "-" for cell in row] for row in rows]
+    cleaned = [[clean(cell) or _NOTHING for cell in row] for row in rows]
     if sys.stdout.isatty():
         _print_for_terminal(columns, cleaned)
     else:
@@ -122,7 +123,7 @@ def _print_for_terminal(columns: Sequence[Column], rows: list[list[str]]) -> Non
     from rich.text import Text
 
     console = _console()
-    shown = [place for place, column in enumerate(columns) if console.width >= _WIDE or not column.is_wide_only]
+    shown = [place for place in range(len(columns)) if _is_shown(columns[place], console.width, rows, place)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in (columns[place] for place in shown):
         # rich narrows the columns that may wrap first; their cells do not wrap, so they are cut.
@@ -133,12 +134,15 @@ def _print_for_terminal(columns: Sequence[Column], rows: list[list[str]]) -> Non
             min_width=_CUT_TO_AT_LEAST if column.is_cut else None,
         )
     for row in rows:
-        texts = (Text(row[place], no_wrap=True, overflow="ellipsis") for place in shown)
-        for text, place in zip(texts := list(texts), shown, strict=True):
-            if columns[place].is_coloured:
-                text.stylize(style_of(text.plain.partition(" ")[0]))
-        table.add_row(*texts)
+        styles = [style_of(row[place].partition(" ")[0]) if columns[place].is_coloured else "" for place in shown]
+        cells = zip((row[place] for place in shown), styles, strict=True)
+        table.add_row(*(Text(text, style, no_wrap=True, overflow="ellipsis") for text, style in cells))
     console.print(table)
+
+
+def _is_shown(column: Column, width: int, rows: list[list[str]], place: int) -> bool:
+    """Whether a terminal has room for the column, and the column something to say."""
+    return (width >= _WIDE or not column.is_wide_only) and any(row[place] != _NOTHING for row in rows)
 
 
 def _console() -> Console:

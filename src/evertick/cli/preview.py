@@ -33,7 +33,7 @@ _SOME_KEY = "example"
 async def preview(
     scheduler: Scheduler, key: str | None, count: int | None, until: datetime | None, as_json: bool
 ) -> None:
-    """Show the next fires of all schedules that are not paused, or of one.
+    """Show the next fires of all schedules, or of one.
 
     \b
     Example:
@@ -52,7 +52,9 @@ async def preview(
         return
     moment = now()
     columns = [Column(title="MOMENT"), Column(title="IN"), Column(title="KEY"), Column(title="TASK", is_cut=True)]
-    rows = [[stamp(each.fire_at), distance(each.fire_at, moment), each.key, each.task] for each in planned]
+    rows = [
+        [stamp(each.fire_at, is_exact=True), distance(each.fire_at, moment), each.key, each.task] for each in planned
+    ]
     print_table(columns, rows)
 
 
@@ -75,7 +77,9 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--key", metavar="KEY", help="The key of the schedule, which H is spread by.")
 @as_json_option
 def explain(rule: str, tz: str | None, dst: str | None, days: str | None, key: str | None, as_json: bool) -> None:
-    """Explain a rule: its words, its next moments, what may surprise about it. Needs no database.
+    """Explain a rule in words. Needs no database.
+
+    Its words, its next moments, how close they come, what may surprise about it.
 
     RULE is a cron expression, or text like "every 90s" or "once 2026-01-31T09:00:00Z".
 
@@ -91,7 +95,10 @@ def explain(rule: str, tz: str | None, dst: str | None, days: str | None, key: s
     if as_json:
         print_json(explained)
         return
-    upcoming = [f"{stamp(each, is_local=False)}  {each:%a}  {distance(each, moment)}" for each in explained.upcoming]
+    upcoming = [
+        f"{stamp(each, is_local=False, is_exact=True)}  {each:%a}  {distance(each, moment)}"
+        for each in explained.upcoming
+    ]
     least = explained.minimum_distance_seconds
     print_facts(
         [

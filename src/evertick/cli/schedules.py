@@ -29,7 +29,7 @@ _RECENT = 10
 @as_json_option
 @on_store
 async def list_schedules(scheduler: Scheduler, as_json: bool) -> None:
-    """List the schedules: their rule, their next fire, how they last fared.
+    """List the schedules, their next fire and last verdict.
 
     \b
     Example:
@@ -61,7 +61,7 @@ def _row(schedule: Schedule, moment: datetime) -> list[str]:
         schedule.key,
         schedule.task,
         schedule.when,
-        "paused" if schedule.is_paused else distance(schedule.next_fire_at, moment),
+        "paused" if schedule.is_paused else distance(schedule.next_fire_at, moment).replace("ago", "overdue"),
         stamp(schedule.next_fire_at) if is_waiting else "-",
         _last(schedule),
         "; ".join(_remarks(schedule)),
@@ -88,7 +88,9 @@ def _remarks(schedule: Schedule) -> Iterator[str]:
 @as_json_option
 @on_store
 async def show(scheduler: Scheduler, key: str, as_json: bool) -> None:
-    """Show everything about one schedule: its rule in words, its next fires, its policies, its recent runs.
+    """Show everything about one schedule.
+
+    Its rule in words, its next fires, its policies, its recent runs.
 
     \b
     Example:
@@ -130,7 +132,9 @@ def _facts(schedule: Schedule, upcoming: list[Planned]) -> Iterator[tuple[str, s
     yield "Rule", schedule.when
     yield "In words", _rule_words(schedule)
     yield "State", "; ".join(_remarks(schedule)) or "active"
-    nexts = [f"{stamp(each.fire_at, is_local=False)}  {distance(each.fire_at, moment)}" for each in upcoming]
+    nexts = [
+        f"{stamp(each.fire_at, is_local=False, is_exact=True)}  {distance(each.fire_at, moment)}" for each in upcoming
+    ]
     yield ("Would fire" if schedule.is_paused else "Next fires"), nexts or "never"
     yield "Catch-up", schedule.catch_up + (f", up to {schedule.catch_up_limit}" if schedule.catch_up == "all" else "")
     yield "Grace", "" if schedule.grace_seconds is None else f"{schedule.grace_seconds:g} s"
@@ -149,7 +153,9 @@ def _facts(schedule: Schedule, upcoming: list[Planned]) -> Iterator[tuple[str, s
 @as_json_option
 @on_store
 async def trigger(scheduler: Scheduler, key: str, args: dict[str, Any] | None, as_json: bool) -> None:
-    """Run a schedule's task now, by hand. Works while it is paused, and obeys its overlap policy.
+    """Run a schedule's task now, by hand.
+
+    Works while it is paused, and obeys its overlap policy.
 
     \b
     Example:
@@ -172,7 +178,9 @@ async def trigger(scheduler: Scheduler, key: str, args: dict[str, Any] | None, a
 @as_json_option
 @on_store
 async def pause(scheduler: Scheduler, key: str, note: str, until: datetime | None, as_json: bool) -> None:
-    """Stop a schedule from firing. What runs, runs on; the moments that pass are recorded as skipped.
+    """Stop a schedule from firing.
+
+    What runs, runs on; the moments that pass are recorded as skipped.
 
     \b
     Example:
@@ -193,7 +201,9 @@ async def pause(scheduler: Scheduler, key: str, note: str, until: datetime | Non
 @as_json_option
 @on_store
 async def resume(scheduler: Scheduler, key: str, as_json: bool) -> None:
-    """Let a paused schedule go on from now. The moments that have passed do not run.
+    """Let a paused schedule go on from now.
+
+    The moments that have passed do not run.
 
     \b
     Example:

@@ -13,25 +13,30 @@ from evertick.when import from_us
 __all__ = ["data_text", "distance", "now", "outcome", "remark", "span", "stamp", "took"]
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+# From so many of the larger unit on the smaller one is noise.
+_FEW = 10
 
 
 def now() -> datetime:
     return from_us(system_clock.now_us())
 
 
-def stamp(moment: datetime | None, *, is_local: bool = True) -> str:
-    """The moment with its offset, by the machine's zone or (not `is_local`) by the one that it carries."""
+def stamp(moment: datetime | None, *, is_local: bool = True, is_exact: bool = False) -> str:
+    """The moment with its offset, by the machine's zone or (not `is_local`) by the one that it carries.
+
+    Exact: with its milliseconds, where it has any. A fire may be at one of them; nobody looks for a beat by it.
+    """
     if moment is None:
         return "-"
     shown = moment.astimezone() if is_local else moment
     offset = f"{shown:%z}"
     offset = "Z" if offset == "+0000" else f"{offset[:3]}:{offset[3:5]}"
-    part = f".{shown.microsecond // 1000:03}" if shown.microsecond >= 1000 else ""
+    part = f".{shown.microsecond // 1000:03}" if is_exact and shown.microsecond >= 1000 else ""
     return f"{shown:%Y-%m-%d %H:%M:%S}{part}{offset}"
 
 
 def span(duration: timedelta) -> str:
-    """A length of time in its two largest units: "3 d 4 h", "5 min", "1.2 s", "8 ms"."""
+    """A length of time in its largest units: "3 d 4 h", "12 min", "1.2 s", "8 ms"."""
     seconds = duration.total_seconds()
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
@@ -48,7 +53,7 @@ def span(duration: timedelta) -> str:
 def _two(seconds: int, large: int, large_unit: str, small: int, small_unit: str) -> str:
     count, rest = divmod(seconds, large)
     fraction = rest // small
-    return f"{count} {large_unit} {fraction} {small_unit}" if fraction else f"{count} {large_unit}"
+    return f"{count} {large_unit} {fraction} {small_unit}" if fraction and count < _FEW else f"{count} {large_unit}"
 
 
 def distance(moment: datetime | None, since: datetime) -> str:

@@ -48,10 +48,8 @@ class Threads:
     """As many threads as there are calls at once, kept for the next call. The engine's slots bound their number."""
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._idle = 0
-        self._count = 0
+        self._crew = _Crew()
         self.active = 0
 
     async def call(self, function: Callable[[], Any]) -> Any:
@@ -63,28 +61,41 @@ class Threads:
         return await asyncio.shield(answer)
 
     def close(self) -> None:
-        """Let idle threads end. Those that are busy end after their call."""
+        """Let idle threads end; those that are busy end after their call. The next call hires a new crew."""
         with self._lock:
-            for _ in range(self._count):
-                self._calls.put(None)
-            self._count = self._idle = 0
+            crew, self._crew = self._crew, _Crew()
+            for _ in range(crew.count):
+                crew.calls.put(None)
 
     def _submit(self, call: _Call) -> None:
         with self._lock:
             self.active += 1
-            if self._idle:
-                self._idle -= 1
+            crew = self._crew
+            if crew.idle:
+                crew.idle -= 1
             else:
-                self._count += 1
-                threading.Thread(target=self._serve, name=f"evertick-{self._count}", daemon=True).start()
-            self._calls.put(call)
+                crew.count += 1
+                name = f"evertick job {crew.count}"
+                threading.Thread(target=self._serve, args=(crew,), name=name, daemon=True).start()
+            crew.calls.put(call)
 
-    def _serve(self) -> None:
-        while (call := self._calls.get()) is not None:
+    def _serve(self, crew: _Crew) -> None:
+        while (call := crew.calls.get()) is not None:
             call.make()
             with self._lock:
                 self.active -= 1
-                self._idle += 1
+                crew.idle += 1
+
+
+class _Crew:
+    """Threads that share a queue of calls, until they are let go together."""
+
+    __slots__ = ("calls", "count", "idle")
+
+    def __init__(self) -> None:
+        self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self.count = 0
+        self.idle = 0
 
 
 class _Call:

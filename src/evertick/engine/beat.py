@@ -61,8 +61,8 @@ class Heart:
     def start(self) -> None:
         self._main_loop = asyncio.get_running_loop()
         self._main_thread = threading.get_ident()
-        self._feel_pulse()
         if self._in_thread:
+            self._feel_pulse()
             ready = threading.Event()
             self._thread = threading.Thread(
                 target=self._live_in_thread, args=(ready,), name="evertick beat", daemon=True
@@ -88,8 +88,8 @@ class Heart:
 
     @property
     def is_pulse_fresh(self) -> bool:
-        """Whether the event loop has moved lately."""
-        return self._node.clock.elapsed() - self._pulse_at < BLOCKED_SECONDS
+        """Whether the event loop has moved lately. A heart on that very loop could not tell."""
+        return not self._in_thread or self._node.clock.elapsed() - self._pulse_at < BLOCKED_SECONDS
 
     def _live_in_thread(self, ready: threading.Event) -> None:
         async def live() -> None:
@@ -106,7 +106,8 @@ class Heart:
             try:
                 line = line or await self._node.store.beat_line()
                 await self._beat(line)
-                await self._watch_pulse(line)
+                if self._in_thread:
+                    await self._watch_pulse(line)
             except EvertickError as error:
                 log.warning("a beat failed: %s", error)
                 self._post(self._on_silence)

@@ -51,6 +51,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     stall_limit: float = 900.0
     retention: int = 90 * 86_400_000_000
     keep_per_schedule: int = 10_000
+    sweep: float = 60.0
     # The heart beats on the engine's own loop where time is virtual.
     heart_in_thread: bool = True
 
@@ -78,7 +79,7 @@ class Engine:
         self._settings = settings
         notes = NoteCarrier(node)
         self._finisher = Finisher(node, notes)
-        self._worker = Worker(node, self._finisher)
+        self._worker = Worker(node, self._finisher, notes)
         self._recorder = Recorder(node, self._worker)
         self._tender = Tender(node, self._worker)
         sweeper = Sweeper(node, editor, retention=settings.retention, keep_per_schedule=settings.keep_per_schedule)
@@ -87,12 +88,13 @@ class Engine:
         self._finish = self._loop("finish", self._finisher.step)
         self._note = self._loop("note", notes.step)
         self._tend = self._loop("tend", self._tender.step)
-        self._sweep = self._loop("sweep", sweeper.step, rest_most=3600.0)
+        self._sweep = self._loop("sweep", sweeper.step, rest_most=settings.sweep)
         self._watch = self._loop("watch", self._watch_store)
         self._loops = (self._fire, self._work, self._finish, self._note, self._tend, self._sweep, self._watch)
         self._worker.on_slot_free = self._work.wake
         self._finisher.on_outcome = self._finish.wake
         self._finisher.on_written = self._look_again
+        notes.on_begun = self._note.wake
         notes.on_lost = lambda attempt: self._worker.stop(attempt, Stop.LOST)
         self._heart = Heart(
             node,
@@ -129,6 +131,8 @@ class Engine:
         self._node.is_draining = True
         for loop in (self._fire, self._work, self._sweep, self._watch):
             loop.end()
+        # It waits for other processes, which no wake-up ends.
+        self._tasks[self._loops.index(self._watch)].cancel()
         await self._wait_for_work(seconds)
         await self._cut_off_work()
         await self._write_last_outcomes()

@@ -29,11 +29,20 @@ class NoteCarrier:
         self._node = node
         self._pending: list[tuple[Attempt, Note]] = []
         self._sending = asyncio.Lock()
+        self._is_idle = False
+        self.on_begun: Callable[[], None] = lambda: None
         self.on_lost: Callable[[Attempt], None] = lambda attempt: None
 
     async def step(self) -> float | None:
         await self.carry(self._node.hold)
-        return EVERY_SECONDS
+        self._is_idle = len(self._node.hold) == 0
+        return None if self._is_idle else EVERY_SECONDS
+
+    def begun(self) -> None:
+        """A run has started; a carrier that rests because there was none goes to work."""
+        if self._is_idle:
+            self._is_idle = False
+            self.on_begun()
 
     async def carry(self, attempts: Iterable[Attempt]) -> None:
         """Send what these attempts have said. Raises when the store is away; nothing is forgotten then."""

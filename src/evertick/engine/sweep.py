@@ -16,7 +16,6 @@ __all__ = ["Sweeper"]
 
 log = logging.getLogger("evertick.sweep")
 
-EVERY_SECONDS = 60.0
 BITE = 500
 # Enough to keep up with 30,000 finished runs a minute; the rest waits for the next sweep rather than hold the store.
 BITES_MAX = 60
@@ -30,12 +29,19 @@ class Sweeper:
         self._editor = editor
         self._retention = retention
         self._keep_per_schedule = keep_per_schedule
+        self._has_refreshed = False
 
     async def step(self) -> float | None:
+        if not self._has_refreshed:
+            # Zone rules come with the machine: they change with an update and a restart, never while we run.
+            refreshed = await self._editor.refresh_cursors()
+            if refreshed:
+                log.warning("zone rules have changed: %d schedules were planned anew", refreshed)
+            self._has_refreshed = True
         await self._in_bites(lambda: self._node.store.park_unknown(self._node.app, BITE))
         await self._pause_undeclared()
         await self._in_bites(self._prune)
-        return EVERY_SECONDS
+        return None
 
     async def _prune(self) -> int:
         before = self._node.clock.now_us() - self._retention

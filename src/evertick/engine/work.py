@@ -17,6 +17,7 @@ from evertick.context import Context
 from evertick.engine.finish import Finisher
 from evertick.engine.judge import Ending, Raised, Returned, Stop, StoppedBy, Unfit, judge
 from evertick.engine.node import Attempt, LocalNode
+from evertick.engine.note import NoteCarrier
 from evertick.errors import InvalidArguments, Stopped
 from evertick.model import Claimed
 from evertick.store.base import Claim
@@ -33,8 +34,9 @@ RESULT_MAX_BYTES = 64 * 1024
 class Worker:
     """Fills this node's slots with due runs."""
 
-    def __init__(self, node: LocalNode, finisher: Finisher) -> None:
+    def __init__(self, node: LocalNode, finisher: Finisher, notes: NoteCarrier) -> None:
         self._node = node
+        self._notes = notes
         self._finisher = finisher
         # Whether the last claim found fewer runs than there was room for: nothing waits ahead of a new run then.
         self.queue_is_short = False
@@ -61,6 +63,7 @@ class Worker:
             context = Context(run, clock=self._node.clock, deadline=deadline)
             attempt = Attempt(run, work, context, self._node.id)
             self._node.hold.take(attempt)
+            self._notes.begun()
             attempt.task = asyncio.get_running_loop().create_task(self._live(attempt), name=f"evertick {run.task}")
             attempt.task.add_done_callback(functools.partial(self._never_began, attempt))
 

@@ -352,6 +352,14 @@ class Store(Protocol):
         """All that code declares or declared."""
         ...
 
+    async def fingerprints(self, app: str) -> dict[str, int]:
+        """What the cursors were computed with: each fingerprint in use, and one schedule that has it."""
+        ...
+
+    async def computed_with(self, app: str, fingerprint: str, *, after: int, limit: int) -> list[StoredSchedule]:
+        """Schedules whose cursor was computed with this fingerprint, by id, those after the given id."""
+        ...
+
     async def record_fires(self, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
         """Write plans: at most one run per (schedule, fire_at), cursor and rows in one transaction.
 
@@ -366,7 +374,8 @@ class Store(Protocol):
     async def change_schedules(self, app: str, changes: Sequence[Change], *, all_or_none: bool = False) -> list[bool]:
         """Apply people's changes. False: the guard did not match (or the key is taken, for an add); read and try again.
 
-        With `all_or_none`, one False means that nothing was written. Each taken change raises the version. Old definitions are kept for the runs that were recorded under them.
+        With `all_or_none`, one False means that nothing was written. Each taken change raises the version. Old
+        definitions are kept for the runs that were recorded under them.
         Remove cancels the schedule's waiting, blocked and parked runs; the running ones and history stay.
         """
         ...

@@ -85,6 +85,22 @@ CROSS JOIN evertick_schedules s ON s.app = ?1 AND s.key = wanted.value
 CROSS JOIN evertick_due d ON d.schedule_id = s.id
 WHERE s.format <= ?3;
 
+-- name: fingerprints
+-- Once per start of a node: few values, so a scan of the narrow table is what it takes.
+SELECT fingerprint, min(schedule_id) AS id FROM evertick_due
+WHERE app = ?1 AND fingerprint <> '' AND format <= ?2 GROUP BY fingerprint;
+
+-- name: computed_with
+-- Schedules whose cursor was computed with one fingerprint, a page at a time.
+SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.declared, d.fire_at, d.at, d.fires, d.failures,
+    d.error, d.fingerprint,
+    EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
+    + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id) AS live
+FROM evertick_due d CROSS JOIN evertick_schedules s ON s.id = d.schedule_id
+WHERE d.app = ?1 AND d.fingerprint = ?2 AND d.schedule_id > ?3 AND d.format <= ?4
+ORDER BY d.schedule_id LIMIT ?5;
+
 -- name: declared_schedules
 -- All that code declares or declared.
 SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.declared, d.fire_at, d.at, d.fires, d.failures,

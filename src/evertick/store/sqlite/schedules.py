@@ -13,7 +13,16 @@ from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.rows import FORMAT, json_text, moment, stored_of
 from evertick.when.moment import SECOND, from_us
 
-__all__ = ["calendars", "declared_schedules", "due_schedules", "put_calendar", "schedules", "stored_schedules"]
+__all__ = [
+    "calendars",
+    "computed_with",
+    "declared_schedules",
+    "due_schedules",
+    "fingerprints",
+    "put_calendar",
+    "schedules",
+    "stored_schedules",
+]
 
 
 def due_schedules(db: sqlite3.Connection, now: int, app: str, limit: int) -> Due:
@@ -36,6 +45,16 @@ def stored_schedules(
 
 def declared_schedules(db: sqlite3.Connection, now: int, app: str) -> list[StoredSchedule]:
     return _readable(db.execute(SQL["declared_schedules"], (app, FORMAT)).fetchall())
+
+
+def fingerprints(db: sqlite3.Connection, now: int, app: str) -> dict[str, int]:
+    return {row["fingerprint"]: row["id"] for row in db.execute(SQL["fingerprints"], (app, FORMAT))}
+
+
+def computed_with(
+    db: sqlite3.Connection, now: int, app: str, fingerprint: str, after: int, limit: int
+) -> list[StoredSchedule]:
+    return _readable(db.execute(SQL["computed_with"], (app, fingerprint, after, FORMAT, limit)).fetchall())
 
 
 def _readable(rows: Sequence[sqlite3.Row]) -> list[StoredSchedule]:

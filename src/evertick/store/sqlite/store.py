@@ -27,7 +27,15 @@ from evertick.store.sqlite.nodes import die, join, judge, nodes, rehome
 from evertick.store.sqlite.reading import attempts, gaps, log
 from evertick.store.sqlite.reading import runs as read_runs
 from evertick.store.sqlite.runs import cancel, claim, enqueue, note, owned
-from evertick.store.sqlite.schedules import calendars, declared_schedules, due_schedules, put_calendar, stored_schedules
+from evertick.store.sqlite.schedules import (
+    calendars,
+    computed_with,
+    declared_schedules,
+    due_schedules,
+    fingerprints,
+    put_calendar,
+    stored_schedules,
+)
 from evertick.store.sqlite.schedules import schedules as read_schedules
 from evertick.store.sqlite.schema import migrate as migrate_tables
 from evertick.store.sqlite.upkeep import PruneCursor, park_unknown, prune, pulse
@@ -150,6 +158,12 @@ class SqliteStore:
 
     async def declared_schedules(self, app: str) -> list[base.StoredSchedule]:
         return await self._read(declared_schedules, app)
+
+    async def fingerprints(self, app: str) -> dict[str, int]:
+        return await self._read(fingerprints, app)
+
+    async def computed_with(self, app: str, fingerprint: str, *, after: int, limit: int) -> list[base.StoredSchedule]:
+        return await self._read(computed_with, app, fingerprint, after, limit)
 
     async def record_fires(self, app: str, node: str | None, advances: Sequence[base.Advance]) -> base.Recorded:
         return await self._write(record_fires, app, node, advances)

@@ -85,6 +85,7 @@ class _Watcher:
         touched = {self._schedule_of(change.table, change.row) for change in call.changes}
         before = {schedule: self._ledger.live_of(schedule) for schedule in touched if schedule is not None}
         changed = self._people_change(call)
+        self._end_pauses(call, changed)
         for change in call.changes:
             if change.table == "schedules" and change.how == "insert":
                 self._begin(change.row)
@@ -134,17 +135,16 @@ class _Watcher:
 
     def _may_fire(self, call: Call, life: Life, row: Row, change: Change | None) -> Iterator[str]:
         span, name = life.spans[-1], f"run {row['id']} of {life.key} for {row['fire_at']}"
-        ends_pause = any(advance.ends_pause and advance.schedule_id == life.id for advance in _advances(call))
-        if span.is_paused and not ends_pause:
+        if span.is_paused:
             yield f"{name} was recorded while it was paused"
-        if span.is_paused and span.paused_until is not None and row["fire_at"] < span.paused_until:
-            yield f"{name} lies in the pause until {span.paused_until}"
+        if any(each.is_paused and _is_in(each, row["fire_at"]) for each in life.spans):
+            yield f"{name} lies in a pause"
         # What a change cuts off within its jitter becomes a run that waits for the rest of it.
         if call.at < row["fire_at"] or (change is None and call.at < row["due_at"]):
             yield f"{name} was recorded before it was due"
         if change is not None:
             cut = self._read[call.who]
-            if change.kind in ("resume", "remove", "add"):
+            if change.kind in ("remove", "add") or (change.kind == "resume" and span.since > row["fire_at"]):
                 yield f"{name} was recorded by a {change.kind}, which fires nothing"
             if row["fire_at"] > cut or row["due_at"] < cut - _FRESH:
                 yield f"{name} was recorded by a {change.kind} at {cut}"
@@ -153,7 +153,8 @@ class _Watcher:
         life = self.lives[row["schedule_id"]]
         change = changed.get(life.id)
         kind = "" if change is None else change.kind
-        life.gaps.append(GapSeen(call.at, row, life.spans[-1], call.intent, len(live), kind))
+        span = next((each for each in reversed(life.spans) if _is_in(each, row["first_at"])), life.spans[-1])
+        life.gaps.append(GapSeen(call.at, row, span, call.intent, len(live), kind))
 
     # --- new versions
 
@@ -175,14 +176,17 @@ class _Watcher:
             self._next_span(life, cut, change)
             if life.cursor is not None and life.cursor <= cut and change.kind != "remove":
                 yield f"{change.kind} of {life.key} at {cut} left the cursor at {life.cursor}"
-        for advance in _advances(call):
-            if advance.ends_pause:
-                life = self.lives[advance.schedule_id]
-                last = life.spans[-1]
-                assert last.paused_until is not None, "a pause ends by its until"
+
+    def _end_pauses(self, call: Call, changed: dict[int, Change]) -> None:
+        """A pause is over at its `until`, whoever notices it first: a tick, or people with another change."""
+        noticed = {advance.schedule_id: call.at for advance in _advances(call) if advance.ends_pause}
+        noticed |= {schedule: self._read[call.who] for schedule in changed}
+        for schedule, at in noticed.items():
+            life = self.lives[schedule]
+            last = life.spans[-1]
+            if last.is_paused and last.paused_until is not None and last.paused_until <= at:
                 last.until = last.paused_until - 1
-                span = Span(definition=last.definition, rule=last.rule, since=last.until)
-                life.spans.append(span)
+                life.spans.append(Span(definition=last.definition, rule=last.rule, since=last.until))
 
     def _next_span(self, life: Life, cut: int, change: Change) -> None:
         last = life.spans[-1]

@@ -122,7 +122,8 @@ class _Checker:
             yield f"{name} was claimed though its cancel was asked for"
         if call.intent == "rehome":
             return
-        due_at = new["due_at"] if old is None else old["due_at"]
+        # As it stood when it was claimed: the same call may have freed it before.
+        due_at = new["due_at"]
         if call.at < due_at:
             yield f"{name} was claimed {due_at - call.at} us before it was due"
         if call.at < self._not_before.get(new["id"], 0):
@@ -208,7 +209,8 @@ class _Checker:
                     if said not in self._taken:
                         yield f"run {outcome.id} under {outcome.fence}: {outcome.kind} is said to be known, and was never"
                 case "lost":
-                    if said in self._taken:
+                    # Who released a run can be told so only until the next claim; it makes no difference to them.
+                    if said in self._taken and outcome.kind in ("done", "retry"):
                         yield f"run {outcome.id} under {outcome.fence}: {outcome.kind} was taken, then called lost"
 
     def _expect_pause(self, call: Call, outcome: Outcome) -> None:

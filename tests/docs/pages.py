@@ -1,0 +1,52 @@
+"""The pages of the documentation, taken apart: code blocks, links, headings."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+_FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def pages() -> list[Path]:
+    """All of them, the README and the map of the architecture included."""
+    tops = [page for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md") if (page := ROOT / name).exists()]
+    return [*tops, *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@cache
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def blocks(page: Path) -> list[Block]:
+    text = text_of(page)
+    return [
+        # The line of the first line inside of the fence.
+        Block(page, text[: found.start(2)].count("\n") + 1, found[1], found[2])
+        for found in _FENCE.finditer(text)
+    ]
+
+
+def prose(page: Path) -> str:
+    """The page without its code blocks."""
+    return _FENCE.sub("", text_of(page))
+
+
+def doc(path: str) -> str:
+    return text_of(ROOT / "docs" / path)

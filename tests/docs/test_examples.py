@@ -1,0 +1,178 @@
+"""Every example of the documentation runs.
+
+How a Python block is run depends on what it says itself:
+- begins with `# continues`: together with the block before it on the page.
+- begins with a comment that is a file name (`# jobs.py`): as that file; a `# test_….py` by pytest.
+- calls `.run()` on a scheduler: it never ends by itself, so it is stopped by TERM after its first fire, and must exit 0.
+- any other: to its end, which must come soon.
+
+Each runs on its own, in an empty working directory. Commands of `console` blocks run where the `jobs.py` of the
+tutorial has been running for a moment, in the order of the page.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from evertick import Scheduler
+from evertick.cli import main
+from pages import ROOT, Block, blocks, pages
+
+SECONDS_MAX = 30.0
+
+_FILE = re.compile(r"# ([\w/]+\.py)\n")
+_RUNS_ON = re.compile(r"^\s*\w+\.run\(\)\s*$", re.MULTILINE)
+_ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("EVERTICK_", "PYTEST_"))}
+
+
+def python_examples() -> list[tuple[Block, ...]]:
+    """Blocks that belong together, together."""
+    examples: list[tuple[Block, ...]] = []
+    for page in pages():
+        for block in blocks(page):
+            if block.language != "python":
+                continue
+            if block.text.startswith("# continues"):
+                assert examples and examples[-1][0].page == page, f"{block.place} continues nothing"
+                examples[-1] += (block,)
+            else:
+                examples.append((block,))
+    return examples
+
+
+def file_name(block: Block) -> str:
+    named = _FILE.match(block.text)
+    return "example.py" if named is None else named[1]
+
+
+def source(example: tuple[Block, ...]) -> str:
+    """The text of the example, on the lines that it has on its page, so that an error points there."""
+    lines: list[str] = []
+    for block in example:
+        lines += [""] * (block.line - 1 - len(lines)) + block.text.splitlines()
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("example", python_examples(), ids=lambda example: example[0].place)
+def test_every_python_example_runs(example: tuple[Block, ...], tmp_path: Path) -> None:
+    name = file_name(example[0])
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(source(example), encoding="utf-8")
+    if Path(name).name.startswith("test_"):
+        run_to_the_end(["-m", "pytest", "-q", "-p", "no:cacheprovider", name], tmp_path)
+    elif _RUNS_ON.search(example[-1].text):
+        run_until_the_first_fire(name, tmp_path)
+    else:
+        run_to_the_end([name], tmp_path)
+
+
+def run_to_the_end(arguments: list[str], folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *arguments],
+        cwd=folder,
+        env=_ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run_until_the_first_fire(name: str, folder: Path) -> None:
+    """The program goes on for ever; stop it as a supervisor would, once its ledger shows that a run has succeeded."""
+    with (folder / "output").open("w+") as output:
+        program = subprocess.Popen([sys.executable, name], cwd=folder, env=_ENVIRONMENT, stdout=output, stderr=output)
+        try:
+            wait_for_a_success(folder / "evertick.db", program)
+            program.send_signal(signal.SIGTERM)
+            assert program.wait(SECONDS_MAX) == 0, (folder / "output").read_text()
+        finally:
+            program.kill()
+            program.wait()
+
+
+def wait_for_a_success(database: Path, program: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + SECONDS_MAX
+    reader = Scheduler(f"sqlite:///{database}", concurrency=0)
+    try:
+        while time.monotonic() < until:
+            assert program.poll() is None, f"the program has ended with {program.returncode}"
+            if database.exists() and reader.sync.runs(verdicts=["succeeded"]):
+                return
+            time.sleep(0.05)
+    finally:
+        reader.sync.close()
+    raise AssertionError("no run has succeeded")
+
+
+# --- the command line ----------------------------------------------------------------------------------------------
+
+
+def console_blocks() -> list[Block]:
+    return [block for page in pages() for block in blocks(page) if block.language == "console"]
+
+
+def commands(block: Block) -> list[str]:
+    return [line.removeprefix("$ ") for line in block.text.splitlines() if line.startswith("$ evertick")]
+
+
+# `run` does not end; `demo` takes its time and has tests of its own. Their names and flags are checked all the same.
+ONLY_PARSED = {"run", "demo"}
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which the tutorial's jobs.py has been running, and was stopped."""
+    folder = tmp_path_factory.mktemp("workplace")
+    tutorial = ROOT / "docs/tutorial/first-job.md"
+    programs = [block for block in blocks(tutorial) if block.language == "python" and file_name(block) == "jobs.py"]
+    assert programs, "the tutorial has no jobs.py"
+    (folder / "jobs.py").write_text(programs[-1].text, encoding="utf-8")
+    run_until_the_first_fire("jobs.py", folder)
+    return folder
+
+
+@pytest.fixture
+def in_workplace(workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of it as the working directory."""
+    folder = tmp_path / "here"
+    shutil.copytree(workplace, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("EVERTICK_DATABASE", raising=False)
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
+    sys.modules.pop("jobs", None)
+
+
+@pytest.mark.parametrize("block", [block for block in console_blocks() if commands(block)], ids=lambda b: b.place)
+def test_every_command_in_the_documentation_works(block: Block, in_workplace: Path) -> None:
+    for command in commands(block):
+        words = shlex.split(command.partition(" | ")[0], comments=True)[1:]
+        if words and words[0] in ONLY_PARSED:
+            main.commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
+            continue
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code == 0, f"$ {command}\n{result.output}"
+
+
+def test_there_are_examples_of_every_kind() -> None:
+    """A change to how blocks are found must not quietly leave them all out."""
+    examples = python_examples()
+    assert len(examples) > 40
+    assert any(len(example) > 1 for example in examples)
+    assert any(_RUNS_ON.search(example[0].text) for example in examples)
+    assert sum(len(commands(block)) for block in console_blocks()) > 15
+    readme = [example for example in examples if example[0].page.name == "README.md"]
+    assert any(_RUNS_ON.search(example[-1].text) for example in readme), "the README has no hello world"

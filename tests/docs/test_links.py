@@ -1,0 +1,63 @@
+"""Links between pages lead somewhere, and tests that pages name as proof exist."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from pages import ROOT, pages, prose, text_of
+
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
+_TEST = re.compile(r"`(test_\w+)`")
+_TEST_DEFINITION = re.compile(r"def (test_\w+)")
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub and MkDocs make of headings."""
+    found = set()
+    for heading in _HEADING.findall(prose(page)):
+        plain = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", lambda m: m[1] or "", heading).strip().lower()
+        found.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_and_anchor_resolves(page: Path) -> None:
+    wrong = []
+    for target in _LINK.findall(prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        if not linked.exists():
+            wrong.append(f"{target}: no such file")
+        elif anchor and anchor not in anchors(linked):
+            wrong.append(f"{target}: no such heading; there are {sorted(anchors(linked))}")
+    assert not wrong, "\n".join(wrong)
+
+
+@cache
+def known_tests() -> frozenset[str]:
+    folders = [ROOT / "tests", ROOT / "src/evertick/testing"]
+    files = [file for folder in folders for file in folder.rglob("*.py")]
+    return frozenset(name for file in files for name in _TEST_DEFINITION.findall(file.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    named = set(_TEST.findall(prose(page)))
+    assert not named - known_tests()
+
+
+def test_the_page_of_promises_names_tests() -> None:
+    assert len(_TEST.findall(text_of(ROOT / "docs/explanation/promises.md"))) > 15
+
+
+def test_the_navigation_names_every_page_once() -> None:
+    named = re.findall(r":\s+(\S+\.md)\s*$", text_of(ROOT / "mkdocs.yml"), re.MULTILINE)
+    there = {str(page.relative_to(ROOT / "docs")) for page in pages() if page.is_relative_to(ROOT / "docs")}
+    assert sorted(named) == sorted(there)
