@@ -27,7 +27,7 @@ import pytest
 from click.testing import CliRunner
 
 from evertick import Scheduler
-from evertick.cli import main
+from evertick.cli import cli
 from pages import ROOT, Block, blocks, pages
 
 SECONDS_MAX = 30.0
@@ -161,9 +161,9 @@ def test_every_command_in_the_documentation_works(block: Block, in_workplace: Pa
     for command in commands(block):
         words = shlex.split(command.partition(" | ")[0], comments=True)[1:]
         if words and words[0] in ONLY_PARSED:
-            main.commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
+            cli.commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
             continue
-        result = CliRunner().invoke(main, words)
+        result = CliRunner().invoke(cli, words)
         assert result.exit_code == 0, f"$ {command}\n{result.output}"
 
 

@@ -12,7 +12,7 @@ import pytest
 import evertick
 from evertick import Cause, Context, Cron, Every, Exponential, Linear, Once, Reason, Run, Scheduler, State, Task, Verdict
 from evertick import errors as errors_module
-from evertick.cli import main
+from evertick.cli import cli
 from evertick.engine.engine import EngineHealth
 from evertick.events import EVENTS, Event
 from evertick.model import Attempt, Gap, LogLine, Node, Phase, Schedule
@@ -142,7 +142,7 @@ def every_command(command: click.Command, path: tuple[str, ...] = ()) -> Iterato
         yield " ".join(path), command
 
 
-@pytest.mark.parametrize(("name", "command"), list(every_command(main)), ids=lambda each: str(each))
+@pytest.mark.parametrize(("name", "command"), list(every_command(cli)), ids=lambda each: str(each))
 def test_every_command_is_documented_with_its_arguments_and_flags(name: str, command: click.Command) -> None:
     sections = re.split(r"^## ", doc("reference/command-line.md"), flags=re.MULTILINE)
     own = [section for section in sections if section.startswith(f"{name}\n")]
@@ -154,12 +154,12 @@ def test_every_command_is_documented_with_its_arguments_and_flags(name: str, com
 
 def test_the_flags_of_all_commands_and_the_exit_codes_are_documented() -> None:
     page = doc("reference/command-line.md")
-    flags = [flag for each in main.params for flag in each.opts]
+    flags = [flag for each in cli.params for flag in each.opts]
     assert [flag for flag in flags if flag not in page] == []
     assert not missing([str(EXIT_RESTART), str(EXIT_STALLED), DATABASE_VARIABLE], "reference/command-line.md")
 
 
 def test_the_command_line_page_has_no_command_that_is_not_there() -> None:
-    known = {name for name, _ in every_command(main)}
+    known = {name for name, _ in every_command(cli)}
     sections = re.findall(r"^## (.+)$", doc("reference/command-line.md"), re.MULTILINE)
     assert {name for name in sections if name[0].islower()} <= known

@@ -120,6 +120,7 @@ class Engine:
         sent = self._node.clock.elapsed()
         await self._node.store.join(self._node.joining())
         self._node.trusted_until = sent + self._node.lease / 1e6
+        self._tender.begin_anew()
         self._heart.start()
         self._capture.install()
         loop = asyncio.get_running_loop()

@@ -30,12 +30,12 @@ class Tender:
         self._node = node
         self._worker = worker
         self._lease_seconds = node.lease / 1e6
-        self._judges_from = node.clock.elapsed() + self._lease_seconds
+        self._judges_from = 0.0
         self._last_beat: tuple[float, int] | None = None
         self._has_beaten = False
 
     def begin_anew(self) -> None:
-        """A new incarnation has seen nothing yet."""
+        """An incarnation has just joined, and has seen nothing yet."""
         self._judges_from = self._node.clock.elapsed() + self._lease_seconds
         self._last_beat = None
 

@@ -440,8 +440,18 @@ class Fires:
         again = await bench.stored()
         second = a_fire(again, fire_at=schedule.fire_at, is_claimed=True)
         answer = await bench.record(an_advance(again, second), node=node)
-        assert (answer.taken, answer.fence) == ([True], 0)
+        assert (answer.taken, answer.fence, answer.left_out) == ([True], 0, [second.id])
         assert await bench.store.owned(APP, node) == []
+
+    async def test_recording_tells_which_run_of_a_batch_was_left_out(self, bench: Bench) -> None:
+        node = await bench.node()
+        schedule, other = await bench.add(), await bench.add("other")
+        await bench.end(node, await bench.hold(node, await bench.fire(schedule)))
+        again = await bench.stored()
+        double, new = a_fire(again, fire_at=schedule.fire_at, is_claimed=True), a_fire(other, is_claimed=True)
+        answer = await bench.record(an_advance(again, double), an_advance(other, new), node=node)
+        assert (answer.taken, answer.left_out) == ([True, True], [double.id])
+        assert [run.id for run in await bench.store.owned(APP, node)] == [new.id]
 
     async def test_a_fused_run_that_must_not_run_twice_is_lost_with_its_node(self, bench: Bench) -> None:
         node = await bench.node()

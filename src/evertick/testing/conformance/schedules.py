@@ -302,6 +302,28 @@ class Schedules:
         assert due.id == readable.id
         assert (await bench.store.due_schedules(APP, 1)).schedules == [due]
 
+    # --- what a cursor was computed with
+
+    async def test_each_fingerprint_in_use_is_told_with_a_schedule_that_has_it(self, bench: Bench) -> None:
+        for key, fingerprint in (("one", "summer"), ("two", "summer"), ("three", "winter")):
+            schedule = await bench.add(key)
+            await bench.record(an_advance(schedule, fingerprint=fingerprint))
+        found = await bench.store.fingerprints(APP)
+        assert set(found) == {"summer", "winter"}
+        [sample] = await bench.store.stored_schedules(APP, ids=[found["summer"]])
+        assert sample.fingerprint == "summer"
+        assert await bench.store.fingerprints(OTHER_APP) == {}
+
+    async def test_schedules_are_found_by_what_their_cursor_was_computed_with(self, bench: Bench) -> None:
+        schedules = [await bench.add(key) for key in ("one", "two", "three", "other")]
+        for schedule in schedules[:3]:
+            await bench.record(an_advance(schedule, fingerprint="summer"))
+        ids = sorted(schedule.id for schedule in schedules[:3])
+        first = await bench.store.computed_with(APP, "summer", after=0, limit=2)
+        rest = await bench.store.computed_with(APP, "summer", after=first[-1].id, limit=2)
+        assert [schedule.id for schedule in [*first, *rest]] == ids
+        assert await bench.store.computed_with(OTHER_APP, "summer", after=0, limit=9) == []
+
     # --- calendars
 
     async def test_calendars_are_kept_by_name_in_their_newest_version(self, bench: Bench) -> None:

@@ -1,0 +1,345 @@
+"""The kit with which users test their own schedules: their scheduler, the real engine, virtual time.
+
+While a kit is open the scheduler has other parts: a clock that moves only when the test says so, and a ledger in
+memory, whatever its URL is. Closing puts its own parts back. What is tested is what runs in production: the same
+declarations, plans, retries, timeouts and statements; only the time between them is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from evertick.engine.engine import Engine
+from evertick.engine.loop import Loop
+from evertick.errors import InvalidInput, Refused, WouldBlock
+from evertick.scheduler import Parts, Scheduler
+from evertick.store.base import Pulse, Store
+from evertick.store.sqlite import SqliteStore
+from evertick.testing.clock import SettableClock
+from evertick.testing.ledger import Ledger, Moment, moment_us
+from evertick.testing.virtual import TimeStandsStill, VirtualTime
+from evertick.when.duration import Duration, duration_text, duration_us
+from evertick.when.moment import DAY, MINUTE, from_us
+
+__all__ = ["Kit", "SyncKit", "open_kit", "virtual_time", "virtual_time_sync"]
+
+T = TypeVar("T")
+
+# A Thursday. Fixed, so that a test does not depend on the day it is run on.
+_START = "2026-01-01T00:00:00Z"
+# Nobody else writes to the ledger and nobody can die, so looking around and beating are rare; nothing is pruned.
+_POLL = 10 * MINUTE
+_FOR_EVER = 36_500 * DAY
+_SWEEP_SECONDS = 3600.0
+
+
+@contextlib.asynccontextmanager
+async def virtual_time(
+    scheduler: Scheduler,
+    *,
+    start: Moment = _START,
+    seed: int = 0,
+    thread_wait: Duration = "10s",
+    io_wait: Duration = 0,
+) -> AsyncIterator[Kit]:
+    """Run the scheduler in virtual time: `async with virtual_time(scheduler) as kit: await kit.advance("1d")`.
+
+    start: the moment it begins at; schedules fire after it. seed: of ids, jitter and every other draw.
+    thread_wait: how long, in real time, a plain function may take before it is an error.
+    io_wait: how long, in real time, to wait for I/O of running jobs before time moves on; for jobs that talk to a
+    real server.
+    """
+    kit = await open_kit(scheduler, start=start, seed=seed, thread_wait=thread_wait, io_wait=io_wait)
+    try:
+        yield kit
+    finally:
+        await kit.close()
+
+
+async def open_kit(
+    scheduler: Scheduler,
+    *,
+    start: Moment = _START,
+    seed: int = 0,
+    thread_wait: Duration = "10s",
+    io_wait: Duration = 0,
+) -> Kit:
+    """A kit that the caller closes; `virtual_time` says what the options mean."""
+    time = VirtualTime(
+        clock := SettableClock(moment_us(start, what="start"), seed=seed),
+        thread_wait=duration_us(thread_wait, what="thread_wait") / 1e6,
+        io_wait=duration_us(io_wait, what="io_wait") / 1e6,
+    )
+    kit = Kit(scheduler, clock, time)
+    await kit._open()
+    return kit
+
+
+class Kit(Ledger):
+    """A scheduler in virtual time: moves time, reads the ledger, asserts."""
+
+    def __init__(self, scheduler: Scheduler, clock: SettableClock, time: VirtualTime) -> None:
+        super().__init__(scheduler)
+        self._clock, self._time = clock, time
+        # Held open while the node is down: the ledger in memory lives as long as somebody has it open.
+        self._store = SqliteStore("sqlite://", clock=clock, is_inline=True)
+        self._own = (scheduler._parts, scheduler.settings, scheduler._opened)
+        self._is_open = False
+        time.has_busy_thread = lambda: scheduler._threads.active > 0
+        time.is_at_work = lambda: bool(self._at_work())
+        time.names_at_work = lambda: ", ".join(map(repr, self._at_work())) or "no job (perhaps a hook)"
+
+    @property
+    def now(self) -> datetime:
+        """The virtual time."""
+        return from_us(self._clock.now_us())
+
+    async def advance(self, duration: Duration) -> None:
+        """Let this much time pass. All that falls into it has happened then, up to and including its last moment."""
+        self._check_open()
+        await self._time.advance(duration_us(duration))
+        await self._carry_notes()
+
+    async def advance_to(self, moment: Moment) -> None:
+        """Let time pass until a moment."""
+        us = moment_us(moment, what="moment")
+        if us < self._clock.now_us():
+            raise InvalidInput(f"advance_to: {self._moment(from_us(us))} is over; it is {self._moment(self.now)}")
+        self._check_open()
+        await self._time.advance(us - self._clock.now_us())
+        await self._carry_notes()
+
+    async def run_until_idle(self, *, limit: Duration = "1d") -> None:
+        """Let time pass until every run has ended, with its retries and delays; an error after `limit`."""
+        self._check_open()
+        end = self._clock.now_us() + duration_us(limit, what="limit")
+        await self._time.settle()
+        while not self._is_idle():
+            if self._clock.now_us() >= end:
+                raise TimeStandsStill(
+                    f"not idle after {duration_text(duration_us(limit))} of virtual time; the ledger:\n{self.ledger()}"
+                )
+            await self._time.step(end - self._clock.now_us())
+        await self._carry_notes()
+
+    async def downtime(self, duration: Duration) -> None:
+        """Stop the node as a deploy does, let this much time pass, start it again. Catch-up is what follows."""
+        self._check_open()
+        end = self._clock.now_us() + duration_us(duration)
+        await self._time.drive(self.scheduler._stop())
+        await self._time.advance(max(end - self._clock.now_us(), 0))
+        await self._start()
+
+    async def close(self) -> None:
+        """Cut off what runs, and give the scheduler and the event loop their own parts back."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._time.clear()
+        try:
+            self.scheduler._hurry()
+            await self._time.drive(self.scheduler._stop())
+        finally:
+            self._put_back()
+
+    def close_from_outside(self) -> None:
+        """Close it from plain code, after its event loop has stopped running."""
+        loop = self._time.loop
+        if not self._is_open:
+            return
+        if not loop.is_closed() and not loop.is_running():
+            loop.run_until_complete(self.close())
+            return
+        # The loop has ended and cancelled everything on it; only what it left behind is to be tidied up.
+        self._is_open = False
+        scheduler, engine = self.scheduler, self.scheduler._engine
+        scheduler._engine = scheduler._portal.engine_loop = None
+        scheduler._hooks._teller = None
+        scheduler._threads.close()
+        if engine is not None:
+            logging.getLogger().removeHandler(engine._capture)
+        self._put_back()
+
+    # --- inside
+
+    async def _open(self) -> None:
+        scheduler = self.scheduler
+        if scheduler._engine is not None or scheduler._portal.engine_loop is not None:
+            raise Refused("this scheduler has started already; give it to the kit instead of entering it")
+        await self._store.open(migrate="auto")
+        self._is_open = True
+        scheduler._parts = Parts(
+            clock=self._clock, open_store=lambda _: SqliteStore.sharing(self._store), heart_in_thread=False
+        )
+        scheduler.settings = msgspec.structs.replace(
+            scheduler.settings, poll_interval=_POLL, lease=_FOR_EVER, retention=_FOR_EVER, keep_per_schedule=10**9
+        )
+        scheduler._opened = None
+        self._time.enter()
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
+        await self.scheduler._start()
+        if self.scheduler._engine is not None:
+            _calm(self.scheduler._engine)
+        await self._time.settle()
+
+    def _put_back(self) -> None:
+        self._time.leave()
+        self.scheduler._parts, self.scheduler.settings, self.scheduler._opened = self._own
+        _answer(self._store.close())
+
+    def _read(self, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        self._check_open()
+        return _answer(ask(self._store))
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise Refused("this kit is closed; read and assert inside the block that opened it")
+
+    def _is_idle(self) -> bool:
+        pulse: Pulse = self._read(lambda store: store.pulse(self.scheduler.app))
+        return not (pulse.waiting or pulse.running or pulse.blocked or self._at_work())
+
+    def _at_work(self) -> list[str]:
+        engine = self.scheduler._engine
+        return [] if engine is None else sorted({each.run.task for each in engine._node.hold if not each.is_over})
+
+    async def _carry_notes(self) -> None:
+        """Progress and log lines of running jobs are readable after every move of time."""
+        if self.scheduler._engine is not None and len(self.scheduler._engine._node.hold):
+            self.scheduler._engine._note.wake()
+            await self._time.settle()
+
+
+class SyncKit(Ledger):
+    """The same for plain tests. The event loop runs in a thread of its own."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler)
+        # asyncio's own loop, whatever the policy of this program is.
+        self._loop = asyncio.SelectorEventLoop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="evertick virtual time", daemon=True)
+        self._kit: Kit | None = None
+
+    @property
+    def now(self) -> datetime:
+        """The virtual time."""
+        return self._inner.now
+
+    def advance(self, duration: Duration) -> None:
+        """Let this much time pass. All that falls into it has happened then, up to and including its last moment."""
+        self._call(lambda: self._inner.advance(duration))
+
+    def advance_to(self, moment: Moment) -> None:
+        """Let time pass until a moment."""
+        self._call(lambda: self._inner.advance_to(moment))
+
+    def run_until_idle(self, *, limit: Duration = "1d") -> None:
+        """Let time pass until every run has ended, with its retries and delays; an error after `limit`."""
+        self._call(lambda: self._inner.run_until_idle(limit=limit))
+
+    def downtime(self, duration: Duration) -> None:
+        """Stop the node as a deploy does, let this much time pass, start it again. Catch-up is what follows."""
+        self._call(lambda: self._inner.downtime(duration))
+
+    @property
+    def _inner(self) -> Kit:
+        assert self._kit is not None, "a plain kit is handed out open"
+        return self._kit
+
+    def _read(self, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        async def read() -> T:
+            return self._inner._read(ask)
+
+        return self._call(read) if self._loop.is_running() else self._inner._read(ask)
+
+    def _call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise WouldBlock("this test runs on an event loop; use `async with virtual_time(...)` and await its kit")
+        return asyncio.run_coroutine_threadsafe(make(), self._loop).result()
+
+    def _open(self, make: Callable[[], Coroutine[Any, Any, Kit]]) -> None:
+        self._thread.start()
+        try:
+            self._kit = self._call(make)
+        except BaseException:
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        try:
+            if self._kit is not None:
+                self._call(self._kit.close)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+
+@contextlib.contextmanager
+def virtual_time_sync(
+    scheduler: Scheduler,
+    *,
+    start: Moment = _START,
+    seed: int = 0,
+    thread_wait: Duration = "10s",
+    io_wait: Duration = 0,
+) -> Iterator[SyncKit]:
+    """Like `virtual_time`, for tests without an event loop: `with virtual_time_sync(scheduler) as kit: ...`."""
+    kit = SyncKit(scheduler)
+    kit._open(lambda: open_kit(scheduler, start=start, seed=seed, thread_wait=thread_wait, io_wait=io_wait))
+    try:
+        yield kit
+    finally:
+        kit._end()
+
+
+def _calm(engine: Engine) -> None:
+    """Slow down what an engine does every second or minute for the sake of real time.
+
+    A day would be 86,400 steps otherwise, in which nothing happens. The pulse watches for a loop that real work
+    blocks; notes are carried at the end of every move of time instead.
+    """
+    if engine._heart._pulse_timer is not None:
+        engine._heart._pulse_timer.cancel()
+    engine._heart._pulse_at = math.inf
+    _rest(engine._note, _POLL / 1e6)
+    _rest(engine._sweep, _SWEEP_SECONDS)
+
+
+def _rest(loop: Loop, seconds: float) -> None:
+    step = loop._step
+
+    async def step_and_rest() -> float | None:
+        await step()
+        return seconds
+
+    loop._step = step_and_rest
+    loop.wake()
+
+
+def _answer(work: Coroutine[Any, Any, T]) -> T:
+    """The answer of an inline store, which waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        answer: T = done.value
+        return answer
+    work.close()
+    raise AssertionError("an inline store answers at once")
