@@ -64,6 +64,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     open_store: Callable[[str], Store]
     heart_in_thread: bool = True
+    note_seconds: float = 1.0
     sweep_seconds: float = 60.0
 
 
@@ -355,6 +356,7 @@ class Scheduler:
             stall_limit=self.settings.stall_limit / 1e6,
             retention=self.settings.retention,
             keep_per_schedule=self.settings.keep_per_schedule,
+            note=self._parts.note_seconds,
             sweep=self._parts.sweep_seconds,
             heart_in_thread=self._parts.heart_in_thread,
         )

@@ -8,11 +8,12 @@ itself; it is refused there, and `await` is the way.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from evertick.errors import WouldBlock
+from evertick.errors import Forked, WouldBlock
 
 __all__ = ["Portal"]
 
@@ -26,6 +27,7 @@ class Portal:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
         # The engine's loop while an engine runs; it answers instead of our own.
         self.engine_loop: asyncio.AbstractEventLoop | None = None
 
@@ -37,6 +39,7 @@ class Portal:
             pass
         else:
             raise WouldBlock(f"{what} would block the event loop of this thread; use `await` without `.sync` here")
+        self._refuse_fork(what)
         loop = self.engine_loop or self._own_loop()
         return asyncio.run_coroutine_threadsafe(make(), loop).result()
 
@@ -48,6 +51,17 @@ class Portal:
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
+
+    def _refuse_fork(self, what: str) -> None:
+        # A fork has the loop, but not the thread that ran it: a call would wait for ever.
+        is_used = self._loop is not None or self.engine_loop is not None
+        if is_used and self._process != os.getpid():
+            raise Forked(
+                f"{what}: this scheduler was used by process {self._process} before it was forked; connections and "
+                "threads do not survive that. Use it only after the fork: under a web server that preloads the "
+                "application, in the hook that starts a worker"
+            )
+        self._process = os.getpid()
 
     def _own_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:

@@ -15,13 +15,13 @@ from evertick.when import When, from_us
 __all__ = ["Why", "explain_schedule"]
 
 _REASONS = {
-    Reason.COALESCED: "a newer moment ran for it (catch-up is 'latest')",
+    Reason.COALESCED: "a newer moment ran instead (catch-up is 'latest')",
     Reason.OVERLAP: "an earlier run of the schedule was still live",
-    Reason.GRACE: "it was noticed later than the grace time allows",
+    Reason.GRACE: "noticed later than the grace time allows",
     Reason.LIMIT: "more moments were owed than catch-up makes up for",
-    Reason.DOWNTIME: "no node was there to notice it, and catch-up is 'skip'",
+    Reason.DOWNTIME: "no node was there in time, and catch-up is 'skip'",
     Reason.PAUSED: "the schedule was paused",
-    Reason.EDITED: "the schedule was edited before it was noticed",
+    Reason.EDITED: "the schedule was edited before anybody noticed",
     Reason.REMOVED: "the schedule was removed",
     Reason.UNDECLARED: "no code declared the schedule at that time",
     Reason.REPLACED: "a newer fire took its place",
@@ -32,7 +32,7 @@ _REASONS = {
     Reason.NODE_DIED: "its node died",
     Reason.SHUTDOWN: "its node was shut down, and it must not run twice",
     Reason.UNREACHABLE: "its node could not reach the store",
-    Reason.LATE: "it ran, but later than it was due",
+    Reason.LATE: "it ran late, or for moments before it that nobody noticed in time",
 }
 
 

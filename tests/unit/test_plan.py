@@ -465,3 +465,9 @@ def test_a_fixed_time_in_the_gap_of_spring_fires_once_right_after_it() -> None:
     assert cursor == 1_774_746_000_000_000  # 2026-03-29 01:00 UTC = 03:00 in Berlin
     assert fire_moments(made.fires) == [cursor]
     assert made.next_fire_at == 1_774_830_600_000_000  # 2026-03-30 02:30 in Berlin
+
+
+def test_catch_up_all_is_behind_while_more_than_one_moment_is_owed_whatever_the_pace() -> None:
+    made = plan_at(facts(Every("1s"), catch_up="all", live=1, pace=10 * SECOND), at(12, 0, 2))
+    assert made.gaps == ()
+    assert made.next_fire_at == at(12)

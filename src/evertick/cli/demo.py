@@ -8,26 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from datetime import datetime
 from pathlib import Path
 
 import click
 
 from evertick.cli.ledger import print_ledger, print_why
 from evertick.cli.output import say, style_of
+from evertick.cli.words import now
 from evertick.context import Context
 from evertick.errors import EvertickError
 from evertick.events import EVENTS, Event
 from evertick.policy import Exponential
 from evertick.scheduler import Scheduler
+from evertick.when import Every
+from evertick.why import Why
 
 __all__ = ["demo"]
 
 _LEAST_SECONDS, _MOST_SECONDS = 12, 3_600
-# Long enough that every schedule below misses at least two moments.
-_DOWN_SECONDS = 5.0
-_SECOND_LIFE_SECONDS = 3.0
+_PERIOD = "2s"
+# The downtime lasts for so many moments, and somewhat longer: the last of them is then late for all to see.
+_MISSED_MOMENTS = 3
+_LATE_SECONDS = 1.2
+_DOWN_SECONDS = 6.5
+_SECOND_LIFE_SECONDS = 3.5
 _PATIENCE_SECONDS = 30.0
 _LEDGER_ROWS = 10
+_ERROR = "the mail server is down"
 
 
 @click.command()
@@ -69,13 +77,12 @@ class _Demo:
     async def play(self) -> None:
         say(("Evertick runs jobs on time, once per promised moment, and can always say why.", "bold"))
         _title("A node starts", "its program has three schedules:")
-        say("  pulse  every second")
-        say("  slow   every 2 seconds, but a run takes 3")
-        say("  mail   once; it fails twice, and is tried again after 0.5 s and after 1 s more")
+        say("  report  every 2 seconds")
+        say("  slow    every 2 seconds, but a run takes 3")
+        say("  mail    once; it fails twice, and is tried again after 0.5 s and after 1 s more")
         await self._first_life()
-        _title("Downtime", f"nobody is there for {_DOWN_SECONDS:g} seconds, and moments pass")
-        await asyncio.sleep(_DOWN_SECONDS)
-        await self._second_life()
+        await _downtime()
+        await self._tell_all(await self._second_life())
 
     async def _first_life(self) -> None:
         async with self._program():
@@ -84,37 +91,42 @@ class _Demo:
             await self._until("slow", "skipped", "overlap")
             _title("The node is stopped", "what runs is given its time, nothing new is begun")
 
-    async def _second_life(self) -> None:
+    async def _second_life(self) -> Why:
         _title("The node starts again", "of the missed moments the newest runs, late, for all of them")
         self._seen.clear()
         async with self._program() as scheduler:
-            await self._until("pulse", "skipped", "coalesced")
-            await self._until("pulse", "succeeded")
-            answer = await scheduler.why("pulse")
+            await self._until("report", "skipped", "coalesced")
+            await self._until("report", "succeeded")
+            answer = await scheduler.why("report")
             await asyncio.sleep(_SECOND_LIFE_SECONDS)
-            _title("evertick why pulse", "as it was just after the start")
-            print_why(answer)
-            _title("evertick history", "every moment has its verdict: it has a run, or it lies in a gap")
-            for key in ("pulse", "slow", "mail"):
-                print_ledger(await scheduler.history(key, limit=_LEDGER_ROWS))
-                say("")
+        return answer
+
+    async def _tell_all(self, answer: Why) -> None:
+        _title("evertick why report", "as it was just after the start")
+        print_why(answer)
+        _title("evertick history", "every moment has its verdict: it has a run, or it lies in a gap")
+        ledger = Scheduler(self._url, concurrency=0)
+        for key in ("report", "slow", "mail"):
+            print_ledger(await ledger.history(key, limit=_LEDGER_ROWS))
+            say("")
+        await ledger.close()
 
     def _program(self) -> Scheduler:
         """The program that runs in both lives: what a user would write."""
         scheduler = Scheduler(self._url, node_name="demo", stop_timeout="10s")
 
-        @scheduler.every("1s")
-        async def pulse() -> None:
-            pass
+        @scheduler.every(_PERIOD)
+        async def report() -> dict[str, int]:
+            return {"lines": 42}
 
-        @scheduler.every("2s", overlap="skip")
+        @scheduler.every(_PERIOD, overlap="skip")
         async def slow() -> None:
             await asyncio.sleep(3)
 
         @scheduler.once(after="1s", retry=Exponential("500ms", factor=2, attempts=3))
         async def mail(ctx: Context) -> str:
             if ctx.attempt < 3:
-                raise ConnectionError("the mail server does not answer")
+                raise ConnectionError(_ERROR)
             return "sent"
 
         for kind in EVENTS:
@@ -125,7 +137,7 @@ class _Demo:
         line = _words(event)
         if line is not None:
             style = style_of("skipped" if event.kind in ("retrying", "scheduled") else event.kind)
-            say((f"{event.at.astimezone():%H:%M:%S}  ", "dim"), f"{event.schedule_key or '':7}", (line, style))
+            _say_at(event.at, event.schedule_key or "", line, style)
         self._seen.add((event.schedule_key, event.kind, event.reason))
         self._news.set()
 
@@ -142,20 +154,35 @@ class _Demo:
             ) from None
 
 
+async def _downtime() -> None:
+    _title("Downtime", "nobody is there, and moments pass")
+    for passing in Every(_PERIOD).upcoming(now(), _MISSED_MOMENTS):
+        await asyncio.sleep((passing - now()).total_seconds())
+        _say_at(passing, "", "a moment of report and of slow", "dim")
+    await asyncio.sleep(_LATE_SECONDS)
+
+
+def _clock_time(moment: datetime | None) -> str:
+    return "" if moment is None else f"{moment.astimezone():%H:%M:%S}"
+
+
+def _say_at(moment: datetime, key: str, line: str, style: str) -> None:
+    say((f"{_clock_time(moment)}  ", "dim"), f"{key:8}", (line, style))
+
+
 def _words(event: Event) -> str | None:
     """What has happened, in a few words; None for what would only be noise here."""
     match event.kind, event.reason:
         case "succeeded", _:
             return "succeeded" if event.attempt in (None, 1) else f"succeeded at attempt {event.attempt}"
         case "retrying", _:
-            error = (event.error or "").strip().splitlines()[-1:]
-            return f"failed at attempt {event.attempt} ({''.join(error)}), will be tried again"
+            return f"attempt {event.attempt} failed ({_ERROR}), it is tried again"
         case "skipped", "overlap":
-            return "skipped: its run before has not ended yet (overlap)"
+            return "skipped: its previous run has not ended yet (overlap)"
         case "skipped", "coalesced":
             return f"{event.count} missed moments become one gap: a newer one runs for them (coalesced)"
         case "scheduled", "late":
-            return "a missed moment runs now (late)"
+            return f"the missed moment {_clock_time(event.fire_at)} runs now (late)"
         case (("scheduled" | "started"), _):
             return None
         case kind, reason:
@@ -172,7 +199,7 @@ def _say_what_next(keep: Path | None) -> None:
     if keep is None:
         say("evertick demo --keep demo.db                            keep the database, and look around in it:")
     at = f"--database sqlite:///{keep or 'demo.db'}"
-    for command in ("list", "show slow", "why pulse", "history mail --json"):
+    for command in ("list", "show slow", "why report", "history mail --json"):
         say(f"evertick {command} {at}")
     say('evertick explain "30 2 * * mon-fri" --tz Europe/Berlin  a rule in words, and its next moments')
     say("evertick run app:scheduler                              your own schedules, in app.py")

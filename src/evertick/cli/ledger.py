@@ -67,7 +67,7 @@ def print_ledger(rows: Sequence[Run | Gap], *, is_one_schedule: bool = False) ->
         Column(title="TRIES", is_right=True),
         Column(title="TOOK", is_right=True),
         Column(title="DETAIL", is_cut=True),
-        Column(title="RUN", is_wide_only=True),
+        Column(title="RUN", width_least=150),
     ]
     lines = [_line(row) for row in rows]
     if is_one_schedule:

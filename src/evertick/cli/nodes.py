@@ -41,10 +41,10 @@ async def nodes(scheduler: Scheduler, as_json: bool) -> None:
             Column(title="STARTED"),
             Column(title="LAST BEAT"),
             Column(title="RUNNING", is_right=True),
-            Column(title="QUEUES", is_cut=True),
+            Column(title="QUEUES", is_cut=True, width_least=100),
             Column(title="TASKS", is_cut=True),
-            Column(title="VERSION"),
-            Column(title="NODE", is_wide_only=True),
+            Column(title="VERSION", width_least=100),
+            Column(title="NODE", width_least=150),
         ]
         print_table(columns, [_row(node, moment) for node in found])
 

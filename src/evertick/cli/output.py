@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Column", "as_json_option", "clean", "hint", "print_facts", "print_json", "print_table", "say", "style_of"]
 
-# From this width on columns that only some readers need are shown, too.
-_WIDE = 150
 _CUT_TO_AT_LEAST = 8
 _NOTHING = "-"
 
@@ -49,15 +47,19 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     is_right: bool = False
     # May be cut where the terminal is narrow.
     is_cut: bool = False
-    # Left out where the terminal is narrow.
-    is_wide_only: bool = False
+    # Left out on a terminal narrower than this: what only some readers need.
+    width_least: int = 0
     # Coloured by its first word (a verdict, a state).
     is_coloured: bool = False
 
 
 def clean(text: str) -> str:
     """The text on one line, without control characters."""
-    return "".join(letter if letter.isprintable() else " " for letter in text).strip()
+    return _printable(text).strip()
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def style_of(word: str) -> str:
@@ -77,25 +79,35 @@ def say(*parts: str | tuple[str, str]) -> None:
     """One line of texts, each perhaps with a style."""
     pairs = [(part, "") if isinstance(part, str) else part for part in parts]
     if not sys.stdout.isatty():
-        click.echo("".join(clean_inside(text) for text, _ in pairs).rstrip())
+        click.echo("".join(_printable(text) for text, _ in pairs).rstrip())
         return
     from rich.text import Text
 
-    _console().print(Text.assemble(*((clean_inside(text), style) for text, style in pairs)))
-
-
-def clean_inside(text: str) -> str:
-    """Like `clean`, with the space around it kept."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    _console().print(Text.assemble(*((_printable(text), style) for text, style in pairs)))
 
 
 def print_facts(facts: Iterable[tuple[str, str | Sequence[str]]]) -> None:
     """Names with one or several lines each; what has none is left out."""
     kept = [(name, [text] if isinstance(text, str) else list(text)) for name, text in facts if text]
-    width = max((len(name) for name, _ in kept), default=0)
-    for name, lines in kept:
-        for number, line in enumerate(lines):
-            say((f"{name if number == 0 else '':{width}}  ", "bold"), line)
+    pairs = [(name if not number else "", clean(line)) for name, lines in kept for number, line in enumerate(lines)]
+    if sys.stdout.isatty():
+        _print_facts_for_terminal(pairs)
+        return
+    width = max((len(name) for name, _ in pairs), default=0)
+    for name, line in pairs:
+        click.echo(f"{name:{width}}  {line}")
+
+
+def _print_facts_for_terminal(pairs: list[tuple[str, str]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    for name, line in pairs:
+        grid.add_row(name, Text(line))
+    _console().print(grid)
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
@@ -107,11 +119,14 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Non
 
 
 def _print_plain(columns: Sequence[Column], rows: list[list[str]]) -> None:
-    lines = [[column.title for column in columns], *rows]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
-    for line in lines:
+    widths = [_width(columns, rows, place) for place in range(len(columns))]
+    for line in [[column.title for column in columns], *rows]:
         cells = zip(columns, line, widths, strict=True)
         click.echo("  ".join(_padded(column, cell, width) for column, cell, width in cells).rstrip())
+
+
+def _width(columns: Sequence[Column], rows: list[list[str]], place: int) -> int:
+    return max(len(columns[place].title), *(len(row[place]) for row in rows))
 
 
 def _padded(column: Column, cell: str, width: int) -> str:
@@ -125,13 +140,14 @@ def _print_for_terminal(columns: Sequence[Column], rows: list[list[str]]) -> Non
     console = _console()
     shown = [place for place in range(len(columns)) if _is_shown(columns[place], console.width, rows, place)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in (columns[place] for place in shown):
+    for place in shown:
+        column = columns[place]
         # rich narrows the columns that may wrap first; their cells do not wrap, so they are cut.
         table.add_column(
             column.title,
             justify="right" if column.is_right else "left",
             no_wrap=not column.is_cut,
-            min_width=_CUT_TO_AT_LEAST if column.is_cut else None,
+            min_width=min(_CUT_TO_AT_LEAST, _width(columns, rows, place)) if column.is_cut else None,
         )
     for row in rows:
         styles = [style_of(row[place].partition(" ")[0]) if columns[place].is_coloured else "" for place in shown]
@@ -142,7 +158,7 @@ def _print_for_terminal(columns: Sequence[Column], rows: list[list[str]]) -> Non
 
 def _is_shown(column: Column, width: int, rows: list[list[str]], place: int) -> bool:
     """Whether a terminal has room for the column, and the column something to say."""
-    return (width >= _WIDE or not column.is_wide_only) and any(row[place] != _NOTHING for row in rows)
+    return width >= column.width_least and any(row[place] != _NOTHING for row in rows)
 
 
 def _console() -> Console:

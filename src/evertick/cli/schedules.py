@@ -45,7 +45,7 @@ async def list_schedules(scheduler: Scheduler, as_json: bool) -> None:
         moment = now()
         columns = [
             Column(title="KEY"),
-            Column(title="TASK", is_cut=True),
+            Column(title="TASK", is_cut=True, width_least=100),
             Column(title="RULE", is_cut=True),
             Column(title="NEXT"),
             Column(title="AT"),
@@ -74,9 +74,10 @@ def _last(schedule: Schedule) -> str:
 
 
 def _remarks(schedule: Schedule) -> Iterator[str]:
-    if schedule.is_paused:
-        until = f" until {stamp(schedule.paused_until)}" if schedule.paused_until else ""
-        yield f"paused{until}{f': {schedule.pause_note}' if schedule.pause_note else ''}"
+    if schedule.paused_until is not None:
+        yield f"until {stamp(schedule.paused_until)}"
+    if schedule.pause_note:
+        yield schedule.pause_note
     if schedule.error:
         yield f"cannot be planned: {schedule.error}"
     if schedule.overrides:
@@ -131,7 +132,7 @@ def _facts(schedule: Schedule, upcoming: list[Planned]) -> Iterator[tuple[str, s
     yield "Arguments", data_text(schedule.args) if schedule.args else ""
     yield "Rule", schedule.when
     yield "In words", _rule_words(schedule)
-    yield "State", "; ".join(_remarks(schedule)) or "active"
+    yield "State", ["paused" if schedule.is_paused else "active", *_remarks(schedule)]
     nexts = [
         f"{stamp(each.fire_at, is_local=False, is_exact=True)}  {distance(each.fire_at, moment)}" for each in upcoming
     ]

@@ -98,7 +98,9 @@ def _gap_remark(gap: Gap) -> str:
     if gap.count == 1:
         return "1 moment"
     least = "" if gap.is_exact else "at least "
-    return f"{least}{gap.count} moments since {stamp(gap.first_at)}"
+    first, last = stamp(gap.first_at, is_exact=True), stamp(gap.last_at, is_exact=True)
+    day = len("2026-01-31 ")
+    return f"{least}{gap.count} moments since {first[day:] if first[:day] == last[:day] else first}"
 
 
 def _live_remark(run: Run) -> str:

@@ -51,6 +51,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     stall_limit: float = 900.0
     retention: int = 90 * 86_400_000_000
     keep_per_schedule: int = 10_000
+    note: float = 1.0
     sweep: float = 60.0
     # The heart beats on the engine's own loop where time is virtual.
     heart_in_thread: bool = True
@@ -77,7 +78,7 @@ class Engine:
     def __init__(self, node: LocalNode, editor: Editor, settings: EngineSettings) -> None:
         self._node = node
         self._settings = settings
-        notes = NoteCarrier(node)
+        notes = NoteCarrier(node, settings.note)
         self._finisher = Finisher(node, notes)
         self._worker = Worker(node, self._finisher, notes)
         self._recorder = Recorder(node, self._worker)
@@ -86,7 +87,7 @@ class Engine:
         self._fire = self._loop("fire", self._recorder.step)
         self._work = self._loop("work", self._worker.step)
         self._finish = self._loop("finish", self._finisher.step)
-        self._note = self._loop("note", notes.step)
+        self._note = self._loop("note", notes.step, rest_most=3600.0)
         self._tend = self._loop("tend", self._tender.step)
         self._sweep = self._loop("sweep", sweeper.step, rest_most=settings.sweep)
         self._watch = self._loop("watch", self._watch_store)

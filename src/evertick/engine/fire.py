@@ -44,9 +44,8 @@ class Recorder:
             advances = self._plan(due, known)
             recorded = await self._record(advances)
             self._start(advances, recorded, known)
-        self._tell(advances, recorded, known)
-        is_work_left = any(not run.is_claimed for advance in advances for run in advance.runs)
-        return self._rest_after(due, recorded, is_work_left=is_work_left)
+        self._follow_up(advances, recorded, known)
+        return self._rest_after(due, advances, recorded)
 
     def _plan(self, due: Due, known: dict[int, KnownSchedule]) -> list[Advance]:
         room = 0 if self._node.is_draining or not self._worker.queue_is_short else self._node.hold.free
@@ -110,14 +109,22 @@ class Recorder:
                     if run.is_claimed and run.id not in left_out
                 )
 
-    def _tell(self, advances: list[Advance], recorded: Recorded | None, known: dict[int, KnownSchedule]) -> None:
+    def _follow_up(self, advances: list[Advance], recorded: Recorded | None, known: dict[int, KnownSchedule]) -> None:
+        """Whom it concerns: the work loop, the runs that are replaced, the hooks."""
         for advance, is_taken in zip(advances, recorded.taken if recorded else (), strict=True):
-            if is_taken:
-                key = known[advance.schedule_id].stored.key
-                for run in advance.runs:
-                    self._tell_scheduled(key, run)
-                for gap in advance.gaps:
-                    tell_gap(self._node, key, gap)
+            if not is_taken:
+                continue
+            if any(not run.is_claimed for run in advance.runs):
+                self._worker.on_slot_free()
+            if advance.replaces_live:
+                self._worker.stop_schedule(advance.schedule_id)
+            self._tell(known[advance.schedule_id].stored.key, advance)
+
+    def _tell(self, key: str, advance: Advance) -> None:
+        for run in advance.runs:
+            self._tell_scheduled(key, run)
+        for gap in advance.gaps:
+            tell_gap(self._node, key, gap)
 
     def _tell_scheduled(self, key: str, run: NewRun) -> None:
         if self._node.hooks.wants("scheduled"):
@@ -134,16 +141,18 @@ class Recorder:
                 )
             )
 
-    def _rest_after(self, due: Due, recorded: Recorded | None, *, is_work_left: bool) -> float | None:
+    def _rest_after(self, due: Due, advances: list[Advance], recorded: Recorded | None) -> float | None:
         self.ticked_at = self._node.clock.elapsed()
-        if is_work_left:
-            self._worker.on_slot_free()
         if len(due.schedules) == BATCH:
             log.info("a tick took its full batch of %d schedules; the next follows at once", BATCH)
             return 0.0
         if recorded is not None and not all(recorded.taken):
             return 0.01
-        return None if due.next_at is None else max((due.next_at - due.now) / 1e6, 0.0005)
+        # What was due when we looked is no longer in `next_at`; its next moment is in its plan.
+        next_at = min(
+            (at for at in (due.next_at, *(each.next_at for each in advances)) if at is not None), default=None
+        )
+        return None if next_at is None else max((next_at - due.now) / 1e6, 0.0005)
 
 
 def advance_of(row: DueSchedule, facts: Facts, made: Plan, runs: tuple[NewRun, ...]) -> Advance:

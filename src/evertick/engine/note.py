@@ -1,6 +1,6 @@
 """Carrying what running jobs say (progress, log lines) to the store, off the hot path.
 
-Once a second for all runs together, and once more before a run's outcome is written. What the store did not take in
+Once in a while for all runs together, and once more before a run's outcome is written. What the store did not take in
 time is kept and sent again; the numbers of the lines make a second sending harmless.
 """
 
@@ -17,7 +17,6 @@ from evertick.store.base import Note
 
 __all__ = ["NoteCarrier", "log_capture"]
 
-EVERY_SECONDS = 1.0
 # While the store is away jobs may go on talking; beyond this the oldest words go.
 _PENDING_MAX = 4 * LINES_MAX
 
@@ -25,8 +24,9 @@ _PENDING_MAX = 4 * LINES_MAX
 class NoteCarrier:
     """Notes on their way to the store."""
 
-    def __init__(self, node: LocalNode) -> None:
+    def __init__(self, node: LocalNode, every_seconds: float) -> None:
         self._node = node
+        self._every_seconds = every_seconds
         self._pending: list[tuple[Attempt, Note]] = []
         self._sending = asyncio.Lock()
         self._is_idle = False
@@ -36,7 +36,7 @@ class NoteCarrier:
     async def step(self) -> float | None:
         await self.carry(self._node.hold)
         self._is_idle = len(self._node.hold) == 0
-        return None if self._is_idle else EVERY_SECONDS
+        return None if self._is_idle else self._every_seconds
 
     def begun(self) -> None:
         """A run has started; a carrier that rests because there was none goes to work."""

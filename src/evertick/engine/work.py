@@ -79,6 +79,12 @@ class Worker:
         if is_first:
             asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self.abandon, attempt)
 
+    def stop_schedule(self, schedule_id: int) -> None:
+        """A newer fire replaces what runs of this schedule; the beat would bring the request later."""
+        for attempt in self._node.hold:
+            if attempt.run.schedule_id == schedule_id:
+                self.stop(attempt, Stop.REQUESTED)
+
     # --- the life of one run
 
     async def _live(self, attempt: Attempt) -> None:

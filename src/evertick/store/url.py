@@ -1,12 +1,10 @@
 """From a URL to a store: the scheme says which one.
 
-SQLite is built in and found without a search, since looking through all installed packages would cost every start some
-milliseconds. Other stores register themselves under the entry point group `evertick.stores`.
+SQLite is built in and found without a search, since looking through all installed packages (and importing what looks)
+would cost every start some milliseconds. Other stores register under the entry point group `evertick.stores`.
 """
 
 from __future__ import annotations
-
-from importlib import metadata
 
 from evertick.clock import Clock
 from evertick.errors import InvalidSetting
@@ -36,19 +34,17 @@ def _opener(scheme: str) -> OpensStore:
         from evertick.store.sqlite import SqliteStore
 
         return SqliteStore
-    found = metadata.entry_points(group=_GROUP, name=scheme)
-    if not found:
-        raise InvalidSetting(_unknown(scheme))
+    from importlib import metadata
+
+    found = {entry.name: entry for entry in metadata.entry_points(group=_GROUP)}
+    if scheme not in found:
+        known = ", ".join(sorted({"sqlite", *found}))
+        raise InvalidSetting(f"no store is known for the scheme {scheme!r}; known are {known}{_advice(scheme)}")
     try:
-        opener: OpensStore = next(iter(found)).load()
+        opener: OpensStore = found[scheme].load()
     except ImportError as error:
         raise InvalidSetting(f"the store for {scheme}:// cannot be loaded ({error}){_advice(scheme)}") from error
     return opener
-
-
-def _unknown(scheme: str) -> str:
-    known = sorted({"sqlite", *(entry.name for entry in metadata.entry_points(group=_GROUP))})
-    return f"no store is known for the scheme {scheme!r}; known are {', '.join(known)}{_advice(scheme)}"
 
 
 def _advice(scheme: str) -> str:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import math
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from datetime import datetime
@@ -18,8 +16,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from evertick.engine.engine import Engine
-from evertick.engine.loop import Loop
 from evertick.errors import InvalidInput, Refused, WouldBlock
 from evertick.scheduler import Parts, Scheduler
 from evertick.store.base import Pulse, Store
@@ -28,7 +24,7 @@ from evertick.testing.clock import SettableClock
 from evertick.testing.ledger import Ledger, Moment, moment_us
 from evertick.testing.virtual import TimeStandsStill, VirtualTime
 from evertick.when.duration import Duration, duration_text, duration_us
-from evertick.when.moment import DAY, MINUTE, from_us
+from evertick.when.moment import DAY, HOUR, from_us
 
 __all__ = ["Kit", "SyncKit", "open_kit", "virtual_time", "virtual_time_sync"]
 
@@ -37,9 +33,9 @@ T = TypeVar("T")
 # A Thursday. Fixed, so that a test does not depend on the day it is run on.
 _START = "2026-01-01T00:00:00Z"
 # Nobody else writes to the ledger and nobody can die, so looking around and beating are rare; nothing is pruned.
-_POLL = 10 * MINUTE
+_POLL = HOUR
 _FOR_EVER = 36_500 * DAY
-_SWEEP_SECONDS = 3600.0
+_SWEEP_SECONDS = 6 * 3600.0
 
 
 @contextlib.asynccontextmanager
@@ -166,7 +162,7 @@ class Kit(Ledger):
         scheduler._hooks._teller = None
         scheduler._threads.close()
         if engine is not None:
-            logging.getLogger().removeHandler(engine._capture)
+            engine._capture.remove()
         self._put_back()
 
     # --- inside
@@ -178,7 +174,10 @@ class Kit(Ledger):
         await self._store.open(migrate="auto")
         self._is_open = True
         scheduler._parts = Parts(
-            clock=self._clock, open_store=lambda _: SqliteStore.sharing(self._store), heart_in_thread=False
+            clock=self._clock,
+            open_store=lambda _: SqliteStore.sharing(self._store),
+            heart_in_thread=False,
+            sweep_seconds=_SWEEP_SECONDS,
         )
         scheduler.settings = msgspec.structs.replace(
             scheduler.settings, poll_interval=_POLL, lease=_FOR_EVER, retention=_FOR_EVER, keep_per_schedule=10**9
@@ -193,8 +192,6 @@ class Kit(Ledger):
 
     async def _start(self) -> None:
         await self.scheduler._start()
-        if self.scheduler._engine is not None:
-            _calm(self.scheduler._engine)
         await self._time.settle()
 
     def _put_back(self) -> None:
@@ -219,76 +216,73 @@ class Kit(Ledger):
         return [] if engine is None else sorted({each.run.task for each in engine._node.hold if not each.is_over})
 
     async def _carry_notes(self) -> None:
-        """Progress and log lines of running jobs are readable after every move of time."""
+        """What running jobs have said is readable after every move of time, not only a second later."""
         if self.scheduler._engine is not None and len(self.scheduler._engine._node.hold):
             self.scheduler._engine._note.wake()
             await self._time.settle()
 
 
 class SyncKit(Ledger):
-    """The same for plain tests. The event loop runs in a thread of its own."""
+    """The same for plain tests: the event loop runs in a thread of its own."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, kit: Kit, thread: _LoopThread) -> None:
         super().__init__(scheduler)
-        # asyncio's own loop, whatever the policy of this program is.
-        self._loop = asyncio.SelectorEventLoop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="evertick virtual time", daemon=True)
-        self._kit: Kit | None = None
+        self._kit, self._thread = kit, thread
 
     @property
     def now(self) -> datetime:
         """The virtual time."""
-        return self._inner.now
+        return self._kit.now
 
     def advance(self, duration: Duration) -> None:
         """Let this much time pass. All that falls into it has happened then, up to and including its last moment."""
-        self._call(lambda: self._inner.advance(duration))
+        self._thread.call(self._kit.advance(duration))
 
     def advance_to(self, moment: Moment) -> None:
         """Let time pass until a moment."""
-        self._call(lambda: self._inner.advance_to(moment))
+        self._thread.call(self._kit.advance_to(moment))
 
     def run_until_idle(self, *, limit: Duration = "1d") -> None:
         """Let time pass until every run has ended, with its retries and delays; an error after `limit`."""
-        self._call(lambda: self._inner.run_until_idle(limit=limit))
+        self._thread.call(self._kit.run_until_idle(limit=limit))
 
     def downtime(self, duration: Duration) -> None:
         """Stop the node as a deploy does, let this much time pass, start it again. Catch-up is what follows."""
-        self._call(lambda: self._inner.downtime(duration))
-
-    @property
-    def _inner(self) -> Kit:
-        assert self._kit is not None, "a plain kit is handed out open"
-        return self._kit
+        self._thread.call(self._kit.downtime(duration))
 
     def _read(self, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         async def read() -> T:
-            return self._inner._read(ask)
+            return self._kit._read(ask)
 
-        return self._call(read) if self._loop.is_running() else self._inner._read(ask)
+        return self._thread.call(read())
 
-    def _call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        with contextlib.suppress(RuntimeError):
-            asyncio.get_running_loop()
-            raise WouldBlock("this test runs on an event loop; use `async with virtual_time(...)` and await its kit")
-        return asyncio.run_coroutine_threadsafe(make(), self._loop).result()
 
-    def _open(self, make: Callable[[], Coroutine[Any, Any, Kit]]) -> None:
+class _LoopThread:
+    """An event loop of asyncio's own kind, whatever the policy of the program, in a private thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.SelectorEventLoop()
+        self._thread = threading.Thread(target=self._serve, name="evertick virtual time", daemon=True)
         self._thread.start()
-        try:
-            self._kit = self._call(make)
-        except BaseException:
-            self._end()
-            raise
 
-    def _end(self) -> None:
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        if not self._thread.is_alive():
+            work.close()
+            raise Refused("this kit is closed; read and assert inside the block that opened it")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
         try:
-            if self._kit is not None:
-                self._call(self._kit.close)
+            self._loop.run_forever()
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            asyncio.set_event_loop(None)
             self._loop.close()
 
 
@@ -302,36 +296,25 @@ def virtual_time_sync(
     io_wait: Duration = 0,
 ) -> Iterator[SyncKit]:
     """Like `virtual_time`, for tests without an event loop: `with virtual_time_sync(scheduler) as kit: ...`."""
-    kit = SyncKit(scheduler)
-    kit._open(lambda: open_kit(scheduler, start=start, seed=seed, thread_wait=thread_wait, io_wait=io_wait))
+    _refuse_event_loop()
+    thread = _LoopThread()
     try:
-        yield kit
+        opening = open_kit(scheduler, start=start, seed=seed, thread_wait=thread_wait, io_wait=io_wait)
+        kit = thread.call(opening)
+        try:
+            yield SyncKit(scheduler, kit, thread)
+        finally:
+            thread.call(kit.close())
     finally:
-        kit._end()
+        thread.end()
 
 
-def _calm(engine: Engine) -> None:
-    """Slow down what an engine does every second or minute for the sake of real time.
-
-    A day would be 86,400 steps otherwise, in which nothing happens. The pulse watches for a loop that real work
-    blocks; notes are carried at the end of every move of time instead.
-    """
-    if engine._heart._pulse_timer is not None:
-        engine._heart._pulse_timer.cancel()
-    engine._heart._pulse_at = math.inf
-    _rest(engine._note, _POLL / 1e6)
-    _rest(engine._sweep, _SWEEP_SECONDS)
-
-
-def _rest(loop: Loop, seconds: float) -> None:
-    step = loop._step
-
-    async def step_and_rest() -> float | None:
-        await step()
-        return seconds
-
-    loop._step = step_and_rest
-    loop.wake()
+def _refuse_event_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise WouldBlock("this test runs on an event loop; use `async with virtual_time(...)` and await its kit")
 
 
 def _answer(work: Coroutine[Any, Any, T]) -> T:

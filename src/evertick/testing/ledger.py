@@ -27,7 +27,10 @@ def moment_us(moment: Moment, *, what: str) -> int:
 
 
 class Ledger:
-    """Reads and asserts. Everything is in order of time, oldest first, from the start of the kit on."""
+    """Reads and asserts. Everything is in order of time, oldest first, from the start of the kit on.
+
+    A failed assertion is shown by pytest where the test made it (`__tracebackhide__`), not in here.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -68,6 +71,7 @@ class Ledger:
 
     def assert_fired(self, key: str, *, times: int | None = None, at: Moment | Sequence[Moment] | None = None) -> None:
         """It fired: at least once, exactly so many times, or at exactly these moments."""
+        __tracebackhide__ = True
         fired = self.fired(key)
         if at is not None:
             self._assert_fired_at(key, fired, [at] if isinstance(at, str | datetime) else list(at))
@@ -78,12 +82,14 @@ class Ledger:
 
     def assert_not_fired(self, key: str) -> None:
         """It did not fire at all."""
+        __tracebackhide__ = True
         fired = self.fired(key)
         if fired:
             raise self._failure(f"{key!r} fired {_times(len(fired))}, and should not have", key)
 
     def assert_succeeded(self, key: str, *, times: int | None = None) -> None:
         """All of its runs have succeeded, and there are some: any number, or exactly so many."""
+        __tracebackhide__ = True
         runs = self.runs(key)
         others = [run for run in runs if run.verdict is not Verdict.SUCCEEDED]
         if others:
@@ -95,17 +101,21 @@ class Ledger:
 
     def assert_failed(self, key: str, *, reason: str | None = None, times: int | None = None) -> None:
         """Runs of it have failed for good: some, or exactly so many; for this reason (`error`, `timeout`), if given."""
+        __tracebackhide__ = True
         self._assert_ended(key, Verdict.FAILED, reason, times)
 
     def assert_skipped(self, key: str, *, reason: str | None = None, times: int | None = None) -> None:
         """Moments of it were skipped: some, or exactly so many; for this reason (`overlap`, `paused`, …), if given."""
+        __tracebackhide__ = True
         self._assert_ended(key, Verdict.SKIPPED, reason, times)
 
     def assert_missed(self, key: str, *, reason: str | None = None, times: int | None = None) -> None:
         """Moments of it were missed: some, or exactly so many; for this reason (`downtime`, `grace`, …), if given."""
+        __tracebackhide__ = True
         self._assert_ended(key, Verdict.MISSED, reason, times)
 
     def _assert_fired_at(self, key: str, fired: list[datetime], moments: Iterable[Moment]) -> None:
+        __tracebackhide__ = True
         wanted = sorted(moment_us(each, what="at") for each in moments)
         found = [to_us(each) for each in fired]
         if found == wanted:
@@ -121,6 +131,7 @@ class Ledger:
 
     def _assert_ended(self, key: str, verdict: Verdict, reason: str | None, times: int | None) -> None:
         """Counts moments: a run is one, a gap as many as it covers."""
+        __tracebackhide__ = True
         count = sum(run.verdict is verdict and reason in (None, run.reason) for run in self.runs(key))
         count += sum(gap.count for gap in self.gaps(key) if gap.verdict is verdict and reason in (None, gap.reason))
         words = verdict.value if reason is None else f"{verdict.value}({reason})"

@@ -31,7 +31,9 @@ _RESOLUTION_SECONDS = 0.75e-6
 # Turns of the loop within one second of virtual time. A schedule that fires every millisecond needs some 10,000.
 _TURNS_MAX = 200_000
 # While the loop is being cleared: how long to let things settle before time moves on regardless.
-_LAST_TURNS_MAX, _LAST_STEPS_MAX = 1_000, 1_000
+_LAST_TURNS_MAX, _LAST_WAIT_SECONDS = 1_000, 0.1
+# Timers until a coroutine that is carried to its end must have come there.
+_STEPS_MAX = 100_000
 _NAP_LEAST, _NAP_MOST = 0.00005, 0.005
 # What ends an `asyncio.sleep`.
 _END_OF_SLEEP = asyncio.futures._set_result_unless_cancelled  # type: ignore[attr-defined]
@@ -127,7 +129,7 @@ class VirtualTime:
         """Carry a coroutine to its end, letting as much time pass as it takes."""
         task = self._loop.create_task(work)
         await self.settle()
-        for _ in range(_LAST_STEPS_MAX):
+        for _ in range(_STEPS_MAX):
             at = self.next_timer()
             if task.done() or at is None:
                 break
@@ -150,7 +152,7 @@ class VirtualTime:
         while True:
             await asyncio.sleep(0)
             turns += 1
-            if self._is_clearing and turns > _LAST_TURNS_MAX:
+            if self._is_clearing and (turns > _LAST_TURNS_MAX or waited > _LAST_WAIT_SECONDS):
                 return
             # A thread first posts its answer and then says that it is idle, so this order misses nothing.
             if self._executing or self.has_busy_thread():

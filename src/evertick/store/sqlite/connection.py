@@ -98,7 +98,8 @@ def open_file(where: Location, *, may_create: bool) -> sqlite3.Connection:
         if db.execute("PRAGMA page_count").fetchone()[0] == 0:
             # Written with the first page; later it would have no effect, and need the lock.
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        if where.path is not None:
+        # A file that we may not write our tables into is perhaps somebody else's: it stays as it is.
+        if where.path is not None and may_create:
             _turn_wal_on(db, tries=1 + round(where.busy_timeout_ms / 1000 / _WAL_PAUSE_SECONDS))
     except sqlite3.Error as error:
         if db is not None:

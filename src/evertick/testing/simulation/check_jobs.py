@@ -20,6 +20,8 @@ def check_jobs(evidence: Evidence) -> Iterator[str]:
     yield from checker.verdicts()
     yield from checker.done_is_done()
     yield from checker.stops()
+    yield from checker.dead_work_stops()
+    yield from checker.retries()
     yield from checker.logs()
 
 
@@ -30,7 +32,13 @@ class _Checker:
         self._claims: dict[tuple[str, int], tuple[int, Row]] = {}
         # When a cancel of a running run was asked for.
         self._cancels: dict[str, int] = {}
+        # (run, fence) of attempts that were put back for a retry, with the time of it.
+        self._retried: dict[tuple[str, int], int] = {}
         for call in evidence.calls:
+            if call.intent == "finish" and call.answer is not None:
+                for outcome, answer in zip(call.args[2], call.answer, strict=True):
+                    if outcome.kind == "retry" and answer == "done":
+                        self._retried[outcome.id, outcome.fence] = call.at
             for change in call.changes:
                 self._ledger.apply(change)
                 if change.table == "runs":
@@ -114,6 +122,30 @@ class _Checker:
                 yield f"run {run} under fence {fence} was told to stop and did not hear of it"
             if self._held_until(run, fence) > until:
                 yield f"run {run} was still held under fence {fence} long after it was told to stop"
+
+    def dead_work_stops(self) -> Iterator[str]:
+        """A node that learns of its death stops what it holds."""
+        evidence = self._evidence
+        for (run, fence), words in self._words.items():
+            claim = self._claims.get((run, fence))
+            ended = next((job for job in words if job.what == "returned"), None)
+            if claim is None or ended is None or ended.task == "deaf":
+                continue
+            died_at = self._ledger.nodes[claim[1]["node"]]["died_at"]
+            grace = ended.at - 3 * evidence.beat - 5 * SECOND
+            if died_at is None or died_at > grace or not evidence.is_gentle:
+                continue
+            if evidence.calm.left_alone(ended.who, grace, ended.at) and evidence.calm.store_was_well(grace, ended.at):
+                yield f"run {run} went on under fence {fence} long after its node had died"
+
+    def retries(self) -> Iterator[str]:
+        """Only a failure is tried again at the cost of an attempt."""
+        for (run, fence), at in self._retried.items():
+            words = {job.what for job in self._words.get((run, fence), ()) if job.at <= at}
+            claimed_at, row = self._claims[run, fence]
+            is_over_time = row["deadline"] is not None and at >= row["deadline"]
+            if "raised" not in words and not (is_over_time and words & {"cancelled", "ignored"}):
+                yield f"run {run} lost an attempt under fence {fence}, and its job said {words or None}"
 
     def _held_until(self, run: str, fence: int) -> int:
         done = self._ledger.done.get(run)

@@ -70,6 +70,9 @@ class _Checker:
         if call.intent == "claim":
             yield from self._order(call)
         yield from self._standing(touched)
+        for change in call.changes:
+            if change.table == "schedules" and change.how == "delete":
+                yield from self._removed(change.row)
 
     # --- one row, one change
 
@@ -228,8 +231,10 @@ class _Checker:
         if not claimed:
             return
         last = min((row["priority"], -row["due_at"]) for row in claimed)
+        slot = int(call.who.partition(".")[0][1:])
+        unknown = self._evidence.story.lacks[slot]
         for row in self.ledger.live.values():
-            if row["state"] == "waiting" and row["due_at"] <= call.at and (row["priority"], -row["due_at"]) > last:
+            if row["task"] not in unknown and row["state"] == "waiting" and row["due_at"] <= call.at and (row["priority"], -row["due_at"]) > last:
                 yield f"{_name(row)} (priority {row['priority']}) was passed over"
 
     # --- what holds between calls
@@ -245,6 +250,11 @@ class _Checker:
                 if row["unique_key"] in keys:
                     yield f"{_name(row)} and {keys[row['unique_key']]} have the same unique key"
                 keys[row["unique_key"]] = row["id"]
+
+    def _removed(self, schedule: Row) -> Iterator[str]:
+        for row in self.ledger.live_of(schedule["id"]):
+            if row["state"] != "running":
+                yield f"{_name(row)} is {row['state']}, and its schedule was removed"
 
     def at_the_end(self) -> Iterator[str]:
         for row in self.ledger.live.values():

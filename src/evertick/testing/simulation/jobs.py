@@ -1,7 +1,7 @@
 """The jobs of a simulation. Each tells the witness of its start and its end, outside of the store.
 
 One per way to end: quick, slow, failing, failing at first, skipping, over time, deaf to being cancelled, not to be run
-twice, asking for a retry, talking while it works. How long they take comes as an argument.
+twice, asking for a retry, talking while it works, taking its node down with it. How long they take comes as an argument.
 """
 
 from __future__ import annotations
@@ -34,6 +34,16 @@ class Employer(Machine):
 
     witness: Witness
 
+    def die(self) -> None:
+        """What a job does to it that takes its whole process down."""
+        raise NotImplementedError
+
+
+def _employer() -> Employer:
+    machine = here()
+    assert isinstance(machine, Employer), "a job runs on a machine that has a witness"
+    return machine
+
 
 def token(run: str, fence: int) -> str:
     """The result of every job that returns: tells which claim it worked under."""
@@ -41,9 +51,7 @@ def token(run: str, fence: int) -> str:
 
 
 async def _witnessed(context: Context, work: Awaitable[None]) -> str:
-    machine = here()
-    assert isinstance(machine, Employer), "a job runs on a machine that has a witness"
-    witness = machine.witness
+    witness = _employer().witness
     witness.hear("started", context)
     try:
         await work
@@ -104,9 +112,7 @@ async def deaf(ctx: Context, seconds: float = 0.0) -> str:
             try:
                 await asyncio.sleep(end - loop.time())
             except asyncio.CancelledError:
-                machine = here()
-                assert isinstance(machine, Employer), "a job runs on a machine that has a witness"
-                machine.witness.hear("ignored", ctx)
+                _employer().witness.hear("ignored", ctx)
 
     return await _witnessed(ctx, go_on())
 
@@ -134,6 +140,15 @@ async def talking(ctx: Context, seconds: float = 0.0) -> str:
     return await _witnessed(ctx, talk())
 
 
+async def deadly(ctx: Context, seconds: float = 0.0) -> str:
+    async def take_all_down() -> None:
+        await asyncio.sleep(seconds / 8)
+        _employer().die()
+        await asyncio.sleep(1)
+
+    return await _witnessed(ctx, take_all_down())
+
+
 _threads = Threads()
 
 
@@ -155,5 +170,6 @@ WORKS: dict[str, Work] = {
         _work(precious, on_lost="fail", on_unreachable="stop"),
         _work(asking),
         _work(talking),
+        _work(deadly),
     )
 }

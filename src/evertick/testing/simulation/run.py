@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -31,10 +32,12 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-def simulate(seed: int, *, with_trace: bool = False) -> Simulated:
+def simulate(
+    seed: int, *, with_trace: bool = False, prepare: Callable[[sqlite3.Connection], object] | None = None
+) -> Simulated:
     """Let the story of a seed take place, and check what came of it."""
     story = tell(seed)
-    world = World(story)
+    world = World(story, prepare)
     asyncio.set_event_loop(None)
     violations: list[str] = []
     with _eavesdropping() as overheard:

@@ -53,8 +53,9 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
 class Story(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     pace: Pace
-    # Slots per node.
+    # Slots per node, and the tasks that it does not know.
     nodes: tuple[int, ...]
+    lacks: tuple[tuple[str, ...], ...]
     climate: Climate
     planned: tuple[Planned, ...]
     acts: tuple[Act, ...]
@@ -65,6 +66,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
             f"seed {self.seed}: {len(self.nodes)} nodes with {self.nodes} slots, {self.pace.length:.0f} s, beat "
             f"{self.pace.beat:g} s, lease {self.pace.lease:g} s, poll {self.pace.poll:g} s",
             f"  {self.climate}",
+            *(f"  node {node} does not know {', '.join(lack)}" for node, lack in enumerate(self.lacks) if lack),
         ]
         told += [f"  schedule {plan.key}: {plan.when}; {plan.fields}" for plan in self.planned]
         told += [
@@ -116,10 +118,18 @@ class _Teller:
             seed=self._seed,
             pace=self._pace,
             nodes=nodes,
+            lacks=self._lacks(len(nodes)),
             climate=draw.choice(_CLIMATES),
             planned=planned,
             acts=tuple(sorted(acts, key=lambda act: act.at)),
         )
+
+    def _lacks(self, nodes: int) -> tuple[tuple[str, ...], ...]:
+        """In some stories one node is of an older kind; the first always knows everything."""
+        draw = self._draw
+        older = draw.randrange(nodes) if draw.random() < 0.3 else 0
+        missing = tuple(sorted(set(draw.choices(_TASKS, k=4))))
+        return tuple(missing if node == older and node > 0 else () for node in range(nodes))
 
     # --- schedules
 
@@ -237,7 +247,7 @@ class _Teller:
     def _enqueued(self) -> dict[str, Any]:
         draw, fields = self._draw, self._fields()
         return {
-            "task": fields["task"],
+            "task": "deadly" if draw.random() < 0.12 else fields["task"],
             "args": fields["args"],
             "priority": fields["priority"],
             "expires": fields.get("expires"),

@@ -8,6 +8,7 @@ everything is healed, people pause every schedule, and what is still under way g
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import sqlite3
 from collections.abc import Callable
@@ -61,7 +62,7 @@ class NodeMachine(Employer):
             version="1",
             store=store,
             clock=self.clock,
-            works=WORKS,
+            works={task: work for task, work in WORKS.items() if task not in world.story.lacks[slot]},
             queues=("default",),
             concurrency=concurrency,
             lease=int(pace.lease * 1_000_000),
@@ -99,6 +100,9 @@ class NodeMachine(Employer):
     def is_over(self) -> bool:
         return self.is_dead or self.is_gone
 
+    def die(self) -> None:
+        self._world.let_die(self)
+
     def hear(self, what: str, context: Context, cause: str = "") -> None:
         if not self._world.is_over:
             at, run = self._world.clock.now_us(), context.run_id
@@ -109,8 +113,10 @@ class NodeMachine(Employer):
 class World:
     """Everything there is in one simulation."""
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, story: Story, prepare: Callable[[sqlite3.Connection], object] | None = None) -> None:
         self.story = story
+        # What a planted bug does to the tables before anything happens.
+        self._prepare = prepare
         self.loop = VirtualLoop(f"loop {story.seed}")
         self.chance = self.loop.chance(f"world {story.seed}")
         self.clock = TrueClock(self.loop, f"store {story.seed}")
@@ -121,6 +127,7 @@ class World:
         self.is_over = False
         # Set when what is live after healing has all come to its end.
         self.is_settled = False
+        self._is_ending = False
         self._calls = [0]
         self._deeds: list[asyncio.Task[None]] = []
 
@@ -134,6 +141,8 @@ class World:
     async def run(self) -> None:
         """The story, its healing, and the end."""
         await self.store.open(migrate="auto")
+        if self._prepare is not None:
+            self._prepare(self.database)
         self.journal.watch(self.database)
         self._people_machine = Machine("people")
         people_clock = NodeClock(self.loop, f"{self.story.seed} people", skew=7.0, drift=0.0)
@@ -200,6 +209,12 @@ class World:
         self.note(machine.label, "killed", machine.node.id)
         self.loop.kill(machine)
 
+    def let_die(self, machine: NodeMachine) -> None:
+        """A job has taken its node down; somebody starts it again."""
+        self._kill(machine)
+        # Not on the machine that has just died.
+        self.loop.call_later(1.0, self._start_all, context=contextvars.Context())
+
     def _black_out(self, seconds: float) -> None:
         """Everybody dies at once, and everybody comes back at once."""
         for machine in self.machines:
@@ -208,6 +223,8 @@ class World:
         self.loop.call_later(seconds, self._start_all)
 
     def _start_all(self) -> None:
+        if self._is_ending:
+            return
         for slot in range(len(self.story.nodes)):
             if self._current(slot) is None:
                 self._start(slot)
@@ -264,6 +281,7 @@ class World:
         self.is_settled = not live
 
     async def _stop_all(self) -> None:
+        self._is_ending = True
         for machine in self.machines:
             if not machine.is_over:
                 self.note(machine.label, "stopping")

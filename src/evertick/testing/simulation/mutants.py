@@ -1,0 +1,495 @@
+"""Planted bugs: small wrongs of the kind that people make, each of which the oracle must see.
+
+A mutant patches the engine, the planning, the editing or the SQLite store while its simulations run. Two guards that
+back each other up hide each other's absence: such bugs are planted in pairs, and `SURVIVORS` names the halves that
+nobody can see from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from evertick import edit, plan
+from evertick.engine import engine, finish, fire, judge, node, tend, work
+from evertick.errors import StoreUnavailable
+from evertick.model import Outcome, Verdict
+from evertick.store.base import Recorded
+from evertick.store.sqlite import changes, endings, fires, nodes, runs
+from evertick.store.sqlite.queries import SQL
+from evertick.testing.simulation.run import Simulated, simulate
+
+__all__ = ["MUTANTS", "SURVIVORS", "Mutant"]
+
+Patch = Callable[[], Any]
+
+
+class Mutant(msgspec.Struct, frozen=True, kw_only=True):
+    """A bug and the seeds whose stories bring it to light: searched once, a few more than are needed."""
+
+    name: str
+    what: str
+    patches: tuple[Patch, ...]
+    seeds: tuple[int, ...] = ()
+    # What it does to the tables (a dropped index).
+    tables: tuple[str, ...] = ()
+
+    def simulate(self, seed: int) -> Simulated:
+        with ExitStack() as stack:
+            for patch in self.patches:
+                stack.enter_context(patch())
+            return simulate(seed, prepare=self._prepare)
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        for statement in self.tables:
+            db.execute(statement)
+
+
+def _attribute(owner: Any, name: str, value: Any) -> Patch:
+    """Replace a function or constant; a `value` named make gets the original."""
+    return lambda: mock.patch.object(owner, name, value)
+
+
+def _wrapped(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Patch:
+    return lambda: mock.patch.object(owner, name, wrap(getattr(owner, name)))
+
+
+def _sql(name: str, old: str, new: str) -> Patch:
+    """Change a part of a statement."""
+
+    @contextmanager
+    def patch() -> Iterator[None]:
+        statement = SQL[name]
+        assert old in statement, f"{name} does not read {old!r} any more: the mutant must follow"
+        with mock.patch.dict(SQL, {name: statement.replace(old, new)}):
+            yield
+
+    return patch
+
+
+def _no_sql(name: str) -> Patch:
+    """A statement that changes nothing."""
+
+    @contextmanager
+    def patch() -> Iterator[None]:
+        statement = SQL[name].rstrip().rstrip(";")
+        with mock.patch.dict(SQL, {name: f"{statement} AND 1 = 0"}):
+            yield
+
+    return patch
+
+
+# --- bugs that take more than a line ---------------------------------------------------------------------------
+
+
+def _plan_by_own_clock(original: Any) -> Any:
+    def plan_all(self: fire.Recorder, due: Any, known: Any) -> Any:
+        return original(self, msgspec.structs.replace(due, now=self._node.clock.now_us()), known)
+
+    return plan_all
+
+
+def _ignore(stop: work.Stop) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        def stop_others(self: work.Worker, attempt: Any, why: work.Stop) -> None:
+            if why is not stop:
+                original(self, attempt, why)
+
+        return stop_others
+
+    return wrap
+
+
+def _believe_unanswered(original: Any) -> Any:
+    async def record(self: fire.Recorder, advances: Any) -> Any:
+        try:
+            recorded = await original(self, advances)
+        except StoreUnavailable:
+            recorded = Recorded(now=0, fence=record_fence[0] + 1, taken=[True] * len(advances))
+        record_fence[0] = max(record_fence[0], recorded.fence if recorded else 0)
+        return recorded
+
+    record_fence = [0]
+    return record
+
+
+async def _no_reconcile(self: tend.Tender) -> None:
+    return None
+
+
+def _finish_or_forget(original: Any) -> Any:
+    async def step(self: finish.Finisher) -> Any:
+        try:
+            return await original(self)
+        except StoreUnavailable:
+            while self._backlog:
+                attempt, _ = self._backlog.popleft()
+                self._node.hold.let_go(attempt)
+            raise
+
+    return step
+
+
+def _finish_or_fail(original: Any) -> Any:
+    async def step(self: finish.Finisher) -> Any:
+        try:
+            return await original(self)
+        except StoreUnavailable:
+            for number, (attempt, outcome) in enumerate(self._backlog):
+                failed = msgspec.structs.replace(
+                    outcome, kind="done", verdict=Verdict.FAILED, reason="error", attempts=attempt.run.attempts + 1
+                )
+                self._backlog[number] = (attempt, failed)
+            raise
+
+    return step
+
+
+def _spend_attempt(original: Any) -> Any:
+    def judge_stop(run: Any, *rest: Any) -> Outcome | None:
+        outcome: Outcome | None = original(run, *rest)
+        if outcome is None or outcome.kind != "release":
+            return outcome
+        return msgspec.structs.replace(outcome, kind="retry", attempts=run.attempts + 1)
+
+    return judge_stop
+
+
+def _count_one_more(original: Any) -> Any:
+    def gap(facts: Any, first: int, last: int, *rest: Any) -> Any:
+        made = original(facts, first, last, *rest)
+        return made if first == last else msgspec.structs.replace(made, count=made.count + 1)
+
+    return gap
+
+
+def _forget_pause(original: Any) -> Any:
+    def settle(facts: Any, now: int, reason: Any, **options: Any) -> Any:
+        return ((), ()) if facts.pause is not None else original(facts, now, reason, **options)
+
+    return settle
+
+
+def _cursor_in_the_past(original: Any) -> Any:
+    def cursor_after(rule: Any, key: str, after: int, uniform: Any) -> Any:
+        return original(rule, key, after - 30_000_000, uniform)
+
+    return cursor_after
+
+
+def _unguarded(original: Any) -> Any:
+    def advance_of(*args: Any) -> Any:
+        return msgspec.structs.replace(original(*args), live=None)
+
+    return advance_of
+
+
+def _drop_newest(original: Any) -> Any:
+    def catch_up_all(facts: Any, newest: int, now: int, uniform: Any) -> Any:
+        made = original(facts, newest, now, uniform)
+        if made.next_fire_at != newest:
+            return made
+        return plan._moved_past(facts, newest, uniform, fires=made.fires, gaps=made.gaps)
+
+    return catch_up_all
+
+
+def _skip_oldest(original: Any) -> Any:
+    def catch_up_latest(facts: Any, newest: int, now: int, uniform: Any, **options: Any) -> Any:
+        return msgspec.structs.replace(original(facts, newest, now, uniform, **options), gaps=())
+
+    return catch_up_latest
+
+
+def _judge_always(original: Any) -> Any:
+    async def step(self: tend.Tender) -> Any:
+        self._judges_from = 0.0
+        return await original(self)
+
+    return step
+
+
+def _backwards(original: Any) -> Any:
+    def priorities(*args: Any) -> Any:
+        return iter(sorted(original(*args)))
+
+    return priorities
+
+
+def _never_cancelled(original: Any) -> Any:
+    def put_back(db: Any, now: int, app: str, owner: str, outcome: Outcome) -> Any:
+        db.execute("UPDATE evertick_runs SET is_cancel_requested = 0 WHERE app = ? AND id = ?", (app, outcome.id))
+        return original(db, now, app, owner, outcome)
+
+    return put_back
+
+
+def _without_lock(original: Any) -> Any:
+    def init(self: node.LocalNode, **options: Any) -> None:
+        original(self, **options)
+        self.claiming = _NoLock()  # type: ignore[assignment]
+
+    return init
+
+
+class _NoLock:
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
+def _no_timer(self: work.Worker, attempt: Any) -> asyncio.TimerHandle | None:
+    self._node.tell("started", attempt.run)
+    return None
+
+
+def _deaf_to_beats(self: engine.Engine, run_ids: list[str]) -> None:
+    return None
+
+
+def _leave_waiting(db: sqlite3.Connection, now: int, app: str, schedule: int) -> None:
+    db.execute(SQL["change_schedules.remove"], (schedule,))
+    db.execute(SQL["change_schedules.remove_due"], (schedule,))
+
+
+_ANY_CLAIM = "?3 IS NOT NULL AND ?4 IS NOT NULL"
+_MOMENT_INDEX = "(schedule_id, fire_at) WHERE schedule_id IS NOT NULL"
+
+MUTANTS: tuple[Mutant, ...] = (
+    # --- claims
+    Mutant(
+        name="finish_without_guard",
+        what="an outcome is taken whoever brings it and under whatever fence (node and fence guard, a pair)",
+        patches=(
+            _sql("finish.done", "node = ?3 AND fence = ?4", _ANY_CLAIM),
+            _sql("finish.held", "node = ?3 AND fence = ?4", _ANY_CLAIM),
+        ),
+    ),
+    Mutant(
+        name="note_without_guard",
+        what="progress and log lines are taken from a claim that is over",
+        patches=(_sql("note.progress", "node = ?3 AND fence = ?4", _ANY_CLAIM),),
+    ),
+    Mutant(
+        name="same_fence_again",
+        what="a claim does not draw a new fence",
+        patches=(_sql("fence.draw", "value + 1", "max(value, 1)"),),
+    ),
+    Mutant(
+        name="dead_nodes_claim",
+        what="a node that is written down as dead still gets work",
+        patches=(_attribute(runs, "is_alive", lambda db, node: True), _attribute(fires, "is_alive", lambda db, node: True)),
+    ),
+    Mutant(
+        name="start_without_answer",
+        what="a node starts what it has asked for although the answer was lost",
+        patches=(_wrapped(fire.Recorder, "_record", _believe_unanswered),),
+    ),
+    Mutant(
+        name="strays_kept",
+        what="runs that were claimed without hearing of it are never given back",
+        patches=(_attribute(tend.Tender, "_reconcile", _no_reconcile),),
+    ),
+    Mutant(
+        name="claiming_unlocked",
+        what="claims under way are taken for strays",
+        patches=(_wrapped(node.LocalNode, "__init__", _without_lock),),
+    ),
+    Mutant(
+        name="lowest_priority_first",
+        what="claims begin with the lowest priority",
+        patches=(_wrapped(runs, "priorities", _backwards),),
+    ),
+    Mutant(
+        name="expiry_ignored",
+        what="a run that is too old to start is started",
+        patches=(_attribute(runs, "_is_expired", lambda row, now: False),),
+    ),
+    # --- outcomes
+    Mutant(
+        name="unanswered_outcome_forgotten",
+        what="an outcome whose answer was lost is not sent again",
+        patches=(_wrapped(finish.Finisher, "step", _finish_or_forget),),
+    ),
+    Mutant(
+        name="unanswered_outcome_failed",
+        what="an outcome whose answer was lost is sent again as a failure",
+        patches=(_wrapped(finish.Finisher, "step", _finish_or_fail),),
+    ),
+    Mutant(
+        name="release_spends_attempt",
+        what="work that a stop cut off counts as a failed attempt",
+        patches=(_wrapped(judge, "_judge_stop", _spend_attempt),),
+    ),
+    Mutant(
+        name="retry_at_once",
+        what="a retry does not wait for its delay",
+        patches=(_sql("finish.retry", "due_at = ?3", "due_at = min(?3, due_at)"),),
+    ),
+    Mutant(
+        name="cancel_forgotten_by_retry",
+        what="a run whose cancel was asked for is tried again",
+        patches=(_wrapped(endings, "_put_back", _never_cancelled),),
+    ),
+    Mutant(
+        name="cancel_not_heard",
+        what="a node does not listen to the cancels that its beat brings",
+        patches=(_attribute(engine.Engine, "cancel", _deaf_to_beats),),
+    ),
+    Mutant(
+        name="timeout_ignored",
+        what="an attempt may take as long as it likes",
+        patches=(_attribute(work.Worker, "_begin", _no_timer),),
+    ),
+    # --- death
+    Mutant(
+        name="judged_too_soon",
+        what="a node is declared dead ten seconds before its lease runs out",
+        patches=(_sql("judge", "lease_until < ?1", "lease_until < ?1 + 10000000"),),
+    ),
+    Mutant(
+        name="judged_after_outage",
+        what="whoever comes back first after an outage declares all others dead",
+        patches=(_wrapped(tend.Tender, "step", _judge_always),),
+    ),
+    Mutant(
+        name="death_inferred",
+        what="runs are taken from a node whose lease has run out before its death is written down",
+        patches=(_sql("rehome.find", "n.died_at IS NULL", "n.died_at IS NULL AND n.lease_until > ?2 + 60000000"),),
+    ),
+    Mutant(
+        name="beat_revives",
+        what="a beat brings a dead node back to life",
+        patches=(
+            _sql("beat", "SET beat_at", "SET died_at = NULL, beat_at"),
+            _sql("beat", "AND died_at IS NULL", ""),
+        ),
+    ),
+    Mutant(
+        name="reborn_goes_on",
+        what="a node that learns of its death lets its work go on",
+        patches=(_wrapped(work.Worker, "stop", _ignore(work.Stop.LOST)),),
+    ),
+    Mutant(
+        name="losses_without_end",
+        what="a run that takes every node down with it is run for ever",
+        patches=(_attribute(nodes, "LOSSES_MAX", 99),),
+    ),
+    Mutant(
+        name="losses_not_counted",
+        what="a lost claim leaves no mark",
+        patches=(_sql("rehome.lose", "losses = ?3", "losses = min(losses, ?3)"),),
+    ),
+    Mutant(
+        name="precious_run_again",
+        what="what must not run twice is run again after its node has died",
+        patches=(_sql("rehome.find", "r.at_most_once", "0 AS at_most_once"),),
+    ),
+    Mutant(
+        name="nobody_rehomes",
+        what="the runs of the dead are left to them",
+        patches=(_sql("rehome.find", "NOT EXISTS", "0 AND NOT EXISTS"),),
+    ),
+    # --- moments
+    Mutant(
+        name="record_without_cursor_guard",
+        what="a plan is written whatever became of the cursor meanwhile",
+        patches=(_sql("record_fires.advance", "version = ?9 AND fire_at IS ?10 AND at IS ?11", "?11 IS ?11"),),
+    ),
+    Mutant(
+        name="moment_run_twice",
+        what="neither the cursor nor the unique index keeps a moment from a second run (a pair)",
+        patches=(
+            _sql("record_fires.advance", "version = ?9 AND fire_at IS ?10 AND at IS ?11", "?11 IS ?11"),
+            _sql("record_fires.run", "h.schedule_id = ?3 AND h.fire_at = ?7", "0"),
+        ),
+        tables=(
+            "DROP INDEX evertick_runs_moment",
+            f"CREATE INDEX evertick_runs_moment ON evertick_runs {_MOMENT_INDEX}",
+            "DROP INDEX evertick_history_moment",
+            f"CREATE INDEX evertick_history_moment ON evertick_history {_MOMENT_INDEX}",
+        ),
+    ),
+    Mutant(
+        name="planned_by_own_clock",
+        what="a node plans by its own clock instead of the store's",
+        patches=(_wrapped(fire.Recorder, "_plan", _plan_by_own_clock),),
+    ),
+    Mutant(
+        name="gap_counts_one_more",
+        what="a gap is counted with its fence posts",
+        patches=(_wrapped(plan, "_gap", _count_one_more),),
+    ),
+    Mutant(
+        name="coalesced_without_trace",
+        what="moments for which a newer one runs are not recorded",
+        patches=(_wrapped(plan, "_catch_up_latest", _skip_oldest),),
+    ),
+    Mutant(
+        name="catch_up_drops_newest",
+        what="catching up with all moments forgets the newest",
+        patches=(_wrapped(plan, "_catch_up_all", _drop_newest),),
+    ),
+    Mutant(
+        name="overlap_unguarded",
+        what="whether a run is live is looked at before the transaction, not in it",
+        patches=(_wrapped(fire, "advance_of", _unguarded),),
+    ),
+    Mutant(
+        name="overlap_ignored_by_trigger",
+        what="a trigger by hand runs beside a live run",
+        patches=(_attribute(edit, "admit", lambda overlap, live: "free"),),
+    ),
+    Mutant(
+        name="blocked_for_ever",
+        what="a verdict does not free what waits for it",
+        patches=(_no_sql("run.unblock"),),
+    ),
+    Mutant(
+        name="end_not_counted",
+        what="a schedule that counts from the end of its runs never starts again",
+        patches=(_no_sql("schedule.count_from_end"),),
+    ),
+    # --- people
+    Mutant(
+        name="pause_forgotten",
+        what="the moments of a pause are not recorded when it ends",
+        patches=(_wrapped(edit, "settle", _forget_pause),),
+    ),
+    Mutant(
+        name="edit_does_not_settle",
+        what="a change forgets what the old definition still owed",
+        patches=(_attribute(edit, "settle", lambda *args, **options: ((), ())),),
+    ),
+    Mutant(
+        name="change_fires_at_once",
+        what="after an edit or a resume the cursor starts in the past",
+        patches=(_wrapped(edit, "cursor_after", _cursor_in_the_past),),
+    ),
+    Mutant(
+        name="removed_runs_on",
+        what="removing a schedule leaves its waiting runs",
+        patches=(_attribute(changes, "_remove", _leave_waiting),),
+    ),
+    Mutant(
+        name="unique_key_shared",
+        what="two live runs may have the same unique key",
+        patches=(),
+        tables=("DROP INDEX evertick_runs_unique", "CREATE INDEX evertick_runs_unique ON evertick_runs (app, unique_key)"),
+    ),
+)
+
+# Halves of pairs: without the one guard the other still holds, so nothing can be seen from outside.
+SURVIVORS: dict[str, str] = {
+    "finish without its fence guard": "the node guard holds, unless one node claims a run again while it works on it",
+    "finish without its node guard": "a fence is never drawn twice, so it names the node, too",
+    "no unique index on moments": "the cursor guard lets only one plan of a moment through",
+}

@@ -1,0 +1,145 @@
+"""What holds for every command: help, usage, errors, pipes, terminals, imports."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from evertick import Scheduler, __version__
+from evertick.cli import cli
+
+COMMANDS = list(cli.commands)
+
+
+def test_the_version_is_told(evertick):
+    assert evertick("--version").stdout == f"evertick {__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_command_has_help_with_an_example(evertick, command):
+    result = evertick(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert re.search(rf"Example:\n +evertick {command or 'demo'}", result.stdout)
+
+
+def test_the_first_sentence_of_every_help_fits_into_the_list_of_commands(evertick):
+    listing = evertick("--help").stdout
+    assert "..." not in listing.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize(
+    "command", ["list", "show", "history", "why", "trigger", "pause", "resume", "preview", "nodes"]
+)
+def test_every_command_on_a_store_takes_a_database_an_app_and_json(evertick, command):
+    text = evertick(command, "--help").stdout
+    assert all(option in text for option in ("--database", "--app", "--json"))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "nonsense",
+        "list --nonsense",
+        "show",
+        "history --limit 0",
+        "history --limit x",
+        "preview --count -1",
+        "run",
+        "demo --seconds 1",
+    ],
+)
+def test_bad_usage_is_one_sentence_that_names_the_help(evertick, args):
+    result = evertick(*args.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert re.fullmatch(r"error: .*; see 'evertick.* --help'\n", result.stderr)
+
+
+@pytest.mark.parametrize("url", ["jobs.db", "mysql://localhost/jobs", "sqlite:///jobs.db?speed=high"])
+def test_a_bad_database_url_is_a_mistake_of_usage(tmp_path, monkeypatch, evertick, url):
+    monkeypatch.chdir(tmp_path)
+    result = evertick("list", "--database", url)
+    assert result.exit_code == 2
+    assert re.fullmatch(r"error: .*\n", result.stderr)
+
+
+def test_an_unexpected_error_is_one_sentence_too(database, evertick, monkeypatch):
+    async def fail(self: Scheduler) -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(Scheduler, "nodes", fail)
+    result = evertick("nodes")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "error: unexpected ZeroDivisionError: by zero; set EVERTICK_TRACEBACK=1 to see where it comes from\n"
+    )
+
+
+def test_a_traceback_is_shown_on_request(start, database):
+    process = start("show", "nope", env={"EVERTICK_DATABASE": database, "EVERTICK_TRACEBACK": "1"})
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert "Traceback" in errors
+    assert "NotFound" in errors
+
+
+@pytest.mark.parametrize("args", [["history"], ["history", "--json"], ["list"]])
+def test_a_reader_that_goes_away_makes_no_noise(start, database, args):
+    process = start(*args, env={"EVERTICK_DATABASE": database})
+    process.stdout.close()
+    assert process.wait() == 141
+    assert process.stderr.read() == ""
+
+
+def test_ctrl_c_makes_no_noise(start):
+    process = start("demo", "--seconds", "60")
+    assert process.stdout.readline().startswith("Evertick")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 130
+    assert errors.strip() == ""
+
+
+def _on_terminal(start, database, *args, **environment) -> str:
+    """What the command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    variables = {"EVERTICK_DATABASE": database, "TERM": "xterm", **environment}
+    process = start(*args, env=variables, stdout=theirs, stdin=theirs)
+    os.close(theirs)
+    parts = []
+    try:
+        while part := os.read(ours, 65536):
+            parts.append(part)
+    except OSError:  # how Linux says that the other end was closed
+        pass
+    os.close(ours)
+    assert process.wait() == 0
+    return b"".join(parts).decode()
+
+
+def test_on_a_terminal_there_are_colours_and_long_texts_are_cut_to_its_width(start, database):
+    text = _on_terminal(start, database, "history", COLUMNS="80", NO_COLOR="")
+    assert "\x1b[1;31mfailed" in text
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert "…" in plain
+    assert max(len(line) for line in plain.splitlines()) <= 80
+
+
+def test_no_color_is_respected(start, database):
+    text = _on_terminal(start, database, "history", COLUMNS="80", NO_COLOR="1")
+    assert "failed" in text
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]", text)
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"), [("evertick", ("click", "rich", "evertick.cli")), ("evertick.cli", ("rich",))]
+)
+def test_nothing_is_loaded_before_it_is_needed(module, absent):
+    code = f"import sys, {module}; print([name for name in {absent!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,160 @@
+"""`evertick run`: finding the scheduler, signals and exit codes, working beside other processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import logging, sys
+from evertick import Scheduler
+
+scheduler = Scheduler(poll_interval="1s", stop_timeout="5s")
+other = scheduler
+number = 7
+
+@scheduler.every("100ms")
+async def tick():
+    print("ticked", flush=True)
+    return 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def wait_for(stream, words: str) -> str:
+    """The first line with these words; what the process said before is shown if it never comes."""
+    said = []
+    for line in stream:
+        said.append(line)
+        if words in line:
+            return line
+    raise AssertionError(f"{words!r} was never said, but: {''.join(said)}")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGHUP, 75)])
+def test_a_signal_ends_the_node_with_the_exit_code_it_stands_for(start, tmp_path, number, code):
+    process = start("run", "shop:scheduler")
+    wait_for(process.stderr, "has started")
+    wait_for(process.stdout, "ticked")
+    process.send_signal(number)
+    _, errors = process.communicate()
+    assert process.returncode == code, errors
+    assert "has stopped" in errors
+    assert "Traceback" not in errors
+    assert (tmp_path / "evertick.db").exists()
+
+
+def test_a_module_alone_will_do_if_it_holds_one_scheduler(start, tmp_path):
+    process = start("run", "shop", "--database", f"sqlite:///{tmp_path}/elsewhere.db")
+    assert f"sqlite:///{tmp_path}/elsewhere.db" in wait_for(process.stderr, "database")
+    wait_for(process.stdout, "ticked")
+    process.terminate()
+    assert process.wait() == 0
+    assert not (tmp_path / "evertick.db").exists()
+
+
+def test_the_log_level_is_obeyed(start):
+    process = start("run", "shop:scheduler", "--log-level", "error")
+    wait_for(process.stdout, "ticked")
+    process.terminate()
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+
+
+def test_a_program_that_sets_up_logging_keeps_its_own(start, program):
+    program.write_text("import logging; logging.basicConfig(level='INFO', format='MINE %(message)s')" + PROGRAM)
+    process = start("run", "shop:scheduler")
+    assert wait_for(process.stderr, "has started").startswith("MINE ")
+
+
+def test_the_ledger_can_be_read_and_changed_while_a_node_runs(start, tmp_path, ask, evertick, monkeypatch):
+    process = start("run", "shop:scheduler")
+    for _ in range(3):
+        wait_for(process.stdout, "ticked")
+    monkeypatch.setenv("EVERTICK_DATABASE", f"sqlite:///{tmp_path}/evertick.db")
+    rows = ask("history", "tick")
+    assert {row["verdict"] for row in rows} >= {"succeeded"}
+    assert any(row["result"] == 1 for row in rows if row["kind"] == "run")
+    (node,) = ask("nodes")
+    assert (node["state"], node["tasks"]) == ("alive", ["tick"])
+    assert ask("pause", "tick")["is_paused"]
+    assert ask("list")[0]["is_paused"]
+    assert not ask("resume", "tick")["is_paused"]
+    wait_for(process.stdout, "ticked")
+    assert process.poll() is None
+
+
+def test_a_triggered_run_is_run_by_the_node_in_another_process(start, tmp_path, program, evertick):
+    program.write_text(PROGRAM.replace('every("100ms")', 'every("30d")'))
+    process = start("run", "shop:scheduler")
+    wait_for(process.stderr, "has started")
+    result = evertick("trigger", "tick", "--database", f"sqlite:///{tmp_path}/evertick.db")
+    assert (result.exit_code, result.stderr) == (0, "")
+    wait_for(process.stdout, "ticked")
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "words"),
+    [
+        ("nope:scheduler", 1, "there is no module 'nope' in"),
+        ("nope.jobs:scheduler", 1, "there is no module 'nope' in"),
+        ("shop:nope", 1, "'shop' has no attribute 'nope'; write shop:scheduler or shop:other"),
+        ("shop:number", 1, "shop:number is a int, not a Scheduler; write shop:scheduler"),
+        ("shop:", 2, "write it like app:scheduler"),
+        (":scheduler", 2, "write it like app:scheduler"),
+        ("shop.py", 2, "'shop.py' is a file; write the module, like shop:scheduler"),
+        ("./shop.py:other", 2, "write the module, like shop:other"),
+        ("broken:scheduler", 1, "cannot be imported: ZeroDivisionError: division by zero at"),
+        ("needy:scheduler", 1, "cannot be imported: ModuleNotFoundError: No module named 'not_installed' at"),
+        ("two", 1, "'two' holds several schedulers; write two:first or two:second"),
+        ("none", 1, "'none' holds no scheduler; define one in it"),
+    ],
+)
+def test_a_scheduler_that_cannot_be_found_is_an_error_that_says_what_to_write(start, tmp_path, where, code, words):
+    (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "needy.py").write_text("import not_installed")
+    (tmp_path / "two.py").write_text("from evertick import Scheduler\nfirst, second = Scheduler(), Scheduler()")
+    (tmp_path / "none.py").write_text("")
+    process = start("run", where)
+    output, errors = process.communicate()
+    assert (process.returncode, output) == (code, "")
+    assert words in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_a_database_that_cannot_be_opened_is_an_error_in_one_sentence(start):
+    process = start("run", "shop", "--database", "sqlite:////nowhere/at/all.db")
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert errors.splitlines()[-1].startswith("error: the directory /nowhere/at of the store")
+    assert "Traceback" not in errors
+
+
+def test_the_demo_ends_by_itself_and_shows_what_it_promises(start, tmp_path):
+    process = start("demo", "--seconds", "12", "--keep", "kept.db")
+    output, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    live, _, ledger = output.partition("--- evertick why report")
+    assert "mail    attempt 2 failed" in live
+    assert "mail    succeeded at attempt 3" in live
+    assert "(overlap)" in live
+    assert "missed moments become one gap" in live
+    assert "later than it was due" in ledger
+    assert "coalesced" in ledger
+
+    # What was kept is a database like any other.
+    reading = start("history", "mail", "--json", "--database", "sqlite:///kept.db")
+    (run,) = json.loads(reading.communicate()[0])
+    assert (run["verdict"], run["attempts"], run["result"]) == ("succeeded", 3, "sent")
+    again = start("demo", "--keep", "kept.db")
+    assert "exists already" in again.communicate()[1]
+    assert again.returncode == 2

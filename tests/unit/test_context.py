@@ -1,0 +1,216 @@
+"""What a job knows about its run, and what it may say."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from evertick import InvalidInput, NotFound, Stopped, current
+from evertick.context import LINE_MAX_CHARS, LINES_MAX, LOG_MAX_CHARS, PHASES_MAX, Context, _current
+from evertick.model import Claimed
+from evertick.testing.clock import SettableClock
+from evertick.when.moment import SECOND
+
+NOON = 1_767_268_800_000_000
+
+
+def context(clock: SettableClock | None = None, **fields: Any) -> Context:
+    run = Claimed(
+        **{
+            "id": "r1",
+            "fence": 7,
+            "task": "job",
+            "args": b"{}",
+            "fire_at": NOON,
+            "due_at": NOON + SECOND,
+            "claimed_at": NOON + 2 * SECOND,
+            **fields,
+        }
+    )
+    return Context(run, clock=clock or SettableClock(NOON), deadline=NOON + 60 * SECOND)
+
+
+def lines_of(ctx: Context) -> list[tuple[int, str, str]]:
+    taken = ctx._notebook.take()
+    return [] if taken is None else list(taken[1])
+
+
+def test_a_job_sees_its_run() -> None:
+    ctx = context(attempts=2, schedule_key="nightly", labels={"team": "data"})
+    assert (ctx.run_id, ctx.task, ctx.schedule_key, ctx.attempt, ctx.fence) == ("r1", "job", "nightly", 3, 7)
+    assert ctx.fire_at == datetime(2026, 1, 1, 12, tzinfo=UTC)
+    assert ctx.due_at == datetime(2026, 1, 1, 12, 0, 1, tzinfo=UTC)
+    assert ctx.deadline == datetime(2026, 1, 1, 12, 1, tzinfo=UTC)
+    assert ctx.labels == {"team": "data"}
+
+
+def test_changing_the_labels_a_job_sees_changes_nothing() -> None:
+    ctx = context(labels={"team": "data"})
+    ctx.labels["team"] = "other"
+    assert ctx.labels == {"team": "data"}
+
+
+def test_a_run_without_a_timeout_has_no_deadline() -> None:
+    run = Claimed(id="r1", fence=7, task="job", args=b"{}", fire_at=0, due_at=0, claimed_at=0)
+    assert Context(run, clock=SettableClock(), deadline=None).deadline is None
+
+
+def test_outside_of_a_job_there_is_no_current_run() -> None:
+    with pytest.raises(NotFound, match=r"evertick\.current\(\) answers only inside a job"):
+        current()
+
+
+def test_inside_of_a_job_current_answers_its_context() -> None:
+    ctx = context()
+    token = _current.set(ctx)
+    try:
+        assert current() is ctx
+    finally:
+        _current.reset(token)
+
+
+def test_check_raises_once_the_run_was_asked_to_stop() -> None:
+    ctx = context()
+    ctx.check()
+    assert not ctx.cancelled
+    ctx._stopped = "timeout"
+    assert ctx.cancelled
+    with pytest.raises(Stopped, match="run r1 of 'job' was asked to stop: timeout"):
+        ctx.check()
+
+
+# --- progress
+
+
+def test_the_latest_progress_wins() -> None:
+    ctx = context()
+    ctx.progress(0.2, "begun")
+    ctx.progress(0.7, "most")
+    assert ctx._notebook.take() == (0, (), (0.7, "most"))
+    assert ctx._notebook.take() is None
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), "half", None])
+def test_progress_that_is_no_fraction_is_refused(fraction: Any) -> None:
+    with pytest.raises(InvalidInput, match="is not a fraction; pass a number from 0 to 1"):
+        context().progress(fraction)
+
+
+def test_the_words_of_progress_are_bounded() -> None:
+    ctx = context()
+    ctx.progress(1, "x" * 10_000)
+    taken = ctx._notebook.take()
+    assert taken is not None
+    assert taken[2] == (1.0, "x" * 500)
+
+
+# --- the log
+
+
+def test_lines_keep_their_time_level_and_order() -> None:
+    clock = SettableClock(NOON)
+    ctx = context(clock)
+    ctx.log("one")
+    clock.move(SECOND)
+    ctx.log("two", level="warning")
+    assert lines_of(ctx) == [(NOON, "info", "one"), (NOON + SECOND, "warning", "two")]
+
+
+def test_lines_are_numbered_on_from_what_was_taken() -> None:
+    ctx = context()
+    ctx.log("one")
+    ctx.log("two")
+    first = ctx._notebook.take()
+    ctx.log("three")
+    second = ctx._notebook.take()
+    assert first is not None
+    assert second is not None
+    assert (first[0], second[0]) == (0, 2)
+
+
+def test_what_is_no_text_is_made_text() -> None:
+    ctx = context()
+    ctx.log({"rows": 3})  # type: ignore[arg-type]
+    assert lines_of(ctx)[0][2] == "{'rows': 3}"
+
+
+def test_a_long_line_is_cut_and_says_so() -> None:
+    ctx = context()
+    ctx.log("x" * (LINE_MAX_CHARS + 1))
+    assert lines_of(ctx)[0][2] == "x" * LINE_MAX_CHARS + " … (line cut)"
+
+
+def test_a_chatty_job_is_cut_off_with_a_line_that_says_so() -> None:
+    ctx = context()
+    for number in range(LINES_MAX + 100):
+        ctx.log(str(number))
+    lines = lines_of(ctx)
+    assert len(lines) == LINES_MAX + 1
+    assert lines[-2][2] == str(LINES_MAX - 1)
+    assert lines[-1][2].startswith("the log of this attempt is full")
+
+
+def test_the_characters_of_a_log_are_bounded_too() -> None:
+    ctx = context()
+    for _ in range(100):
+        ctx.log("x" * LINE_MAX_CHARS)
+    lines = lines_of(ctx)
+    assert sum(len(text) for _, _, text in lines[:-1]) <= LOG_MAX_CHARS
+    assert lines[-1][2].startswith("the log of this attempt is full")
+
+
+def test_a_log_that_was_taken_stays_full() -> None:
+    ctx = context()
+    for number in range(LINES_MAX + 1):
+        ctx.log(str(number))
+    lines_of(ctx)
+    ctx.log("more")
+    assert lines_of(ctx) == []
+
+
+def test_threads_that_talk_at_once_lose_no_line() -> None:
+    ctx = context()
+
+    def talk() -> None:
+        for _ in range(500):
+            ctx.log("word")
+
+    threads = [threading.Thread(target=talk) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    taken = 0
+    while any(thread.is_alive() for thread in threads):
+        taken += len(lines_of(ctx))
+    for thread in threads:
+        thread.join()
+    assert taken + len(lines_of(ctx)) == 2000
+
+
+# --- phases
+
+
+def test_a_phase_is_timed() -> None:
+    clock = SettableClock(NOON)
+    ctx = context(clock)
+    with ctx.phase("download"):
+        clock.move(1_500_000)
+    [phase] = ctx._notebook.phases
+    assert (phase.name, phase.at, phase.seconds, phase.is_failed) == ("download", NOON, 1.5, False)
+
+
+def test_a_phase_that_raises_says_so_and_lets_the_error_through() -> None:
+    ctx = context()
+    with pytest.raises(ValueError, match="no"), ctx.phase("download"):
+        raise ValueError("no")
+    assert ctx._notebook.phases[0].is_failed
+
+
+def test_phases_are_bounded() -> None:
+    ctx = context()
+    for number in range(PHASES_MAX + 5):
+        with ctx.phase(str(number)):
+            pass
+    assert len(ctx._notebook.phases) == PHASES_MAX

@@ -1,0 +1,149 @@
+"""What may be set, its default, and what is refused, with the words it is refused with."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from evertick import InvalidDuration, InvalidKey, InvalidSetting
+from evertick.settings import DATABASE_VARIABLE, Settings, check_key, check_labels, make_settings
+from evertick.when.moment import DAY, MINUTE, SECOND
+
+
+def made(url: str | None = "sqlite://", **options: Any) -> Settings:
+    return make_settings(url, **{"node_name": "node", **options})
+
+
+def test_the_defaults_are_those_of_the_reference() -> None:
+    assert made() == Settings(
+        url="sqlite://",
+        app="default",
+        node_name="node",
+        concurrency=50,
+        queues=("default",),
+        tz="UTC",
+        poll_interval=15 * SECOND,
+        lease=15 * SECOND,
+        stop_timeout=30 * SECOND,
+        migrate="auto",
+        retention=90 * DAY,
+        keep_per_schedule=10_000,
+        stall_limit=15 * MINUTE,
+    )
+
+
+def test_a_node_beats_five_times_in_a_lease() -> None:
+    assert made().beat == 3 * SECOND
+
+
+def test_the_url_comes_from_the_argument_then_the_environment_then_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DATABASE_VARIABLE, raising=False)
+    assert made(None).url == "sqlite:///evertick.db"
+    monkeypatch.setenv(DATABASE_VARIABLE, "sqlite:////var/jobs.db")
+    assert made(None).url == "sqlite:////var/jobs.db"
+    assert made("sqlite://").url == "sqlite://"
+    monkeypatch.setenv(DATABASE_VARIABLE, "")
+    assert made(None).url == "sqlite:///evertick.db"
+
+
+@pytest.mark.parametrize("url", ["jobs.db", "", 5])
+def test_a_url_that_is_none_is_refused(url: Any) -> None:
+    with pytest.raises(InvalidSetting, match=r"is no database URL; write it like 'sqlite:///evertick.db'"):
+        made(url)
+
+
+def test_durations_may_be_text_numbers_or_timedeltas() -> None:
+    assert made(lease="1m").lease == made(lease=60).lease == made(lease=timedelta(minutes=1)).lease == MINUTE
+
+
+def test_a_zone_may_be_a_name_or_a_zoneinfo() -> None:
+    assert made(tz="Europe/Berlin").tz == made(tz=ZoneInfo("Europe/Berlin")).tz == "Europe/Berlin"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("migrate", "yes", "migrate: 'yes' is neither 'auto' (apply what is missing) nor 'check' (refuse to)"),
+        ("queues", "mail", "queues: 'mail' is one text; pass a list of names, e.g. queues=['mail']"),
+        ("concurrency", -1, "concurrency: -1 must be a whole number from 0 to 10000"),
+        ("concurrency", True, "concurrency: True must be a whole number from 0 to 10000"),
+        ("concurrency", 2.5, "concurrency: 2.5 must be a whole number from 0 to 10000"),
+        ("keep_per_schedule", 0, "keep_per_schedule: 0 must be a whole number from 1 to 1000000000"),
+        ("lease", "10ms", "lease: '10ms' must be between 1 s and 86400 s"),
+        ("poll_interval", 0, "poll_interval: 0 must be between 0.01 s and 86400 s"),
+        ("stall_limit", "1s", "stall_limit: '1s' must be between 10 s and 86400 s"),
+        ("retention", 0, "retention: 0 must be between 1 s and 3.1536e+09 s"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_value_and_what_would_be_right(
+    option: str, value: Any, message: str
+) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        made(**{option: value})
+    assert str(refused.value) == message
+
+
+def test_a_zone_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match=r"tz: .*Mars/Base"):
+        made(tz="Mars/Base")
+
+
+def test_a_duration_that_is_none_is_refused_by_the_name_of_the_setting() -> None:
+    with pytest.raises(InvalidDuration, match="lease: 'long' is not a duration"):
+        made(lease="long")
+
+
+def test_no_stop_time_at_all_is_allowed() -> None:
+    assert made(stop_timeout=0).stop_timeout == 0
+
+
+# --- keys and labels
+
+
+@pytest.mark.parametrize("key", ["a", "nightly report", "données/été", "x" * 200, "a@b:c.d-e_f"])
+def test_a_key_may_hold_what_can_be_read_and_typed(key: str) -> None:
+    assert check_key(key) == key
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("", "must have 1 to 200 characters, not 0"),
+        ("x" * 201, "must have 1 to 200 characters, not 201"),
+        (" a", "must not begin or end with space"),
+        ("a\n", "must not begin or end with space"),
+        ("a\tb", "nor hold ';' or control characters"),
+        ("a;b", "nor hold ';' or control characters"),
+        ("a\x00b", "nor hold ';' or control characters"),
+        ("\ud800", "nor hold ';' or control characters"),
+        (7, "key: 7 is not text"),
+        (None, "key: None is not text"),
+    ],
+)
+def test_a_key_that_could_not_stand_in_a_command_line_is_refused(key: Any, words: str) -> None:
+    with pytest.raises(InvalidKey) as refused:
+        check_key(key)
+    assert words in str(refused.value)
+
+
+def test_the_error_names_what_the_key_is_of() -> None:
+    with pytest.raises(InvalidKey, match=r"^queue: 'a;b' must not"):
+        made(queues=["a;b"])
+
+
+def test_labels_are_names_with_texts() -> None:
+    assert check_labels({"team": "data"}) == {"team": "data"}
+
+
+@pytest.mark.parametrize("labels", [5, ["a"], {"a": 1}, {"a": "x" * 201}, {str(n): "" for n in range(51)}])
+def test_labels_that_are_none_are_refused(labels: Any) -> None:
+    with pytest.raises(InvalidSetting, match="labels: "):
+        check_labels(labels)
+
+
+def test_a_label_has_a_name_that_is_a_key() -> None:
+    with pytest.raises(InvalidKey, match="label: "):
+        check_labels({"a;b": "c"})
