@@ -37,7 +37,7 @@ from evertick.options import (
 )
 from evertick.rules import load_calendars, rule_of
 from evertick.serve import serve
-from evertick.settings import Settings, check_key, make_settings
+from evertick.settings import Settings, check_key, check_url, make_settings
 from evertick.store.base import Cancelled, Pulse, RunFilter, ScheduleFilter, Store
 from evertick.store.url import open_store
 from evertick.sync import Portal
@@ -159,6 +159,12 @@ class Scheduler:
     def sync(self) -> SyncScheduler:
         """The plain forms of everything async here, for code without an event loop."""
         return SyncScheduler(self)
+
+    def use_database(self, url: str) -> None:
+        """Another database than the one it was made with. Refused once the store is open."""
+        if self._opened is not None:
+            raise Refused("the store is open already; choose the database before using the scheduler")
+        self.settings = msgspec.structs.replace(self.settings, url=check_url(url))
 
     # --- declaring
 

@@ -14,7 +14,15 @@ from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import DAY, SECOND
 from evertick.when.zone import zone_named
 
-__all__ = ["DATABASE_VARIABLE", "DEFAULT_DATABASE", "Settings", "check_key", "check_labels", "make_settings"]
+__all__ = [
+    "DATABASE_VARIABLE",
+    "DEFAULT_DATABASE",
+    "Settings",
+    "check_key",
+    "check_labels",
+    "check_url",
+    "make_settings",
+]
 
 DATABASE_VARIABLE = "EVERTICK_DATABASE"
 DEFAULT_DATABASE = "sqlite:///evertick.db"
@@ -69,7 +77,7 @@ def make_settings(
     if isinstance(queues, str):
         raise InvalidSetting(f"queues: {queues!r} is one text; pass a list of names, e.g. queues=[{queues!r}]")
     return Settings(
-        url=_url(url),
+        url=check_url(url),
         app=check_key(app, what="app"),
         node_name=check_key(node_name, what="node_name"),
         concurrency=_whole(concurrency, "concurrency", 0, _CONCURRENCY_MAX),
@@ -107,7 +115,7 @@ def check_labels(labels: Any) -> dict[str, str]:
     return checked
 
 
-def _url(url: str | None) -> str:
+def check_url(url: str | None) -> str:
     found = url if url is not None else os.environ.get(DATABASE_VARIABLE) or DEFAULT_DATABASE
     if not isinstance(found, str) or "://" not in found:
         raise InvalidSetting(f"url: {found!r} is no database URL; write it like {DEFAULT_DATABASE!r}")

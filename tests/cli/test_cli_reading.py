@@ -48,18 +48,16 @@ def test_show_tells_everything_about_one_schedule(database, evertick):
 
 def test_show_as_json_has_the_words_the_next_five_and_the_recent_rows(database, ask):
     shown = ask("show", "report")
-    assert shown["words"].startswith("every 1 hour") or shown["words"].startswith("every hour")
+    assert shown["words"].startswith("every hour")
     assert len(shown["upcoming"]) == 5
     assert [row["kind"] for row in shown["recent"]] == ["run"]
 
 
 def test_history_as_json_tells_runs_and_gaps_apart(database, ask):
     rows = ask("history", "--limit", "100")
+    assert {row["kind"] for row in rows} == {"run", "gap"}
     runs = [row for row in rows if row["kind"] == "run" and row["schedule_key"] != "quick"]
     gaps = [row for row in rows if row["kind"] == "gap"]
-    assert len(runs) + len(gaps) + sum(row["schedule_key"] == "quick" for row in rows if row["kind"] == "run") == len(
-        rows
-    )
     fields = "id schedule_key task fire_at due_at state verdict reason cause attempts losses started_at finished_at"
     for run in runs:
         assert set(f"{fields} node fence result error".split()) <= set(run)

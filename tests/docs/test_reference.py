@@ -8,9 +8,24 @@ from collections.abc import Iterable, Iterator
 
 import click
 import pytest
+from pages import ROOT, doc, text_of
 
 import evertick
-from evertick import Cause, Context, Cron, Every, Exponential, Linear, Once, Reason, Run, Scheduler, State, Task, Verdict
+from evertick import (
+    Cause,
+    Context,
+    Cron,
+    Every,
+    Exponential,
+    Linear,
+    Once,
+    Reason,
+    Run,
+    Scheduler,
+    State,
+    Task,
+    Verdict,
+)
 from evertick import errors as errors_module
 from evertick.cli import cli
 from evertick.engine.engine import EngineHealth
@@ -25,7 +40,6 @@ from evertick.store.base import Store
 from evertick.sync_scheduler import SyncScheduler
 from evertick.task import TaskOptions
 from evertick.why import Why
-from pages import ROOT, doc, text_of
 
 REFERENCE = sorted((ROOT / "docs/reference").glob("*.md"))
 
@@ -147,9 +161,10 @@ def test_every_command_is_documented_with_its_arguments_and_flags(name: str, com
     sections = re.split(r"^## ", doc("reference/command-line.md"), flags=re.MULTILINE)
     own = [section for section in sections if section.startswith(f"{name}\n")]
     assert own, f"reference/command-line.md has no section {name!r}"
-    wanted = [flag for each in command.params if isinstance(each, click.Option) for flag in each.opts]
-    wanted += [each.make_metavar(click.Context(command)).strip("[].") for each in command.params if isinstance(each, click.Argument)]  # fmt: skip
-    assert [each for each in wanted if each not in own[0]] == []
+    flags = [flag for each in command.params if isinstance(each, click.Option) for flag in each.opts]
+    arguments = [each for each in command.params if isinstance(each, click.Argument)]
+    metavars = [each.make_metavar(click.Context(command)).strip("[].") for each in arguments]
+    assert [each for each in [*flags, *metavars] if each not in own[0]] == []
 
 
 def test_the_flags_of_all_commands_and_the_exit_codes_are_documented() -> None:

@@ -132,3 +132,14 @@ async def test_waiting_for_idle_has_an_end(kit: Kit) -> None:
     await kit.advance("11h10m")
     with pytest.raises(TimeStandsStill, match=r"not idle after 10m of virtual time(.|\n)*running"):
         await kit.run_until_idle(limit="10m")
+
+
+async def test_a_scheduler_that_runs_nothing_says_so() -> None:
+    scheduler = Scheduler(NOWHERE, concurrency=0)
+
+    @scheduler.every("1h", key="hourly")
+    async def hourly() -> None: ...
+
+    async with virtual_time(scheduler) as kit:
+        await kit.advance("2h")
+        assert "concurrency=0: it runs nothing" in failure(lambda: kit.assert_fired("hourly"))

@@ -27,6 +27,7 @@ JOBS = """
         try:
             await asyncio.sleep(10**7)
         finally:
+            await asyncio.sleep(0.001)
             ended.append("cut off")
 """
 
@@ -58,6 +59,9 @@ def jobs(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
+ASYNCIO = ("-o", "asyncio_default_fixture_loop_scope=function", "-o")
+
+
 def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
     # Warnings are errors: nothing may be left behind on a loop.
     return pytester.runpytest_subprocess("-q", "-W", "error", "-p", "no:cacheprovider", *args)
@@ -65,7 +69,7 @@ def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
 
 def test_an_async_test_gets_a_kit_that_is_closed_for_it(jobs: pytest.Pytester) -> None:
     jobs.makepyfile(TESTS)
-    result = run(jobs, "-o", "asyncio_mode=auto")
+    result = run(jobs, *ASYNCIO, "asyncio_mode=auto")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -94,10 +98,10 @@ def test_it_works_in_the_strict_mode_and_through_a_fixture_of_the_user(jobs: pyt
 
         @pytest.mark.asyncio
         async def test_two(kit):
-            await kit.advance("13h")
+            await kit.advance("14h")
             assert [run.state for run in kit.runs("long")] == ["running"]
     """)
-    run(jobs, "-o", "asyncio_mode=strict").assert_outcomes(passed=2)
+    run(jobs, *ASYNCIO, "asyncio_mode=strict").assert_outcomes(passed=2)
 
 
 def test_it_needs_no_asyncio_plugin(jobs: pytest.Pytester) -> None:
@@ -128,7 +132,7 @@ def test_it_needs_no_asyncio_plugin(jobs: pytest.Pytester) -> None:
 
 
 def test_the_fixtures_are_listed_with_what_they_are_for(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "--fixtures")
+    result = run(pytester, "-p", "no:asyncio", "--fixtures")
     result.stdout.fnmatch_lines(["evertick_kit *", "*Virtual time for an async test:*"])
     result.stdout.fnmatch_lines(["evertick_kit_sync *", "*Virtual time for a plain test:*"])
 

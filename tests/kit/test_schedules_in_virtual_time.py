@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -333,3 +334,27 @@ async def test_time_is_exact_after_a_year(scheduler: Scheduler) -> None:
         await kit.advance("365d")
         kit.assert_fired("new-year", at="2026-12-31T23:59:59+01:00")
         assert kit.runs("new-year")[0].started_at == datetime(2026, 12, 31, 22, 59, 59, tzinfo=UTC)
+
+
+async def test_a_day_of_an_every_minute_schedule_takes_no_time_worth_mentioning(scheduler: Scheduler) -> None:
+    @scheduler.every("1m", key="minutely")
+    async def minutely() -> None: ...
+
+    began = time.monotonic()
+    async with virtual_time(scheduler) as kit:
+        await kit.advance("1d")
+        kit.assert_succeeded("minutely", times=1440)
+    # Half a second on a quiet machine; ten times that on a busy one.
+    assert time.monotonic() - began < 5
+
+
+async def test_a_job_that_sleeps_for_days_costs_nothing(scheduler: Scheduler) -> None:
+    @scheduler.once(after="1h", key="patient")
+    async def patient() -> None:
+        await asyncio.sleep(30 * 86_400)
+
+    began = time.monotonic()
+    async with virtual_time(scheduler) as kit:
+        await kit.advance("31d")
+        kit.assert_succeeded("patient", times=1)
+    assert time.monotonic() - began < 5

@@ -1,4 +1,4 @@
-"""A store in memory with a clock that is told its time, an editor on it, and the tick of an engine without an engine."""
+"""A store in memory with a clock that is told its time, an editor on it, and the tick of an engine without one."""
 
 from __future__ import annotations
 

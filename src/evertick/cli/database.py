@@ -72,6 +72,7 @@ def _check_exists(url: str) -> None:
 
 
 def shown_url(url: str) -> str:
-    """The URL without its password."""
-    password = urlsplit(url).password
-    return url if not password else url.replace(f":{password}@", ":***@", 1)
+    """The URL as it may be logged: without its password, and without its parameters, which may hold one."""
+    address = url.partition("?")[0]
+    password = urlsplit(address).password
+    return address if not password else address.replace(f":{password}@", ":***@", 1)

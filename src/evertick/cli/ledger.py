@@ -19,7 +19,7 @@ from evertick.why import Why
 
 __all__ = ["history", "print_ledger", "print_why", "row_data", "why"]
 
-_LIMIT_MAX = 10_000
+_LIMIT_MAX = 100_000
 
 
 @click.command()

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import click
-import msgspec
 
 from evertick.cli.database import database_option, shown_url
 from evertick.scheduler import Scheduler
@@ -47,7 +46,7 @@ def run(where: str, database: str | None, verbose: int, log_level: str | None) -
     scheduler = find_scheduler(where)
     _set_up_logging(verbose, log_level)
     if database is not None:
-        scheduler.settings = msgspec.structs.replace(scheduler.settings, url=database)
+        scheduler.use_database(database)
     log.info("evertick %s, app %r, database %s", VERSION, scheduler.app, shown_url(scheduler.settings.url))
     if scheduler.settings.concurrency == 0:
         log.warning("this scheduler has concurrency=0: it stores what the code declares, and runs nothing")
@@ -111,7 +110,7 @@ def _attribute(module: ModuleType, path: str) -> Scheduler:
         found = getattr(found, name)
     if not isinstance(found, Scheduler):
         what = type(found).__name__
-        raise click.ClickException(f"{module.__name__}:{path} is a {what}, not a Scheduler; {_advice(module)}")
+        raise click.ClickException(f"{module.__name__}:{path} is no Scheduler but of type {what}; {_advice(module)}")
     return found
 
 

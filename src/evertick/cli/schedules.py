@@ -15,7 +15,7 @@ from evertick.cli.output import Column, as_json_option, hint, print_facts, print
 from evertick.cli.parameters import ArgumentsParameter, MomentParameter
 from evertick.cli.words import data_text, distance, now, span, stamp
 from evertick.errors import EvertickError
-from evertick.model import Schedule
+from evertick.model import Schedule, State
 from evertick.scheduler import Planned, Scheduler
 from evertick.when import parse_when
 
@@ -132,7 +132,7 @@ def _facts(schedule: Schedule, upcoming: list[Planned]) -> Iterator[tuple[str, s
     yield "Arguments", data_text(schedule.args) if schedule.args else ""
     yield "Rule", schedule.when
     yield "In words", _rule_words(schedule)
-    yield "State", ["paused" if schedule.is_paused else "active", *_remarks(schedule)]
+    yield "State", [_state(schedule), *_remarks(schedule)]
     nexts = [
         f"{stamp(each.fire_at, is_local=False, is_exact=True)}  {distance(each.fire_at, moment)}" for each in upcoming
     ]
@@ -146,6 +146,14 @@ def _facts(schedule: Schedule, upcoming: list[Planned]) -> Iterator[tuple[str, s
     yield "Created", f"{stamp(schedule.created_at)}, version {schedule.version}"
     yield "Fires", str(schedule.fires)
     yield "Finished", ", ".join(f"{count} {verdict}" for verdict, count in sorted(schedule.counts.items())) or "none"
+
+
+def _state(schedule: Schedule) -> str:
+    if schedule.is_paused:
+        return "paused"
+    # One that counts from the end of its run has no next moment while that runs.
+    is_over = schedule.next_fire_at is None and schedule.last_state in (None, State.DONE)
+    return "over: its rule has no further moment" if is_over else "active"
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""Moments and durations as people read them in a listing. Pure."""
+"""Moments, durations and rows of the ledger as people read them in a listing. Only `now` reads the clock."""
 
 from __future__ import annotations
 

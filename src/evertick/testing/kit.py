@@ -32,9 +32,11 @@ T = TypeVar("T")
 
 # A Thursday. Fixed, so that a test does not depend on the day it is run on.
 _START = "2026-01-01T00:00:00Z"
-# Nobody else writes to the ledger and nobody can die, so looking around and beating are rare; nothing is pruned.
-_POLL = HOUR
+# Nobody else writes to the ledger and nobody can die, so looking around and beating are rare; nothing is pruned. Once a
+# second or a minute, as in real time, a day would be thousands of steps in which nothing happens.
+_POLL = 6 * HOUR
 _FOR_EVER = 36_500 * DAY
+_NOTE_SECONDS = 3600.0
 _SWEEP_SECONDS = 6 * 3600.0
 
 
@@ -90,9 +92,12 @@ class Kit(Ledger):
         self._store = SqliteStore("sqlite://", clock=clock, is_inline=True)
         self._own = (scheduler._parts, scheduler.settings, scheduler._opened)
         self._is_open = False
+        self._guard: asyncio.Task[None] | None = None
         time.has_busy_thread = lambda: scheduler._threads.active > 0
         time.is_at_work = lambda: bool(self._at_work())
-        time.names_at_work = lambda: ", ".join(map(repr, self._at_work())) or "no job (perhaps a hook)"
+        time.names_at_work = lambda: (
+            ", ".join(map(repr, self._at_work())) or "no job (a hook, or a thread left from before)"
+        )
 
     @property
     def now(self) -> datetime:
@@ -146,6 +151,9 @@ class Kit(Ledger):
             await self._time.drive(self.scheduler._stop())
         finally:
             self._put_back()
+            if self._guard is not None:
+                self._guard.cancel()
+                await asyncio.wait([self._guard])
 
     def close_from_outside(self) -> None:
         """Close it from plain code, after its event loop has stopped running."""
@@ -158,6 +166,8 @@ class Kit(Ledger):
         # The loop has ended and cancelled everything on it; only what it left behind is to be tidied up.
         self._is_open = False
         scheduler, engine = self.scheduler, self.scheduler._engine
+        if scheduler._opened is not None:
+            _answer(scheduler._opened.close())
         scheduler._engine = scheduler._portal.engine_loop = None
         scheduler._hooks._teller = None
         scheduler._threads.close()
@@ -177,6 +187,7 @@ class Kit(Ledger):
             clock=self._clock,
             open_store=lambda _: SqliteStore.sharing(self._store),
             heart_in_thread=False,
+            note_seconds=_NOTE_SECONDS,
             sweep_seconds=_SWEEP_SECONDS,
         )
         scheduler.settings = msgspec.structs.replace(
@@ -184,11 +195,19 @@ class Kit(Ledger):
         )
         scheduler._opened = None
         self._time.enter()
+        self._guard = self._time.loop.create_task(self._leave_with_loop(), name="evertick virtual time")
         try:
             await self._start()
         except BaseException:
             await self.close()
             raise
+
+    async def _leave_with_loop(self) -> None:
+        """A program that ends its loop cancels all tasks and waits for them: in time that stands still, for ever."""
+        try:
+            await self._time.loop.create_future()
+        finally:
+            self._time.leave()
 
     async def _start(self) -> None:
         await self.scheduler._start()
@@ -216,7 +235,7 @@ class Kit(Ledger):
         return [] if engine is None else sorted({each.run.task for each in engine._node.hold if not each.is_over})
 
     async def _carry_notes(self) -> None:
-        """What running jobs have said is readable after every move of time, not only a second later."""
+        """What running jobs have said is readable after every move of time."""
         if self.scheduler._engine is not None and len(self.scheduler._engine._node.hold):
             self.scheduler._engine._note.wake()
             await self._time.settle()

@@ -29,7 +29,7 @@ T = TypeVar("T")
 # tolerance of a nanosecond is below what a float holds once half a year has passed.
 _RESOLUTION_SECONDS = 0.75e-6
 # Turns of the loop within one second of virtual time. A schedule that fires every millisecond needs some 10,000.
-_TURNS_MAX = 200_000
+_TURNS_MAX = 100_000
 # While the loop is being cleared: how long to let things settle before time moves on regardless.
 _LAST_TURNS_MAX, _LAST_WAIT_SECONDS = 1_000, 0.1
 # Timers until a coroutine that is carried to its end must have come there.
@@ -92,9 +92,11 @@ class VirtualTime:
             setattr(loop, name, value)
 
     def leave(self) -> None:
-        """Give the loop its own time back."""
-        loop = self._loop
-        for name, value in self._before.items():
+        """Give the loop its own time back. Once is enough."""
+        loop, before, self._before = self._loop, self._before, {}
+        if not before:
+            return
+        for name, value in before.items():
             if value is _NOT_SET:
                 delattr(loop, name)
             else:

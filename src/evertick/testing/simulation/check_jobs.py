@@ -30,6 +30,9 @@ class _Checker:
         self._evidence = evidence
         self._ledger = Ledger()
         self._claims: dict[tuple[str, int], tuple[int, Row]] = {}
+        # Which claims hold now, and when the others ended.
+        self._held: dict[str, int] = {}
+        self._left: dict[tuple[str, int], int] = {}
         # When a cancel of a running run was asked for.
         self._cancels: dict[str, int] = {}
         # (run, fence) of attempts that were put back for a retry, with the time of it.
@@ -48,6 +51,11 @@ class _Checker:
             self._words.setdefault((job.run, job.fence), []).append(job)
 
     def _see(self, at: int, row: Row) -> None:
+        held = self._held.get(row["id"])
+        if held is not None and (row["state"] != "running" or row["fence"] != held):
+            self._left[row["id"], self._held.pop(row["id"])] = at
+        if row["state"] == "running" and row["fence"] is not None:
+            self._held[row["id"]] = row["fence"]
         if row["state"] == "running" and row["fence"] is not None:
             self._claims.setdefault((row["id"], row["fence"]), (at, row))
             if row["is_cancel_requested"]:
@@ -77,11 +85,11 @@ class _Checker:
                 "failed": {"raised", "cancelled", "ignored"},
                 "skipped": {"skipped"},
             }.get(row["verdict"])
+            told = f"run {row['id']} ended as {row['verdict']}({row['reason']}) under fence {row['fence']}"
             if expected is not None and not words & expected:
-                yield f"run {row['id']} ended as {row['verdict']} under fence {row['fence']}; the job said {words or None}"
-            if row["verdict"] == "failed" and words & {"cancelled", "ignored"} and row["reason"] != "timeout":
-                if "raised" not in words:
-                    yield f"run {row['id']} was stopped, and ended as failed({row['reason']})"
+                yield f"{told}; its job said {sorted(words)}"
+            if row["verdict"] == "failed" and "raised" not in words and row["reason"] != "timeout":
+                yield f"{told}; its job did not fail, it was stopped"
             if row["verdict"] == "succeeded" and (row["result"] or "").strip('"') != token(row["id"], row["fence"]):
                 yield f"run {row['id']} under fence {row['fence']} has the result {row['result']}"
 
@@ -142,14 +150,13 @@ class _Checker:
         """Only a failure is tried again at the cost of an attempt."""
         for (run, fence), at in self._retried.items():
             words = {job.what for job in self._words.get((run, fence), ()) if job.at <= at}
-            claimed_at, row = self._claims[run, fence]
+            row = self._claims[run, fence][1]
             is_over_time = row["deadline"] is not None and at >= row["deadline"]
             if "raised" not in words and not (is_over_time and words & {"cancelled", "ignored"}):
-                yield f"run {run} lost an attempt under fence {fence}, and its job said {words or None}"
+                yield f"run {run} lost an attempt under fence {fence}, and its job said {sorted(words)}"
 
     def _held_until(self, run: str, fence: int) -> int:
-        done = self._ledger.done.get(run)
-        return done["finished_at"] if done is not None and done["fence"] == fence else 0
+        return self._left.get((run, fence), self._evidence.ended_at)
 
     def logs(self) -> Iterator[str]:
         for (run, fence), lines in self._evidence.logs.items():

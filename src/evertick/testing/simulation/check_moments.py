@@ -50,12 +50,10 @@ class Life(msgspec.Struct, kw_only=True):
     id: int
     key: str
     spans: list[Span]
-    fires: dict[int, tuple[int, Row]] = {}
-    gaps: list[GapSeen] = []
+    # Runs of its moments, with the time at which they were recorded.
+    fires: dict[int, tuple[int, Row]]
+    gaps: list[GapSeen]
     cursor: int | None = None
-    is_removed: bool = False
-    fires_counted: int = 0
-    errors: list[str] = []
 
 
 def check_moments(evidence: Evidence) -> Iterator[str]:
@@ -75,7 +73,6 @@ class _Watcher:
         self.lives: dict[int, Life] = {}
         # The store's time as each person last read it: where their change cuts.
         self._read: dict[str, int] = {}
-        self._all_paused_by = max((call.who for call in evidence.calls if call.who.startswith("people")), default="")
         self._healed = next((d.at for d in evidence.deeds if d.who == "story" and d.what == "healed"), 0)
 
     def step(self, call: Call) -> Iterator[str]:
@@ -102,7 +99,7 @@ class _Watcher:
 
     @staticmethod
     def _schedule_of(table: str, row: Row) -> int | None:
-        return {"schedules": row.get("id"), "nodes": None}.get(table, row.get("schedule_id"))  # type: ignore[no-any-return]
+        return {"schedules": row.get("id"), "nodes": None}.get(table, row.get("schedule_id"))
 
     def _begin(self, row: Row) -> None:
         definition = msgspec.json.decode(row["definition"], type=Definition)
@@ -110,7 +107,7 @@ class _Watcher:
         # Only a one-shot may mean the moment of its creation; a rhythm begins with the next beat.
         since = row["created_at"] - 1 if isinstance(rule, Once) else row["created_at"]
         span = Span(definition=definition, rule=rule, since=since)
-        life = Life(id=row["id"], key=row["key"], spans=[span], fires={}, gaps=[], errors=[])
+        life = Life(id=row["id"], key=row["key"], spans=[span], fires={}, gaps=[])
         self.lives[row["id"]] = life
 
     # --- new rows
@@ -180,7 +177,7 @@ class _Watcher:
     def _end_pauses(self, call: Call, changed: dict[int, Change]) -> None:
         """A pause is over at its `until`, whoever notices it first: a tick, or people with another change."""
         noticed = {advance.schedule_id: call.at for advance in _advances(call) if advance.ends_pause}
-        noticed |= {schedule: self._read[call.who] for schedule in changed}
+        noticed |= dict.fromkeys(changed, self._read[call.who])
         for schedule, at in noticed.items():
             life = self.lives[schedule]
             last = life.spans[-1]
@@ -192,7 +189,6 @@ class _Watcher:
         last = life.spans[-1]
         last.until = cut
         if change.kind == "remove":
-            life.is_removed = True
             return
         definition = change.definition or last.definition
         pause = change.pause if change.kind in ("pause", "edit") else None
@@ -227,11 +223,12 @@ class _Watcher:
         if due is None or life is None or due["after_end"] is None or life.spans[-1].is_paused:
             return
         live = self._ledger.live_of(schedule)
-        if not live and due["fire_at"] is None:
+        if live:
+            return
+        if due["fire_at"] is None:
             yield f"{life.key} counts from the end of its run, none is live, and it has no next moment"
-        if not live and due["fire_at"] is not None and call.intent == "finish":
-            if due["fire_at"] != call.at + due["after_end"]:
-                yield f"{life.key}: its run ended at {call.at}, and its next moment is {due['fire_at']}"
+        elif call.intent == "finish" and due["fire_at"] != call.at + due["after_end"]:
+            yield f"{life.key}: its run ended at {call.at}, and its next moment is {due['fire_at']}"
 
 
 def _advances(call: Call) -> list[Any]:
@@ -252,9 +249,7 @@ def _account(life: Life) -> Iterator[str]:
     moments: dict[int, Span] = {}
     for span in fixed:
         moments.update(dict.fromkeys(_moments(span, life), span))
-    covers: dict[int, int] = {}
-    for fire_at, (_, _) in life.fires.items():
-        covers[fire_at] = covers.get(fire_at, 0) + 1
+    covers = dict.fromkeys(life.fires, 1)
     for gap in life.gaps:
         yield from _gap_is_true(gap, life)
         if _is_from_end(gap.span.rule):
@@ -278,20 +273,19 @@ def _account(life: Life) -> Iterator[str]:
 
 
 def _moments(span: Span, life: Life) -> Iterator[int]:
-    """The nominal moments of a span that are owed: for the last one, up to the cursor."""
+    """The nominal moments of a span that are owed: of the last one, those before the cursor."""
     until = span.until
     if until is None:
-        until = -1 if life.cursor is None and _spent_at(life) is None and not span.rule.next_us(span.since) else until
-    if until is None:
-        until = (
-            life.cursor
-            if life.cursor is not None
-            else max([*life.fires, *(g.row["last_at"] for g in life.gaps), 0]) + 1
-        ) - 1
+        # No cursor: the rule has come to its end, or its fires are used up, and all of it is owed as far as it went.
+        until = max(_covered(life), default=0) if life.cursor is None else life.cursor - 1
     at = span.rule.next_us(span.since)
     while at is not None and at <= until:
         yield at
         at = span.rule.next_us(at)
+
+
+def _covered(life: Life) -> list[int]:
+    return [*life.fires, *(gap.row["last_at"] for gap in life.gaps)]
 
 
 def _spent_at(life: Life) -> int | None:

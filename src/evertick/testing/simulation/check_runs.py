@@ -105,8 +105,6 @@ class _Checker:
         yield from self._counts(call, old, new)
         if new["state"] == "done":
             yield from self._ended(call, old, new)
-        if call.intent != "note" and call.intent != "claim" and call.intent != "rehome":
-            return
         if call.intent == "note" and old["progress"] != new["progress"]:
             yield from self._noted(call, old)
 
@@ -168,9 +166,9 @@ class _Checker:
         is_judged = call.intent == "finish" and any(
             each.id == new["id"] and each.fence == old["fence"] and each.kind in judged for each in call.args[2]
         )
-        if tried not in ((1,) if is_judged else (0,)) and not (is_judged and tried == 0 and old["fence"] is None):
+        if tried != (1 if is_judged else 0):
             yield f"{name}: attempts went from {old['attempts']} to {new['attempts']}"
-        if new["attempts"] > _attempts_most(new):
+        if new["attempts"] > _attempts_of(new["task"]):
             yield f"{name} was tried {new['attempts']} times"
 
     def _ended(self, call: Call, old: Row, new: Row) -> Iterator[str]:
@@ -210,7 +208,7 @@ class _Checker:
                     self._expect_pause(call, outcome)
                 case "already":
                     if said not in self._taken:
-                        yield f"run {outcome.id} under {outcome.fence}: {outcome.kind} is said to be known, and was never"
+                        yield f"the {outcome.kind} of run {outcome.id} under {outcome.fence} is called known, and was not"
                 case "lost":
                     # Who released a run can be told so only until the next claim; it makes no difference to them.
                     if said in self._taken and outcome.kind in ("done", "retry"):
@@ -234,7 +232,12 @@ class _Checker:
         slot = int(call.who.partition(".")[0][1:])
         unknown = self._evidence.story.lacks[slot]
         for row in self.ledger.live.values():
-            if row["task"] not in unknown and row["state"] == "waiting" and row["due_at"] <= call.at and (row["priority"], -row["due_at"]) > last:
+            if (
+                row["task"] not in unknown
+                and row["state"] == "waiting"
+                and row["due_at"] <= call.at
+                and (row["priority"], -row["due_at"]) > last
+            ):
                 yield f"{_name(row)} (priority {row['priority']}) was passed over"
 
     # --- what holds between calls
@@ -268,8 +271,5 @@ def _name(row: Row) -> str:
 
 
 def _attempts_of(task: str) -> int:
+    """A job that asks for a retry itself gets ten, whatever its policy."""
     return 10 if task == "asking" else WORKS[task].retry.attempts
-
-
-def _attempts_most(row: Row) -> int:
-    return _attempts_of(row["task"])

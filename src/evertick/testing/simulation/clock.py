@@ -6,7 +6,7 @@ never jumps. Ids and random numbers come from the seed.
 
 from __future__ import annotations
 
-import random  # noqa: TID251 - seeded, which the machine's own source never is
+import random
 
 from evertick.clock import Clock
 from evertick.testing.simulation.loop import VirtualLoop
@@ -23,7 +23,7 @@ class TrueClock(Clock):
     def __init__(self, loop: VirtualLoop, seed: str) -> None:
         super().__init__()
         self._loop = loop
-        self._seeded = random.Random(seed)  # noqa: S311 - repeatable on purpose
+        self._seeded = random.Random(seed)
 
     def now_us(self) -> int:
         return START_US + round(self._loop.time() * 1_000_000)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import random  # noqa: TID251 - seeded, which the machine's own source never is
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -42,7 +42,7 @@ class Weather:
 
     def __init__(self, climate: Climate, seed: str) -> None:
         self.climate = climate
-        self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
+        self._random = random.Random(seed)
         self._is_out = 0
         self._cut_off: dict[str, int] = {}
 
@@ -97,7 +97,7 @@ class FarStore:
         self._outside = contextvars.Context()
 
     def as_store(self) -> Store:
-        return cast(Store, self)
+        return cast("Store", self)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         if name.startswith("_"):
@@ -113,7 +113,7 @@ class FarStore:
 
     async def beat_line(self) -> BeatLine:
         line = await self._store.beat_line()
-        return cast(BeatLine, FarStore(line, self._who, self._weather, self._clock, self._journal, self._calls))
+        return cast("BeatLine", FarStore(line, self._who, self._weather, self._clock, self._journal, self._calls))
 
     async def close(self) -> None:
         """Hanging up is no call."""
@@ -126,8 +126,7 @@ class FarStore:
     async def _send(self, name: str, intent: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
-        arrive = (self._arrive, answer, name, intent, args, kwargs)
-        loop.call_later(self._weather.delay(), *arrive, context=self._outside)
+        loop.call_later(self._weather.delay(), self._arrive, answer, name, intent, args, kwargs, context=self._outside)
         return await answer
 
     def _arrive(

@@ -1,7 +1,7 @@
 """The jobs of a simulation. Each tells the witness of its start and its end, outside of the store.
 
 One per way to end: quick, slow, failing, failing at first, skipping, over time, deaf to being cancelled, not to be run
-twice, asking for a retry, talking while it works, taking its node down with it. How long they take comes as an argument.
+twice, asking for a retry, talking while it works, taking its node down with it. How long each takes is an argument.
 """
 
 from __future__ import annotations

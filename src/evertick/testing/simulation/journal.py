@@ -17,11 +17,11 @@ __all__ = ["Deed", "Happening", "Job", "Journal", "RowChange"]
 _RUN = (
     "id schedule_id version task cause fire_at due_at queue priority state verdict reason expires unique_key attempts "
     "losses node fence started_at finished_at deadline at_most_once is_cancel_requested blocked_on progress"
-).split()
+)
 _WATCHED: dict[str, tuple[str, tuple[str, ...], str]] = {
     # table: (columns, when to look, a condition on an update)
-    "runs": (" ".join(_RUN), ("INSERT", "UPDATE"), ""),
-    "history": (" ".join(_RUN) + " result", ("INSERT",), ""),
+    "runs": (_RUN, ("INSERT", "UPDATE"), ""),
+    "history": (f"{_RUN} result", ("INSERT",), ""),
     "due": ("schedule_id version fire_at at after_end fires error", ("INSERT", "UPDATE", "DELETE"), ""),
     "schedules": ("id key definition pause created_at", ("INSERT", "UPDATE", "DELETE"), ""),
     "gaps": ("schedule_id first_at last_at count is_exact verdict reason", ("INSERT",), ""),
@@ -88,7 +88,7 @@ class Journal:
                 when = condition if how == "UPDATE" else ""
                 db.execute(
                     f"CREATE TEMP TRIGGER watch_{table}_{how} AFTER {how} ON main.evertick_{table} {when} BEGIN "
-                    f"INSERT INTO journal (tab, how, data) VALUES ('{table}', '{how}', json_object({pairs})); END"
+                    f"INSERT INTO journal (tab, how, data) VALUES ('{table}', '{how}', json_object({pairs})); END"  # noqa: S608
                 )
         self._seen = db.total_changes
 

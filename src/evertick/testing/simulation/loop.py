@@ -11,9 +11,10 @@ the same course of events, and another seed another interleaving.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import heapq
-import random  # noqa: TID251 - seeded, which the machine's own source never is
+import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -54,14 +55,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __init__(self, seed: str) -> None:
         super().__init__()
-        self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
+        self._random = random.Random(seed)
         self._now = 0.0
         self._count = 0
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._busy: list[Machine] = []
         self._spins = 0
         self._kept: set[asyncio.Task[Any]] = set()
-        self._is_over = False
         self.outside = Machine("outside")
         self.complaints: list[dict[str, Any]] = []
         self.set_exception_handler(lambda _, complaint: self.complaints.append(complaint))
@@ -69,7 +69,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def chance(self, seed: str) -> random.Random:
         """A source of chance that is the same for the same seed."""
-        return random.Random(seed)  # noqa: S311 - repeatable on purpose
+        return random.Random(seed)
 
     # --- machines
 
@@ -100,20 +100,24 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._make_ready(handle)
         return handle
 
-    def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._count += 1
         heapq.heappush(self._timers, (when, self._count, timer))
         return timer
 
-    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
         raise RuntimeError("a simulation has no threads")
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -185,7 +189,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def _close(coroutine: Any) -> None:
-    try:
+    # The simulation is over; what its remains say is of no interest.
+    with contextlib.suppress(BaseException):
         coroutine.close()
-    except BaseException:  # noqa: S110 - the simulation is over; what its remains say is of no interest
-        pass

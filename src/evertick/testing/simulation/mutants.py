@@ -18,6 +18,7 @@ import msgspec
 
 from evertick import edit, plan
 from evertick.engine import engine, finish, fire, judge, node, tend, work
+from evertick.engine.judge import Stop
 from evertick.errors import StoreUnavailable
 from evertick.model import Outcome, Verdict
 from evertick.store.base import Recorded
@@ -95,9 +96,9 @@ def _plan_by_own_clock(original: Any) -> Any:
     return plan_all
 
 
-def _ignore(stop: work.Stop) -> Callable[[Any], Any]:
+def _ignore(stop: Stop) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
-        def stop_others(self: work.Worker, attempt: Any, why: work.Stop) -> None:
+        def stop_others(self: work.Worker, attempt: Any, why: Stop) -> None:
             if why is not stop:
                 original(self, attempt, why)
 
@@ -286,7 +287,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="dead_nodes_claim",
         what="a node that is written down as dead still gets work",
-        patches=(_attribute(runs, "is_alive", lambda db, node: True), _attribute(fires, "is_alive", lambda db, node: True)),
+        patches=(
+            _attribute(runs, "is_alive", lambda db, node: True),
+            _attribute(fires, "is_alive", lambda db, node: True),
+        ),
     ),
     Mutant(
         name="start_without_answer",
@@ -376,7 +380,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="reborn_goes_on",
         what="a node that learns of its death lets its work go on",
-        patches=(_wrapped(work.Worker, "stop", _ignore(work.Stop.LOST)),),
+        patches=(_wrapped(work.Worker, "stop", _ignore(Stop.LOST)),),
     ),
     Mutant(
         name="losses_without_end",
@@ -483,7 +487,10 @@ MUTANTS: tuple[Mutant, ...] = (
         name="unique_key_shared",
         what="two live runs may have the same unique key",
         patches=(),
-        tables=("DROP INDEX evertick_runs_unique", "CREATE INDEX evertick_runs_unique ON evertick_runs (app, unique_key)"),
+        tables=(
+            "DROP INDEX evertick_runs_unique",
+            "CREATE INDEX evertick_runs_unique ON evertick_runs (app, unique_key)",
+        ),
     ),
 )
 

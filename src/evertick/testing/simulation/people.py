@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -68,17 +69,15 @@ class _Person:
                 return await editor.add([Addition(key=key, rule=parse_when(detail["when"]), definition=definition)])
             case "edit":
                 rule = parse_when(detail["when"]) if "when" in detail else None
-                return await editor.edit(
-                    key, lambda before: msgspec.structs.replace(before, **detail["fields"]), rule=rule
-                )
+                await editor.edit(key, lambda before: msgspec.structs.replace(before, **detail["fields"]), rule=rule)
             case "pause":
                 until = detail.get("until")
                 ends = None if until is None else await self._store.now() + int(until * 1_000_000)
-                return await editor.pause(key, note="by people", until=ends)
+                await editor.pause(key, note="by people", until=ends)
             case "resume":
                 return await editor.resume(key)
             case "remove":
-                return await editor.remove(key)
+                await editor.remove(key)
             case "trigger":
                 return await editor.trigger(key)
             case "enqueue":
@@ -89,6 +88,7 @@ class _Person:
                 return await self._store.cancel(APP, [live_runs[int(key) % len(live_runs)]], "people")
             case _:
                 raise AssertionError(f"people do not {act.verb}")
+        return "done"
 
     async def _enqueue(self, detail: dict[str, Any]) -> object:
         runs = [
@@ -110,7 +110,7 @@ class _Person:
     async def pause_all(self) -> None:
         """Whatever it takes."""
         for schedule in await self._insist(lambda: self._store.schedules(APP, ScheduleFilter())):
-            await self._insist(lambda key=schedule.key: self._editor.pause(key, note="the end"))
+            await self._insist(partial(self._editor.pause, schedule.key, note="the end"))
 
     async def _insist(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         while True:

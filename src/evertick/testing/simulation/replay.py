@@ -76,7 +76,7 @@ def calls(happenings: Iterable[Happening]) -> Iterator[Call]:
         first, noted = parts[0], parts[-1] if isinstance(parts[-1], Deed) else None
         args, _, answer = ((), {}, None) if noted is None else noted.detail
         changes = [each for each in parts if isinstance(each, RowChange)]
-        intent = first.intent if isinstance(first, RowChange) else first.what  # type: ignore[union-attr]
+        intent = first.intent if isinstance(first, RowChange) else first.what
         yield Call(number, first.at, intent, first.who, changes, args, answer)
 
 

@@ -1,0 +1,1355 @@
+"""The object users hold: declaring, refusing, managing, and running work end to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import evertick
+from evertick import (
+    AlreadyDeclared,
+    Cause,
+    Constant,
+    Context,
+    Cron,
+    Event,
+    Every,
+    Gap,
+    InvalidArguments,
+    InvalidDuration,
+    InvalidInput,
+    InvalidKey,
+    InvalidSetting,
+    NotFound,
+    Refused,
+    Retry,
+    Run,
+    Scheduler,
+    Skip,
+    State,
+    Stopped,
+    Verdict,
+    WouldBlock,
+)
+from evertick.context import LINES_MAX
+from evertick.engine import work as work_module
+from evertick.store.base import NodeJoin, TaskTerms
+
+SAFETY_SECONDS = 20.0
+
+
+class Heard:
+    """Hears the events of a scheduler and lets a test wait for them."""
+
+    def __init__(self, scheduler: Scheduler, *kinds: str) -> None:
+        self.events: list[Event] = []
+        self._changed = asyncio.Condition()
+        for kind in kinds or evertick.events.EVENTS:
+            scheduler.on(kind, self._hear)  # type: ignore[arg-type]
+
+    async def _hear(self, event: Event) -> None:
+        async with self._changed:
+            self.events.append(event)
+            self._changed.notify_all()
+
+    async def until(self, kind: str, count: int = 1) -> Event:
+        """The `count`-th event of the kind, once it has come."""
+        async with asyncio.timeout(SAFETY_SECONDS), self._changed:
+            await self._changed.wait_for(lambda: len(self._of(kind)) >= count)
+        return self._of(kind)[count - 1]
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.events]
+
+    def _of(self, kind: str) -> list[Event]:
+        return [event for event in self.events if event.kind == kind]
+
+
+def after_call(target: object, name: str, wanted: Callable[[Any], bool] = lambda _: True) -> asyncio.Event:
+    """An event that is set once the async method has given a wanted answer."""
+    real, called = getattr(target, name), asyncio.Event()
+
+    @functools.wraps(real)
+    async def wrapped(*args: Any, **kwargs: Any) -> Any:
+        answer = await real(*args, **kwargs)
+        if wanted(answer):
+            called.set()
+        return answer
+
+    setattr(target, name, wrapped)
+    return called
+
+
+async def soon(event: asyncio.Event) -> None:
+    await asyncio.wait_for(event.wait(), SAFETY_SECONDS)
+
+
+@pytest.fixture
+async def scheduler() -> AsyncIterator[Scheduler]:
+    made = Scheduler("sqlite://", app="shop", node_name="web@host", stop_timeout="2s", poll_interval="200ms")
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_module, "PATIENCE_SECONDS", 0.05)
+
+
+def nothing() -> None: ...
+
+
+# --- declaring
+
+
+def test_a_decorated_function_stays_callable() -> None:
+    scheduler = Scheduler("sqlite://")
+
+    @scheduler.task
+    def double(x: int) -> int:
+        """Twice as much."""
+        return 2 * x
+
+    @scheduler.task(name="other")
+    async def triple(x: int) -> int:
+        return 3 * x
+
+    assert double(4) == 8
+    assert (double.name, triple.name) == ("double", "other")
+    assert (double.__name__, double.__doc__) == ("double", "Twice as much.")
+    assert repr(double) == "<Task double(x: int)>"
+    assert asyncio.run(triple(3)) == 9
+
+
+def test_a_task_that_wants_a_context_cannot_be_called_outside_of_a_job_without_one() -> None:
+    scheduler = Scheduler("sqlite://")
+
+    @scheduler.task
+    def job(ctx: Context, x: int) -> int:
+        return x
+
+    with pytest.raises(NotFound, match="there is no current run here"):
+        job(1)
+
+
+def test_the_same_task_name_twice_is_refused_with_both_places() -> None:
+    scheduler = Scheduler("sqlite://")
+    scheduler.task(name="job")(nothing)
+    with pytest.raises(AlreadyDeclared) as refused:
+        scheduler.task(name="job")(nothing)
+    message = str(refused.value)
+    assert message.startswith("task 'job' is defined twice: at ")
+    assert message.count(__file__) == 2
+    assert message.endswith("; give one of them another name=")
+
+
+def test_the_same_schedule_key_twice_is_refused_with_both_places() -> None:
+    scheduler = Scheduler("sqlite://")
+    job = scheduler.task(nothing)
+    scheduler.every("1m", key="k")(job)
+    with pytest.raises(AlreadyDeclared) as refused:
+        scheduler.cron("@daily", key="k")(job)
+    assert str(refused.value).startswith("schedule 'k' is declared twice: at ")
+    assert str(refused.value).count(__file__) == 2
+
+
+def test_one_task_may_have_several_schedules() -> None:
+    scheduler = Scheduler("sqlite://")
+
+    @scheduler.every("1m", key="often", args={"x": 1})
+    @scheduler.cron("@daily", key="daily", args={"x": 2})
+    @scheduler.task
+    def job(x: int) -> None: ...
+
+    assert set(scheduler._declarations.hashes()) == {"often", "daily"}
+
+
+@pytest.mark.parametrize(
+    ("declare", "error", "message"),
+    [
+        (lambda s: s.every("1m", colour="red"), InvalidSetting, "every('1m'): unknown option 'colour'; known are "),
+        (lambda s: s.every("often"), InvalidDuration, "interval: 'often' is not a duration; "),
+        (lambda s: s.every("1m", overlap="both")(nothing), InvalidSetting, "overlap: 'both' must be one of 'skip', "),
+        (lambda s: s.every("1m", catch_up="some")(nothing), InvalidSetting, "catch_up: 'some' must be one of 'latest'"),
+        (
+            lambda s: s.every("1m", catch_up_limit=0)(nothing),
+            InvalidSetting,
+            "catch_up_limit: 0 must be a whole number",
+        ),
+        (lambda s: s.every("1m", pace="1us")(nothing), InvalidInput, "pace: "),
+        (
+            lambda s: s.every("1m", priority=1001)(nothing),
+            InvalidSetting,
+            "priority: 1001 must be a whole number from -",
+        ),
+        (lambda s: s.every("1m", labels=5)(nothing), InvalidSetting, "labels: 5 must be a dict"),
+        (lambda s: s.every("1m", args=[1])(nothing), InvalidSetting, "args: [1] must be a dict of arguments by name"),
+        (lambda s: s.every("1m", args={"x": 1})(nothing), InvalidArguments, "nothing(): got an unexpected keyword"),
+        (lambda s: s.every("1m", key="a;b")(nothing), InvalidKey, "key: 'a;b' must not begin or end with space"),
+        (lambda s: s.every("1m", queue="")(nothing), InvalidKey, "queue: '' must have 1 to 200 characters, not 0"),
+        (lambda s: s.task(name="")(nothing), InvalidKey, "task: '' must have 1 to 200 characters, not 0"),
+        (lambda s: s.task(5), InvalidSetting, "5 is no function"),
+        (lambda s: s.task(timeout=0)(nothing), InvalidSetting, "task 'nothing': timeout: 0 leaves no time at all"),
+        (lambda s: s.task(retry=3)(nothing), InvalidSetting, "task 'nothing': retry: 3 is no policy; pass Constant, "),
+        (
+            lambda s: s.task(retry_on="x")(nothing),
+            InvalidSetting,
+            "task 'nothing': retry_on: 'x' is no type of exception",
+        ),
+        (
+            lambda s: s.task(on_lost="x")(nothing),
+            InvalidSetting,
+            "task 'nothing': on_lost: 'x' must be one of 'rerun', ",
+        ),
+        (lambda s: s.task(nope=1)(nothing), InvalidSetting, "task 'nothing': unknown option 'nope'; known are retry, "),
+        (lambda s: s.task(s.task(nothing)), InvalidSetting, "'nothing' is a task already"),
+        (lambda s: s.on("finished"), InvalidSetting, "'finished' is no event; hooks can be set on scheduled, started"),
+        (
+            lambda s: s.every("1m", timeout="1s")(s.task(nothing)),
+            InvalidSetting,
+            "timeout: set it where the task 'noth",
+        ),
+    ],
+)
+def test_what_is_written_wrongly_is_refused_where_it_is_written(
+    declare: Callable[[Scheduler], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as refused:
+        declare(Scheduler("sqlite://"))
+    assert str(refused.value).startswith(message)
+
+
+def test_what_must_not_run_twice_is_stopped_when_the_store_is_away_unless_told_otherwise() -> None:
+    scheduler = Scheduler("sqlite://")
+    assert scheduler.task(name="a")(nothing).work.on_unreachable == "continue"
+    assert scheduler.task(name="b", on_lost="fail")(nothing).work.on_unreachable == "stop"
+    assert (
+        scheduler.task(name="c", on_lost="fail", on_unreachable="continue")(nothing).work.on_unreachable == "continue"
+    )
+
+
+def test_a_node_is_named_after_the_module_and_the_host() -> None:
+    assert Scheduler("sqlite://").settings.node_name.startswith(f"{__name__}@")
+
+
+def test_a_scheduler_shows_its_app_and_node() -> None:
+    assert repr(Scheduler("sqlite://", app="shop", node_name="web")) == "<Scheduler app='shop' node='web'>"
+
+
+# --- managing without an engine
+
+
+async def test_a_schedule_added_at_run_time_can_be_read_back(scheduler: Scheduler) -> None:
+    job = scheduler.task(name="job")(nothing)
+    added = await scheduler.add(
+        key="k", when=Cron("0 9 * * *", tz="Europe/Berlin"), task=job, overlap="queue", labels={"team": "data"}
+    )
+    assert (added.key, added.app, added.task, added.version) == ("k", "shop", "job", 1)
+    assert (added.overlap, added.labels, added.is_paused, added.is_declared) == (
+        "queue",
+        {"team": "data"},
+        False,
+        False,
+    )
+    assert added.next_fire_at is not None
+    assert await scheduler.schedule("k") == added
+    assert await scheduler.schedules() == [added]
+    assert await scheduler.schedules(labels={"team": "other"}) == []
+
+
+async def test_a_key_that_is_taken_is_refused_and_nothing_is_added(scheduler: Scheduler) -> None:
+    await scheduler.add(key="b", when=Every("1m"), task="job")
+    with pytest.raises(AlreadyDeclared) as refused:
+        await scheduler.add_many([{"key": key, "when": Every("1m"), "task": "job"} for key in ("a", "b")])
+    assert str(refused.value) == "schedule 'b' exists already; nothing was added. Use update(), or another key"
+    assert [each.key for each in await scheduler.schedules()] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"key": "k", "when": Every("1m")}, "a schedule needs task=; given were key, when"),
+        (
+            {"key": "k", "when": "* * * * *", "task": "job"},
+            "when: '* * * * *' is no rule; pass Cron(...), Every(...) or ",
+        ),
+        (
+            {"key": "k", "when": Every("1m"), "task": "job", "timeout": 3},
+            "timeout: set it where the task 'job' is made",
+        ),
+        ({"key": "k", "when": Every("1m"), "task": "job", "nope": 3}, "add('k'): unknown option 'nope'; known are "),
+        (
+            {"key": "k", "when": Every("1m"), "task": "job", "args": {"x": object()}},
+            "args: arguments must be JSON-like",
+        ),
+    ],
+)
+async def test_an_addition_that_cannot_be_is_refused(scheduler: Scheduler, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await scheduler.add_many([given])
+    assert str(refused.value).startswith(message)
+    assert await scheduler.schedules() == []
+
+
+async def test_the_same_key_twice_in_one_list_is_refused(scheduler: Scheduler) -> None:
+    with pytest.raises(AlreadyDeclared, match="schedule 'k' is given twice"):
+        await scheduler.add_many([{"key": "k", "when": Every("1m"), "task": "job"}] * 2)
+
+
+async def test_arguments_of_a_known_task_are_checked_and_those_of_an_unknown_one_are_not(scheduler: Scheduler) -> None:
+    @scheduler.task
+    def job(x: int) -> None: ...
+
+    with pytest.raises(InvalidArguments, match=r"job\(x: int\): missing a required argument: 'x'"):
+        await scheduler.add(key="k", when=Every("1m"), task=job)
+    await scheduler.add(key="k", when=Every("1m"), task="elsewhere", args={"y": 1})
+
+
+async def test_an_update_changes_what_is_given_and_keeps_the_rest(scheduler: Scheduler) -> None:
+    await scheduler.add(key="k", when=Every("1m"), task="job", priority=3, labels={"a": "b"})
+    updated = await scheduler.update("k", when=Every("2m"), priority=4)
+    assert (updated.when, updated.priority, updated.labels, updated.version) == (
+        "every 2m; tz=UTC",
+        4,
+        {"a": "b"},
+        2,
+    )
+
+
+async def test_an_update_that_cannot_be_is_refused(scheduler: Scheduler) -> None:
+    await scheduler.add(key="k", when=Every("1m"), task="job")
+    with pytest.raises(InvalidSetting, match="unknown option 'colour' of a schedule; known are args, catch_up"):
+        await scheduler.update("k", colour="red")  # type: ignore[call-arg]
+    with pytest.raises(InvalidInput, match="is no rule"):
+        await scheduler.update("k", when="1m")  # type: ignore[arg-type]
+    with pytest.raises(NotFound, match="there is no schedule 'other' in app 'shop'"):
+        await scheduler.update("other", priority=1)
+    assert (await scheduler.schedule("k")).version == 1
+
+
+async def test_a_schedule_can_be_paused_with_a_note_and_resumed(scheduler: Scheduler) -> None:
+    await scheduler.add(key="k", when=Every("1m"), task="job")
+    until = datetime.now(UTC) + timedelta(hours=1)
+    paused = await scheduler.pause("k", note="rain", until=until)
+    assert (paused.is_paused, paused.pause_note, paused.paused_until) == (True, "rain", until)
+    assert [each.key for each in await scheduler.schedules(is_paused=True)] == ["k"]
+    resumed = await scheduler.resume("k")
+    assert (resumed.is_paused, resumed.pause_note) == (False, "")
+    assert await scheduler.schedules(is_paused=True) == []
+
+
+async def test_a_removed_schedule_is_gone(scheduler: Scheduler) -> None:
+    await scheduler.add(key="k", when=Every("1m"), task="job")
+    await scheduler.remove("k")
+    for call in (
+        scheduler.schedule,
+        scheduler.remove,
+        scheduler.pause,
+        scheduler.resume,
+        scheduler.trigger,
+        scheduler.why,
+    ):
+        with pytest.raises(NotFound, match="there is no schedule 'k' in app 'shop'"):
+            await call("k")
+
+
+async def test_a_trigger_before_the_start_waits_for_a_node(scheduler: Scheduler) -> None:
+    @scheduler.task
+    def job(x: int = 0) -> None: ...
+
+    await scheduler.add(key="k", when=Every("1h"), task=job, args={"x": 1})
+    run = await scheduler.trigger("k", args={"x": 2})
+    assert (run.state, run.cause, run.schedule_key, run.args) == (State.WAITING, Cause.TRIGGER, "k", {"x": 2})
+    assert await scheduler.get_run(run.id) == run
+    with pytest.raises(Refused, match="'k' has a live run, and its overlap is 'skip': not triggered"):
+        await scheduler.trigger("k")
+    with pytest.raises(InvalidArguments, match="got an unexpected keyword argument 'y'"):
+        await scheduler.trigger("k", args={"y": 2})
+
+
+async def test_a_waiting_run_is_cancelled_at_once(scheduler: Scheduler) -> None:
+    job = scheduler.task(name="job")(nothing)
+    run = await job.enqueue()
+    assert await scheduler.cancel(run)
+    cancelled = await scheduler.get_run(run.id)
+    assert (cancelled.state, cancelled.verdict, cancelled.reason) == (State.DONE, Verdict.CANCELLED, "requested")
+    assert not await scheduler.cancel(run.id)
+    with pytest.raises(NotFound, match="there is no run 'nope' in app 'shop'"):
+        await scheduler.cancel("nope")
+
+
+async def test_runs_are_listed_newest_first_and_filtered(scheduler: Scheduler) -> None:
+    @scheduler.task
+    def job(x: int) -> None: ...
+
+    first = await job.options(labels={"a": "1"}).enqueue(1)
+    second = await job.options(labels={"a": "2"}).enqueue(2)
+    assert [run.id for run in await scheduler.runs()] == [second.id, first.id]
+    assert [run.id for run in await scheduler.runs(labels={"a": "1"})] == [first.id]
+    assert await scheduler.runs(states=["done"]) == []
+    assert len(await scheduler.runs(states=["waiting"], limit=1)) == 1
+    await scheduler.cancel(first)
+    assert [run.id for run in await scheduler.runs(verdicts=["cancelled"])] == [first.id]
+    with pytest.raises(InvalidInput, match="'sleeping' is not a valid State"):
+        await scheduler.runs(states=["sleeping"])
+
+
+async def test_a_run_of_another_app_is_not_found(tmp_path: Path) -> None:
+    one = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", app="one")
+    other = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", app="other")
+    run = await one.task(name="job")(nothing).enqueue()
+    await one.add(key="k", when=Every("1m"), task="job")
+    with pytest.raises(NotFound):
+        await other.get_run(run.id)
+    assert await other.schedules() == []
+    await one.close()
+    await other.close()
+
+
+async def test_a_preview_merges_the_schedules_that_are_not_paused(scheduler: Scheduler) -> None:
+    await scheduler.add(key="a", when=Cron("0 * * * *"), task="job")
+    await scheduler.add(key="b", when=Cron("30 * * * *"), task="other")
+    await scheduler.add(key="c", when=Cron("15 * * * *"), task="job")
+    await scheduler.pause("c")
+    after = datetime(2030, 1, 1, 12, 10, tzinfo=UTC)
+    planned = await scheduler.preview(count=3, after=after)
+    assert [(each.fire_at, each.key, each.task) for each in planned] == [
+        (datetime(2030, 1, 1, 12, 30, tzinfo=UTC), "b", "other"),
+        (datetime(2030, 1, 1, 13, 0, tzinfo=UTC), "a", "job"),
+        (datetime(2030, 1, 1, 13, 30, tzinfo=UTC), "b", "other"),
+    ]
+    assert [each.key for each in await scheduler.preview(count=2, after=after, key="a")] == ["a", "a"]
+
+
+async def test_why_says_when_it_fires_next_and_that_no_node_is_there(scheduler: Scheduler) -> None:
+    await scheduler.add(key="k", when=Cron("0 9 * * *", tz="Europe/Berlin"), task="job")
+    why = await scheduler.why("k")
+    assert "09:00:00 Europe/Berlin, because of its rule: " in why.next
+    assert why.last == "nothing has come of it yet"
+    assert why.now == "no node is alive: nothing will fire until one is started"
+    await scheduler.pause("k", note="rain")
+    assert "it is paused since " in (await scheduler.why("k")).next
+    assert ": rain" in str(await scheduler.why("k"))
+
+
+async def test_a_duplicate_of_a_unique_run_answers_the_run_that_is_there(scheduler: Scheduler) -> None:
+    job = scheduler.task(name="job")(nothing)
+    first = await job.options(unique="only").enqueue()
+    second = await job.options(unique="only").enqueue()
+    assert (first.is_new, second.is_new, second.id) == (True, False, first.id)
+
+
+async def test_many_are_enqueued_together_or_not_at_all(scheduler: Scheduler) -> None:
+    @scheduler.task
+    def job(x: int) -> None: ...
+
+    with pytest.raises(InvalidArguments):
+        await job.enqueue_many([{"x": 1}, {"x": "two"}])
+    assert await scheduler.runs() == []
+    runs = await job.enqueue_many([{"x": 1}, {"x": 2}])
+    assert [run.args for run in runs] == [{"x": 1}, {"x": 2}]
+    assert await job.enqueue_many([]) == []
+
+
+async def test_a_delay_and_a_moment_exclude_each_other(scheduler: Scheduler) -> None:
+    job = scheduler.task(name="job")(nothing)
+    with pytest.raises(InvalidSetting, match="delay and at both say when; give one of them"):
+        job.options(delay="1m", at=datetime.now(UTC))
+    later = datetime(2090, 1, 1, tzinfo=UTC)
+    assert (await job.options(at=later).enqueue()).due_at == later
+
+
+async def test_health_without_an_engine_is_not_healthy_and_counts_the_queue(scheduler: Scheduler) -> None:
+    await scheduler.task(name="job")(nothing).enqueue()
+    health = await scheduler.health()
+    assert (health.is_healthy, health.engine, health.waiting, health.running) == (False, None, 1, 0)
+    assert not scheduler.is_healthy
+
+
+# --- the plain forms
+
+
+def test_the_plain_forms_work_without_an_event_loop() -> None:
+    scheduler = Scheduler("sqlite://", app="shop")
+    job = scheduler.task(name="job")(nothing)
+    scheduler.sync.add(key="k", when=Every("1h"), task=job)
+    assert scheduler.sync.update("k", priority=2).priority == 2
+    assert scheduler.sync.pause("k", note="x").is_paused
+    assert not scheduler.sync.resume("k").is_paused
+    run = scheduler.sync.trigger("k")
+    assert scheduler.sync.get_run(run.id).id == run.id
+    assert [each.id for each in scheduler.sync.runs("k")] == [run.id]
+    assert scheduler.sync.cancel(run)
+    assert job.sync.enqueue().state is State.WAITING
+    assert len(job.sync.enqueue_many([{}, {}])) == 2
+    assert job.options(delay="1h").sync.enqueue().state is State.WAITING
+    assert [each.key for each in scheduler.sync.schedules()] == ["k"]
+    assert scheduler.sync.schedule("k").key == "k"
+    assert len(scheduler.sync.preview(count=2)) == 2
+    assert scheduler.sync.why("k").key == "k"
+    assert scheduler.sync.gaps() == []
+    assert len(scheduler.sync.history()) == 5
+    assert scheduler.sync.attempts(run) == scheduler.sync.log(run) == scheduler.sync.nodes() == []
+    assert scheduler.sync.calendars() == []
+    assert scheduler.sync.health().waiting == 4
+    scheduler.sync.remove("k")
+    scheduler.sync.close()
+
+
+def test_the_background_thread_ends_with_the_scheduler_and_comes_back_when_needed() -> None:
+    before = threading.active_count()
+    scheduler = Scheduler("sqlite://")
+    scheduler.sync.schedules()
+    scheduler.sync.close()
+    assert threading.active_count() == before
+    scheduler.sync.schedules()
+    scheduler.sync.close()
+    assert threading.active_count() == before
+
+
+async def test_a_plain_form_on_the_thread_of_an_event_loop_is_refused(scheduler: Scheduler) -> None:
+    job = scheduler.task(name="job")(nothing)
+    with pytest.raises(WouldBlock) as refused:
+        scheduler.sync.pause("k")
+    assert str(refused.value) == (
+        "scheduler.sync.pause() would block the event loop of this thread; use `await` without `.sync` here"
+    )
+    with pytest.raises(WouldBlock, match=r"job\.sync\.enqueue\(\) would block"):
+        job.sync.enqueue()
+    with pytest.raises(WouldBlock, match="with scheduler would block"), scheduler:
+        pass
+
+
+async def test_a_plain_form_works_in_a_thread_beside_the_engine(scheduler: Scheduler) -> None:
+    job = scheduler.task(name="job")(nothing)
+    heard = Heard(scheduler, "succeeded")
+    async with scheduler:
+        run = await asyncio.to_thread(job.sync.enqueue)
+        assert (await heard.until("succeeded")).run_id == run.id
+
+
+async def test_a_plain_job_may_use_the_plain_forms(scheduler: Scheduler) -> None:
+    follower = scheduler.task(name="follower")(nothing)
+    heard = Heard(scheduler, "succeeded")
+
+    @scheduler.task
+    def leader() -> str:
+        return follower.sync.enqueue().id
+
+    async with scheduler:
+        led = await leader.enqueue()
+        await heard.until("succeeded", 2)
+        assert (await scheduler.get_run((await scheduler.get_run(led.id)).result)).verdict is Verdict.SUCCEEDED
+
+
+def test_with_scheduler_runs_work_in_the_background() -> None:
+    scheduler = Scheduler("sqlite://", stop_timeout="2s")
+    done = threading.Event()
+
+    @scheduler.task
+    def job(x: int) -> None:
+        done.set()
+
+    with scheduler:
+        assert scheduler.is_healthy
+        job.sync.enqueue(1)
+        assert done.wait(SAFETY_SECONDS)
+    assert not scheduler.is_healthy
+
+
+def test_an_error_from_a_plain_form_is_the_error_itself() -> None:
+    scheduler = Scheduler("sqlite://", app="shop")
+    with pytest.raises(NotFound, match="there is no schedule 'k' in app 'shop'"):
+        scheduler.sync.schedule("k")
+    scheduler.sync.close()
+
+
+# --- running work
+
+
+@pytest.fixture(params=["memory", "file"])
+async def any_scheduler(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scheduler]:
+    url = "sqlite://" if request.param == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}"
+    made = Scheduler(url, app="shop", stop_timeout="2s")
+    yield made
+    await made.close()
+
+
+async def test_an_enqueued_task_runs_and_its_result_is_kept(any_scheduler: Scheduler) -> None:
+    scheduler = any_scheduler
+    heard = Heard(scheduler)
+
+    @scheduler.task
+    async def add(ctx: Context, a: int, b: int) -> dict[str, int]:
+        assert evertick.current() is ctx
+        return {"sum": a + b}
+
+    @scheduler.task
+    def subtract(a: int, b: int) -> int:
+        assert evertick.current().task == "subtract"
+        return a - b
+
+    async with scheduler:
+        added = await add.enqueue(1, b=2)
+        subtracted = await subtract.enqueue(3, 1)
+        await heard.until("succeeded", 2)
+        one, two = await scheduler.get_run(added.id), await scheduler.get_run(subtracted.id)
+    assert (one.verdict, one.result, one.attempts, one.state) == (Verdict.SUCCEEDED, {"sum": 3}, 1, State.DONE)
+    assert (two.verdict, two.result) == (Verdict.SUCCEEDED, 2)
+    assert one.started_at is not None
+    assert one.finished_at is not None
+    assert one.started_at <= one.finished_at
+
+
+async def test_a_declared_schedule_fires_and_its_run_knows_its_moment(any_scheduler: Scheduler) -> None:
+    scheduler = any_scheduler
+    heard = Heard(scheduler)
+    moments: list[datetime] = []
+
+    @scheduler.every("100ms", key="quick", overlap="allow", args={"x": 5})
+    async def job(ctx: Context, x: int) -> int:
+        moments.append(ctx.fire_at)
+        assert ctx.schedule_key == "quick"
+        return x
+
+    async with scheduler:
+        event = await heard.until("succeeded", 3)
+        runs = await scheduler.runs("quick", verdicts=["succeeded"])
+    assert event.schedule_key == "quick"
+    assert len(set(moments)) == len(moments) >= 3
+    assert all(moment.microsecond % 100_000 == 0 for moment in moments)
+    assert {run.result for run in runs} == {5}
+    assert {run.cause for run in runs} == {Cause.FIRE}
+
+
+async def test_a_one_shot_runs_once(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler)
+    scheduler.once(after="0s", key="k")(nothing)
+    async with scheduler:
+        await heard.until("succeeded")
+        stored = await scheduler.schedule("k")
+    assert (stored.fires, stored.next_fire_at, stored.last_verdict) == (1, None, Verdict.SUCCEEDED)
+    assert heard.kinds() == ["scheduled", "started", "succeeded"]
+
+
+async def test_a_schedule_counted_from_the_end_runs_again_and_again(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler)
+    scheduler.every("10ms", after="end", key="k")(nothing)
+    async with scheduler:
+        await heard.until("succeeded", 3)
+        runs = (await scheduler.runs("k", verdicts=["succeeded"]))[::-1]
+    for earlier, later in itertools.pairwise(runs):
+        assert earlier.finished_at is not None
+        assert later.fire_at >= earlier.finished_at + timedelta(milliseconds=10)
+
+
+async def test_max_fires_ends_a_schedule(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler, "succeeded")
+    scheduler.every("20ms", key="k", max_fires=2)(nothing)
+    async with scheduler:
+        await heard.until("succeeded", 2)
+        stored = await scheduler.schedule("k")
+    assert (stored.fires, stored.next_fire_at) == (2, None)
+
+
+async def test_work_enqueued_before_the_start_runs_after_it(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler, "succeeded")
+    run = await scheduler.task(name="job")(nothing).enqueue()
+    async with scheduler:
+        assert (await heard.until("succeeded")).run_id == run.id
+
+
+async def test_a_scheduler_on_a_file_can_be_started_again(tmp_path: Path) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout="2s")
+    job = scheduler.task(name="job")(nothing)
+    heard = Heard(scheduler, "succeeded")
+    for count in (1, 2):
+        async with scheduler:
+            await job.enqueue()
+            await heard.until("succeeded", count)
+    assert len(await scheduler.runs(verdicts=["succeeded"])) == 2
+    await scheduler.close()
+
+
+async def test_a_scheduler_that_runs_cannot_be_started_again_nor_learn_new_tasks(scheduler: Scheduler) -> None:
+    async with scheduler:
+        with pytest.raises(Refused, match="this scheduler has started already; one engine per scheduler"):
+            await scheduler.__aenter__()
+        with pytest.raises(Refused, match="task 'nothing' is defined after the scheduler has started"):
+            scheduler.task(nothing)
+
+
+async def test_a_scheduler_without_slots_manages_and_runs_nothing(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    manager, worker = Scheduler(url, concurrency=0), Scheduler(url, stop_timeout="2s")
+    heard = Heard(worker, "succeeded")
+    worker.task(name="job")(nothing)
+    job = manager.task(name="job")(nothing)
+    async with manager:
+        assert await manager.nodes() == []
+        run = await job.enqueue()
+        async with worker:
+            assert (await heard.until("succeeded")).run_id == run.id
+
+
+async def test_a_node_works_on_its_queues_only(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler, "succeeded")
+    job = scheduler.task(name="job")(nothing)
+    other = await job.options(queue="other").enqueue()
+    async with scheduler:
+        ours = await job.enqueue()
+        assert (await heard.until("succeeded")).run_id == ours.id
+        assert (await scheduler.get_run(other.id)).state is State.WAITING
+
+
+async def test_higher_priority_comes_first(tmp_path: Path) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", concurrency=1, stop_timeout="2s")
+    heard, order = Heard(scheduler, "succeeded"), list[int]()
+
+    @scheduler.task
+    async def job(x: int) -> None:
+        order.append(x)
+
+    for priority in (0, 5, -5):
+        await job.options(priority=priority).enqueue(priority)
+    async with scheduler:
+        await heard.until("succeeded", 3)
+    assert order == [5, 0, -5]
+
+
+# --- how jobs end
+
+
+async def test_a_job_that_raises_fails_with_its_own_traceback(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler)
+
+    @scheduler.task
+    def job() -> None:
+        raise ValueError("no such file")
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        event = await heard.until("failed")
+        run = await scheduler.get_run(run_id)
+    assert (run.verdict, run.reason) == (Verdict.FAILED, "error")
+    assert run.error is not None
+    assert run.error.endswith("ValueError: no such file")
+    assert __file__ in run.error
+    assert "evertick/engine" not in run.error
+    assert event.error == run.error
+    assert heard.kinds() == ["started", "failed"]
+
+
+async def test_a_failing_job_is_tried_again_and_its_tries_are_kept(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler)
+
+    @scheduler.task(retry=Constant("1ms", attempts=3))
+    async def job(ctx: Context) -> int:
+        if ctx.attempt < 3:
+            raise ValueError(f"try {ctx.attempt}")
+        return ctx.attempt
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        await heard.until("succeeded")
+        run, attempts = await scheduler.get_run(run_id), await scheduler.attempts(run_id)
+    assert (run.result, run.attempts, run.losses) == (3, 3, 0)
+    assert [attempt.number for attempt in attempts] == [1, 2]
+    assert all("ValueError: try" in (attempt.error or "") for attempt in attempts)
+    assert heard.kinds() == ["started", "retrying", "started", "retrying", "started", "succeeded"]
+
+
+async def test_a_job_may_skip(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler)
+
+    @scheduler.task(retry=Constant("1ms", attempts=3))
+    def job() -> None:
+        raise Skip("nothing new")
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        event = await heard.until("skipped")
+        run = await scheduler.get_run(run_id)
+    assert (run.verdict, run.reason, run.error, run.attempts) == (Verdict.SKIPPED, "nothing new", None, 1)
+    assert event.reason == "nothing new"
+
+
+async def test_a_job_may_ask_for_a_retry_after_its_own_time(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler)
+
+    @scheduler.task
+    def job(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            raise Retry("busy", after=0.001)
+
+    @scheduler.task
+    def patient() -> None:
+        raise Retry("busy", after="1h")
+
+    async with scheduler:
+        await job.enqueue()
+        waits = await patient.enqueue()
+        await heard.until("succeeded")
+        await heard.until("retrying", 2)
+        run = await scheduler.get_run(waits.id)
+    assert run.state is State.WAITING
+    assert run.due_at > datetime.now(UTC) + timedelta(minutes=59)
+
+
+async def test_a_coroutine_that_takes_too_long_is_stopped(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler)
+    stopped = asyncio.Event()
+
+    @scheduler.task(timeout="20ms")
+    async def job(ctx: Context) -> None:
+        assert ctx.deadline is not None
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        await heard.until("failed")
+        run = await scheduler.get_run(run_id)
+    assert stopped.is_set()
+    assert (run.verdict, run.reason) == (Verdict.FAILED, "timeout")
+    assert run.error == "TimeoutError: the attempt took longer than its timeout of 0.02 s"
+
+
+async def test_a_thread_that_looks_at_its_context_stops_when_its_time_is_over(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler)
+    never = threading.Event()
+
+    @scheduler.task(timeout="20ms")
+    def job(ctx: Context) -> None:
+        while not never.wait(0.001):
+            ctx.check()
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        await heard.until("failed")
+        run = await scheduler.get_run(run_id)
+        assert (await scheduler.health()).engine.abandoned == 0  # type: ignore[union-attr]
+    assert (run.verdict, run.reason) == (Verdict.FAILED, "timeout")
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_thread_that_ignores_its_stop_is_abandoned_and_keeps_its_slot(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler)
+    go_on = threading.Event()
+
+    @scheduler.task(timeout="10ms")
+    def job() -> str:
+        go_on.wait(SAFETY_SECONDS)
+        return "too late"
+
+    quick = scheduler.task(name="quick")(nothing)
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        await heard.until("failed")
+        health = (await scheduler.health()).engine
+        assert health is not None
+        assert (health.abandoned, health.running) == (1, 1)
+        await quick.enqueue()
+        await heard.until("succeeded")
+        came_back = after_call(scheduler._opened, "claim")
+        go_on.set()
+        await quick.enqueue()
+        await heard.until("succeeded", 2)
+        await soon(came_back)
+        run = await scheduler.get_run(run_id)
+    assert (run.verdict, run.reason, run.result) == (Verdict.FAILED, "timeout", None)
+
+
+async def test_a_running_coroutine_is_cancelled_when_asked(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler)
+
+    @scheduler.task(retry=Constant("1ms", attempts=5))
+    async def job() -> None:
+        await asyncio.Event().wait()
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        await heard.until("started")
+        assert await scheduler.cancel(run_id)
+        await heard.until("cancelled")
+        run = await scheduler.get_run(run_id)
+    assert (run.verdict, run.reason) == (Verdict.CANCELLED, "requested")
+
+
+async def test_a_cancel_from_another_process_arrives_with_the_beat(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    scheduler, other = Scheduler(url, lease="1s", stop_timeout="2s"), Scheduler(url)
+    heard = Heard(scheduler)
+
+    @scheduler.task
+    async def job() -> None:
+        await asyncio.Event().wait()
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        await heard.until("started")
+        assert await other.cancel(run_id)
+        await heard.until("cancelled")
+        assert (await other.get_run(run_id)).verdict is Verdict.CANCELLED
+    await other.close()
+
+
+async def test_a_job_that_swallows_its_cancel_and_returns_has_succeeded(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler)
+
+    @scheduler.task
+    async def job() -> str:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return "done all the same"
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        await heard.until("started")
+        await scheduler.cancel(run_id)
+        await heard.until("succeeded")
+        assert (await scheduler.get_run(run_id)).result == "done all the same"
+
+
+# --- results
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [(object(), "it is no JSON-like data"), ("x" * 70_000, "it takes 70002 bytes, more than 65536")],
+)
+async def test_a_result_that_cannot_be_kept_does_not_undo_the_work(
+    scheduler: Scheduler, result: object, words: str
+) -> None:
+    heard = Heard(scheduler, "succeeded")
+
+    @scheduler.task
+    async def job() -> object:
+        return result
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        await heard.until("succeeded")
+        run, [line] = await scheduler.get_run(run_id), await scheduler.log(run_id)
+    assert (run.verdict, run.result) == (Verdict.SUCCEEDED, None)
+    assert line.level == "warning"
+    assert line.text.startswith("the result is not kept: ")
+    assert words in line.text
+
+
+# --- what a job says
+
+
+async def test_what_a_job_logs_is_kept_with_its_run(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler, "succeeded")
+    logger = logging.getLogger("shop.jobs")
+
+    @scheduler.task
+    def job(ctx: Context) -> None:
+        ctx.log("one")
+        logger.warning("two %s", 2)
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        logger.warning("outside of any run")
+        await heard.until("succeeded")
+        lines = await scheduler.log(run_id)
+        rest = await scheduler.log(run_id, after=1)
+    assert [(line.level, line.text) for line in lines] == [("info", "one"), ("warning", "two 2")]
+    assert rest == lines[1:]
+
+
+async def test_a_chatty_job_is_cut_off(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler, "succeeded")
+
+    @scheduler.task
+    def job(ctx: Context) -> None:
+        for number in range(LINES_MAX + 500):
+            ctx.log(str(number))
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        await heard.until("succeeded")
+        lines = await scheduler.log(run_id, limit=10_000)
+    assert len(lines) == LINES_MAX + 1
+    assert lines[-1].text.startswith("the log of this attempt is full")
+
+
+async def test_progress_and_phases_can_be_read(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler)
+    go_on = asyncio.Event()
+
+    @scheduler.task
+    async def job(ctx: Context) -> None:
+        with ctx.phase("load"):
+            ctx.progress(0.25, "loading")
+        await go_on.wait()
+        with contextlib.suppress(ValueError), ctx.phase("store"):
+            raise ValueError("full")
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        await heard.until("started")
+        await soon(after_call(scheduler._opened, "note"))
+        running = await scheduler.get_run(run_id)
+        go_on.set()
+        await heard.until("succeeded")
+        run = await scheduler.get_run(run_id)
+    assert (running.state, running.progress, running.progress_text) == (State.RUNNING, 0.25, "loading")
+    assert [(phase.name, phase.is_failed) for phase in run.phases] == [("load", False), ("store", True)]
+
+
+# --- hooks
+
+
+async def test_hooks_may_be_plain_async_or_objects(scheduler: Scheduler) -> None:
+    heard = list[str]()
+    job = scheduler.task(name="job")(nothing)
+    last = asyncio.Event()
+
+    class Listener:
+        async def __call__(self, event: Event) -> None:
+            heard.append(f"object {event.kind}")
+
+    @scheduler.on("succeeded")
+    def plain(event: Event) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        heard.append(f"plain {event.kind}")
+
+    scheduler.on("succeeded", Listener())
+
+    @scheduler.on("succeeded")
+    async def coroutine(event: Event) -> None:
+        heard.append(f"coroutine {event.kind} of {event.task} in {event.app}")
+        last.set()
+
+    async with scheduler:
+        await job.enqueue()
+        await soon(last)
+    assert heard == ["plain succeeded", "object succeeded", "coroutine succeeded of job in shop"]
+
+
+async def test_a_hook_that_raises_harms_nobody_else(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
+    job = scheduler.task(name="job")(nothing)
+
+    @scheduler.on("succeeded")
+    def broken(event: Event) -> None:
+        raise RuntimeError("hook down")
+
+    heard = Heard(scheduler, "succeeded")
+    async with scheduler:
+        await job.enqueue()
+        await job.enqueue()
+        await heard.until("succeeded", 2)
+    failures = [record for record in caplog.records if record.name == "evertick.hooks"]
+    assert len(failures) == 2
+    assert "failed on succeeded of job" in failures[0].getMessage()
+
+
+def test_hooks_are_called_on_after_the_loop_they_were_called_on_has_ended() -> None:
+    scheduler, heard, hangs = Scheduler("sqlite://"), list[str](), asyncio.Event()
+
+    @scheduler.on("paused")
+    async def hook(event: Event) -> None:
+        heard.append(event.note)
+        if event.note == "one":
+            await hangs.wait()
+
+    async def pause(note: str, *, until_heard: bool) -> None:
+        await scheduler.add(key=note, when=Every("1h"), task="job")
+        await scheduler.pause(note, note=note)
+        if until_heard:
+            assert scheduler._hooks._teller is not None
+            await asyncio.wait_for(scheduler._hooks._teller, SAFETY_SECONDS)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(pause("one", until_heard=False))
+    loop.run_until_complete(asyncio.sleep(0))
+    assert scheduler._hooks._teller is not None
+    scheduler._hooks._teller.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        loop.run_until_complete(scheduler._hooks._teller)
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+    with asyncio.Runner() as runner:
+        runner.run(pause("two", until_heard=True))
+        runner.run(scheduler.close())
+    assert heard == ["one", "two"]
+
+
+async def test_hooks_hear_of_pauses_and_removals(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler, "paused", "removed")
+    await scheduler.add(key="k", when=Every("1h"), task="job")
+    await scheduler.pause("k", note="rain")
+    await scheduler.remove("k")
+    await heard.until("removed")
+    assert [(event.kind, event.schedule_key, event.note) for event in heard.events] == [
+        ("paused", "k", "rain"),
+        ("removed", "k", ""),
+    ]
+
+
+async def test_hooks_hear_of_skipped_moments(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler, "skipped")
+    go_on = asyncio.Event()
+
+    @scheduler.every("20ms", key="k")
+    async def job() -> None:
+        await go_on.wait()
+
+    async with scheduler:
+        event = await heard.until("skipped")
+        go_on.set()
+        gaps = [row for row in await scheduler.history("k") if isinstance(row, Gap)]
+    assert (event.schedule_key, event.reason, event.run_id) == ("k", "overlap", None)
+    assert gaps
+    assert {(gap.verdict, gap.reason) for gap in gaps} == {(Verdict.SKIPPED, "overlap")}
+
+
+# --- overlap, end to end
+
+
+async def test_queue_runs_one_after_the_other(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler)
+    go_on = asyncio.Event()
+
+    @scheduler.task
+    async def job() -> None:
+        await go_on.wait()
+
+    await scheduler.add(key="k", when=Every("1h"), task=job, overlap="queue")
+    async with scheduler:
+        first = await scheduler.trigger("k")
+        await heard.until("started")
+        second = await scheduler.trigger("k")
+        assert (second.state, second.blocked_on) == (State.BLOCKED, first.id)
+        go_on.set()
+        assert (await heard.until("succeeded", 2)).run_id == second.id
+
+
+async def test_replace_cancels_the_live_one_and_then_runs(tmp_path: Path) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", lease="1s", stop_timeout="2s")
+    heard, calls = Heard(scheduler), list[str]()
+
+    @scheduler.task
+    async def job(ctx: Context) -> None:
+        calls.append(ctx.run_id)
+        if len(calls) == 1:
+            await asyncio.Event().wait()
+
+    await scheduler.add(key="k", when=Every("1h"), task=job, overlap="replace")
+    async with scheduler:
+        first = await scheduler.trigger("k")
+        await heard.until("started")
+        second = await scheduler.trigger("k")
+        assert (await heard.until("succeeded")).run_id == second.id
+        replaced = await scheduler.get_run(first.id)
+    assert (replaced.verdict, replaced.reason) == (Verdict.CANCELLED, "replaced")
+
+
+# --- unknown tasks and arguments that no longer fit
+
+
+async def test_a_run_of_an_unknown_task_is_parked_and_freed_by_a_node_that_knows_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    knows_nothing = Scheduler(url, stop_timeout="2s")
+    await knows_nothing.add(key="k", when=Every("1h"), task="job")
+    run = await knows_nothing.trigger("k")
+    parked = after_call(await knows_nothing._store(), "park_unknown")
+    async with knows_nothing:
+        await soon(parked)
+        waiting = await knows_nothing.get_run(run.id)
+        assert (waiting.state, waiting.reason) == (State.PARKED, "unknown_task")
+        assert "no live node knows task 'job'" in (await knows_nothing.why("k")).now
+        knows = Scheduler(url, stop_timeout="2s")
+        heard = Heard(knows, "succeeded")
+        knows.task(name="job")(nothing)
+        async with knows:
+            assert (await heard.until("succeeded")).run_id == run.id
+
+
+async def test_a_run_whose_arguments_no_longer_fit_is_parked_and_freed_by_code_that_takes_them(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+
+    def scheduler_with(function: Callable[..., Any]) -> Scheduler:
+        made = Scheduler(url, stop_timeout="2s")
+        made.task(name="job")(function)
+        return made
+
+    def takes_text(x: str) -> str:
+        return x
+
+    def takes_number(x: int) -> int:
+        return x
+
+    def takes_both(x: int | str) -> int | str:
+        return x
+
+    before = scheduler_with(takes_text)
+    run = await before._tasks["job"].enqueue("seven")
+    await before.close()
+    wrong = scheduler_with(takes_number)
+    written = after_call(await wrong._store(), "finish", lambda answers: answers == ["done"])
+    async with wrong:
+        await soon(written)
+        parked = await wrong.get_run(run.id)
+    assert (parked.state, parked.reason, parked.attempts) == (State.PARKED, "bad_arguments", 0)
+    assert "Expected `int`, got `str`" in (parked.error or "")
+    right = scheduler_with(takes_both)
+    heard = Heard(right, "succeeded")
+    async with right:
+        assert (await heard.until("succeeded")).run_id == run.id
+        done = await right.get_run(run.id)
+    assert (done.result, done.attempts) == ("seven", 1)
+
+
+# --- lost nodes and stops
+
+
+async def claim_as_a_node_that_dies(scheduler: Scheduler, task: str, *, at_most_once: bool) -> None:
+    store = await scheduler._store()
+    terms = {task: TaskTerms(hash="h", at_most_once=at_most_once)}
+    await store.join(
+        NodeJoin(
+            id="dead", name="dead", app="shop", version="0", lease=1, queues=("default",), tasks=terms, declares={}
+        )
+    )
+    claim = await store.claim("shop", "dead", ["default"], terms, 10)
+    assert len(claim.runs) == 1
+
+
+async def test_the_run_of_a_dead_node_is_run_again_and_costs_one_loss() -> None:
+    scheduler = Scheduler("sqlite://", app="shop", lease="1s", stop_timeout="2s")
+    heard = Heard(scheduler, "succeeded")
+    run_id = (await scheduler.task(name="job")(nothing).enqueue()).id
+    await claim_as_a_node_that_dies(scheduler, "job", at_most_once=False)
+    async with scheduler:
+        await heard.until("succeeded")
+        run = await scheduler.get_run(run_id)
+    assert (run.verdict, run.losses, run.attempts) == (Verdict.SUCCEEDED, 1, 1)
+
+
+async def test_what_must_not_run_twice_is_lost_with_its_node() -> None:
+    scheduler = Scheduler("sqlite://", app="shop", lease="1s", stop_timeout="2s")
+    calls = list[int]()
+
+    @scheduler.task(on_lost="fail")
+    def job() -> None:
+        calls.append(1)
+
+    run_id = (await job.enqueue()).id
+    await claim_as_a_node_that_dies(scheduler, "job", at_most_once=True)
+    rehomed = after_call(await scheduler._store(), "rehome", lambda answer: bool(answer.ended))
+    async with scheduler:
+        await soon(rehomed)
+        run = await scheduler.get_run(run_id)
+    assert (run.verdict, run.reason) == (Verdict.LOST, "node_died")
+    assert calls == []
+
+
+async def test_a_stop_lets_running_work_end(tmp_path: Path) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout="10s")
+    heard = Heard(scheduler)
+    go_on = asyncio.Event()
+
+    @scheduler.task
+    async def job() -> None:
+        await go_on.wait()
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        await heard.until("started")
+        asyncio.get_running_loop().call_later(0.02, go_on.set)
+    assert (await scheduler.get_run(run_id)).verdict is Verdict.SUCCEEDED
+    await scheduler.close()
+
+
+@pytest.mark.parametrize("on_lost", ["rerun", "fail"])
+async def test_a_stop_releases_what_does_not_end_in_time_unless_it_must_not_run_twice(
+    tmp_path: Path, on_lost: str
+) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout=0)
+    heard = Heard(scheduler)
+
+    @scheduler.task(on_lost=on_lost)  # type: ignore[arg-type]
+    async def job() -> None:
+        await asyncio.Event().wait()
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        await heard.until("started")
+    run = await scheduler.get_run(run_id)
+    await scheduler.close()
+    if on_lost == "rerun":
+        assert (run.state, run.attempts, run.losses, run.verdict) == (State.WAITING, 0, 0, None)
+    else:
+        assert (run.state, run.verdict, run.reason) == (State.DONE, Verdict.LOST, "shutdown")
+
+
+async def test_a_stopped_thread_hears_it_through_its_context(tmp_path: Path) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout=0)
+    heard, said = Heard(scheduler), list[str]()
+    never = threading.Event()
+
+    @scheduler.task
+    def job(ctx: Context) -> None:
+        try:
+            while not never.wait(0.001):
+                ctx.check()
+        except Stopped as stopped:
+            said.append(str(stopped))
+            raise
+
+    async with scheduler:
+        await job.enqueue()
+        await heard.until("started")
+    assert len(said) == 1
+    assert said[0].endswith("was asked to stop: shutdown")
+    await scheduler.close()
+
+
+async def test_a_running_node_is_listed_and_healthy(scheduler: Scheduler) -> None:
+    scheduler.every("1h", key="k")(nothing)
+    async with scheduler:
+        [node] = await scheduler.nodes()
+        health = await scheduler.health()
+    assert (node.name, node.app, node.tasks, node.queues, node.died_at) == (
+        "web@host",
+        "shop",
+        ("nothing",),
+        ("default",),
+        None,
+    )
+    assert set(node.declares) == {"k"}
+    assert health.is_healthy
+    assert health.engine is not None
+    assert health.engine.lease_seconds_left > 0
+
+
+async def test_history_is_runs_and_gaps_newest_first(scheduler: Scheduler) -> None:
+    await scheduler.add(key="k", when=Every("1h"), task="job", overlap="allow")
+    runs = [await scheduler.trigger("k"), await scheduler.trigger("k")]
+    history = await scheduler.history("k")
+    assert [row.id for row in history if isinstance(row, Run)] == [run.id for run in reversed(runs)]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left_behind() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("evertick") and not thread.name.startswith("evertick-sqlite-memory"):
+            thread.join(SAFETY_SECONDS)
+            assert not thread.is_alive(), thread.name
