@@ -94,7 +94,7 @@ class Engine:
         self._loops = (self._fire, self._work, self._finish, self._note, self._tend, self._sweep, self._watch)
         self._worker.on_slot_free = self._work.wake
         self._finisher.on_outcome = self._finish.wake
-        self._finisher.on_written = self._look_again
+        self._finisher.on_freed = self._look_again
         notes.on_begun = self._note.wake
         notes.on_lost = lambda attempt: self._worker.stop(attempt, Stop.LOST)
         self._heart = Heart(

@@ -30,8 +30,7 @@ class Finisher:
         self._notes = notes
         self._backlog: deque[tuple[Attempt, Outcome]] = deque()
         self.on_outcome: Callable[[], None] = lambda: None
-        # Something may have become due by it: a retry, a run that was blocked, a schedule that counts from the end.
-        self.on_written: Callable[[], None] = lambda: None
+        self.on_freed: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._backlog)
@@ -47,11 +46,11 @@ class Finisher:
             return None
         await self._notes.carry([attempt for attempt, _ in batch])
         outcomes = [outcome for _, outcome in batch]
-        answers = await self._node.store.finish(self._node.app, batch[0][0].node, outcomes)
-        for (attempt, outcome), answer in zip(batch, answers, strict=True):
+        finished = await self._node.store.finish(self._node.app, batch[0][0].node, outcomes)
+        for (attempt, outcome), answer in zip(batch, finished.answers, strict=True):
             self._settle(attempt, outcome, is_lost=answer == "lost")
-        if any(outcome.kind != "done" or attempt.run.schedule_id is not None for attempt, outcome in batch):
-            self.on_written()
+        if finished.freed:
+            self.on_freed()
         return 0.0 if self._backlog else None
 
     def _next_batch(self) -> list[tuple[Attempt, Outcome]]:

@@ -49,6 +49,7 @@ __all__ = [
     "Due",
     "DueSchedule",
     "FinishAnswer",
+    "Finished",
     "NodeJoin",
     "Note",
     "Owned",
@@ -211,6 +212,14 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     expired: list[str]
     # When the next waiting run of these queues and tasks is due (None: none waits; <= now: more is waiting).
     next_due_at: int | None
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer per outcome. `freed`: something has become due by it, now or later: a retry, a released run, one that
+    was blocked, a schedule that counts from the end of a run."""
+
+    answers: list[FinishAnswer]
+    freed: bool
 
 
 class Owned(msgspec.Struct, frozen=True, kw_only=True):
@@ -404,7 +413,7 @@ class Store(Protocol):
         """Take up to `limit` due waiting runs: highest priority first, then longest due. A dead node gets nothing."""
         ...
 
-    async def finish(self, app: str, node: str, outcomes: Sequence[Outcome]) -> list[FinishAnswer]:
+    async def finish(self, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
         """Write outcomes, each only if (node, fence) still hold the run.
 
         done: moves to history, frees what was blocked on it, restarts an after-end schedule; a cancelled one without a

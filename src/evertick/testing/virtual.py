@@ -175,7 +175,8 @@ class VirtualTime:
         if not timers:
             return None
         now = self._clock.now_us()
-        return max(now, now + round((timers[0]._when - self._now) * SECOND))
+        after: float = timers[0]._when - self._now
+        return max(now, now + round(after * SECOND))
 
     def _move_to(self, us: int) -> None:
         passed = us - self._clock.now_us()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from evertick.model import Outcome, Reason, Verdict
-from evertick.store.base import FinishAnswer
+from evertick.store.base import FinishAnswer, Finished
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.rows import json_text, plain_text
 
@@ -30,19 +30,21 @@ class Ending(msgspec.Struct, frozen=True):
     reason: str | None
 
 
-def finish(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequence[Outcome]) -> list[FinishAnswer]:
+def finish(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
     answers: list[FinishAnswer] = []
     ended: list[str] = []
+    is_put_back = False
     for outcome in outcomes:
         if outcome.kind == "done":
             is_taken = is_ended = _end_as_told(db, now, app, node, outcome)
         else:
             is_taken, is_ended = _put_back(db, now, app, node, outcome)
+            is_put_back = is_put_back or (is_taken and not is_ended)
         if is_ended:
             ended.append(outcome.id)
         answers.append("done" if is_taken else _told_before(db, app, node, outcome))
-    archive(db, now, app, ended)
-    return answers
+    has_freed = archive(db, now, app, ended)
+    return Finished(answers=answers, freed=is_put_back or has_freed)
 
 
 def end(db: sqlite3.Connection, now: int, app: str, endings: Sequence[Ending]) -> None:
@@ -53,22 +55,23 @@ def end(db: sqlite3.Connection, now: int, app: str, endings: Sequence[Ending]) -
     archive(db, now, app, [ending.id for ending in endings])
 
 
-def archive(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> None:
-    """Move runs whose state is done out of the live table, and free what waited for them."""
+def archive(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> bool:
+    """Move runs whose state is done out of the live table, and free what waited for them; True if anything did."""
     if not ids:
-        return
+        return False
     keys = [(app, id_) for id_ in ids]
     if db.executemany(SQL["run.archive"], keys).rowcount < len(keys):
         log.warning("history of app %s had one of these moments already, their runs were dropped: %s", app, list(ids))
     schedules = [db.execute(SQL["run.forget"], key).fetchone()["schedule_id"] for key in keys]
     of_schedules = [(id_, schedule) for id_, schedule in zip(ids, schedules, strict=True) if schedule is not None]
-    db.executemany(SQL["run.unblock"], [(app, schedule, id_, now) for id_, schedule in of_schedules])
-    count_from_end(db, now, dict.fromkeys(schedule for _, schedule in of_schedules))
+    unblocked = db.executemany(SQL["run.unblock"], [(app, schedule, id_, now) for id_, schedule in of_schedules])
+    counted = count_from_end(db, now, dict.fromkeys(schedule for _, schedule in of_schedules))
+    return unblocked.rowcount > 0 or counted
 
 
-def count_from_end(db: sqlite3.Connection, now: int, schedules: Iterable[int]) -> None:
-    """Set the cursor of schedules that count from the end of a run; others are left alone."""
-    db.executemany(SQL["schedule.count_from_end"], [(schedule, now) for schedule in schedules])
+def count_from_end(db: sqlite3.Connection, now: int, schedules: Iterable[int]) -> bool:
+    """Set the cursor of schedules that count from the end of a run; others are left alone. True if any was set."""
+    return db.executemany(SQL["schedule.count_from_end"], [(schedule, now) for schedule in schedules]).rowcount > 0
 
 
 def _end_as_told(db: sqlite3.Connection, now: int, app: str, node: str, outcome: Outcome) -> bool:

@@ -192,7 +192,7 @@ class SqliteStore:
     ) -> base.Claim:
         return await self._write(claim, app, node, queues, tasks, limit)
 
-    async def finish(self, app: str, node: str, outcomes: Sequence[Outcome]) -> list[base.FinishAnswer]:
+    async def finish(self, app: str, node: str, outcomes: Sequence[Outcome]) -> base.Finished:
         return await self._write(finish, app, node, outcomes)
 
     async def owned(self, app: str, node: str) -> list[base.Owned]:

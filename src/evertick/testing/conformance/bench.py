@@ -277,7 +277,7 @@ class Bench:
         return answer.runs[0]
 
     async def finish(self, node: str, *outcomes: Outcome) -> list[FinishAnswer]:
-        return await self.store.finish(APP, node, outcomes)
+        return (await self.store.finish(APP, node, outcomes)).answers
 
     async def end(self, node: str, held: Claimed, **fields: Any) -> Run:
         assert await self.finish(node, an_outcome(held, **fields)) == ["done"]

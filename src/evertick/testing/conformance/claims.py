@@ -268,7 +268,7 @@ class Claims:
                 await store.enqueue(APP, [new])
                 taken = await store.claim(APP, node, ["default"], TERMS, 3)
                 claims.extend((taken.fence, run.id) for run in taken.runs)
-                answers.extend(await store.finish(APP, node, [an_outcome(run) for run in taken.runs]))
+                answers.extend((await store.finish(APP, node, [an_outcome(run) for run in taken.runs])).answers)
 
         workers = [(store, await bench.node()) for store in (bench.store, other) * 3]
         await asyncio.gather(

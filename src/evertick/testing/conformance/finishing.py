@@ -26,6 +26,25 @@ _KINDS = ("done", "retry", "release", "park")
 class Finishing:
     # --- finish
 
+    @pytest.mark.parametrize(("kind", "is_freed"), [("done", False), ("retry", True), ("release", True)])
+    async def test_finishing_tells_whether_something_has_become_due_by_it(
+        self, bench: Bench, kind: str, is_freed: bool
+    ) -> None:
+        node = await bench.node()
+        finished = await bench.store.finish(APP, node, [an_outcome(await bench.hold(node), kind)])
+        assert finished.freed is is_freed
+
+    async def test_finishing_tells_when_a_blocked_run_comes_free(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node, await bench.fire(await bench.add()))
+        await bench.fire(await bench.stored(), state=State.BLOCKED)
+        assert (await bench.store.finish(APP, node, [an_outcome(held)])).freed
+
+    async def test_finishing_tells_when_a_schedule_counts_on_from_the_end(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node, await bench.fire(await bench.add(), {"after_end": MINUTE}))
+        assert (await bench.store.finish(APP, node, [an_outcome(held)])).freed
+
     @pytest.mark.parametrize("verdict", list(Verdict))
     async def test_a_finished_run_has_its_verdict_for_good(self, bench: Bench, verdict: Verdict) -> None:
         node = await bench.node()

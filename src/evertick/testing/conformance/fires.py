@@ -399,7 +399,7 @@ class Fires:
         schedule = await bench.add()
         await bench.record(an_advance(schedule, a_fire(schedule, is_claimed=True)), node=node)
         [held] = await bench.store.owned(APP, node)
-        assert await bench.store.finish(APP, node, [an_outcome(held)]) == ["done"]
+        assert await bench.finish(node, an_outcome(held)) == ["done"]
 
     async def test_fences_of_recording_and_claiming_grow_together(self, bench: Bench) -> None:
         node = await bench.node()

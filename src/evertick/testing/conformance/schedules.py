@@ -391,7 +391,7 @@ class Schedules:
         waiting = await bench.enqueue()
         nothing = await bench.claim(stranger, app=OTHER_APP)
         assert (nothing.runs, nothing.next_due_at) == ([], None)
-        assert await bench.store.finish(OTHER_APP, node, [an_outcome(held)]) == ["lost"]
+        assert (await bench.store.finish(OTHER_APP, node, [an_outcome(held)])).answers == ["lost"]
         assert await bench.store.owned(OTHER_APP, node) == []
         note = Note(id=held.id, fence=held.fence, progress=0.5)
         assert await bench.store.note(OTHER_APP, node, [note]) == [held.id]

@@ -15,6 +15,7 @@ from evertick.model import Definition
 from evertick.store.base import Change
 from evertick.testing.simulation.evidence import SECOND, Evidence
 from evertick.testing.simulation.replay import Call, Ledger, Row
+from evertick.testing.simulation.story import REST
 from evertick.when import Every, Once, When, parse_when
 
 __all__ = ["check_moments"]
@@ -73,6 +74,8 @@ class _Watcher:
         self.lives: dict[int, Life] = {}
         # The store's time as each person last read it: where their change cuts.
         self._read: dict[str, int] = {}
+        # The overlap under which each run was recorded.
+        self._overlap: dict[str, str] = {}
         self._healed = next((d.at for d in evidence.deeds if d.who == "story" and d.what == "healed"), 0)
 
     def step(self, call: Call) -> Iterator[str]:
@@ -88,6 +91,8 @@ class _Watcher:
                 self._begin(change.row)
             if change.table == "runs" and change.how == "insert" and change.row["schedule_id"] is not None:
                 yield from self._new_run(call, change.row, before[change.row["schedule_id"]], changed)
+            if change.table == "runs" and change.row["state"] == "running":
+                yield from self._beside(change.row)
             if change.table == "gaps":
                 self._new_gap(call, change.row, before[change.row["schedule_id"]], changed)
             if change.table == "due" and change.how != "delete":
@@ -115,7 +120,7 @@ class _Watcher:
     def _new_run(self, call: Call, row: Row, live: list[Row], changed: dict[int, Change]) -> Iterator[str]:
         life = self.lives[row["schedule_id"]]
         span = life.spans[-1]
-        overlap = span.definition.overlap
+        overlap = self._overlap[row["id"]] = span.definition.overlap
         name = f"run {row['id']} for {row['fire_at']}"
         if row["cause"] == "fire":
             life.fires[row["fire_at"]] = (call.at, row)
@@ -130,6 +135,29 @@ class _Watcher:
             if any(each["state"] != "done" for each in standing):
                 yield f"{name} of {life.key} may start beside a live run, and overlap is {overlap}"
 
+    def _beside(self, row: Row) -> Iterator[str]:
+        """Under every overlap but "allow" the runs of a schedule run one after another."""
+        before = self._ledger.live.get(row["id"])
+        if self._overlap.get(row["id"], "allow") == "allow" or (before is not None and before["state"] == "running"):
+            return
+        for other in self._ledger.live_of(row["schedule_id"]):
+            if other["id"] != row["id"] and other["state"] == "running" and self._overlap[other["id"]] != "allow":
+                yield f"runs {row['id']} and {other['id']} of one schedule run at the same time"
+
+    def _is_neglected(self, call: Call, span: Span, due_at: int) -> bool:
+        """Whether a moment was recorded late though there was somebody to record it."""
+        evidence = self._evidence
+        if (
+            call.at - due_at <= evidence.poll + 3 * SECOND
+            or span.definition.catch_up == "all"
+            or not evidence.is_gentle
+        ):
+            return False
+        since = max(due_at, span.since)
+        return evidence.calm.store_was_well(since - 10 * SECOND, call.at) and any(
+            evidence.calm.left_alone(machine, since - 10 * SECOND, call.at) for machine in evidence.calm.up_since
+        )
+
     def _may_fire(self, call: Call, life: Life, row: Row, change: Change | None) -> Iterator[str]:
         span, name = life.spans[-1], f"run {row['id']} of {life.key} for {row['fire_at']}"
         if span.is_paused:
@@ -139,6 +167,8 @@ class _Watcher:
         # What a change cuts off within its jitter becomes a run that waits for the rest of it.
         if call.at < row["fire_at"] or (change is None and call.at < row["due_at"]):
             yield f"{name} was recorded before it was due"
+        if change is None and self._is_neglected(call, span, row["due_at"]):
+            yield f"{name} was recorded {call.at - row['due_at']} us late, and nothing was wrong"
         if change is not None:
             cut = self._read[call.who]
             if change.kind in ("remove", "add") or (change.kind == "resume" and span.since > row["fire_at"]):
@@ -177,7 +207,7 @@ class _Watcher:
     def _end_pauses(self, call: Call, changed: dict[int, Change]) -> None:
         """A pause is over at its `until`, whoever notices it first: a tick, or people with another change."""
         noticed = {advance.schedule_id: call.at for advance in _advances(call) if advance.ends_pause}
-        noticed |= dict.fromkeys(changed, self._read[call.who])
+        noticed |= dict.fromkeys(changed, self._read.get(call.who, 0))
         for schedule, at in noticed.items():
             life = self.lives[schedule]
             last = life.spans[-1]
@@ -238,7 +268,8 @@ def _advances(call: Call) -> list[Any]:
 
 
 def _rule(definition: Definition, row: Row) -> When:
-    return parse_when(definition.when).bind(key=row["key"], created=row["created_at"])
+    calendars = {REST.name: REST}
+    return parse_when(definition.when, calendars).bind(key=row["key"], created=row["created_at"], calendars=calendars)
 
 
 # --- the account of one schedule -------------------------------------------------------------------------------
@@ -270,6 +301,17 @@ def _account(life: Life) -> Iterator[str]:
         if at not in covers and not (spent_at is not None and at > spent_at and span.rule.bounds.max_fires):
             yield f"the moment {at} of {span.definition.when} ({_state(span)}) has neither run nor gap"
     yield from _intervals(life)
+    yield from _cursor(life, is_spent=spent_at is not None)
+
+
+def _cursor(life: Life, *, is_spent: bool) -> Iterator[str]:
+    """In the end all are paused, with the cursor on the first moment after that."""
+    last = life.spans[-1]
+    if last.until is not None or not last.is_paused or _is_from_end(last.rule):
+        return
+    expected = last.rule.next_us(last.since)
+    if life.cursor != expected and not (is_spent and life.cursor is None):
+        yield f"it was paused at {last.since}, and its cursor is {life.cursor}, not {expected}"
 
 
 def _moments(span: Span, life: Life) -> Iterator[int]:

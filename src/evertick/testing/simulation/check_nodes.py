@@ -9,6 +9,9 @@ from evertick.testing.simulation.replay import Call, Ledger, Row
 
 __all__ = ["check_nodes"]
 
+# One for jobs that were told to stop, five each for the last writes, for what is under way, for signing off.
+_LAST_WORDS_SECONDS = 20.0
+
 
 def check_nodes(evidence: Evidence) -> Iterator[str]:
     ledger = Ledger()
@@ -18,6 +21,7 @@ def check_nodes(evidence: Evidence) -> Iterator[str]:
                 yield from _death(evidence, ledger, call, change.row)
             ledger.apply(change)
     yield from _recovery(evidence)
+    yield from _stops(evidence)
 
 
 def _death(evidence: Evidence, ledger: Ledger, call: Call, row: Row) -> Iterator[str]:
@@ -34,6 +38,22 @@ def _death(evidence: Evidence, ledger: Ledger, call: Call, row: Row) -> Iterator
         machine, row["lease_until"] - evidence.lease, call.at
     ):
         yield f"node {node} on {machine} was declared dead by {call.who}, and nothing was wrong with it"
+
+
+def _stops(evidence: Evidence) -> Iterator[str]:
+    """A stop is bounded, whatever the store does: the time given to the work, and a little for last words."""
+    gone = {deed.who: deed.at for deed in evidence.deeds if deed.what == "gone"}
+    killed = {deed.who for deed in evidence.deeds if deed.what in ("killed", "frozen")}
+    asked: dict[str, tuple[int, float]] = {}
+    for deed in evidence.deeds:
+        if deed.what == "stopping":
+            asked.setdefault(deed.who, (deed.at, float(deed.about)))
+    for machine, (at, seconds) in asked.items():
+        if machine in killed or machine not in evidence.calm.up_since or evidence.calm.up_since[machine] > at:
+            continue
+        until = at + int((seconds + _LAST_WORDS_SECONDS) * SECOND)
+        if gone.get(machine, until + 1) > until:
+            yield f"{machine} was asked to stop in {seconds} s at {at}, and was gone at {gone.get(machine)}"
 
 
 def _recovery(evidence: Evidence) -> Iterator[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evertick.model import Outcome
+from evertick.model import NewRun, Outcome, Run
 from evertick.testing.simulation.evidence import SECOND, Evidence
 from evertick.testing.simulation.jobs import WORKS
 from evertick.testing.simulation.replay import Call, Ledger, Row
@@ -50,6 +50,8 @@ class _Checker:
         # (run, fence) of outcomes that were taken.
         self._taken: set[tuple[str, int]] = set()
         self._not_before: dict[str, int] = {}
+        # Runs that people were promised.
+        self._promised: set[str] = set()
 
     def step(self, call: Call) -> Iterator[str]:
         ledger = self.ledger
@@ -69,6 +71,12 @@ class _Checker:
         yield from self._answers(call, before)
         if call.intent == "claim":
             yield from self._order(call)
+        if call.intent == "enqueue" and call.answer is not None:
+            self._promised |= {run.id for run in call.answer}
+            if any(
+                asked.unique_key is None and asked.id != run.id for asked, run in zip(*_enqueued(call), strict=True)
+            ):
+                yield "an enqueue without a unique key was answered with another run"
         yield from self._standing(touched)
         for change in call.changes:
             if change.table == "schedules" and change.how == "delete":
@@ -208,7 +216,7 @@ class _Checker:
                     self._expect_pause(call, outcome)
                 case "already":
                     if said not in self._taken:
-                        yield f"the {outcome.kind} of run {outcome.id} under {outcome.fence} is called known, and was not"
+                        yield f"{outcome.kind} of run {outcome.id} under {outcome.fence} is called known, and was not"
                 case "lost":
                     # Who released a run can be told so only until the next claim; it makes no difference to them.
                     if said in self._taken and outcome.kind in ("done", "retry"):
@@ -260,10 +268,21 @@ class _Checker:
                 yield f"{_name(row)} is {row['state']}, and its schedule was removed"
 
     def at_the_end(self) -> Iterator[str]:
+        triggered = {deed.detail for deed in self._evidence.deeds if deed.what == "trigger" and _is_id(deed.detail)}
+        for run in sorted((self._promised | triggered) - set(self.ledger.done) - set(self.ledger.live)):
+            yield f"run {run} was promised, and is not in the ledger"
         for row in self.ledger.live.values():
             yield f"{_name(row)} never came to an end: {row}"
         if not self._evidence.are_all_gone:
             yield "a node did not stop when it was asked to"
+
+
+def _enqueued(call: Call) -> tuple[list[NewRun], list[Run]]:
+    return list(call.args[1]), call.answer
+
+
+def _is_id(heard: object) -> bool:
+    return isinstance(heard, str) and len(heard) == 36 and heard.count("-") == 4
 
 
 def _name(row: Row) -> str:

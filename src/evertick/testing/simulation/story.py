@@ -12,8 +12,9 @@ import msgspec
 
 from evertick.model import CATCH_UPS, OVERLAPS
 from evertick.testing.simulation.faults import Climate
+from evertick.when import Calendar
 
-__all__ = ["Act", "Pace", "Planned", "Story", "tell"]
+__all__ = ["REST", "Act", "Pace", "Planned", "Story", "tell"]
 
 Verb = Literal[
     "kill", "freeze", "stop", "start", "cut_off", "outage", "blackout", "jump",
@@ -70,11 +71,14 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
         ]
         told += [f"  schedule {plan.key}: {plan.when}; {plan.fields}" for plan in self.planned]
         told += [
-            f"  {act.at:9.3f} {act.verb} {act.about} {f'for {act.seconds:.1f} s ' * bool(act.seconds)}{act.detail or ''}"
+            f"  {act.at:9.3f} {act.verb} {act.about} {f'{act.seconds:.1f} s ' * bool(act.seconds)}{act.detail or ''}"
             for act in self.acts
         ]
         return told
 
+
+# Some schedules rest at times. Stories begin at 9:00.
+REST = Calendar("rest", exclude=["09:00:20-09:00:35", "09:01:10-09:01:50", "09:03-09:05"])
 
 _PACES = (
     Pace(length=60, beat=3, lease=15, poll=1, step=1),
@@ -156,6 +160,8 @@ class _Teller:
         if kind != "end" and draw.random() < 0.3:
             text += f"; jitter={draw.choice((1, 2, 5)) * step:g}s"
             text += "; jitter_mode=fresh" if draw.random() < 0.5 else ""
+        if draw.random() < 0.1:
+            text += f"; calendar={REST.name}"
         return text
 
     def _fields(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from evertick.testing.simulation.jobs import WORKS, Employer
 from evertick.testing.simulation.journal import Deed, Job, Journal
 from evertick.testing.simulation.loop import Machine, VirtualLoop
 from evertick.testing.simulation.people import APP, People
-from evertick.testing.simulation.story import Act, Story
+from evertick.testing.simulation.story import REST, Act, Story
 
 __all__ = ["NodeMachine", "World"]
 
@@ -143,6 +143,7 @@ class World:
         await self.store.open(migrate="auto")
         if self._prepare is not None:
             self._prepare(self.database)
+        await self.store.put_calendar(APP, REST.name, REST.version, REST.to_json().encode())
         self.journal.watch(self.database)
         self._people_machine = Machine("people")
         people_clock = NodeClock(self.loop, f"{self.story.seed} people", skew=7.0, drift=0.0)
@@ -189,8 +190,7 @@ class World:
             case "freeze":
                 self._freeze(machine, act.seconds)
             case "stop":
-                machine.ask_to_stop(act.seconds)
-                self.note(machine.label, "stopping")
+                self._stop(machine, act.seconds)
             case "jump":
                 machine.clock.jump(act.seconds)
             case _:
@@ -228,6 +228,10 @@ class World:
         for slot in range(len(self.story.nodes)):
             if self._current(slot) is None:
                 self._start(slot)
+
+    def _stop(self, machine: NodeMachine, seconds: float) -> None:
+        self.note(machine.label, "stopping", str(seconds))
+        machine.ask_to_stop(seconds)
 
     def _freeze(self, machine: NodeMachine, seconds: float) -> None:
         if machine.is_frozen:
@@ -284,8 +288,7 @@ class World:
         self._is_ending = True
         for machine in self.machines:
             if not machine.is_over:
-                self.note(machine.label, "stopping")
-                machine.ask_to_stop(_STOP_SECONDS)
+                self._stop(machine, _STOP_SECONDS)
         for _ in range(120):
             if all(machine.is_over for machine in self.machines):
                 return
