@@ -284,13 +284,13 @@ class Scheduler:
         await self._stop()
 
     def __enter__(self) -> Self:
-        self._portal.call(self._start, "with scheduler")
+        self._portal.call(self._start, "`with scheduler`", instead="`async with scheduler`")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self._portal.call(self._stop, "with scheduler")
+        self._portal.call(self._stop, "`with scheduler`", instead="`async with scheduler`")
         self._portal.close()
 
     async def _start(self, on_stalled: Callable[[], None] = lambda: None) -> None:

@@ -31,14 +31,16 @@ class Portal:
         # The engine's loop while an engine runs; it answers instead of our own.
         self.engine_loop: asyncio.AbstractEventLoop | None = None
 
-    def call(self, make: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
-        """Run the coroutine to its end and answer its result."""
+    def call(
+        self, make: Callable[[], Coroutine[Any, Any, T]], what: str, *, instead: str = "`await` without `.sync`"
+    ) -> T:
+        """Run the coroutine to its end and answer its result. `what` was called, `instead` is right on a loop."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             pass
         else:
-            raise WouldBlock(f"{what} would block the event loop of this thread; use `await` without `.sync` here")
+            raise WouldBlock(f"{what} would block the event loop of this thread; use {instead} here")
         self._refuse_fork(what)
         loop = self.engine_loop or self._own_loop()
         return asyncio.run_coroutine_threadsafe(make(), loop).result()

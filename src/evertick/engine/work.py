@@ -166,7 +166,9 @@ class Worker:
 
     def _never_began(self, attempt: Attempt, _: asyncio.Task[None]) -> None:
         # A task that is cancelled before its first step never runs a line of `_live`.
-        if not attempt.is_over:
+        if attempt.is_abandoned and not attempt.is_over:
+            self._node.hold.work_ended(attempt)  # the program ends its loop, and with it what did not stop
+        elif not attempt.is_over:
             self._end(attempt, StoppedBy(attempt.why or Stop.SHUTDOWN))
 
     def _rest_after(self, claim: Claim, room: int) -> float | None:
