@@ -56,6 +56,7 @@ R = TypeVar("R")
 
 ADD_MANY_MAX = 10_000
 _PAGE = 1_000
+_LIMIT_MAX = 1_000_000
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,7 +256,10 @@ class Scheduler:
             raise InvalidSetting(f"{function.name!r} is a task already")
         if not callable(function):
             raise InvalidSetting(f"{function!r} is no function")
-        task: Task[Any, Any] = Task(self, function, name if name is not None else function.__name__, options)
+        chosen = name if name is not None else getattr(function, "__name__", None)
+        if chosen is None or chosen == "<lambda>":
+            raise InvalidSetting(f"{function!r} has no name of its own; give it one with name=")
+        task: Task[Any, Any] = Task(self, function, chosen, options)
         if task.name in self._tasks:
             raise AlreadyDeclared(
                 f"task {task.name!r} is defined twice: at {self._task_places[task.name]} and at {place}; "
@@ -284,7 +288,11 @@ class Scheduler:
         await self._stop()
 
     def __enter__(self) -> Self:
-        self._portal.call(self._start, "`with scheduler`", instead="`async with scheduler`")
+        try:
+            self._portal.call(self._start, "`with scheduler`", instead="`async with scheduler`")
+        except BaseException:
+            self._portal.close()
+            raise
         return self
 
     def __exit__(
@@ -296,16 +304,22 @@ class Scheduler:
     async def _start(self, on_stalled: Callable[[], None] = lambda: None) -> None:
         if self._engine is not None:
             raise Refused("this scheduler has started already; one engine per scheduler")
+        try:
+            await self._start_engine(on_stalled)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start_engine(self, on_stalled: Callable[[], None]) -> None:
         store = await self._store()
         editor = self._editor(store)
         await self._declarations.store_all(store, self.app, editor, declarer_of(self.settings.node_name))
+        if self.settings.concurrency > 0:
+            engine = Engine(self._node(store), editor, self._engine_settings())
+            engine.on_stalled = on_stalled
+            await engine.start()
+            self._engine = engine
         self._portal.engine_loop = asyncio.get_running_loop()
-        if self.settings.concurrency == 0:
-            return
-        engine = Engine(self._node(store), editor, self._engine_settings())
-        engine.on_stalled = on_stalled
-        await engine.start()
-        self._engine = engine
 
     async def _stop(self) -> None:
         engine, self._engine = self._engine, None
@@ -428,9 +442,9 @@ class Scheduler:
         store = await self._store()
         encoded = None
         if args is not None:
-            schedule = await self.schedule(key)
-            self._check_arguments(schedule.task, args)
-            encoded = msgspec.json.encode(dict(args))
+            given = make_definition("", {"args": args}).args
+            self._check_arguments((await self.schedule(key)).task, given)
+            encoded = msgspec.json.encode(given)
         run_id = await self._editor(store).trigger(key, args=encoded)
         self._wake_runs()
         return await self.get_run(run_id)
@@ -473,15 +487,17 @@ class Scheduler:
         store = await self._store()
         schedules = [await self.schedule(key)] if key is not None else await self.schedules(is_paused=False)
         calendars = await load_calendars(store, self.app)
-        rules, tasks = {}, {}
+        rules, tasks, left = {}, {}, {}
         for start in range(0, len(schedules), _PAGE):
             keys = [schedule.key for schedule in schedules[start : start + _PAGE]]
             for stored in await store.stored_schedules(self.app, keys=keys):
                 if stored.fire_at is not None:
                     rules[stored.key] = rule_of(stored, calendars)
                     tasks[stored.key] = stored.definition.task
+                    if (most := rules[stored.key].bounds.max_fires) is not None:
+                        left[stored.key] = most - stored.fires
         since = after if after is not None else from_us(await store.now())
-        upcoming = upcoming_over(rules, since, count=count, until=until)
+        upcoming = upcoming_over(rules, since, count=count, until=until, most=left)
         return [Planned(fire_at=moment, key=each, task=tasks[each]) for moment, each in upcoming]
 
     async def why(self, key: str) -> Why:
@@ -601,7 +617,11 @@ class Scheduler:
         key, when, task = check_key(given.pop("key")), given.pop("when"), given.pop("task")
         _check_rule(when)
         name = task.name if isinstance(task, Task) else check_key(task, what="task")
-        _, policies, others = split(given, f"add({key!r})")
+        rules, policies, others = split(given, f"add({key!r})")
+        if rules:
+            raise InvalidSetting(
+                f"{next(iter(rules))}: it belongs to the rule; write it there, in when={type(when).__name__}(…)"
+            )
         if others:
             raise InvalidSetting(f"{next(iter(others))}: set it where the task {name!r} is made, not on a schedule")
         definition = make_definition(name, policies)
@@ -645,6 +665,8 @@ def _filter(
     until: datetime | None,
     limit: int,
 ) -> RunFilter:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= _LIMIT_MAX:
+        raise InvalidInput(f"limit: {limit!r} must be a whole number from 1 to {_LIMIT_MAX}")
     try:
         return RunFilter(
             schedule_key=key,

@@ -526,8 +526,11 @@ async def test_a_plain_form_on_the_thread_of_an_event_loop_is_refused(scheduler:
     )
     with pytest.raises(WouldBlock, match=r"job\.sync\.enqueue\(\) would block"):
         job.sync.enqueue()
-    with pytest.raises(WouldBlock, match="with scheduler would block"), scheduler:
+    with pytest.raises(WouldBlock) as refused, scheduler:
         pass
+    assert str(refused.value) == (
+        "`with scheduler` would block the event loop of this thread; use `async with scheduler` here"
+    )
 
 
 async def test_a_plain_form_works_in_a_thread_beside_the_engine(scheduler: Scheduler) -> None:
@@ -1201,7 +1204,7 @@ async def test_a_run_whose_arguments_no_longer_fit_is_parked_and_freed_by_code_t
     run = await before._tasks["job"].enqueue("seven")
     await before.close()
     wrong = scheduler_with(takes_number)
-    written = after_call(await wrong._store(), "finish", lambda answers: answers == ["done"])
+    written = after_call(await wrong._store(), "finish")
     async with wrong:
         await soon(written)
         parked = await wrong.get_run(run.id)
@@ -1296,6 +1299,37 @@ async def test_a_stop_releases_what_does_not_end_in_time_unless_it_must_not_run_
         assert (run.state, run.attempts, run.losses, run.verdict) == (State.WAITING, 0, 0, None)
     else:
         assert (run.state, run.verdict, run.reason) == (State.DONE, Verdict.LOST, "shutdown")
+
+
+async def test_a_claim_that_is_answered_during_a_stop_does_not_start_a_released_run_again(tmp_path: Path) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout=0)
+    heard, calls = Heard(scheduler), list[int]()
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    @scheduler.task
+    async def job() -> None:
+        calls.append(1)
+        await asyncio.Event().wait()
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        await heard.until("started")
+        store = await scheduler._store()
+        real = store.claim
+
+        async def slow(*args: Any) -> Any:
+            asked.set()
+            await answer.wait()
+            return await real(*args)
+
+        store.claim = slow  # type: ignore[method-assign]
+        scheduler._wake_runs()
+        await soon(asked)
+        asyncio.get_running_loop().call_later(0.1, answer.set)
+    run = await scheduler.get_run(run_id)
+    await scheduler.close()
+    assert calls == [1]
+    assert run.state is State.WAITING
 
 
 async def test_a_stopped_thread_hears_it_through_its_context(tmp_path: Path) -> None:

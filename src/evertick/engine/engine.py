@@ -135,6 +135,7 @@ class Engine:
             loop.end()
         # It waits for other processes, which no wake-up ends.
         self._tasks[self._loops.index(self._watch)].cancel()
+        await self._wait_for_claims()
         await self._wait_for_work(seconds)
         await self._cut_off_work()
         await self._write_last_outcomes()
@@ -233,6 +234,14 @@ class Engine:
         return 0.0
 
     # --- the end
+
+    async def _wait_for_claims(self) -> None:
+        """A claim that is under way will be answered, and its runs started; whoever claims later sees the drain."""
+        try:
+            async with asyncio.timeout(_LAST_WRITES_SECONDS), self._node.claiming:
+                return
+        except TimeoutError:
+            log.warning("a claim is still unanswered; what it brings will not be waited for")
 
     async def _wait_for_work(self, seconds: float) -> None:
         tasks = {attempt.task for attempt in self._at_work() if attempt.task is not None}

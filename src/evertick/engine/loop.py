@@ -47,7 +47,7 @@ class Loop:
         self._clock = clock
         self._rest_most = rest_most
         self._wake = asyncio.Event()
-        self._is_ending = False
+        self._ended = asyncio.Event()
         self._failures = 0
         self._failing_since: float | None = None
         self._busy_since: float | None = None
@@ -55,16 +55,16 @@ class Loop:
         self._error: str | None = None
 
     async def run(self) -> None:
-        while not self._is_ending:
+        while not self._ended.is_set():
             delay = await self._try()
-            await self._rest(delay)
+            await self._rest(delay, self._wake if self._failing_since is None else self._ended)
 
     def wake(self) -> None:
         """Take the next step now. May be called at any time, any number of times."""
         self._wake.set()
 
     def end(self) -> None:
-        self._is_ending = True
+        self._ended.set()
         self._wake.set()
 
     async def _try(self) -> float | None:
@@ -82,13 +82,14 @@ class Loop:
         self._succeeded()
         return delay
 
-    async def _rest(self, delay: float | None) -> None:
+    async def _rest(self, delay: float | None, until: asyncio.Event) -> None:
+        """Wait, or be woken. A loop that fails is not: more to do must not mean more knocking at a broken store."""
         if delay is not None and delay <= 0:
             await asyncio.sleep(0)
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._rest_most if delay is None else min(delay, self._rest_most)):
-                await self._wake.wait()
+                await until.wait()
 
     def _succeeded(self) -> None:
         if self._failing_since is not None:

@@ -18,7 +18,7 @@ from evertick.engine.finish import Finisher
 from evertick.engine.judge import Ending, Raised, Returned, Stop, StoppedBy, Unfit, judge
 from evertick.engine.node import Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
-from evertick.errors import InvalidArguments, Stopped
+from evertick.errors import InvalidArguments
 from evertick.model import Claimed
 from evertick.store.base import Claim
 
@@ -47,9 +47,11 @@ class Worker:
         """Claim as many due runs as there are free slots, and start them."""
         node = self._node
         room = node.hold.free
-        if room <= 0 or node.is_draining:
+        if room <= 0:
             return None
         async with node.claiming:
+            if node.is_draining:
+                return None
             claim = await node.store.claim(node.app, node.id, node.queues, node.terms, room)
             self.start(claim.runs)
         await node.tell_ended(claim.expired)
@@ -111,10 +113,11 @@ class Worker:
             return Returned(_result_json(attempt, await driver.execute(attempt.context, arguments)))
         except asyncio.CancelledError as error:
             return self._judge_cancel(attempt, error)
-        except Stopped as error:
-            return Raised(error) if attempt.why is None else StoppedBy(attempt.why)
-        except (Exception, SystemExit) as error:
-            # What a job raises on its way out, once it was told to stop, is no failure of its own.
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            # Whatever it is, the run must not be left without an outcome. What a job raises on its way out, once it was
+            # told to stop, is no failure of its own.
             return Raised(error) if attempt.why is None else StoppedBy(attempt.why)
 
     def _judge_cancel(self, attempt: Attempt, error: asyncio.CancelledError) -> Ending:

@@ -18,22 +18,33 @@ __all__ = ["upcoming_over"]
 
 
 def upcoming_over(
-    rules: Mapping[str, When], after: datetime, *, count: int | None = None, until: datetime | None = None
+    rules: Mapping[str, When],
+    after: datetime,
+    *,
+    count: int | None = None,
+    until: datetime | None = None,
+    most: Mapping[str, int] | None = None,
 ) -> list[tuple[datetime, str]]:
     """The moments of all rules strictly after `after`, in order, each in its rule's zone, with the key of its rule.
 
-    At most `count` of them (never more than 10,000), none after `until`. Equal moments are in the order of the keys.
+    At most `count` of them (never more than 10,000), none after `until`, and of a rule in `most` no more than it says
+    (its `max_fires` less those that it has had). Equal moments are in the order of the keys.
     """
     if count is None and until is None:
         raise InvalidWhen("upcoming_over needs a count or an until, else it would not end")
-    most = UPCOMING_LIMIT if count is None else count
-    if type(most) is not int or not 0 <= most <= UPCOMING_LIMIT:
+    limit = UPCOMING_LIMIT if count is None else count
+    if type(limit) is not int or not 0 <= limit <= UPCOMING_LIMIT:
         raise InvalidWhen(f"count: {count!r} is not a whole number from 0 to {UPCOMING_LIMIT}")
     last = LATEST if until is None else to_us(until)
     found: list[tuple[datetime, str]] = []
+    left = dict(most or {})
     for at, key in _merged(rules, to_us(after)):
-        if at > last or len(found) == most:
+        if at > last or len(found) == limit:
             break
+        if left.get(key, 1) <= 0:
+            continue
+        if key in left:
+            left[key] -= 1
         found.append((from_us(at, rules[key].zone), key))
     return found
 

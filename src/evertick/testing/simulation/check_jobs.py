@@ -37,15 +37,19 @@ class _Checker:
         self._cancels: dict[str, int] = {}
         # (run, fence) of attempts that were put back for a retry, with the time of it.
         self._retried: dict[tuple[str, int], int] = {}
+        # The incarnations of each machine, with the time of their join.
+        self._joins: dict[str, list[tuple[str, int]]] = {}
         for call in evidence.calls:
             if call.intent == "finish" and call.answer is not None:
-                for outcome, answer in zip(call.args[2], call.answer, strict=True):
+                for outcome, answer in zip(call.args[2], call.answer.answers, strict=True):
                     if outcome.kind == "retry" and answer == "done":
                         self._retried[outcome.id, outcome.fence] = call.at
             for change in call.changes:
                 self._ledger.apply(change)
                 if change.table == "runs":
                     self._see(call.at, change.row)
+                if change.table == "nodes" and change.how == "insert":
+                    self._joins.setdefault(call.who, []).append((change.row["id"], call.at))
         self._words: dict[tuple[str, int], list[Job]] = {}
         for job in evidence.jobs:
             self._words.setdefault((job.run, job.fence), []).append(job)
@@ -132,19 +136,15 @@ class _Checker:
                 yield f"run {run} was still held under fence {fence} long after it was told to stop"
 
     def dead_work_stops(self) -> Iterator[str]:
-        """A node that learns of its death stops what it holds."""
-        evidence = self._evidence
+        """A node that learns of its death stops what it holds before it begins anew."""
         for (run, fence), words in self._words.items():
             claim = self._claims.get((run, fence))
-            ended = next((job for job in words if job.what == "returned"), None)
+            ended = next((job for job in words if job.what in ("returned", "raised", "skipped")), None)
             if claim is None or ended is None or ended.task == "deaf":
                 continue
-            died_at = self._ledger.nodes[claim[1]["node"]]["died_at"]
-            grace = ended.at - 3 * evidence.beat - 5 * SECOND
-            if died_at is None or died_at > grace or not evidence.is_gentle:
-                continue
-            if evidence.calm.left_alone(ended.who, grace, ended.at) and evidence.calm.store_was_well(grace, ended.at):
-                yield f"run {run} went on under fence {fence} long after its node had died"
+            begun_anew = [at for node, at in self._joins[ended.who] if node != claim[1]["node"] and at > claim[0]]
+            if any(at < ended.at for at in begun_anew):
+                yield f"run {run} went on under fence {fence} after its node had begun anew"
 
     def retries(self) -> Iterator[str]:
         """Only a failure is tried again at the cost of an attempt."""

@@ -63,6 +63,8 @@ class _Checker:
                 yield from self._change(call, ledger.live.get(change.row["id"]), change.row)
             if change.table == "runs" and change.how == "insert":
                 yield from self._insert(call, change.row)
+            if change.table == "log_chunks":
+                yield from self._log(change.row)
             ledger.apply(change)
         for run, old in before.items():
             new = ledger.live.get(run) or ledger.done.get(run)
@@ -199,12 +201,17 @@ class _Checker:
         if node != old["node"] or not any(note.id == old["id"] and note.fence == old["fence"] for note in notes):
             yield f"{_name(old)} was written about by another claim than its own"
 
+    def _log(self, chunk: Row) -> Iterator[str]:
+        held = self.ledger.live.get(chunk["run"])
+        if held is None or held["state"] != "running" or held["fence"] != chunk["fence"]:
+            yield f"lines of run {chunk['run']} were taken under fence {chunk['fence']}, which holds it no more"
+
     # --- what a call answers
 
     def _answers(self, call: Call, before: dict[str, Row | None]) -> Iterator[str]:
         if call.intent != "finish" or call.answer is None:
             return
-        for outcome, answer in zip(call.args[2], call.answer, strict=True):
+        for outcome, answer in zip(call.args[2], call.answer.answers, strict=True):
             said = (outcome.id, outcome.fence)
             held = before.get(outcome.id)
             is_held = held is not None and held["fence"] == outcome.fence and held["node"] == call.args[1]

@@ -135,7 +135,8 @@ async def talking(ctx: Context, seconds: float = 0.0) -> str:
         for number in range(TALK):
             ctx.log(f"line {number}")
             ctx.progress(number / TALK)
-            await asyncio.sleep(seconds / TALK)
+            # Long enough to talk on when its node has been declared dead.
+            await asyncio.sleep(2 * seconds / TALK)
 
     return await _witnessed(ctx, talk())
 

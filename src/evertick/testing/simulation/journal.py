@@ -25,6 +25,7 @@ _WATCHED: dict[str, tuple[str, tuple[str, ...], str]] = {
     "due": ("schedule_id version fire_at at after_end fires error", ("INSERT", "UPDATE", "DELETE"), ""),
     "schedules": ("id key definition pause created_at", ("INSERT", "UPDATE", "DELETE"), ""),
     "gaps": ("schedule_id first_at last_at count is_exact verdict reason", ("INSERT",), ""),
+    "log_chunks": ("run fence seq count", ("INSERT", "UPDATE"), ""),
     "nodes": ("id name lease_until died_at", ("INSERT", "UPDATE"), "WHEN OLD.died_at IS NOT NEW.died_at"),
 }
 
