@@ -44,6 +44,8 @@ class Tender:
         self._has_beaten = True
         last, self._last_beat = self._last_beat, (sent, beat.now)
         if last is None:
+            # Counted from the first answered beat: an outage may have begun right after the join.
+            self._judges_from = sent + self._lease_seconds
             return
         own, stores = sent - last[0], (beat.now - last[1]) / 1e6
         half = self._lease_seconds / 2

@@ -106,6 +106,9 @@ class _Checker:
             if ended is None or claim is None or claim[1]["deadline"] is not None:
                 continue
             until = ended.at + evidence.lease
+            died_at = self._ledger.nodes[claim[1]["node"]]["died_at"]
+            if died_at is not None and died_at <= until:
+                continue
             is_calm = evidence.calm.left_alone(ended.who, claim[0], until)
             if is_calm and evidence.calm.store_was_well(claim[0] - evidence.lease, until):
                 row = self._ledger.done.get(run)

@@ -212,7 +212,8 @@ class _Watcher:
             life = self.lives[schedule]
             last = life.spans[-1]
             if last.is_paused and last.paused_until is not None and last.paused_until <= at:
-                last.until = last.paused_until - 1
+                # An edit may find a pause that is over already, and keep it until the next tick.
+                last.until = max(last.since, last.paused_until - 1)
                 life.spans.append(Span(definition=last.definition, rule=last.rule, since=last.until))
 
     def _next_span(self, life: Life, cut: int, change: Change) -> None:

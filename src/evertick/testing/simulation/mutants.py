@@ -269,6 +269,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="finish_without_guard",
         what="an outcome is taken whoever brings it and under whatever fence (node and fence guard, a pair)",
+        seeds=(
+            3,
+            7,
+            97,
+        ),
         patches=(
             _sql("finish.done", "node = ?3 AND fence = ?4", _ANY_CLAIM),
             _sql("finish.held", "node = ?3 AND fence = ?4", _ANY_CLAIM),
@@ -277,16 +282,33 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="note_without_guard",
         what="progress and log lines are taken from a claim that is over",
+        seeds=(
+            12,
+            81,
+            104,
+        ),
         patches=(_sql("note.progress", "node = ?3 AND fence = ?4", _ANY_CLAIM),),
     ),
     Mutant(
         name="same_fence_again",
         what="a claim does not draw a new fence",
+        seeds=(
+            0,
+            1,
+            2,
+            3,
+        ),
         patches=(_sql("fence.draw", "value + 1", "max(value, 1)"),),
     ),
     Mutant(
         name="dead_nodes_claim",
         what="a node that is written down as dead still gets work",
+        seeds=(
+            3,
+            48,
+            54,
+            71,
+        ),
         patches=(
             _attribute(runs, "is_alive", lambda db, node: True),
             _attribute(fires, "is_alive", lambda db, node: True),
@@ -295,83 +317,179 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="start_without_answer",
         what="a node starts what it has asked for although the answer was lost",
+        seeds=(
+            0,
+            2,
+            8,
+            13,
+        ),
         patches=(_wrapped(fire.Recorder, "_record", _believe_unanswered),),
     ),
     Mutant(
         name="strays_kept",
         what="runs that were claimed without hearing of it are never given back",
+        seeds=(
+            1,
+            2,
+            5,
+            8,
+        ),
         patches=(_attribute(tend.Tender, "_reconcile", _no_reconcile),),
     ),
     Mutant(
         name="claiming_unlocked",
         what="claims under way are taken for strays",
+        seeds=(
+            9,
+            15,
+            18,
+            19,
+        ),
         patches=(_wrapped(node.LocalNode, "__init__", _without_lock),),
     ),
     Mutant(
         name="lowest_priority_first",
         what="claims begin with the lowest priority",
+        seeds=(
+            3,
+            8,
+            12,
+            13,
+        ),
         patches=(_wrapped(runs, "priorities", _backwards),),
     ),
     Mutant(
         name="expiry_ignored",
         what="a run that is too old to start is started",
+        seeds=(
+            22,
+            31,
+            32,
+            34,
+        ),
         patches=(_attribute(runs, "_is_expired", lambda row, now: False),),
     ),
     # --- outcomes
     Mutant(
         name="unanswered_outcome_forgotten",
         what="an outcome whose answer was lost is not sent again",
+        seeds=(
+            19,
+            33,
+            34,
+            36,
+        ),
         patches=(_wrapped(finish.Finisher, "step", _finish_or_forget),),
     ),
     Mutant(
         name="unanswered_outcome_failed",
         what="an outcome whose answer was lost is sent again as a failure",
+        seeds=(
+            0,
+            1,
+            7,
+            17,
+        ),
         patches=(_wrapped(finish.Finisher, "step", _finish_or_fail),),
     ),
     Mutant(
         name="release_spends_attempt",
         what="work that a stop cut off counts as a failed attempt",
+        seeds=(
+            0,
+            27,
+            59,
+            71,
+        ),
         patches=(_wrapped(judge, "_judge_stop", _spend_attempt),),
     ),
     Mutant(
         name="retry_at_once",
         what="a retry does not wait for its delay",
+        seeds=(
+            0,
+            1,
+            2,
+            3,
+        ),
         patches=(_sql("finish.retry", "due_at = ?3", "due_at = min(?3, due_at)"),),
     ),
     Mutant(
         name="cancel_forgotten_by_retry",
         what="a run whose cancel was asked for is tried again",
+        seeds=(
+            3,
+            6,
+            8,
+            14,
+        ),
         patches=(_wrapped(endings, "_put_back", _never_cancelled),),
     ),
     Mutant(
         name="cancel_not_heard",
         what="a node does not listen to the cancels that its beat brings",
+        seeds=(
+            27,
+            47,
+            63,
+            76,
+        ),
         patches=(_attribute(engine.Engine, "cancel", _deaf_to_beats),),
     ),
     Mutant(
         name="timeout_ignored",
         what="an attempt may take as long as it likes",
+        seeds=(
+            22,
+            39,
+            40,
+            50,
+        ),
         patches=(_attribute(work.Worker, "_begin", _no_timer),),
     ),
     # --- death
     Mutant(
         name="judged_too_soon",
         what="a node is declared dead ten seconds before its lease runs out",
+        seeds=(
+            0,
+            1,
+            2,
+            3,
+        ),
         patches=(_sql("judge", "lease_until < ?1", "lease_until < ?1 + 10000000"),),
     ),
     Mutant(
         name="judged_after_outage",
         what="whoever comes back first after an outage declares all others dead",
+        seeds=(
+            15,
+            29,
+            32,
+            35,
+        ),
         patches=(_wrapped(tend.Tender, "step", _judge_always),),
     ),
     Mutant(
         name="death_inferred",
         what="runs are taken from a node whose lease has run out before its death is written down",
+        seeds=(
+            0,
+            3,
+            4,
+            6,
+        ),
         patches=(_sql("rehome.find", "n.died_at IS NULL", "n.died_at IS NULL AND n.lease_until > ?2 + 60000000"),),
     ),
     Mutant(
         name="beat_revives",
         what="a beat brings a dead node back to life",
+        seeds=(
+            2,
+            3,
+            7,
+            8,
+        ),
         patches=(
             _sql("beat", "SET beat_at", "SET died_at = NULL, beat_at"),
             _sql("beat", "AND died_at IS NULL", ""),
@@ -380,37 +498,79 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="reborn_goes_on",
         what="a node that learns of its death lets its work go on",
+        seeds=(
+            3,
+            8,
+            12,
+            81,
+        ),
         patches=(_wrapped(work.Worker, "stop", _ignore(Stop.LOST)),),
     ),
     Mutant(
         name="losses_without_end",
         what="a run that takes every node down with it is run for ever",
+        seeds=(
+            0,
+            3,
+            8,
+            15,
+        ),
         patches=(_attribute(nodes, "LOSSES_MAX", 99),),
     ),
     Mutant(
         name="losses_not_counted",
         what="a lost claim leaves no mark",
+        seeds=(
+            0,
+            3,
+            4,
+            6,
+        ),
         patches=(_sql("rehome.lose", "losses = ?3", "losses = min(losses, ?3)"),),
     ),
     Mutant(
         name="precious_run_again",
         what="what must not run twice is run again after its node has died",
+        seeds=(
+            24,
+            29,
+            36,
+            42,
+        ),
         patches=(_sql("rehome.find", "r.at_most_once", "0 AS at_most_once"),),
     ),
     Mutant(
         name="nobody_rehomes",
         what="the runs of the dead are left to them",
+        seeds=(
+            0,
+            3,
+            4,
+            6,
+        ),
         patches=(_sql("rehome.find", "NOT EXISTS", "0 AND NOT EXISTS"),),
     ),
     # --- moments
     Mutant(
         name="record_without_cursor_guard",
         what="a plan is written whatever became of the cursor meanwhile",
+        seeds=(
+            1,
+            4,
+            6,
+            7,
+        ),
         patches=(_sql("record_fires.advance", "version = ?9 AND fire_at IS ?10 AND at IS ?11", "?11 IS ?11"),),
     ),
     Mutant(
         name="moment_run_twice",
         what="neither the cursor nor the unique index keeps a moment from a second run (a pair)",
+        seeds=(
+            0,
+            1,
+            2,
+            3,
+        ),
         patches=(
             _sql("record_fires.advance", "version = ?9 AND fire_at IS ?10 AND at IS ?11", "?11 IS ?11"),
             _sql("record_fires.run", "h.schedule_id = ?3 AND h.fire_at = ?7", "0"),
@@ -425,67 +585,142 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="planned_by_own_clock",
         what="a node plans by its own clock instead of the store's",
+        seeds=(
+            0,
+            4,
+            5,
+            6,
+        ),
         patches=(_wrapped(fire.Recorder, "_plan", _plan_by_own_clock),),
     ),
     Mutant(
         name="gap_counts_one_more",
         what="a gap is counted with its fence posts",
+        seeds=(
+            1,
+            4,
+            5,
+            6,
+        ),
         patches=(_wrapped(plan, "_gap", _count_one_more),),
     ),
     Mutant(
         name="coalesced_without_trace",
         what="moments for which a newer one runs are not recorded",
+        seeds=(
+            0,
+            1,
+            4,
+            6,
+        ),
         patches=(_wrapped(plan, "_catch_up_latest", _skip_oldest),),
     ),
     Mutant(
         name="catch_up_drops_newest",
         what="catching up with all moments forgets the newest",
+        seeds=(
+            0,
+            15,
+            29,
+            32,
+        ),
         patches=(_wrapped(plan, "_catch_up_all", _drop_newest),),
     ),
     Mutant(
         name="overlap_unguarded",
         what="whether a run is live is looked at before the transaction, not in it",
+        seeds=(
+            36,
+            49,
+            104,
+        ),
         patches=(_wrapped(fire, "advance_of", _unguarded),),
     ),
     Mutant(
         name="overlap_ignored_by_trigger",
         what="a trigger by hand runs beside a live run",
+        seeds=(
+            15,
+            26,
+            27,
+            28,
+        ),
         patches=(_attribute(edit, "admit", lambda overlap, live: "free"),),
     ),
     Mutant(
         name="blocked_for_ever",
         what="a verdict does not free what waits for it",
+        seeds=(
+            3,
+            4,
+            5,
+            6,
+        ),
         patches=(_no_sql("run.unblock"),),
     ),
     Mutant(
         name="end_not_counted",
         what="a schedule that counts from the end of its runs never starts again",
+        seeds=(
+            2,
+            5,
+            6,
+            10,
+        ),
         patches=(_no_sql("schedule.count_from_end"),),
     ),
     # --- people
     Mutant(
         name="pause_forgotten",
         what="the moments of a pause are not recorded when it ends",
+        seeds=(
+            1,
+            5,
+            8,
+            11,
+        ),
         patches=(_wrapped(edit, "settle", _forget_pause),),
     ),
     Mutant(
         name="edit_does_not_settle",
         what="a change forgets what the old definition still owed",
+        seeds=(
+            0,
+            1,
+            2,
+            5,
+        ),
         patches=(_attribute(edit, "settle", lambda *args, **options: ((), ())),),
     ),
     Mutant(
         name="change_fires_at_once",
         what="after an edit or a resume the cursor starts in the past",
+        seeds=(
+            0,
+            1,
+            2,
+            3,
+        ),
         patches=(_wrapped(edit, "cursor_after", _cursor_in_the_past),),
     ),
     Mutant(
         name="removed_runs_on",
         what="removing a schedule leaves its waiting runs",
+        seeds=(
+            104,
+            119,
+        ),
         patches=(_attribute(changes, "_remove", _leave_waiting),),
     ),
     Mutant(
         name="unique_key_shared",
         what="two live runs may have the same unique key",
+        seeds=(
+            1,
+            7,
+            8,
+            13,
+        ),
         patches=(),
         tables=(
             "DROP INDEX evertick_runs_unique",
@@ -494,9 +729,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
 )
 
-# Halves of pairs: without the one guard the other still holds, so nothing can be seen from outside.
+# Halves of pairs: without the one guard the other still holds, so nothing, or hardly anything, is seen from outside.
 SURVIVORS: dict[str, str] = {
-    "finish without its fence guard": "the node guard holds, unless one node claims a run again while it works on it",
+    "finish without its fence guard": "the node guard holds, unless one node claims a run twice: 1 story in 150",
     "finish without its node guard": "a fence is never drawn twice, so it names the node, too",
     "no unique index on moments": "the cursor guard lets only one plan of a moment through",
 }

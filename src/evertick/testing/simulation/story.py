@@ -98,6 +98,7 @@ _TASKS = (
 )  # fmt: skip
 
 
+_ENQUEUED = {"priority": 0, "expires": None, "delay": 0, "unique_key": None, "times": 1}
 _TROUBLES = ("kill", "freeze", "stop", "cut_off", "outage", "blackout", "jump")
 
 
@@ -118,12 +119,15 @@ class _Teller:
         nodes = tuple(draw.choice((1, 2, 3, 4, 8)) for _ in range(draw.choice((2, 2, 3, 3, 4, 5))))
         planned = tuple(self._planned(f"s{number}") for number in range(draw.randint(3, 9)))
         acts = [*self._nature(len(nodes)), *self._people(planned)]
+        lacks, climate = self._lacks(len(nodes)), draw.choice(_CLIMATES)
+        if draw.random() < 0.2:
+            acts += self._undead(len(nodes))
         return Story(
             seed=self._seed,
             pace=self._pace,
             nodes=nodes,
-            lacks=self._lacks(len(nodes)),
-            climate=draw.choice(_CLIMATES),
+            lacks=lacks,
+            climate=climate,
             planned=planned,
             acts=tuple(sorted(acts, key=lambda act: act.at)),
         )
@@ -210,6 +214,17 @@ class _Teller:
                 case _:
                     acts.append(Act(at=at, verb="jump", about=slot, seconds=draw.choice((-3600, -30, 30, 86400))))
         return acts
+
+    def _undead(self, nodes: int) -> list[Act]:
+        """A node is declared dead in the middle of long work, and does not know it."""
+        draw, pace = self._draw, self._pace
+        at, slot = draw.uniform(3, pace.length * 0.4), str(draw.randrange(nodes))
+        long = {"task": draw.choice(("talking", "slow", "flaky")), "args": {"seconds": round(pace.lease * 1.6, 1)}}
+        verb: Verb = draw.choice(("freeze", "cut_off"))
+        return [
+            Act(at=at, verb="enqueue", about="long", detail={**_ENQUEUED, **long, "times": 2 * nodes, "priority": 9}),
+            Act(at=at + pace.poll + 2, verb=verb, about=slot, seconds=pace.lease * draw.uniform(1.2, 1.6)),
+        ]
 
     # --- what people do
 
