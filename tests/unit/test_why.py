@@ -1,0 +1,286 @@
+"""`why` in words, in every situation a schedule can be in."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from evertick import Calendar, Constant, Context, Cron, Every, Once, Scheduler, Skip
+from evertick.store.base import NodeJoin, TaskTerms
+from evertick.testing import virtual_time
+
+START = "2026-03-02T00:00:00+00:00"
+
+
+def a_scheduler(**settings: object) -> Scheduler:
+    return Scheduler("sqlite://", node_name="here", **settings)  # type: ignore[arg-type]
+
+
+async def test_a_schedule_that_has_done_nothing_yet_says_when_and_why_then() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.cron("0 9 * * mon-fri", tz="Europe/Berlin")
+    async def report() -> None: ...
+
+    async with virtual_time(scheduler, start=START):
+        why = await scheduler.why("report")
+    assert why.next.startswith("2026-03-02 09:00:00 Europe/Berlin, because of its rule: ")
+    assert "09:00" in why.next
+    assert why.last == "nothing has come of it yet"
+    assert why.now == "it waits for its next moment"
+    assert why.notes == ()
+    assert str(why).splitlines() == [f"Next: {why.next}", f"Last: {why.last}", f"Now:  {why.now}"]
+
+
+async def test_a_pause_is_told_with_its_note_and_its_end() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.every("1h")
+    async def job() -> None: ...
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await scheduler.pause("job", note="the printer is on fire", until=datetime(2026, 3, 2, 5, 30, tzinfo=UTC))
+        why = await scheduler.why("job")
+        await kit.advance("3h")
+        await scheduler.resume("job")
+        after = await scheduler.why("job")
+    assert "it is paused until 2026-03-02 05:30:00 UTC since 2026-03-02 00:00:00 UTC: the printer is on fire" in why.next
+    assert why.now == "it waits for nothing"
+    assert after.last == (
+        "3 moments from 2026-03-02 01:00:00 UTC to 2026-03-02 03:00:00 UTC were skipped: the schedule was paused"
+    )
+
+
+async def test_a_rule_without_further_moments_says_never() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.once(after="10m")
+    async def job() -> None: ...
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await kit.advance("1h")
+        why = await scheduler.why("job")
+    assert why.next.startswith("never: its rule has no further moment")
+    assert why.last == "the run of 2026-03-02 00:10:00 UTC succeeded"
+
+
+async def test_a_run_that_goes_on_is_told_with_its_progress_and_what_counts_from_its_end() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.every("10m", after="end")
+    async def job(ctx: Context) -> None:
+        ctx.progress(0.25, "reading")
+        await asyncio.sleep(3600)
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await kit.advance("20m")
+        why = await scheduler.why("job")
+        run = kit.runs("job")[0]
+        await scheduler.cancel(run)
+        await kit.advance("1m")
+        cancelled = await scheduler.why("job")
+    assert f"counted from the end of run {run.id}, which is running" in why.next
+    assert why.now == f"run {run.id} (attempt 1) runs since 2026-03-02 00:10:00 UTC, at 25% reading"
+    assert cancelled.last.endswith("ended as cancelled: somebody asked for it")
+
+
+async def test_a_failure_is_told_with_its_error_and_a_retry_with_its_time() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.cron("0 1 * * *", retry=Constant("1h", attempts=2))
+    async def job() -> None:
+        raise RuntimeError("no paper")
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await kit.advance_to(datetime(2026, 3, 2, 1, 30, tzinfo=UTC))
+        waiting = await scheduler.why("job")
+        await kit.advance("2h")
+        failed = await scheduler.why("job")
+    assert "waits for its retry at 2026-03-02 02:00:00 UTC" in waiting.now
+    assert failed.last == (
+        "the run of 2026-03-02 01:00:00 UTC ended as failed: the job raised an error "
+        "(RuntimeError: no paper), after 2 attempts"
+    )
+
+
+async def test_the_words_of_a_job_that_skipped_are_kept() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.cron("0 1 * * *")
+    async def job() -> None:
+        raise Skip("nothing new today")
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await kit.advance("2h")
+        why = await scheduler.why("job")
+    assert why.last.endswith("ended as skipped: nothing new today")
+
+
+async def test_downtime_is_told_as_a_late_run_and_a_gap() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.every("1h")
+    async def job() -> None: ...
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await kit.downtime("3h30m")
+        why = await scheduler.why("job")
+    assert "the run of 2026-03-02 03:00:00 UTC succeeded: it ran late" in why.last
+    assert "(started 2026-03-02 03:30:00 UTC)" in why.last
+    assert "before it, 2 moments from 2026-03-02 01:00:00 UTC to 2026-03-02 02:00:00 UTC were skipped" in why.last
+
+
+async def test_an_overlap_is_told_with_the_run_before_it() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.every("1h")
+    async def job() -> None:
+        await asyncio.sleep(5400)
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await kit.advance("2h45m")
+        why = await scheduler.why("job")
+    assert why.last == (
+        "the moment 2026-03-02 02:00:00 UTC was skipped: an earlier run of the schedule was still live; "
+        "the run before, of 2026-03-02 01:00:00 UTC, succeeded"
+    )
+
+
+async def test_a_queued_run_says_what_it_waits_for() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.every("1h", overlap="queue")
+    async def job() -> None:
+        await asyncio.sleep(7200)
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await kit.advance("2h15m")
+        why = await scheduler.why("job")
+        running = next(run for run in kit.runs("job") if run.state == "running")
+    assert f"waits for the end of run {running.id}" in why.now
+
+
+async def test_a_run_nobody_can_run_says_what_is_missing() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.task
+    async def other() -> None: ...
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await scheduler.add(key="orphan", when=Every("1h"), task="gone")
+        idle = await scheduler.why("orphan")
+        await kit.advance("1h1s")
+        waiting = await scheduler.why("orphan")
+        store = await scheduler._store()
+        await store.park_unknown(scheduler.app, 10)
+        parked = await scheduler.why("orphan")
+    assert idle.now == "it waits; no live node knows its task 'gone'"
+    assert "waits for a node that knows task 'gone' and works on queue 'default'" in waiting.now
+    assert "is parked: no live node knows task 'gone'; start one that does" in parked.now
+
+
+async def test_without_a_node_nothing_will_fire_and_why_says_so() -> None:
+    scheduler = Scheduler("sqlite://", concurrency=0)
+    await scheduler.add(key="k", when=Every("1h"), task="job")
+    why = await scheduler.why("k")
+    await scheduler.close()
+    assert why.now == "no node is alive: nothing will fire until one is started"
+
+
+async def test_a_run_waits_for_a_free_slot() -> None:
+    scheduler = a_scheduler(concurrency=1)
+
+    @scheduler.task
+    async def busy() -> None:
+        await asyncio.sleep(86400)
+
+    @scheduler.every("1h")
+    async def job() -> None: ...
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await busy.enqueue()
+        await kit.advance("1h1m")
+        why = await scheduler.why("job")
+    assert "waits for a free slot since 2026-03-02 01:00:00 UTC" in why.now
+
+
+async def test_a_moment_delayed_by_jitter_says_so() -> None:
+    scheduler = a_scheduler()
+    when = Cron("0 1 * * *", jitter="30m")
+    async with virtual_time(scheduler, start=START):
+        await scheduler.add(key="k", when=when, task="job")
+        delay = when.jitter_us(int(datetime(2026, 3, 2, 1, tzinfo=UTC).timestamp()) * 1_000_000, "k") / 1e6
+        why = await scheduler.why("k")
+    assert f"2026-03-02 01:00:00 UTC, delayed by {delay:.1f} s (jitter" in why.next
+
+
+async def test_overrides_and_differing_declarations_are_noted() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.every("1h")
+    async def job() -> None: ...
+
+    async with virtual_time(scheduler, start=START):
+        await scheduler.update("job", priority=7)
+        store = await scheduler._store()
+        other = NodeJoin(
+            id="other",
+            name="there",
+            app=scheduler.app,
+            version="0",
+            lease=10**12,
+            queues=("default",),
+            tasks={"job": TaskTerms()},
+            declares={"job": "another hash"},
+        )
+        await store.join(other)
+        why = await scheduler.why("job")
+    assert why.notes == (
+        "edited at run time, unlike the code: priority",
+        "live nodes declare it differently; the last one started has won",
+    )
+
+
+async def test_a_schedule_that_cannot_be_planned_says_why_not() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.task
+    async def job() -> None: ...
+
+    async with virtual_time(scheduler, start=START) as kit:
+        open_hours = Calendar("open", include=["mon-fri"])
+        await scheduler.add(key="k", when=Cron("0 * * * *", calendar=open_hours), task=job)
+        store = await scheduler._store()
+        [stored] = await store.stored_schedules(scheduler.app, keys=["k"])
+        broken = msgspec.structs.replace(stored.definition, when="cron 0 * * * *; calendar=gone")
+        editor = scheduler._editor(store)
+        current = await editor._current("k")
+        change = editor._settle(current, "edited")  # type: ignore[arg-type]
+        from evertick.store.base import Change
+
+        assert await store.change_schedules(
+            scheduler.app, [Change(key="k", kind="edit", settle=change, definition=broken)]
+        ) == [True]
+        await kit.advance("2h")
+        why = await scheduler.why("k")
+        schedule = await scheduler.schedule("k")
+    assert "'gone'" in (schedule.error or "")
+    assert any("could not be planned" in note and "'gone'" in note for note in why.notes)
+    assert any("its rule cannot be read" in note for note in why.notes)
+    assert "its rule cannot be read" in why.next
+
+
+async def test_a_once_in_the_future_waits_for_its_time() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.task
+    async def job() -> None: ...
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await scheduler.add(key="k", when=Once(kit.now + timedelta(hours=1)), task=job)
+        await scheduler.trigger("k")
+        await kit.run_until_idle()
+        why = await scheduler.why("k")
+    assert why.last == "the run of 2026-03-02 00:00:00 UTC succeeded"
