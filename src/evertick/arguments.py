@@ -5,6 +5,7 @@ Never pickled: what is stored is data under a registered name, readable by peopl
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping
@@ -45,6 +46,8 @@ class Signature:
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The arguments of a call as JSON. Refused with the offending name when they do not fit."""
+        if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+            raise InvalidArguments(f"{self.task}({self.text}): {kwargs!r} must be a dict of arguments by name")
         try:
             bound = self._bind.bind(*args, **kwargs)
         except TypeError as error:
@@ -82,8 +85,13 @@ class Signature:
 def _parameters(function: Callable[..., Any], task: str) -> tuple[list[inspect.Parameter], dict[str, Any]]:
     try:
         parameters = list(inspect.signature(function).parameters.values())
-        hints = typing.get_type_hints(function)
-    except (TypeError, ValueError, NameError) as error:
+        hints = typing.get_type_hints(_annotated(function))
+    except NameError as error:
+        raise InvalidArguments(
+            f"task {task!r}: its signature cannot be read: {error}; annotations are needed at run time, "
+            "so import what they name outside of TYPE_CHECKING"
+        ) from None
+    except (TypeError, ValueError) as error:
         raise InvalidArguments(f"task {task!r}: its signature cannot be read: {error}") from None
     for parameter in parameters:
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
@@ -91,7 +99,25 @@ def _parameters(function: Callable[..., Any], task: str) -> tuple[list[inspect.P
                 f"task {task!r}: parameter {parameter} cannot be passed by name; "
                 "arguments are kept by name, so give it one"
             )
+    _refuse_likely_slip(parameters, hints, task)
     return parameters, hints
+
+
+def _annotated(function: Any) -> Any:
+    """What holds the annotations: the function inside a partial, the method behind a callable object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def _refuse_likely_slip(parameters: list[inspect.Parameter], hints: dict[str, Any], task: str) -> None:
+    first = parameters[0].name if parameters else None
+    if first in ("ctx", "context") and first not in hints:
+        raise InvalidArguments(
+            f"task {task!r}: {first!r} is not annotated; write `{first}: Context` to get the context"
+        )
+    if first == "self":
+        raise InvalidArguments(f"task {task!r} is a method without its object; pass the bound method, or a function")
 
 
 def _field(parameter: inspect.Parameter, hint: Any, task: str) -> tuple[str, Any] | tuple[str, Any, Any]:

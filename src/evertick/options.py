@@ -92,16 +92,15 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-def split(options: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The options of the rule, of the schedule and of the task, apart."""
-    policies, tasks = set(PolicyOptions.__annotations__), set(TaskOptions.__annotations__)
-    rules = {"dst", "days", "anchored", "since", *RuleOptions.__annotations__}
-    unknown = sorted(set(options) - policies - tasks - rules)
+def split(options: Mapping[str, Any], where: str, kind: type) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The options of the rule, of the schedule and of the task, apart. `kind` says which are known."""
+    unknown = sorted(set(options) - set(kind.__annotations__))
     if unknown:
-        known = ", ".join(sorted(policies | tasks | rules))
+        known = ", ".join(sorted(kind.__annotations__))
         raise InvalidSetting(f"{where}: unknown option {unknown[0]!r}; known are {known}")
+    policies, tasks = set(PolicyOptions.__annotations__), set(TaskOptions.__annotations__)
     return (
-        {name: value for name, value in options.items() if name in rules},
+        {name: value for name, value in options.items() if name not in policies | tasks},
         {name: value for name, value in options.items() if name in policies},
         {name: value for name, value in options.items() if name in tasks},
     )

@@ -36,7 +36,7 @@ from evertick.options import (
     split,
 )
 from evertick.rules import load_calendars, rule_of
-from evertick.serve import serve
+from evertick.serve import check_may_run, serve
 from evertick.settings import Settings, check_key, check_url, make_settings
 from evertick.store.base import Cancelled, Pulse, RunFilter, ScheduleFilter, Store
 from evertick.store.url import open_store
@@ -147,6 +147,7 @@ class Scheduler:
         self._portal = Portal()
         self._opened: Store | None = None
         self._engine: Engine | None = None
+        self._is_started = False
 
     @property
     def app(self) -> str:
@@ -179,14 +180,14 @@ class Scheduler:
         """Make a task of a function: `@scheduler.task` or `@scheduler.task(retry=..., timeout=...)`."""
         place = calling_place(1)
         if function is not None:
-            return self._register(function, name, options, place)
-        return lambda function: self._register(function, name, options, place)
+            return self._keep_task(self._make_task(function, name, options, place), place)
+        return lambda function: self._keep_task(self._make_task(function, name, options, place), place)
 
     def cron(
         self, text: str, *, key: str | None = None, name: str | None = None, **options: Unpack[CronOptions]
     ) -> TaskDecorator:
         """Run the function by a cron expression: `@scheduler.cron("0 9 * * mon-fri", tz="Europe/Berlin")`."""
-        rules, policies, tasks = split(options, f"cron({text!r})")
+        rules, policies, tasks = split(options, f"cron({text!r})", CronOptions)
         return self._declaring(cron_rule(text, **rules), key, name, policies, tasks, calling_place(1))
 
     def every(
@@ -199,7 +200,7 @@ class Scheduler:
         **options: Unpack[EveryOptions],
     ) -> TaskDecorator:
         """Run the function at an interval: `@scheduler.every("30s")`; with `after="end"`, counted from the last end."""
-        rules, policies, tasks = split(options, f"every({interval!r})")
+        rules, policies, tasks = split(options, f"every({interval!r})", EveryOptions)
         return self._declaring(Every(interval, after=after, **rules), key, name, policies, tasks, calling_place(1))  # type: ignore[arg-type]
 
     def once(
@@ -212,7 +213,7 @@ class Scheduler:
         **options: Unpack[OnceOptions],
     ) -> TaskDecorator:
         """Run the function once: `@scheduler.once(datetime(...))`, or `after="10m"` counted from the first start."""
-        rules, policies, tasks = split(options, "once")
+        rules, policies, tasks = split(options, "once()", OnceOptions)
         return self._declaring(Once(at, after=after, **rules), key, name, policies, tasks, calling_place(1))
 
     def on(self, kind: EventKind, hook: Hook | None = None) -> Any:
@@ -232,48 +233,50 @@ class Scheduler:
         self, rule: When, key: str | None, name: str | None, policies: dict[str, Any], tasks: dict[str, Any], place: str
     ) -> TaskDecorator:
         def declare(function: Any) -> Any:
-            task = (
-                function
-                if isinstance(function, Task)
-                else self._register(function, name, cast("TaskOptions", tasks), place)
-            )
-            if task is function and tasks:
-                raise InvalidSetting(
-                    f"{next(iter(tasks))}: set it where the task {task.name!r} is made, not on a schedule"
-                )
+            # Everything is checked before anything is kept: a refused declaration leaves no task behind.
+            if isinstance(function, Task):
+                task = function
+                _refuse_task_options(tasks, task.name)
+            else:
+                task = self._make_task(function, name, cast("TaskOptions", tasks), place)
             definition = make_definition(task.name, policies)
-            self._check_arguments(task.name, definition.args)
+            task.encode_call((), definition.args)
             chosen = check_key(key if key is not None else task.name)
             self._declarations.add(Declaration(key=chosen, rule=rule, definition=definition, place=place))
+            self._keep_task(task, place)
             return task
 
         return cast("TaskDecorator", declare)
 
-    def _register(
+    def _make_task(
         self, function: Callable[..., Any], name: str | None, options: TaskOptions, place: str
     ) -> Task[Any, Any]:
         if isinstance(function, Task):
             raise InvalidSetting(f"{function.name!r} is a task already")
-        if not callable(function):
+        if not callable(function) or isinstance(function, type):
             raise InvalidSetting(f"{function!r} is no function")
         chosen = name if name is not None else getattr(function, "__name__", None)
         if chosen is None or chosen == "<lambda>":
             raise InvalidSetting(f"{function!r} has no name of its own; give it one with name=")
-        task: Task[Any, Any] = Task(self, function, chosen, options)
-        if task.name in self._tasks:
+        if chosen in self._tasks:
             raise AlreadyDeclared(
-                f"task {task.name!r} is defined twice: at {self._task_places[task.name]} and at {place}; "
+                f"task {chosen!r} is defined twice: at {self._task_places[chosen]} and at {place}; "
                 "give one of them another name="
             )
-        if self._engine is not None:
-            raise Refused(f"task {task.name!r} is defined after the scheduler has started; define it before")
-        self._tasks[task.name], self._task_places[task.name] = task, place
+        if self._is_started:
+            raise Refused(f"task {chosen!r} is defined after the scheduler has started; define it before")
+        return Task(self, function, chosen, options)
+
+    def _keep_task(self, task: Task[Any, Any], place: str) -> Task[Any, Any]:
+        self._tasks[task.name] = task
+        self._task_places.setdefault(task.name, place)
         return task
 
     # --- living
 
     def run(self) -> None:
         """Run this process as a node until TERM or INT (exit 0) or HUP (exit 75, for a restart)."""
+        check_may_run()
         code = asyncio.run(serve(self))
         if code:
             sys.exit(code)
@@ -288,10 +291,12 @@ class Scheduler:
         await self._stop()
 
     def __enter__(self) -> Self:
+        was_started = self._is_started
         try:
             self._portal.call(self._start, "`with scheduler`", instead="`async with scheduler`")
         except BaseException:
-            self._portal.close()
+            if not was_started:
+                self._portal.close()
             raise
         return self
 
@@ -302,11 +307,13 @@ class Scheduler:
         self._portal.close()
 
     async def _start(self, on_stalled: Callable[[], None] = lambda: None) -> None:
-        if self._engine is not None:
-            raise Refused("this scheduler has started already; one engine per scheduler")
+        if self._is_started:
+            raise Refused("this scheduler has started already; leave it before entering it again")
+        self._is_started = True
         try:
             await self._start_engine(on_stalled)
         except BaseException:
+            self._is_started = False
             await self.close()
             raise
 
@@ -322,9 +329,10 @@ class Scheduler:
         self._portal.engine_loop = asyncio.get_running_loop()
 
     async def _stop(self) -> None:
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            await engine.stop(self.settings.stop_timeout / 1e6)
+        if self._engine is not None:
+            await self._engine.stop(self.settings.stop_timeout / 1e6)
+        self._engine = None
+        self._is_started = False
         self._portal.engine_loop = None
         await self.close()
 
@@ -426,6 +434,8 @@ class Scheduler:
     async def pause(self, key: str, *, note: str = "", until: datetime | None = None) -> Schedule:
         """Stop a schedule from firing, with a note why and perhaps until a moment. What runs, runs on."""
         until_us = None if until is None else to_us(until)
+        if not isinstance(note, str):
+            raise InvalidInput(f"note: {note!r} is not text")
         await self._editor(await self._store()).pause(key, note=note[:1000], until=until_us)
         self._tell("paused", key, note=note)
         self._wake_fires()
@@ -474,6 +484,8 @@ class Scheduler:
 
     async def set_calendar(self, calendar: Calendar) -> None:
         """Define or change a named calendar. Schedules that use it go by it from now on."""
+        if not isinstance(calendar, Calendar):
+            raise InvalidInput(f"calendar: {calendar!r} is no Calendar")
         await self._editor(await self._store()).put_calendar(calendar)
         self._wake_fires()
 
@@ -616,14 +628,16 @@ class Scheduler:
             raise InvalidInput(f"a schedule needs {missing[0]}=; given were {', '.join(sorted(given)) or 'nothing'}")
         key, when, task = check_key(given.pop("key")), given.pop("when"), given.pop("task")
         _check_rule(when)
-        name = task.name if isinstance(task, Task) else check_key(task, what="task")
-        rules, policies, others = split(given, f"add({key!r})")
-        if rules:
-            raise InvalidSetting(
-                f"{next(iter(rules))}: it belongs to the rule; write it there, in when={type(when).__name__}(…)"
+        if callable(task) and not isinstance(task, Task):
+            raise InvalidInput(
+                f"task: {task!r} is a function; pass the task that @scheduler.task made of it, or its name"
             )
-        if others:
-            raise InvalidSetting(f"{next(iter(others))}: set it where the task {name!r} is made, not on a schedule")
+        name = task.name if isinstance(task, Task) else check_key(task, what="task")
+        rules, policies, tasks = split(given, f"add({key!r})", CronOptions)
+        if rules:
+            rule = next(iter(rules))
+            raise InvalidSetting(f"{rule}: it belongs to the rule; write it there, in when={type(when).__name__}(…)")
+        _refuse_task_options(tasks, name)
         definition = make_definition(name, policies)
         self._check_arguments(name, definition.args)
         return Addition(key=key, rule=when, definition=definition)
@@ -650,9 +664,27 @@ class Scheduler:
         return f"<Scheduler app={self.app!r} node={self.settings.node_name!r}>"
 
 
+E = TypeVar("E", State, Verdict)
+
+
+def _several(kind: type[E], given: Sequence[E | str], what: str) -> tuple[E, ...]:
+    known = ", ".join(kind)
+    if isinstance(given, str):
+        raise InvalidInput(f"{what}: {given!r} is one text; pass a list, e.g. {what}=[{given!r}]")
+    for each in given:
+        if each not in list(kind):
+            raise InvalidInput(f"{what}: {each!r} is none of {known}")
+    return tuple(kind(each) for each in given)
+
+
+def _refuse_task_options(options: Mapping[str, Any], task: str) -> None:
+    if options:
+        raise InvalidSetting(f"{next(iter(options))}: set it where the task {task!r} is made, not on a schedule")
+
+
 def _check_rule(when: Any, *, is_optional: bool = False) -> None:
     if not isinstance(when, When) and not (is_optional and when is None):
-        raise InvalidInput(f"when: {when!r} is no rule; pass Cron(...), Every(...) or Once(...)")
+        raise InvalidInput(f"when: {when!r} is no rule; pass Cron(...), Every(...), Once(...) or parse_when(text)")
 
 
 def _filter(
@@ -667,19 +699,16 @@ def _filter(
 ) -> RunFilter:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= _LIMIT_MAX:
         raise InvalidInput(f"limit: {limit!r} must be a whole number from 1 to {_LIMIT_MAX}")
-    try:
-        return RunFilter(
-            schedule_key=key,
-            task=task,
-            states=None if states is None else tuple(State(each) for each in states),
-            verdicts=None if verdicts is None else tuple(Verdict(each) for each in verdicts),
-            labels=dict(labels or {}),
-            since=None if since is None else to_us(since),
-            until=None if until is None else to_us(until),
-            limit=limit,
-        )
-    except ValueError as error:
-        raise InvalidInput(str(error)) from None
+    return RunFilter(
+        schedule_key=key,
+        task=task,
+        states=None if states is None else _several(State, states, "states"),
+        verdicts=None if verdicts is None else _several(Verdict, verdicts, "verdicts"),
+        labels=dict(labels or {}),
+        since=None if since is None else to_us(since),
+        until=None if until is None else to_us(until),
+        limit=limit,
+    )
 
 
 def _calling_module() -> str:

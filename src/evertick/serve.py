@@ -15,15 +15,45 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from evertick.errors import Refused, WouldBlock
+
 if TYPE_CHECKING:
     from evertick.scheduler import Scheduler
 
-__all__ = ["EXIT_RESTART", "EXIT_STALLED", "serve"]
+__all__ = ["EXIT_RESTART", "EXIT_STALLED", "check_may_run", "importing", "serve"]
 
 log = logging.getLogger("evertick.serve")
 
 EXIT_RESTART = 75
 EXIT_STALLED = 70
+
+
+_is_importing = False
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """While a module is imported to find its scheduler, nothing in it may run one: the import would never end."""
+    global _is_importing
+    before, _is_importing = _is_importing, True
+    try:
+        yield
+    finally:
+        _is_importing = before
+
+
+def check_may_run() -> None:
+    """Refuse to run where it cannot work, with what to write instead."""
+    if _is_importing:
+        raise Refused(
+            "run() is called while the module is imported; put it under `if __name__ == '__main__':`, "
+            "or start the file with python instead of `evertick run`"
+        )
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise WouldBlock("scheduler.run() would block the event loop of this thread; use `async with scheduler` here")
 
 
 async def serve(scheduler: Scheduler) -> int:

@@ -76,6 +76,8 @@ def make_settings(
         raise InvalidSetting(f"migrate: {migrate!r} is neither 'auto' (apply what is missing) nor 'check' (refuse to)")
     if isinstance(queues, str):
         raise InvalidSetting(f"queues: {queues!r} is one text; pass a list of names, e.g. queues=[{queues!r}]")
+    if not queues:
+        raise InvalidSetting("queues: a node that works on no queue runs nothing; name one, or pass concurrency=0")
     return Settings(
         url=check_url(url),
         app=check_key(app, what="app"),
@@ -128,7 +130,7 @@ def _zone(tz: Any) -> str:
     try:
         return zone_named(tz).key
     except InvalidWhen as error:
-        raise InvalidSetting(f"tz: {error}") from None
+        raise InvalidSetting(str(error)) from None
 
 
 def _whole(value: Any, what: str, least: int, most: int) -> int:

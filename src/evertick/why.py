@@ -129,7 +129,16 @@ def _run_words(run: Run) -> str:
         words += f" (started {_time(run.started_at)})"
     if run.verdict is Verdict.FAILED and run.error:
         words += f" ({run.error.strip().splitlines()[-1][:200]})"
-    return f"{words}, after {run.attempts} attempts" if run.attempts > 1 else words
+    if run.attempts > 1:
+        words += f", after {run.attempts} attempts"
+    return words + _losses(run)
+
+
+def _losses(run: Run) -> str:
+    """Nothing in a verdict tells that an earlier claim was lost with its node; people should know it ran twice."""
+    if not run.losses:
+        return ""
+    return f"; its node was lost {'once' if run.losses == 1 else f'{run.losses} times'} before, and it was run again"
 
 
 def _gap_words(gap: Gap) -> str:
@@ -162,7 +171,7 @@ def _live_words(run: Run, nodes: list[Node], now: datetime) -> str:
             since = "" if run.started_at is None else f" since {_time(run.started_at)}"
             progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
             asked = ", asked to cancel" if run.is_cancel_requested else ""
-            return f"run {run.id} (attempt {run.attempts + 1}) runs{since}{progress}{asked}"
+            return f"run {run.id} (attempt {run.attempts + 1}) runs{since}{progress}{asked}{_losses(run)}"
         case State.WAITING if run.due_at > now:
             return f"run {run.id} waits for its {'retry' if run.attempts else 'time'} at {_time(run.due_at)}"
         case State.WAITING:
@@ -174,7 +183,8 @@ def _live_words(run: Run, nodes: list[Node], now: datetime) -> str:
         case State.PARKED if run.reason == Reason.UNKNOWN_TASK:
             return f"run {run.id} is parked: no live node knows task {run.task!r}; start one that does"
         case State.PARKED:
-            return f"run {run.id} is parked: its arguments no longer fit task {run.task!r}: {run.error or ''}".rstrip()
+            misfit = f"its arguments do not fit task {run.task!r} ({run.error or ''})"
+            return f"run {run.id} is parked: {misfit}; cancel it, or mend the task"
         case _:
             return f"run {run.id} is {run.state.value}"
 

@@ -60,8 +60,8 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
         open_store("mongodb://user:secret@host/x", clock=system_clock)
 
 
-def test_a_missing_extra_is_named() -> None:
-    with pytest.raises(InvalidSetting, match=r"evertick\[postgres\]") as refused:
+def test_a_store_that_is_still_to_come_is_said_to_be() -> None:
+    with pytest.raises(InvalidSetting, match="PostgreSQL comes with a later version") as refused:
         open_store("postgresql://user:secret@host/x", clock=system_clock)
     assert "secret" not in str(refused.value)
 
@@ -81,3 +81,8 @@ def test_sqlite_is_found_without_a_search_of_installed_packages(tmp_path: Path) 
         "open_store('sqlite://', clock=system_clock)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path)
+
+
+def test_a_file_named_like_the_memory_of_others_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="write sqlite:// for a store in memory"):
+        open_store("sqlite:///:memory:", clock=system_clock)

@@ -281,7 +281,7 @@ async def test_a_key_that_is_taken_is_refused_and_nothing_is_added(scheduler: Sc
         ({"key": "k", "when": Every("1m")}, "a schedule needs task=; given were key, when"),
         (
             {"key": "k", "when": "* * * * *", "task": "job"},
-            "when: '* * * * *' is no rule; pass Cron(...), Every(...) or ",
+            "when: '* * * * *' is no rule; pass Cron(...), Every(...), Once(...) or parse_when(text)",
         ),
         (
             {"key": "k", "when": Every("1m"), "task": "job", "timeout": 3},
@@ -400,7 +400,7 @@ async def test_runs_are_listed_newest_first_and_filtered(scheduler: Scheduler) -
     assert len(await scheduler.runs(states=["waiting"], limit=1)) == 1
     await scheduler.cancel(first)
     assert [run.id for run in await scheduler.runs(verdicts=["cancelled"])] == [first.id]
-    with pytest.raises(InvalidInput, match="'sleeping' is not a valid State"):
+    with pytest.raises(InvalidInput, match="states: 'sleeping' is none of"):
         await scheduler.runs(states=["sleeping"])
 
 
@@ -686,7 +686,7 @@ async def test_a_scheduler_on_a_file_can_be_started_again(tmp_path: Path) -> Non
 
 async def test_a_scheduler_that_runs_cannot_be_started_again_nor_learn_new_tasks(scheduler: Scheduler) -> None:
     async with scheduler:
-        with pytest.raises(Refused, match="this scheduler has started already; one engine per scheduler"):
+        with pytest.raises(Refused, match="this scheduler has started already; leave it before"):
             await scheduler.__aenter__()
         with pytest.raises(Refused, match="task 'nothing' is defined after the scheduler has started"):
             scheduler.task(nothing)

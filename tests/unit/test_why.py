@@ -46,7 +46,9 @@ async def test_a_pause_is_told_with_its_note_and_its_end() -> None:
         await kit.advance("3h")
         await scheduler.resume("job")
         after = await scheduler.why("job")
-    assert "it is paused until 2026-03-02 05:30:00 UTC since 2026-03-02 00:00:00 UTC: the printer is on fire" in why.next
+    assert (
+        "it is paused until 2026-03-02 05:30:00 UTC since 2026-03-02 00:00:00 UTC: the printer is on fire" in why.next
+    )
     assert why.now == "it waits for nothing"
     assert after.last == (
         "3 moments from 2026-03-02 01:00:00 UTC to 2026-03-02 03:00:00 UTC were skipped: the schedule was paused"

@@ -7,6 +7,9 @@ demo waits for is what the engine says it has done, never a guess how long that 
 from __future__ import annotations
 
 import asyncio
+import shlex
+import shutil
+import sys
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -195,11 +198,25 @@ def _title(title: str, words: str) -> None:
 
 
 def _say_what_next(keep: Path | None) -> None:
+    at = shlex.quote(f"sqlite:///{keep or 'demo.db'}")
+    lines = [] if keep is not None else [("demo --keep demo.db", "keep the database, and look around in it:")]
+    lines += [(f"{command} --database {at}", "") for command in ("list", "show slow", "why report")]
+    lines += [
+        (f"history mail --json --database {at}", ""),
+        ('explain "30 2 * * mon-fri" --tz Europe/Berlin', "a rule in words, and its next moments"),
+        ("run app:scheduler", "your own schedules, in app.py"),
+    ]
+    program, width = called_as(), max(len(command) for command, words in lines if words)
     say(("--- What to try next", "bold cyan"))
-    if keep is None:
-        say("evertick demo --keep demo.db                            keep the database, and look around in it:")
-    at = f"--database sqlite:///{keep or 'demo.db'}"
-    for command in ("list", "show slow", "why report", "history mail --json"):
-        say(f"evertick {command} {at}")
-    say('evertick explain "30 2 * * mon-fri" --tz Europe/Berlin  a rule in words, and its next moments')
-    say("evertick run app:scheduler                              your own schedules, in app.py")
+    for command, words in lines:
+        say(f"{program} {command:{width}}  {words}" if words else f"{program} {command}")
+
+
+def called_as() -> str:
+    """How the reader can call this program again: in an environment that is not activated, by its path."""
+    if shutil.which("evertick") is not None:
+        return "evertick"
+    script = sys.argv[0]
+    if Path(script).name == "__main__.py":  # python -m evertick
+        return f"{shlex.quote(sys.executable)} -m evertick"
+    return shlex.quote(script)

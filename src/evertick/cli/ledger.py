@@ -34,7 +34,8 @@ async def history(
 ) -> None:
     """Show what became of every moment, newest first.
 
-    A moment has a run, or lies in a gap: a stretch of moments that got none, with the reason.
+    A moment has a run, or lies in a gap: a stretch of moments that got none, with the reason. A run that no moment
+    has made is marked with its cause, like "by trigger".
 
     \b
     Example:
@@ -42,6 +43,8 @@ async def history(
       evertick history report --since 24h
       evertick history --json | jq '.[] | select(.verdict == "failed")'
     """
+    if since is not None and until is not None and since > until:
+        raise click.UsageError(f"--since ({stamp(since)}) is later than --until ({stamp(until)})")
     rows = await scheduler.history(key, since=since, until=until, limit=limit)
     if key is not None and not rows:
         await scheduler.schedule(key)  # nothing came of it, or there is no such schedule

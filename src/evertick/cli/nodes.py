@@ -1,4 +1,4 @@
-"""The command about nodes: who is alive, who has died lately."""
+"""The command about nodes: who is alive, who has ended lately and how."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["nodes"]
 @as_json_option
 @on_store
 async def nodes(scheduler: Scheduler, as_json: bool) -> None:
-    """List the nodes, living and lately dead.
+    """List the nodes, living and lately ended.
 
-    One that is silent has let its lease run out.
+    One that is silent has let its lease run out; when that is noticed, it is dead. One that has signed off is stopped.
 
     \b
     Example:
@@ -40,9 +40,10 @@ async def nodes(scheduler: Scheduler, as_json: bool) -> None:
             Column(title="STATE", is_coloured=True),
             Column(title="STARTED"),
             Column(title="LAST BEAT"),
+            Column(title="ENDED"),
             Column(title="RUNNING", is_right=True),
             Column(title="QUEUES", is_cut=True, width_least=100),
-            Column(title="TASKS", is_cut=True),
+            Column(title="TASKS", is_cut=True, width_least=100),
             Column(title="VERSION", width_least=100),
             Column(title="NODE", width_least=150),
         ]
@@ -54,7 +55,8 @@ def _row(node: Node, moment: datetime) -> list[str]:
         node.name,
         _state(node, moment),
         stamp(node.started_at),
-        distance(node.died_at or node.beat_at, moment),
+        distance(node.beat_at, moment),
+        distance(node.died_at, moment),
         str(node.running),
         ", ".join(node.queues),
         ", ".join(node.tasks),
@@ -65,5 +67,6 @@ def _row(node: Node, moment: datetime) -> list[str]:
 
 def _state(node: Node, moment: datetime) -> str:
     if node.died_at is not None:
-        return "dead"
+        # Others write a node off only after its lease; within it, only the node itself can have said so.
+        return "stopped" if node.died_at <= node.lease_until else "dead"
     return "alive" if node.lease_until >= moment else "silent"

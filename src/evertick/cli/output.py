@@ -36,7 +36,8 @@ _STYLES = {
     "paused": "yellow",
     "alive": "green",
     "silent": "yellow",
-    "dead": "dim",
+    "stopped": "dim",
+    "dead": "red",
 }
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")

@@ -19,7 +19,8 @@ from evertick.cli.nodes import nodes
 from evertick.cli.output import clean
 from evertick.cli.preview import explain, preview
 from evertick.cli.run import run
-from evertick.cli.schedules import list_schedules, pause, resume, show, trigger
+from evertick.cli.runs import cancel
+from evertick.cli.schedules import list_schedules, pause, remove, resume, show, trigger
 from evertick.errors import EvertickError, InvalidInput
 from evertick.version import VERSION
 
@@ -126,8 +127,10 @@ for command in (
     history,
     why,
     trigger,
+    cancel,
     pause,
     resume,
+    remove,
     preview,
     explain,
     nodes,

@@ -7,13 +7,16 @@ import logging
 import os
 import sys
 import traceback
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import click
 
+import evertick
 from evertick.cli.database import database_option, shown_url
 from evertick.scheduler import Scheduler
+from evertick.serve import importing
 from evertick.version import VERSION
 
 __all__ = ["find_scheduler", "run"]
@@ -23,6 +26,7 @@ log = logging.getLogger("evertick.run")
 _LEVELS = ["debug", "info", "warning", "error"]
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s"
 _TIME = "%Y-%m-%d %H:%M:%S"
+_NOT_THE_USERS = ("<frozen ", f"{Path(evertick.__file__).parent}{os.sep}", f"{Path(importlib.__file__).parent}{os.sep}")
 
 
 @click.command()
@@ -81,7 +85,8 @@ def _import(name: str) -> ModuleType:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        return importlib.import_module(name)
+        with importing():
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise click.ClickException(
@@ -94,12 +99,22 @@ def _import(name: str) -> ModuleType:
 
 
 def _failed_import(name: str, error: Exception) -> click.ClickException:
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
-    place = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+    what = error.msg if isinstance(error, SyntaxError) else str(error)
+    place = _place(error)
     return click.ClickException(
-        f"the module {name!r} cannot be imported: {type(error).__name__}: {error}{place}; "
+        f"the module {name!r} cannot be imported: {type(error).__name__}: {what}{place and f' at {place}'}; "
         "EVERTICK_TRACEBACK=1 shows the whole traceback"
     )
+
+
+def _place(error: Exception) -> str:
+    """The line of the user's own code that it comes from: not one of ours, nor of the machinery of imports."""
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).exists():
+        return f"{error.filename}:{error.lineno}"  # what cannot be compiled has no frame
+    own = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THE_USERS)
+    ]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
 
 
 def _attribute(module: ModuleType, path: str) -> Scheduler:

@@ -1,7 +1,8 @@
-"""Commands about schedules: list, show, trigger, pause, resume."""
+"""Commands about schedules: list, show (which shows a run, too), trigger, pause, resume, remove."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -11,15 +12,16 @@ import msgspec
 
 from evertick.cli.database import on_store
 from evertick.cli.ledger import print_ledger, row_data
-from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table, say
+from evertick.cli.output import Column, as_json_option, clean, hint, print_facts, print_json, print_table, say
 from evertick.cli.parameters import ArgumentsParameter, MomentParameter
-from evertick.cli.words import data_text, distance, now, span, stamp
-from evertick.errors import EvertickError
-from evertick.model import Schedule, State
-from evertick.scheduler import Planned, Scheduler
+from evertick.cli.runs import print_run, run_data
+from evertick.cli.words import data_text, distance, last_line, now, span, stamp
+from evertick.errors import EvertickError, NotFound
+from evertick.model import Run, Schedule, State
+from evertick.scheduler import Scheduler
 from evertick.when import parse_when
 
-__all__ = ["list_schedules", "pause", "resume", "show", "trigger"]
+__all__ = ["list_schedules", "pause", "remove", "resume", "show", "trigger"]
 
 _UPCOMING = 5
 _RECENT = 10
@@ -48,7 +50,8 @@ async def list_schedules(scheduler: Scheduler, as_json: bool) -> None:
             Column(title="TASK", is_cut=True, width_least=100),
             Column(title="RULE", is_cut=True),
             Column(title="NEXT"),
-            Column(title="AT"),
+            # NEXT tells how far away it is; without this one a narrow terminal has room for the note.
+            Column(title="AT", width_least=100),
             Column(title="LAST", is_coloured=True),
             Column(title="NOTE", is_cut=True),
         ]
@@ -61,11 +64,15 @@ def _row(schedule: Schedule, moment: datetime) -> list[str]:
         schedule.key,
         schedule.task,
         schedule.when,
-        "paused" if schedule.is_paused else distance(schedule.next_fire_at, moment).replace("ago", "overdue"),
+        "paused" if schedule.is_paused else _ahead(schedule.next_fire_at, moment),
         stamp(schedule.next_fire_at) if is_waiting else "-",
         _last(schedule),
         "; ".join(_remarks(schedule)),
     ]
+
+
+def _ahead(fire_at: datetime | None, moment: datetime) -> str:
+    return distance(fire_at, moment).replace("ago", "overdue")
 
 
 def _last(schedule: Schedule) -> str:
@@ -74,10 +81,11 @@ def _last(schedule: Schedule) -> str:
 
 
 def _remarks(schedule: Schedule) -> Iterator[str]:
-    if schedule.paused_until is not None:
-        yield f"until {stamp(schedule.paused_until)}"
+    # The note first: it is what nobody else can tell, and a narrow terminal cuts the end.
     if schedule.pause_note:
         yield schedule.pause_note
+    if schedule.paused_until is not None:
+        yield f"until {stamp(schedule.paused_until)}"
     if schedule.error:
         yield f"cannot be planned: {schedule.error}"
     if schedule.overrides:
@@ -85,23 +93,44 @@ def _remarks(schedule: Schedule) -> Iterator[str]:
 
 
 @click.command()
-@click.argument("key")
+@click.argument("key", metavar="KEY|RUN")
 @as_json_option
 @on_store
 async def show(scheduler: Scheduler, key: str, as_json: bool) -> None:
-    """Show everything about one schedule.
+    """Show everything about one schedule, or one run.
 
-    Its rule in words, its next fires, its policies, its recent runs.
+    Of a schedule: its rule in words, its next fires, its policies, its recent runs. Of a run, named by its id: its
+    fields, its error with the traceback, its earlier attempts, what it has logged.
 
     \b
     Example:
       evertick show report
+      evertick show 01a3f0c29e7b4c55a1f0d2b7c3e49a68
     """
-    schedule = await scheduler.schedule(key)
-    upcoming = await _upcoming(scheduler, key)
-    recent = await scheduler.history(key, limit=_RECENT)
+    found = await _schedule_or_run(scheduler, key)
+    if isinstance(found, Schedule):
+        await _show_schedule(scheduler, found, as_json)
+    elif as_json:
+        print_json(await run_data(scheduler, found))
+    else:
+        await print_run(scheduler, found)
+
+
+async def _schedule_or_run(scheduler: Scheduler, name: str) -> Schedule | Run:
+    try:
+        return await scheduler.schedule(name)
+    except NotFound as no_schedule:
+        try:
+            return await scheduler.get_run(name)
+        except NotFound:
+            raise no_schedule from None
+
+
+async def _show_schedule(scheduler: Scheduler, schedule: Schedule, as_json: bool) -> None:
+    upcoming = await _upcoming(scheduler, schedule)
+    recent = await scheduler.history(schedule.key, limit=_RECENT)
     if as_json:
-        more = {"words": _rule_words(schedule), "upcoming": [planned.fire_at for planned in upcoming]}
+        more = {"words": _rule_words(schedule), "upcoming": upcoming}
         print_json({**msgspec.structs.asdict(schedule), **more, "recent": [row_data(row) for row in recent]})
         return
     print_facts(_facts(schedule, upcoming))
@@ -110,11 +139,18 @@ async def show(scheduler: Scheduler, key: str, as_json: bool) -> None:
         print_ledger(recent, is_one_schedule=True)
 
 
-async def _upcoming(scheduler: Scheduler, key: str) -> list[Planned]:
+async def _upcoming(scheduler: Scheduler, schedule: Schedule) -> list[datetime]:
+    """The next fires. The first is the one that is planned, even if that is overdue or counts from the end of a run."""
     try:
-        return await scheduler.preview(key=key, count=_UPCOMING)
+        planned = [each.fire_at for each in await scheduler.preview(key=schedule.key, count=_UPCOMING)]
     except EvertickError:  # a rule that cannot be read any more: `_rule_words` says why
         return []
+    first = schedule.next_fire_at
+    if schedule.is_paused or first is None:
+        return planned
+    # In the zone of the others, which is that of the rule.
+    shown = first.astimezone(planned[0].tzinfo) if planned else first
+    return [shown, *(each for each in planned if each > first)][:_UPCOMING]
 
 
 def _rule_words(schedule: Schedule) -> str:
@@ -124,7 +160,7 @@ def _rule_words(schedule: Schedule) -> str:
         return f"cannot be read: {error}"
 
 
-def _facts(schedule: Schedule, upcoming: list[Planned]) -> Iterator[tuple[str, str | list[str]]]:
+def _facts(schedule: Schedule, upcoming: list[datetime]) -> Iterator[tuple[str, str | list[str]]]:
     moment = now()
     yield "Schedule", schedule.key
     yield "App", schedule.app
@@ -133,9 +169,7 @@ def _facts(schedule: Schedule, upcoming: list[Planned]) -> Iterator[tuple[str, s
     yield "Rule", schedule.when
     yield "In words", _rule_words(schedule)
     yield "State", [_state(schedule), *_remarks(schedule)]
-    nexts = [
-        f"{stamp(each.fire_at, is_local=False, is_exact=True)}  {distance(each.fire_at, moment)}" for each in upcoming
-    ]
+    nexts = [f"{stamp(each, is_local=False, is_exact=True)}  {_ahead(each, moment)}" for each in upcoming]
     yield ("Would fire" if schedule.is_paused else "Next fires"), nexts or "never"
     yield "Catch-up", schedule.catch_up + (f", up to {schedule.catch_up_limit}" if schedule.catch_up == "all" else "")
     yield "Grace", "" if schedule.grace_seconds is None else f"{schedule.grace_seconds:g} s"
@@ -145,6 +179,7 @@ def _facts(schedule: Schedule, upcoming: list[Planned]) -> Iterator[tuple[str, s
     yield "Defined", "in code" if schedule.is_declared else "at run time"
     yield "Created", f"{stamp(schedule.created_at)}, version {schedule.version}"
     yield "Fires", str(schedule.fires)
+    yield "Last run", schedule.last_run_id or ""
     yield "Finished", ", ".join(f"{count} {verdict}" for verdict, count in sorted(schedule.counts.items())) or "none"
 
 
@@ -176,8 +211,11 @@ async def trigger(scheduler: Scheduler, key: str, args: dict[str, Any] | None, a
         print_json(row_data(run))
         return
     say(f"triggered {key}: run {run.id}")
+    take_back = f"`evertick cancel {run.id}` takes it back"
     if not any(node.died_at is None and run.task in node.tasks for node in await scheduler.nodes()):
-        hint(f"note: no live node knows the task {run.task!r}; the run waits until one is started")
+        hint(f"note: no live node knows the task {run.task!r}; the run waits until one is started, {take_back}")
+    elif run.state is State.PARKED:
+        hint(f"note: the run is parked: {last_line(run.error) or run.reason}; {take_back}")
 
 
 @click.command()
@@ -189,7 +227,7 @@ async def trigger(scheduler: Scheduler, key: str, args: dict[str, Any] | None, a
 async def pause(scheduler: Scheduler, key: str, note: str, until: datetime | None, as_json: bool) -> None:
     """Stop a schedule from firing.
 
-    What runs, runs on; the moments that pass are recorded as skipped.
+    What runs, runs on; the moments that pass are recorded as skipped when the pause ends.
 
     \b
     Example:
@@ -229,3 +267,35 @@ async def resume(scheduler: Scheduler, key: str, as_json: bool) -> None:
         following = "" if next_fire is None else f"; next fire {stamp(next_fire)} ({distance(next_fire, now())})"
         stood = "" if before.paused_at is None else f" after {span(now() - before.paused_at)}"
         say(f"resumed {key}{stood}{following}")
+
+
+@click.command()
+@click.argument("key")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@as_json_option
+@on_store
+async def remove(scheduler: Scheduler, key: str, yes: bool, as_json: bool) -> None:
+    """Take a schedule away; its history stays.
+
+    Its waiting runs are cancelled; what runs, runs on. One that code declares is refused, since it would come back at
+    the next start: pause it, or take it out of the code first.
+
+    \b
+    Example:
+      evertick remove digest-7
+      evertick remove digest-7 --yes
+    """
+    schedule = await scheduler.schedule(key)
+    if not yes and not schedule.is_declared:  # one that is declared may be refused without a question
+        _ask(f"remove the schedule {key!r} ({schedule.when}) of app {schedule.app!r}?")
+    await scheduler.remove(key)
+    if as_json:
+        print_json(schedule)
+    else:
+        say(f"removed {key}; `evertick history {key}` still shows what became of it")
+
+
+def _ask(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError("there is nobody to ask; write --yes to remove it without a question")
+    click.confirm(clean(question), abort=True, err=True)

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from evertick.clock import system_clock
-from evertick.model import Gap, Reason, Run, Verdict
+from evertick.model import Cause, Gap, Reason, Run, State, Verdict
 from evertick.when import from_us
 
-__all__ = ["data_text", "distance", "now", "outcome", "remark", "span", "stamp", "took"]
+__all__ = ["data_text", "distance", "last_line", "losses_words", "now", "outcome", "remark", "span", "stamp", "took"]
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 # From so many of the larger unit on the smaller one is noise.
@@ -82,16 +82,38 @@ def outcome(row: Run | Gap) -> str:
 
 
 def remark(row: Run | Gap) -> str:
-    """What a person wants to know beside the verdict: the error, the delay, the size of a gap, the result."""
+    """What a person wants to know beside the verdict: what it is if no fire, the error, the delay, the result."""
     if isinstance(row, Gap):
         return _gap_remark(row)
-    if row.error and row.verdict is not Verdict.SUCCEEDED:
-        return row.error.strip().splitlines()[-1]
-    if row.reason == Reason.LATE and row.started_at is not None:
-        return f"started {span(row.started_at - row.fire_at)} after its moment"
-    if row.verdict is None:
-        return _live_remark(row)
-    return "" if row.result is None else data_text(row.result)
+    cause = "" if row.cause is Cause.FIRE else f"by {row.cause.value}"
+    return "; ".join(part for part in (cause, losses_words(row), _run_remark(row)) if part)
+
+
+def losses_words(run: Run) -> str:
+    """How often its node was lost, and what came of that; nothing for most runs."""
+    if not run.losses:
+        return ""
+    often = {1: "once", 2: "twice"}.get(run.losses, f"{run.losses} times")
+    is_over = run.verdict in (Verdict.LOST, Verdict.CANCELLED)
+    return f"its node was lost {often}" + ("" if is_over else ", run again")
+
+
+def last_line(error: str | None) -> str:
+    """Of a traceback what was raised."""
+    lines = (error or "").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def _run_remark(run: Run) -> str:
+    if run.state is State.PARKED:
+        return f"{last_line(run.error) or 'no live node knows its task'}; to give it up: evertick cancel {run.id}"
+    if run.error and run.verdict is not Verdict.SUCCEEDED:
+        return last_line(run.error)
+    if run.reason == Reason.LATE and run.started_at is not None:
+        return f"started {span(run.started_at - run.fire_at)} after its moment"
+    if run.verdict is None:
+        return _live_remark(run)
+    return "" if run.result is None else data_text(run.result)
 
 
 def _gap_remark(gap: Gap) -> str:

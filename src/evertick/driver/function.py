@@ -17,6 +17,7 @@ from typing import Any
 
 from evertick.arguments import Signature
 from evertick.context import Context, _current
+from evertick.errors import InvalidSetting
 
 __all__ = ["FunctionDriver", "Threads"]
 
@@ -28,7 +29,10 @@ class FunctionDriver:
 
     def __init__(self, function: Callable[..., Any], task: str, threads: Threads) -> None:
         self.signature = Signature(function, task)
-        self.can_be_cancelled = inspect.iscoroutinefunction(function)
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidSetting(f"task {task!r}: a generator does nothing until it is iterated; pass a function")
+        call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+        self.can_be_cancelled = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
         self._function = function
         self._threads = threads
 
@@ -41,7 +45,9 @@ class FunctionDriver:
         _current.set(context)
         if self.can_be_cancelled:
             return await self._function(*positional, **arguments)
-        return await self._threads.call(lambda: self._function(*positional, **arguments))
+        result = await self._threads.call(lambda: self._function(*positional, **arguments))
+        # A plain function around an async one (a decorator) only makes the coroutine; the work is still to be done.
+        return await result if inspect.isawaitable(result) else result
 
 
 class Threads:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from evertick.engine.node import EVENT_OF, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
-from evertick.model import Outcome
+from evertick.model import Outcome, Verdict
+from evertick.when.duration import duration_text
 
 __all__ = ["Finisher"]
 
@@ -66,9 +67,29 @@ class Finisher:
         answered, _ = self._backlog.popleft()
         assert answered is attempt, "answers come in the order of the outcomes"
         self._node.hold.let_go(attempt)
+        if not is_lost:
+            self._log_failure(attempt, outcome)
         if is_lost:
             log.warning("the outcome of run %s (%s) was not taken: its claim is lost", outcome.id, outcome.kind)
         elif outcome.kind == "retry":
             self._node.tell("retrying", attempt.run, reason=outcome.reason, error=outcome.error)
         elif outcome.verdict is not None:
             self._node.tell(EVENT_OF[outcome.verdict], attempt.run, reason=outcome.reason, error=outcome.error)
+
+    def _log_failure(self, attempt: Attempt, outcome: Outcome) -> None:
+        """A job that fails must not do so in silence; its error is in the ledger, and here."""
+        run = attempt.run
+        if outcome.kind == "retry":
+            last_line = (outcome.error or "").strip().rpartition("\n")[2]
+            log.warning(
+                "%s: attempt %d of run %s failed (%s); it is tried again in %s",
+                run.schedule_key or run.task,
+                outcome.attempts,
+                run.id,
+                last_line,
+                duration_text(outcome.delay),
+            )
+        elif outcome.kind == "park":
+            log.warning("%s: run %s is parked: %s", run.schedule_key or run.task, run.id, outcome.error)
+        elif outcome.verdict is Verdict.FAILED:
+            log.error("%s: run %s failed: %s", run.schedule_key or run.task, run.id, outcome.error)

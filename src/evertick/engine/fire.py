@@ -14,7 +14,7 @@ from evertick.edit import run_of
 from evertick.engine.node import LocalNode
 from evertick.engine.work import Worker
 from evertick.events import Event, EventKind
-from evertick.model import Claimed, NewGap, NewRun
+from evertick.model import Claimed, NewGap, NewRun, Reason
 from evertick.plan import Facts, Fire, Plan, plan
 from evertick.rules import KnownSchedule, Rules
 from evertick.store.base import Advance, Due, DueSchedule, Recorded
@@ -124,6 +124,9 @@ class Recorder:
         for run in advance.runs:
             self._tell_scheduled(key, run)
         for gap in advance.gaps:
+            level = logging.INFO if gap.reason == Reason.OVERLAP else logging.WARNING
+            moments = "the moment" if gap.count == 1 else f"{gap.count} moments up to"
+            log.log(level, "%s: %s %s: %s (%s)", key, moments, from_us(gap.last_at), gap.verdict, gap.reason)
             tell_gap(self._node, key, gap)
 
     def _tell_scheduled(self, key: str, run: NewRun) -> None:

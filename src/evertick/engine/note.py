@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from evertick.context import LINES_MAX, _current
 from evertick.engine.node import Attempt, LocalNode
@@ -73,32 +74,51 @@ def _taken_from(attempt: Attempt) -> Note | None:
     return Note(id=attempt.run.id, fence=attempt.run.fence, progress=fraction, progress_text=text, seq=seq, lines=lines)
 
 
-class LogCapture(logging.Handler):
+class LogCapture:
     """Keeps what a job says through `logging` with its run, bounded like everything else in its notebook.
 
-    One for all engines of the process, on the root logger while any of them runs.
+    It listens where records are made, not as a handler: a handler on the root logger would silence the last resort of a
+    program that has set up no logging, and make a later `basicConfig` do nothing. One for all engines of the process.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self._engines = 0
+        self._make_record = logging.getLogRecordFactory()
+        self._formatter = logging.Formatter()
 
     def install(self) -> None:
         self._engines += 1
-        logging.getLogger().addHandler(self)
+        if self._engines == 1 and logging.getLogRecordFactory() != self._listen:
+            self._make_record = logging.getLogRecordFactory()
+            logging.setLogRecordFactory(self._listen)
 
     def remove(self) -> None:
         self._engines -= 1
-        if self._engines == 0:
-            logging.getLogger().removeHandler(self)
+        # If somebody has put a factory over ours, ours stays below it, and only passes records on.
+        if self._engines == 0 and logging.getLogRecordFactory() == self._listen:
+            logging.setLogRecordFactory(self._make_record)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        context = _current.get(None)
+    def remove_all(self) -> None:
+        """For engines that ended without a word, as killed ones do in a simulation."""
+        self._engines = min(self._engines, 1)
+        if self._engines:
+            self.remove()
+
+    def _listen(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = self._make_record(*args, **kwargs)
+        context = _current.get(None) if self._engines else None
         if context is not None:
-            try:
-                context.log(self.format(record), level=record.levelname.lower())
-            except Exception:  # a message whose arguments do not fit its format
-                self.handleError(record)
+            context.log(self._text(record), level=record.levelname.lower())
+        return record
+
+    def _text(self, record: logging.LogRecord) -> str:
+        try:
+            text = record.getMessage()
+        except Exception:  # arguments that do not fit their format; logging itself complains about it
+            text = str(record.msg)
+        if record.exc_info and record.exc_info[1] is not None:
+            text += "\n" + self._formatter.formatException(record.exc_info)
+        return text
 
 
 log_capture = LogCapture()

@@ -13,8 +13,6 @@ from evertick.store.base import OpensStore, Store
 __all__ = ["open_store"]
 
 _GROUP = "evertick.stores"
-# Schemes of stores whose extra is perhaps not installed.
-_EXTRAS = {"postgresql": "postgres", "postgres": "postgres"}
 
 
 def open_store(url: str, *, clock: Clock, is_inline: bool = False) -> Store:
@@ -48,5 +46,4 @@ def _opener(scheme: str) -> OpensStore:
 
 
 def _advice(scheme: str) -> str:
-    extra = _EXTRAS.get(scheme)
-    return "" if extra is None else f"; install it with: pip install 'evertick[{extra}]'"
+    return "; PostgreSQL comes with a later version" if scheme in ("postgresql", "postgres") else ""

@@ -169,6 +169,7 @@ class Kit(Ledger):
         if scheduler._opened is not None:
             _answer(scheduler._opened.close())
         scheduler._engine = scheduler._portal.engine_loop = None
+        scheduler._is_started = False
         scheduler._hooks._teller = None
         scheduler._threads.close()
         if engine is not None:
@@ -179,7 +180,7 @@ class Kit(Ledger):
 
     async def _open(self) -> None:
         scheduler = self.scheduler
-        if scheduler._engine is not None or scheduler._portal.engine_loop is not None:
+        if scheduler._is_started:
             raise Refused("this scheduler has started already; give it to the kit instead of entering it")
         await self._store.open(migrate="auto")
         self._is_open = True

@@ -59,7 +59,7 @@ def duration_us(value: Duration, *, what: str = "duration") -> int:
 
 
 def _parse(text: str, what: str) -> int:
-    compact = text.strip().lower().replace(" ", "") if len(text) <= _LONGEST else ""
+    compact = text.strip().replace(" ", "") if len(text) <= _LONGEST else ""
     total, at, last_unit = 0, 0, max(_UNITS.values()) + 1
     while at < len(compact):
         pair = _PAIR.match(compact, at)

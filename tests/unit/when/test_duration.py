@@ -21,7 +21,7 @@ thorough = settings(derandomize=True, deadline=None, max_examples=300)
     [
         ("90s", 90 * SECOND),
         ("1h30m", 90 * MINUTE),
-        (" 1H 30M ", 90 * MINUTE),
+        (" 1h 30m ", 90 * MINUTE),
         ("2w", 14 * DAY),
         ("1.5h", 90 * MINUTE),
         ("250ms", 250_000),

@@ -95,7 +95,7 @@ def open_file(where: Location, *, may_create: bool) -> sqlite3.Connection:
     db: sqlite3.Connection | None = None
     try:
         db = connect(where, may_create=may_create)
-        if db.execute("PRAGMA page_count").fetchone()[0] == 0:
+        if may_create and db.execute("PRAGMA page_count").fetchone()[0] == 0:
             # Written with the first page; later it would have no effect, and need the lock.
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         # A file that we may not write our tables into is perhaps somebody else's: it stays as it is.

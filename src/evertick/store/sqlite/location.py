@@ -39,6 +39,8 @@ def location_of(url: str) -> Location:
     path = unquote(address.removeprefix(_SCHEME))
     if path and (not path.startswith("/") or path == "/"):
         raise InvalidSetting(f"{url!r} names no file; {_SHAPE}")
+    if path == "/:memory:":
+        raise InvalidSetting(f"{url!r} would make a file of that name; write {_SCHEME} for a store in memory")
     where = Location(path=path[1:] or None)
     for name, value in parse_qsl(query, keep_blank_values=True):
         where = _with_parameter(where, url, name, value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import sqlite3
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ from evertick.context import Context
 from evertick.edit import Editor
 from evertick.engine.engine import Engine, EngineSettings
 from evertick.engine.node import LocalNode
+from evertick.engine.note import log_capture
 from evertick.errors import StoreUnavailable
 from evertick.events import Hooks
 from evertick.store.base import Store
@@ -306,7 +306,6 @@ class World:
 
     def close(self) -> None:
         self.is_over = True
-        root = logging.getLogger()
-        for machine in self.machines:
-            root.removeHandler(machine._engine._capture)
+        # Those that were killed have not signed off from it.
+        log_capture.remove_all()
         self.loop.end()

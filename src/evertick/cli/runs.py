@@ -1,0 +1,152 @@
+"""One run: everything that is known about it (for `show`), and the command cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from evertick.cli.database import on_store
+from evertick.cli.ledger import row_data
+from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table, say
+from evertick.cli.words import data_text, last_line, losses_words, outcome, span, stamp, took
+from evertick.errors import Refused
+from evertick.model import Attempt, LogLine, Phase, Reason, Run, State
+from evertick.scheduler import Scheduler
+from evertick.when import from_us
+
+__all__ = ["cancel", "print_run", "run_data"]
+
+_LOG_LINES = 1_000
+
+
+@click.command()
+@click.argument("run")
+@as_json_option
+@on_store
+async def cancel(scheduler: Scheduler, run: str, as_json: bool) -> None:
+    """Cancel a run, at once or by asking it to stop.
+
+    One that waits ends at once. One that runs is asked to stop, and ends when its job obeys. RUN is its id.
+
+    \b
+    Example:
+      evertick cancel 01a3f0c29e7b4c55a1f0d2b7c3e49a68
+    """
+    is_in_time = await scheduler.cancel(run)
+    after = await scheduler.get_run(run)
+    if not is_in_time:
+        raise Refused(f"run {run!r} had ended already, as {outcome(after)} {_at(after)}; nothing was cancelled".strip())
+    if as_json:
+        print_json(row_data(after))
+    elif after.is_live:
+        say(f"asked run {run} to stop; it runs until its job obeys, `evertick show {run}` tells when it has ended")
+    else:
+        say(f"run {run} has ended: {_verdict(after)}")
+
+
+def _at(run: Run) -> str:
+    return "" if run.finished_at is None else f"at {stamp(run.finished_at)}"
+
+
+def _verdict(run: Run) -> str:
+    return outcome(run) + (f" ({run.reason})" if run.reason else "")
+
+
+async def run_data(scheduler: Scheduler, run: Run) -> dict[str, Any]:
+    """The run as JSON, with what is kept beside it."""
+    attempts, log = await scheduler.attempts(run), await scheduler.log(run, limit=_LOG_LINES)
+    return {"run": run, "attempts": attempts, "log": log}
+
+
+async def print_run(scheduler: Scheduler, run: Run) -> None:
+    print_facts(_facts(run))
+    if run.error:
+        _print_section("Error", run.error.rstrip().splitlines())
+    if attempts := await scheduler.attempts(run):
+        say("")
+        say(("Earlier attempts", "bold"))
+        _print_attempts(attempts)
+    if lines := await scheduler.log(run, limit=_LOG_LINES):
+        _print_section("Log", [text for line in lines for text in _log_texts(line)])
+    if len(lines) == _LOG_LINES:
+        hint(f"note: these are the first {_LOG_LINES} lines of its log")
+
+
+def _facts(run: Run) -> Iterator[tuple[str, str | list[str]]]:
+    yield "Run", run.id
+    yield "App", run.app
+    yield "Schedule", run.schedule_key or ""
+    yield "Task", run.task
+    yield "Arguments", data_text(run.args) if run.args else ""
+    yield "Cause", run.cause.value + (f", by run {run.caused_by}" if run.caused_by else "")
+    yield "Moment", stamp(run.fire_at, is_exact=True)
+    yield "State", list(_state(run))
+    yield "Due", stamp(run.due_at, is_exact=True) if run.due_at != run.fire_at else ""
+    yield "Expires", "" if run.expires_at is None else stamp(run.expires_at, is_exact=True)
+    yield "Created", stamp(run.created_at, is_exact=True)
+    yield "Started", "" if run.started_at is None else stamp(run.started_at, is_exact=True)
+    yield "Ended", "" if run.finished_at is None else f"{stamp(run.finished_at, is_exact=True)}, took {took(run)}"
+    yield "Tries", str(run.attempts)
+    yield "Losses", f"{run.losses}: {losses_words(run)}" if run.losses else ""
+    yield "Node", "" if run.node is None else run.node
+    yield "Fence", "" if run.fence is None else str(run.fence)
+    yield "Queue", f"{run.queue}, priority {run.priority}"
+    yield "Labels", ", ".join(f"{name}={value}" for name, value in run.labels.items())
+    yield "Progress", "" if run.progress is None else f"{run.progress:.0%} {run.progress_text or ''}".rstrip()
+    yield "Phases", [_phase_words(phase) for phase in run.phases]
+    yield "Result", "" if run.result is None else data_text(run.result)
+
+
+def _state(run: Run) -> Iterator[str]:
+    yield _verdict(run)
+    if run.is_cancel_requested and run.is_live:
+        yield "it was asked to stop"
+    if run.blocked_on is not None:
+        yield f"it waits for the end of run {run.blocked_on}"
+    if run.state is State.PARKED:
+        is_unknown = run.reason == Reason.UNKNOWN_TASK
+        wanted = "no live node knows its task" if is_unknown else "its arguments do not fit its task"
+        yield f"{wanted}; start a node that can run it, or give it up: evertick cancel {run.id}"
+
+
+def _phase_words(phase: Phase) -> str:
+    failed = ", raised" if phase.is_failed else ""
+    return f"{phase.name}: {phase.seconds:.3f} s since {stamp(from_us(phase.at), is_exact=True)}{failed}"
+
+
+def _print_section(title: str, lines: Sequence[str]) -> None:
+    say("")
+    say((title, "bold"))
+    for line in lines:
+        say(f"  {line}")
+
+
+def _print_attempts(attempts: Sequence[Attempt]) -> None:
+    columns = [
+        Column(title="NUMBER", is_right=True),
+        Column(title="STARTED"),
+        Column(title="TOOK", is_right=True),
+        Column(title="REASON"),
+        Column(title="ERROR", is_cut=True),
+        Column(title="NODE", width_least=150),
+    ]
+    print_table(columns, [_attempt_row(attempt) for attempt in attempts])
+
+
+def _attempt_row(attempt: Attempt) -> list[str]:
+    started = attempt.started_at
+    return [
+        str(attempt.number),
+        stamp(started, is_exact=True),
+        "-" if started is None else span(attempt.finished_at - started),
+        attempt.reason or "-",
+        last_line(attempt.error),
+        attempt.node or "-",
+    ]
+
+
+def _log_texts(line: LogLine) -> list[str]:
+    first, *more = line.text.splitlines() or [""]
+    return [f"{stamp(line.at, is_exact=True)}  {line.level:7}  {first}", *(f"  {text}" for text in more)]

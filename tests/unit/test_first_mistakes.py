@@ -1,0 +1,267 @@
+"""What a newcomer writes on the first day, and the sentence that answers it. Nothing is kept of what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evertick import (
+    Constant,
+    InvalidArguments,
+    InvalidInput,
+    InvalidSetting,
+    Refused,
+    Scheduler,
+    WouldBlock,
+)
+from evertick.serve import importing
+
+
+@pytest.fixture
+def scheduler() -> Scheduler:
+    return Scheduler("sqlite://", stop_timeout="1s")
+
+
+@pytest.mark.parametrize(
+    "options", [{"overlap": "never"}, {"args": {"x": 1}}, {"key": " k"}, {"catch_up": "some"}, {"tyop": 1}]
+)
+def test_a_refused_declaration_leaves_nothing_behind(scheduler: Scheduler, options: dict[str, Any]) -> None:
+    async def job() -> None: ...
+
+    with pytest.raises((InvalidInput, InvalidArguments)):
+        scheduler.every("1h", **options)(job)
+    scheduler.every("1h")(job)
+
+
+def test_a_taken_key_leaves_no_task_behind(scheduler: Scheduler) -> None:
+    @scheduler.every("1h", key="k")
+    async def first() -> None: ...
+
+    async def second() -> None: ...
+
+    with pytest.raises(InvalidInput, match="schedule 'k' is declared twice"):
+        scheduler.every("1h", key="k")(second)
+    assert "second" not in scheduler._tasks
+
+
+def test_options_of_another_rule_are_refused_with_those_that_are_known(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidSetting, match=r"every\('1s'\): unknown option 'dst'; known are .*since"):
+        scheduler.every("1s", dst="skip")  # type: ignore[call-arg]
+    with pytest.raises(InvalidSetting, match="unknown option 'since'"):
+        scheduler.cron("* * * * *", since="start")  # type: ignore[call-arg]
+
+
+def test_a_context_without_annotation_is_told_how_to_get_it(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidArguments, match="write `ctx: Context` to get the context"):
+
+        @scheduler.task
+        async def job(ctx) -> None: ...  # type: ignore[no-untyped-def]
+
+
+def test_a_method_without_its_object_is_refused(scheduler: Scheduler) -> None:
+    class Mailer:
+        def send(self) -> None: ...
+
+    with pytest.raises(InvalidArguments, match="is a method without its object"):
+        scheduler.task(Mailer.send)
+    scheduler.task(Mailer().send)
+
+
+def test_a_class_is_no_task(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidSetting, match="is no function"):
+        scheduler.task(Path)
+
+
+def test_a_generator_is_refused_as_it_would_never_do_anything(scheduler: Scheduler) -> None:
+    def lines() -> Iterator[int]:
+        yield 1
+
+    async def more_lines() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (lines, more_lines):
+        with pytest.raises(InvalidSetting, match="a generator does nothing until it is iterated"):
+            scheduler.task(function)
+
+
+async def test_a_plain_function_around_an_async_one_does_the_work(scheduler: Scheduler) -> None:
+    done = asyncio.Event()
+
+    async def work() -> str:
+        done.set()
+        return "done"
+
+    @scheduler.task
+    @functools.wraps(work)
+    def wrapped() -> Any:
+        return work()
+
+    finished = asyncio.Event()
+    scheduler.on("succeeded", lambda event: loop.call_soon_threadsafe(finished.set))
+    loop = asyncio.get_running_loop()
+    async with scheduler:
+        run = await wrapped.enqueue()
+        await asyncio.wait_for(finished.wait(), 10)
+        assert done.is_set()
+        assert (await scheduler.get_run(run.id)).result == "done"
+
+
+async def test_a_partial_and_a_callable_object_can_be_tasks(scheduler: Scheduler) -> None:
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    class Greeter:
+        async def __call__(self, name: str) -> str:
+            return f"hello {name}"
+
+    plus_two = scheduler.task(name="plus_two")(functools.partial(add, b=2))
+    greet = scheduler.task(name="greet")(Greeter())
+    with pytest.raises(InvalidArguments, match="Expected `str`, got `int`"):
+        await greet.enqueue(name=7)  # type: ignore[call-arg]
+    ended = asyncio.Semaphore(0)
+    loop = asyncio.get_running_loop()
+    scheduler.on("succeeded", lambda event: loop.call_soon_threadsafe(ended.release))
+    async with scheduler:
+        runs = [await plus_two.enqueue(a=1), await greet.enqueue(name="you")]
+        for _ in runs:
+            await asyncio.wait_for(ended.acquire(), 10)
+        assert [(await scheduler.get_run(run.id)).result for run in runs] == [3, "hello you"]
+    await scheduler.close()
+
+
+async def test_run_inside_a_loop_says_what_to_write(scheduler: Scheduler) -> None:
+    with pytest.raises(WouldBlock, match="use `async with scheduler` here"):
+        scheduler.run()
+
+
+def test_run_while_its_module_is_imported_is_refused(scheduler: Scheduler) -> None:
+    with importing(), pytest.raises(Refused, match="put it under `if __name__ == '__main__':`"):
+        scheduler.run()
+
+
+def test_entering_twice_is_refused_and_harms_nothing(scheduler: Scheduler) -> None:
+    with scheduler:
+        with pytest.raises(Refused, match="has started already"), scheduler:
+            pass
+        assert scheduler.is_healthy
+        assert scheduler.sync.schedules() == []
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: s.runs(verdicts="failed"), "verdicts: 'failed' is one text; pass a list"),
+        (lambda s: s.runs(limit=0), "limit: 0 must be a whole number from 1"),
+        (lambda s: s.pause("k", note=5), "note: 5 is not text"),
+        (lambda s: s.set_calendar("x"), "calendar: 'x' is no Calendar"),
+        (lambda s: s.add(key="k", when="every 1h", task="t"), "parse_when"),
+        (lambda s: s.add(key="k", when=None, task="t"), "when: None is no rule"),
+    ],
+)
+async def test_a_slip_is_answered_in_a_sentence(scheduler: Scheduler, call: Any, message: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await call(scheduler)
+    assert message in str(refused.value)
+    await scheduler.close()
+
+
+async def test_a_list_of_calls_that_are_no_dicts_is_refused(scheduler: Scheduler) -> None:
+    @scheduler.task
+    async def job(n: int) -> None: ...
+
+    with pytest.raises(InvalidArguments, match="1 must be a dict of arguments by name"):
+        await job.enqueue_many([1])  # type: ignore[list-item]
+
+
+def test_a_node_without_queues_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="queues: a node that works on no queue"):
+        Scheduler("sqlite://", queues=[])
+
+
+def test_a_zone_that_is_none_is_named_once() -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        Scheduler("sqlite://", tz="Berlin")
+    assert str(refused.value).count("tz:") == 1
+
+
+def test_a_failing_job_does_not_fail_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    scheduler = Scheduler("sqlite://")
+
+    @scheduler.task(retry=Constant("1ms", attempts=2))
+    def job() -> None:
+        raise RuntimeError("no paper")
+
+    async def until_failed() -> None:
+        failed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        scheduler.on("failed", lambda event: loop.call_soon_threadsafe(failed.set))
+        async with scheduler:
+            await job.enqueue()
+            await asyncio.wait_for(failed.wait(), 10)
+
+    asyncio.run(until_failed())
+    told = [(record.levelno, record.getMessage()) for record in caplog.records if record.name == "evertick.finish"]
+    assert [level for level, _ in told] == [logging.WARNING, logging.ERROR]
+    assert "attempt 1" in told[0][1]
+    assert "RuntimeError: no paper" in told[0][1]
+    assert "Traceback" in told[1][1]
+
+
+LOGGING_PROGRAM = """
+import logging
+from evertick import Scheduler
+with Scheduler("sqlite://") as scheduler:
+    logging.getLogger("app").error("seen without any set-up")
+    logging.basicConfig(format="SET UP %(message)s")
+    logging.getLogger("app").error("seen with it")
+"""
+
+
+def test_the_logging_of_the_program_stays_its_own(tmp_path: Path) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", LOGGING_PROGRAM], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert answer.stderr.splitlines() == ["seen without any set-up", "SET UP seen with it"]
+
+
+HURRY_PROGRAM = """
+import asyncio, time, logging
+from evertick import Scheduler
+logging.basicConfig(level="INFO")
+scheduler = Scheduler("sqlite://", stop_timeout="10m")
+
+@scheduler.every("100ms")
+async def slow() -> None:
+    print("started", flush=True)
+    await asyncio.sleep(600)
+
+scheduler.run()
+"""
+
+
+def test_a_second_signal_ends_the_waiting(tmp_path: Path) -> None:
+    import signal
+
+    node = subprocess.Popen([sys.executable, "-c", HURRY_PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert node.stdout is not None
+    assert node.stderr is not None
+    try:
+        assert node.stdout.readline() == b"started\n"
+        node.send_signal(signal.SIGINT)
+        while b"waiting up to" not in node.stderr.readline():
+            pass
+        node.send_signal(signal.SIGINT)
+        assert node.wait(timeout=20) == 0
+    finally:
+        node.kill()
+        node.wait()
+        node.stdout.close()
+        node.stderr.close()
