@@ -63,11 +63,6 @@ def _uuid7(stamp: int, tail: int) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def id_floor(us: int) -> str:
-    """The smallest id that could have been made at this moment: what is older sorts before it."""
-    return _uuid7((us // 1000) << 12, 0)
-
-
 def host_name() -> str:
     return socket.gethostname()
 

@@ -84,7 +84,7 @@ class Notebook:
 class Context:
     """One attempt at one run, as the job sees it."""
 
-    __slots__ = ("_clock", "_deadline", "_notebook", "_run", "_stopped")
+    __slots__ = ("_clock", "_deadline", "_has_seen_stop", "_notebook", "_run", "_stopped")
 
     def __init__(self, run: Claimed, *, clock: Clock, deadline: int | None) -> None:
         self._run = run
@@ -92,6 +92,7 @@ class Context:
         self._deadline = deadline
         self._notebook = Notebook()
         self._stopped = ""
+        self._has_seen_stop = False
 
     @property
     def run_id(self) -> str:
@@ -108,7 +109,7 @@ class Context:
 
     @property
     def fire_at(self) -> datetime:
-        """The nominal moment this run is for."""
+        """The nominal moment this run is for, in UTC."""
         return from_us(self._run.fire_at)
 
     @property
@@ -137,7 +138,11 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether this run was asked to stop, for whatever reason. A plain function must look at it now and then."""
+        """Whether this run was asked to stop, for whatever reason. A plain function must look at it now and then.
+
+        A job that has seen it True and returns counts as stopped, not as succeeded.
+        """
+        self._has_seen_stop = self._has_seen_stop or bool(self._stopped)
         return bool(self._stopped)
 
     def check(self) -> None:

@@ -16,7 +16,7 @@ from evertick.edit import Addition, Editor
 from evertick.errors import AlreadyDeclared
 from evertick.model import Definition
 from evertick.store.base import DeclaredBy, Store, StoredSchedule
-from evertick.when import When
+from evertick.when import When, parse_when
 
 __all__ = ["Declaration", "Declarations", "calling_place"]
 
@@ -30,11 +30,19 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     rule: When
     definition: Definition
     place: str
+    # The zone of a rule that names none.
+    tz: str = "UTC"
+
+    @property
+    def rule_text(self) -> str:
+        """The rule as written, with the zone it means: what decides whether it is still the same rule."""
+        return self.rule.text if self.rule.is_zone_given else f"{self.rule.text}; default tz={self.tz}"
 
     @property
     def hash(self) -> str:
-        data = msgspec.json.encode(msgspec.structs.replace(self.definition, when=self.rule.text), order="sorted")
-        return blake2b(data, digest_size=8).hexdigest()
+        calendar = "" if self.rule.calendar is None else self.rule.calendar.version
+        said = [self.rule_text, calendar, msgspec.to_builtins(self.definition)]
+        return blake2b(msgspec.json.encode(said, order="sorted"), digest_size=8).hexdigest()
 
 
 class Declarations:
@@ -70,14 +78,23 @@ class Declarations:
         declared = self._addition(declaration, node_name).declared
         if found.declared is None or found.declared.hash != declaration.hash:
             log.info("schedule %r differs from what the code at %s says: changed", found.key, declaration.place)
-            await editor.edit(found.key, lambda _: declaration.definition, rule=declaration.rule, declared=declared)
+            if declaration.rule.calendar is not None:
+                await editor.put_calendar(declaration.rule.calendar)
+            # The same rule stays anchored where it was: a delay that has passed must not begin anew because a priority
+            # was changed.
+            rule = declaration.rule
+            if found.declared is not None and found.declared.rule == declaration.rule_text:
+                rule = parse_when(found.declared.definition.when)
+            await editor.edit(found.key, lambda _: declaration.definition, rule=rule, declared=declared)
         if found.pause is not None and found.pause.is_undeclared:
             log.info("schedule %r is declared again: resumed", found.key)
             await editor.resume(found.key)
 
     def _addition(self, declaration: Declaration, node_name: str) -> Addition:
         definition = declaration.definition
-        declared = DeclaredBy(node_name=node_name, hash=declaration.hash, definition=definition)
+        declared = DeclaredBy(
+            node_name=node_name, hash=declaration.hash, rule=declaration.rule_text, definition=definition
+        )
         return Addition(key=declaration.key, rule=declaration.rule, definition=definition, declared=declared)
 
 

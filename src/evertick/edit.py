@@ -16,10 +16,10 @@ from evertick.errors import EvertickError, InvalidInput, NotFound, Refused, Stor
 from evertick.model import Cause, Definition, NewGap, NewRun, Pause, Reason, State
 from evertick.plan import FRESH, Facts, Fire, admit, cursor_after, settle
 from evertick.rules import load_calendars, rule_of
-from evertick.store.base import Advance, Change, DeclaredBy, ScheduleFilter, Store, StoredSchedule
+from evertick.store.base import Advance, Change, DeclaredBy, DueSchedule, ScheduleFilter, Store, StoredSchedule
 from evertick.when import Calendar, Every, Once, When, parse_when
 
-__all__ = ["Addition", "Editor"]
+__all__ = ["Addition", "Editor", "facts_of", "run_of"]
 
 # A round is lost only to another writer's success; beyond this something else is wrong.
 _ROUNDS_MAX = 50
@@ -55,8 +55,13 @@ class Editor:
 
     async def add(self, additions: Sequence[Addition], *, all_or_none: bool = False) -> list[bool]:
         """Add schedules; False where the key is taken. A new schedule owes nothing of the past."""
+        taken = {
+            stored.key for stored in await self._store.stored_schedules(self._app, keys=[a.key for a in additions])
+        }
+        if taken and all_or_none:
+            return [added.key not in taken for added in additions]
         for added in additions:
-            if added.rule.calendar is not None:
+            if added.rule.calendar is not None and added.key not in taken:
                 await self.put_calendar(added.rule.calendar)
         now = await self._store.now()
         calendars = await load_calendars(self._store, self._app)
@@ -126,6 +131,7 @@ class Editor:
         declared: DeclaredBy | None = None,
     ) -> None:
         """Change the definition, and the rule where one is given. The cursor restarts from now; a pause stays."""
+        await self._current(key)  # a schedule that is not there changes no calendar
         if rule is not None and rule.calendar is not None:
             await self.put_calendar(rule.calendar)
         calendars = await load_calendars(self._store, self._app)
@@ -179,13 +185,13 @@ class Editor:
         await self._change(key, make)
         return was_paused
 
-    async def remove(self, key: str, *, even_declared: bool = False) -> None:
+    async def remove(self, key: str) -> None:
         """Take the schedule away. Its waiting runs are cancelled, its history stays."""
 
         def make(current: _Now) -> Change:
             pause = current.stored.pause
             is_undeclared = pause is not None and pause.is_undeclared
-            if current.stored.declared is not None and not is_undeclared and not even_declared:
+            if current.stored.declared is not None and not is_undeclared:
                 raise Refused(
                     f"schedule {key!r} is declared in code ({current.stored.declared.node_name}) and would come back "
                     f"at the next start; pause it instead, or remove it from the code first"
@@ -264,7 +270,7 @@ class Editor:
         fires: tuple[Fire, ...] = ()
         gaps: tuple[NewGap, ...] = ()
         if current.rule is not None:
-            fires, gaps = settle(_facts(current, current.rule), current.time, reason, fresh=fresh)
+            fires, gaps = settle(facts_of(stored, current.rule), current.time, reason, fresh=fresh)
         rule = new_rule or current.rule
         fire_at, at = None, None
         if rule is not None and _interval_from_end(rule) is None:
@@ -305,16 +311,17 @@ def run_of(run_id: str, stored: StoredSchedule, fire: Fire) -> NewRun:
     )
 
 
-def _facts(current: _Now, rule: When) -> Facts:
-    stored = current.stored
+def facts_of(stored: StoredSchedule, rule: When, row: DueSchedule | None = None) -> Facts:
+    """What a plan is made from; the cursor as a tick has read it, where there was one."""
+    cursor = row or stored
     return Facts(
         key=stored.key,
         definition=stored.definition,
         rule=rule,
-        fire_at=stored.fire_at,
-        at=stored.at,
-        fires=stored.fires,
-        live=stored.live,
+        fire_at=cursor.fire_at,
+        at=cursor.at,
+        fires=cursor.fires,
+        live=cursor.live,
         pause=stored.pause,
     )
 

@@ -18,14 +18,12 @@ from collections.abc import Callable
 import msgspec
 
 from evertick.model import Definition, NewGap, Overlap, Pause, Reason, Verdict
-from evertick.when.base import When
+from evertick.when.base import COUNT_LIMIT, When
 from evertick.when.every import Every
 from evertick.when.moment import SECOND
 
-__all__ = ["COUNT_MAX", "FRESH", "LATE", "Facts", "Fire", "Plan", "admit", "cursor_after", "plan", "settle"]
+__all__ = ["FRESH", "LATE", "Facts", "Fire", "Plan", "admit", "cursor_after", "plan", "settle"]
 
-# Moments of a gap are counted exactly up to here, then as "at least": counting must end, too.
-COUNT_MAX = 100_000
 # With catch-up "skip" a moment that is noticed this soon is on time; on an edit such a moment still becomes a run.
 FRESH = 60 * SECOND
 # A run that is recorded later than this after it was due is marked as late.
@@ -383,5 +381,7 @@ def _gap_until(facts: Facts, until: int, verdict: Verdict, reason: Reason) -> tu
 
 
 def _gap(facts: Facts, first: int, last: int, verdict: Verdict, reason: Reason) -> NewGap:
-    count = 1 if first == last else max(facts.rule.count_us(first, last, COUNT_MAX), 1)
-    return NewGap(first_at=first, last_at=last, count=count, verdict=verdict, reason=reason, is_exact=count < COUNT_MAX)
+    count = 1 if first == last else max(facts.rule.count_us(first, last, COUNT_LIMIT), 1)
+    return NewGap(
+        first_at=first, last_at=last, count=count, verdict=verdict, reason=reason, is_exact=count < COUNT_LIMIT
+    )

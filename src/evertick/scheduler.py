@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import msgspec
 
 from evertick.clock import Clock, host_name, system_clock
+from evertick.context import Context
 from evertick.declare import Declaration, Declarations, calling_place
 from evertick.driver.base import Work
 from evertick.driver.function import Threads
@@ -37,7 +38,7 @@ from evertick.options import (
 )
 from evertick.rules import load_calendars, rule_of
 from evertick.serve import check_may_run, serve
-from evertick.settings import Settings, check_key, check_url, make_settings
+from evertick.settings import Settings, check_key, check_labels, check_url, make_settings
 from evertick.store.base import Cancelled, Pulse, RunFilter, ScheduleFilter, Store
 from evertick.store.url import open_store
 from evertick.sync import Portal
@@ -171,6 +172,8 @@ class Scheduler:
     # --- declaring
 
     @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
     @overload
     def task(self, /, *, name: str | None = None, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
@@ -219,6 +222,8 @@ class Scheduler:
     def on(self, kind: EventKind, hook: Hook | None = None) -> Any:
         """Call a function when something happens: `@scheduler.on("failed")`. It hears an `Event`, after the fact."""
         if hook is not None:
+            if not callable(hook):
+                raise InvalidInput(f"hook: {hook!r} is no function")
             self._hooks.add(kind, hook)
             return hook
 
@@ -242,7 +247,9 @@ class Scheduler:
             definition = make_definition(task.name, policies)
             task.encode_call((), definition.args)
             chosen = check_key(key if key is not None else task.name)
-            self._declarations.add(Declaration(key=chosen, rule=rule, definition=definition, place=place))
+            self._declarations.add(
+                Declaration(key=chosen, rule=rule, definition=definition, place=place, tz=self.settings.tz)
+            )
             self._keep_task(task, place)
             return task
 
@@ -463,10 +470,12 @@ class Scheduler:
         self, *, labels: Mapping[str, str] | None = None, is_paused: bool | None = None, limit: int | None = None
     ) -> list[Schedule]:
         """All schedules, by key."""
+        limit = None if limit is None else _check_limit(limit)
+        wanted_labels = check_labels(labels or {})
         store, found, after = await self._store(), list[Schedule](), None
         while limit is None or len(found) < limit:
             page = _PAGE if limit is None else min(_PAGE, limit - len(found))
-            wanted = ScheduleFilter(labels=dict(labels or {}), is_paused=is_paused, after_key=after, limit=page)
+            wanted = ScheduleFilter(labels=wanted_labels, is_paused=is_paused, after_key=after, limit=page)
             batch = await store.schedules(self.app, wanted)
             found += batch
             if len(batch) < page:
@@ -520,7 +529,7 @@ class Scheduler:
 
     async def cancel(self, run: Run | str) -> bool:
         """Cancel a run: at once if it waits, by asking if it runs. False if it had ended already."""
-        run_id = run if isinstance(run, str) else run.id
+        run_id = _run_id(run)
         answer: Cancelled = (await (await self._store()).cancel(self.app, [run_id], "requested"))[0]
         if answer.answer == "unknown":
             raise NotFound(f"there is no run {run_id!r} in app {self.app!r}")
@@ -582,12 +591,11 @@ class Scheduler:
 
     async def attempts(self, run: Run | str) -> list[Attempt]:
         """The earlier tries of a run; the last one is in the run itself."""
-        return await (await self._store()).attempts(self.app, run if isinstance(run, str) else run.id)
+        return await (await self._store()).attempts(self.app, _run_id(run))
 
     async def log(self, run: Run | str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
         """What a run has logged, in order."""
-        run_id = run if isinstance(run, str) else run.id
-        return await (await self._store()).log(self.app, run_id, after=after, limit=limit)
+        return await (await self._store()).log(self.app, _run_id(run), after=after, limit=_check_limit(limit))
 
     async def _enqueue(self, runs: list[NewRun]) -> list[Run]:
         if not runs:
@@ -605,6 +613,8 @@ class Scheduler:
     @property
     def is_healthy(self) -> bool:
         """Whether the engine here runs and all its loops come back. Costs nothing; safe from any thread."""
+        if self.settings.concurrency == 0:
+            return self._is_started
         return self._engine is not None and self._engine.health().is_healthy
 
     async def health(self) -> Health:
@@ -682,6 +692,20 @@ def _refuse_task_options(options: Mapping[str, Any], task: str) -> None:
         raise InvalidSetting(f"{next(iter(options))}: set it where the task {task!r} is made, not on a schedule")
 
 
+def _run_id(run: Any) -> str:
+    if isinstance(run, Run):
+        return run.id
+    if not isinstance(run, str):
+        raise InvalidInput(f"run: {run!r} is neither a run nor the id of one")
+    return run
+
+
+def _check_limit(limit: Any) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= _LIMIT_MAX:
+        raise InvalidInput(f"limit: {limit!r} must be a whole number from 1 to {_LIMIT_MAX}")
+    return limit
+
+
 def _check_rule(when: Any, *, is_optional: bool = False) -> None:
     if not isinstance(when, When) and not (is_optional and when is None):
         raise InvalidInput(f"when: {when!r} is no rule; pass Cron(...), Every(...), Once(...) or parse_when(text)")
@@ -697,17 +721,15 @@ def _filter(
     until: datetime | None,
     limit: int,
 ) -> RunFilter:
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= _LIMIT_MAX:
-        raise InvalidInput(f"limit: {limit!r} must be a whole number from 1 to {_LIMIT_MAX}")
     return RunFilter(
         schedule_key=key,
         task=task,
         states=None if states is None else _several(State, states, "states"),
         verdicts=None if verdicts is None else _several(Verdict, verdicts, "verdicts"),
-        labels=dict(labels or {}),
+        labels=check_labels(labels or {}),
         since=None if since is None else to_us(since),
         until=None if until is None else to_us(until),
-        limit=limit,
+        limit=_check_limit(limit),
     )
 
 

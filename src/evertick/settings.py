@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
@@ -107,7 +107,7 @@ def check_key(key: Any, *, what: str = "key") -> str:
 
 
 def check_labels(labels: Any) -> dict[str, str]:
-    if not isinstance(labels, dict) or len(labels) > 50:
+    if not isinstance(labels, Mapping) or len(labels) > 50:
         raise InvalidSetting(f"labels: {labels!r} must be a dict of at most 50 names with their values")
     checked = {}
     for name, value in labels.items():

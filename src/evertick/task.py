@@ -106,7 +106,7 @@ class Task(Generic[P, R]):
             queue=check_key(queue, what="queue"),
             unique=None if unique is None else check_key(unique, what="unique"),
             expires=None if expires is None else duration_us(expires, what="expires"),
-            labels=check_labels(dict(labels or {})),
+            labels=check_labels(labels or {}),
         )
         return Enqueuer(self, placing)
 
@@ -135,6 +135,8 @@ class Enqueuer(Generic[P]):
         return (await self._task._scheduler._enqueue([run]))[0]
 
     async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Run]:
+        if not isinstance(calls, Iterable):
+            raise InvalidInput(f"calls: {calls!r} is no list of arguments; pass [{{...}}, ...]")
         runs = []
         for number, call in enumerate(calls):
             if number == ENQUEUE_MANY_MAX:
@@ -222,7 +224,7 @@ def _one_of(value: str, allowed: tuple[str, ...], name: str, what: str) -> str:
 
 
 def _types(value: Any, name: str, what: str) -> tuple[type[BaseException], ...]:
-    types = (value,) if isinstance(value, type) else tuple(value)
+    types = (value,) if isinstance(value, type) or not isinstance(value, Sequence) else tuple(value)
     for each in types:
         if not isinstance(each, type) or not issubclass(each, BaseException):
             raise InvalidSetting(f"task {name!r}: {what}: {each!r} is no type of exception")

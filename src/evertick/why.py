@@ -67,8 +67,8 @@ async def explain_schedule(store: Store, app: str, key: str) -> Why:
     return Why(
         key=key,
         next=_next(schedule, rule, runs, now),
-        last=_last(runs, gaps),
-        now=_now(schedule, runs, nodes, now),
+        last=_last(runs, gaps, rule),
+        now=_now(schedule, runs, nodes, now, rule),
         notes=tuple(_notes(schedule, nodes, rule_error)),
     )
 
@@ -91,7 +91,7 @@ def _next(schedule: Schedule, rule: When | None, runs: list[Run], now: datetime)
         live = [run for run in runs if run.is_live]
         if live and "after=end" in schedule.when:
             return f"counted from the end of run {live[0].id}, which is {live[0].state.value}. ({words})"
-        return f"never: its rule has no further moment. ({words})"
+        return f"never: {_end_words(schedule, rule)}. ({words})"
     due = schedule.next_due_at or schedule.next_fire_at
     delay = (due - schedule.next_fire_at).total_seconds()
     late = ""
@@ -102,7 +102,15 @@ def _next(schedule: Schedule, rule: When | None, runs: list[Run], now: datetime)
     return f"{_time(schedule.next_fire_at, rule)}{late}, because of its rule: {words}"
 
 
-def _last(runs: list[Run], gaps: list[Gap]) -> str:
+def _end_words(schedule: Schedule, rule: When | None) -> str:
+    if rule is not None and rule.bounds.max_fires is not None and schedule.fires >= rule.bounds.max_fires:
+        return f"it has fired {schedule.fires} times, which is the most that it may"
+    if rule is not None and rule.bounds.calendar is not None:
+        return f"its rule has no further moment that calendar {rule.bounds.calendar!r} permits"
+    return "its rule has no further moment"
+
+
+def _last(runs: list[Run], gaps: list[Gap], rule: When | None) -> str:
     finished = [run for run in runs if not run.is_live]
     last_run = finished[0] if finished else None
     last_gap = gaps[0] if gaps else None
@@ -110,23 +118,23 @@ def _last(runs: list[Run], gaps: list[Gap]) -> str:
         return "nothing has come of it yet"
     parts = []
     if last_gap is not None and (last_run is None or last_gap.last_at >= last_run.fire_at):
-        parts.append(_gap_words(last_gap))
+        parts.append(_gap_words(last_gap, rule))
         if last_run is not None:
-            parts.append(f"the run before, of {_time(last_run.fire_at)}, {_run_words(last_run)}")
+            parts.append(f"the run before, of {_time(last_run.fire_at, rule)}, {_run_words(last_run, rule)}")
     elif last_run is not None:
-        parts.append(f"the run of {_time(last_run.fire_at)} {_run_words(last_run)}")
+        parts.append(f"the run of {_time(last_run.fire_at, rule)} {_run_words(last_run, rule)}")
         if last_gap is not None:
-            parts.append(f"before it, {_gap_words(last_gap)}")
+            parts.append(f"before it, {_gap_words(last_gap, rule)}")
     return "; ".join(parts)
 
 
-def _run_words(run: Run) -> str:
+def _run_words(run: Run, rule: When | None) -> str:
     verdict = "" if run.verdict is None else run.verdict.value
     words = verdict if run.verdict is Verdict.SUCCEEDED else f"ended as {verdict}"
     if run.reason is not None:
         words += f": {_REASONS.get(Reason(run.reason), run.reason) if run.reason in set(Reason) else run.reason}"
     if run.reason == Reason.LATE and run.started_at is not None:
-        words += f" (started {_time(run.started_at)})"
+        words += f" (started {_time(run.started_at, rule)})"
     if run.verdict is Verdict.FAILED and run.error:
         words += f" ({run.error.strip().splitlines()[-1][:200]})"
     if run.attempts > 1:
@@ -141,19 +149,20 @@ def _losses(run: Run) -> str:
     return f"; its node was lost {'once' if run.losses == 1 else f'{run.losses} times'} before, and it was run again"
 
 
-def _gap_words(gap: Gap) -> str:
+def _gap_words(gap: Gap, rule: When | None) -> str:
     reason = _REASONS.get(Reason(gap.reason), gap.reason) if gap.reason in set(Reason) else gap.reason
     if gap.count == 1:
-        return f"the moment {_time(gap.first_at)} was {gap.verdict.value}: {reason}"
+        return f"the moment {_time(gap.first_at, rule)} was {gap.verdict.value}: {reason}"
     count = str(gap.count) if gap.is_exact else f"at least {gap.count}"
-    return f"{count} moments from {_time(gap.first_at)} to {_time(gap.last_at)} were {gap.verdict.value}: {reason}"
+    stretch = f"from {_time(gap.first_at, rule)} to {_time(gap.last_at, rule)}"
+    return f"{count} moments {stretch} were {gap.verdict.value}: {reason}"
 
 
-def _now(schedule: Schedule, runs: list[Run], nodes: list[Node], now: datetime) -> str:
+def _now(schedule: Schedule, runs: list[Run], nodes: list[Node], now: datetime, rule: When | None) -> str:
     live = [run for run in runs if run.is_live]
     if not live:
         return _idle_words(schedule, nodes)
-    return "; ".join(_live_words(run, nodes, now) for run in live[:3])
+    return "; ".join(_live_words(run, nodes, now, rule) for run in live[:3])
 
 
 def _idle_words(schedule: Schedule, nodes: list[Node]) -> str:
@@ -165,19 +174,19 @@ def _idle_words(schedule: Schedule, nodes: list[Node]) -> str:
     return "it waits for its next moment" if knows else f"it waits; no live node knows its task {schedule.task!r}"
 
 
-def _live_words(run: Run, nodes: list[Node], now: datetime) -> str:
+def _live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None) -> str:
     match run.state:
         case State.RUNNING:
-            since = "" if run.started_at is None else f" since {_time(run.started_at)}"
+            since = "" if run.started_at is None else f" since {_time(run.started_at, rule)}"
             progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
             asked = ", asked to cancel" if run.is_cancel_requested else ""
             return f"run {run.id} (attempt {run.attempts + 1}) runs{since}{progress}{asked}{_losses(run)}"
         case State.WAITING if run.due_at > now:
-            return f"run {run.id} waits for its {'retry' if run.attempts else 'time'} at {_time(run.due_at)}"
+            return f"run {run.id} waits for its {'retry' if run.attempts else 'time'} at {_time(run.due_at, rule)}"
         case State.WAITING:
             knows = any(run.task in node.tasks and run.queue in node.queues for node in nodes)
             what = "a free slot" if knows else f"a node that knows task {run.task!r} and works on queue {run.queue!r}"
-            return f"run {run.id} waits for {what} since {_time(run.due_at)}"
+            return f"run {run.id} waits for {what} since {_time(run.due_at, rule)}"
         case State.BLOCKED:
             return f"run {run.id} waits for the end of run {run.blocked_on}"
         case State.PARKED if run.reason == Reason.UNKNOWN_TASK:
@@ -203,7 +212,7 @@ def _notes(schedule: Schedule, nodes: list[Node], rule_error: str | None) -> lis
     return notes
 
 
-def _time(moment: datetime | None, rule: When | None = None) -> str:
+def _time(moment: datetime | None, rule: When | None) -> str:
     if moment is None:
         return "-"
     local = moment if rule is None else moment.astimezone(rule.zone)

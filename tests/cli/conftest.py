@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 import threading
@@ -87,6 +88,27 @@ def ask(evertick: Callable[..., Result]) -> Callable[..., Any]:
         return json.loads(result.stdout)
 
     return call
+
+
+class Terminal:
+    """A terminal that somebody types at."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = pty.openpty()
+
+    def write(self, text: str) -> None:
+        os.write(self.ours, text.encode())
+
+    def close(self) -> None:
+        os.close(self.ours)
+        os.close(self.theirs)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    made = Terminal()
+    yield made
+    made.close()
 
 
 @pytest.fixture

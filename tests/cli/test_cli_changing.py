@@ -1,11 +1,14 @@
-"""Commands that change something: trigger, pause, resume."""
+"""Commands that change something: trigger, cancel, pause, resume, remove."""
 
 from __future__ import annotations
 
 import re
+import threading
 from datetime import datetime
 
 import pytest
+
+from evertick import Context, Scheduler
 
 
 def test_trigger_makes_a_run_and_says_that_nobody_is_there_to_run_it(database, evertick, ask):
@@ -13,6 +16,7 @@ def test_trigger_makes_a_run_and_says_that_nobody_is_there_to_run_it(database, e
     assert result.exit_code == 0
     run_id = re.fullmatch(r"triggered report: run (\S+)\n", result.stdout)[1]
     assert "no live node knows the task 'make_report'" in result.stderr
+    assert f"`evertick cancel {run_id}` takes it back" in result.stderr
     newest = ask("history", "report")[0]
     assert (newest["id"], newest["cause"], newest["state"]) == (run_id, "trigger", "waiting")
     assert newest["args"] == {"day": "friday"}
@@ -59,3 +63,76 @@ def test_an_end_that_is_no_moment_is_refused_where_it_is_written(database, evert
     result = evertick("pause", "report", "--until", until)
     assert result.exit_code == 2
     assert "neither a moment with its offset" in result.stderr
+
+
+def test_a_run_that_waits_is_cancelled_at_once(database, ask, evertick):
+    run_id = ask("trigger", "report")["id"]
+    assert evertick("cancel", run_id).stdout == f"run {run_id} has ended: cancelled (requested)\n"
+    shown = ask("show", run_id)["run"]
+    assert (shown["state"], shown["verdict"]) == ("done", "cancelled")
+
+
+def test_a_run_that_runs_is_asked_to_stop(tmp_path, ask, evertick):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    scheduler = Scheduler(url)
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    @scheduler.task
+    def stubborn(ctx: Context) -> None:
+        has_begun.set()
+        assert may_end.wait(20)
+
+    with scheduler:
+        run_id = stubborn.sync.enqueue().id
+        assert has_begun.wait(20)
+        try:
+            assert evertick("cancel", run_id, "--database", url).stdout.startswith(f"asked run {run_id} to stop; ")
+            assert ask("cancel", run_id, "--database", url)["is_cancel_requested"]
+            assert "it was asked to stop" in evertick("show", run_id, "--database", url).stdout
+        finally:
+            may_end.set()
+
+
+def test_a_run_that_has_ended_is_not_cancelled(database, ask, evertick):
+    (run,) = ask("history", "report")
+    result = evertick("cancel", run["id"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert re.match(rf"error: run '{run['id']}' had ended already, as succeeded at .*Z; nothing was", result.stderr)
+
+
+def test_an_unknown_run_is_not_cancelled(database, evertick):
+    result = evertick("cancel", "nope")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: there is no run 'nope' in app 'default'")
+
+
+def test_a_schedule_is_removed_and_its_history_stays(database, evertick, ask):
+    assert evertick("remove", "quick", "--yes").stdout.startswith("removed quick; ")
+    assert "quick" not in {schedule["key"] for schedule in ask("list")}
+    assert ask("history", "quick")
+
+
+def test_a_declared_schedule_is_not_removed(database, evertick, ask):
+    for options in ([], ["--yes"], ["--json"]):
+        result = evertick("remove", "report", *options)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith("error: schedule 'report' is declared in code (shop) and would come back")
+    assert len(ask("list")) == 3
+
+
+def test_remove_without_a_terminal_needs_to_be_told_yes(database, evertick, ask):
+    result = evertick("remove", "quick")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "write --yes" in result.stderr
+    assert len(ask("list")) == 3
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y", 2), ("n", 3), ("", 3)])
+def test_remove_on_a_terminal_asks_first(start, database, answer, left, ask, terminal):
+    process = start("remove", "quick", env={"EVERTICK_DATABASE": database}, stdin=terminal.theirs)
+    terminal.write(f"{answer}\n")
+    output, errors = process.communicate()
+    assert "remove the schedule 'quick' (every 1ms; tz=UTC) of app 'default'? [y/N]" in errors
+    assert process.returncode == (0 if left == 2 else 130)
+    assert output.startswith("removed quick") is (left == 2)
+    assert len(ask("list")) == left

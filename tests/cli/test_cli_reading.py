@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+import threading
+from datetime import datetime, timedelta
 
+import msgspec
 import pytest
+
+from evertick import Constant, Context, Every, Run, Scheduler
+from evertick.cli.words import now, remark
+from evertick.model import Cause, Node, Reason, State, Verdict
 
 READING = ["list", "history", "preview", "nodes"]
 
@@ -46,6 +52,78 @@ def test_show_tells_everything_about_one_schedule(database, evertick):
     assert "ValueError: no paper" in text
 
 
+def test_show_begins_its_next_fires_with_the_moment_that_list_shows(database, ask, evertick):
+    listed = {schedule["key"]: schedule["next_fire_at"] for schedule in ask("list")}
+    for key in ("report", "print"):
+        upcoming = [datetime.fromisoformat(moment) for moment in ask("show", key)["upcoming"]]
+        assert upcoming[0] == datetime.fromisoformat(listed[key])
+        assert upcoming == sorted(set(upcoming))
+
+
+def test_a_fire_that_is_overdue_is_the_first_that_show_and_list_tell(database, ask, evertick):
+    scheduler = Scheduler(concurrency=0)
+    scheduler.sync.add(key="fast", when=Every("1ms"), task="make_report")
+    scheduler.sync.close()
+    (listed,) = (schedule for schedule in ask("list") if schedule["key"] == "fast")
+    shown = ask("show", "fast")
+    assert shown["upcoming"][0] == listed["next_fire_at"]
+    assert len(shown["upcoming"]) == 5
+    assert datetime.fromisoformat(shown["upcoming"][1]) > datetime.fromisoformat(listed["next_fire_at"])
+
+
+def test_show_of_a_run_tells_everything_about_it(database, ask, evertick):
+    (run,) = ask("history", "print")
+    text = evertick("show", run["id"]).stdout
+    assert re.search(rf"^Run +{run['id']}$", text, re.MULTILINE)
+    assert re.search(r"^Cause +trigger$", text, re.MULTILINE)
+    assert re.search(r"^State +failed \(error\)$", text, re.MULTILINE)
+    assert re.search(r"^Error\n  Traceback .*\n    File .*\n(?:  .*\n)*  ValueError: no paper", text, re.MULTILINE)
+    assert "\x1b" not in text
+    assert re.search(
+        r'^Result +{"day": "monday"}$', evertick("show", ask("show", "report")["last_run_id"]).stdout, re.M
+    )
+
+
+def test_show_of_a_run_as_json_has_the_run_its_attempts_and_its_log(database, ask):
+    (row,) = ask("history", "print")
+    shown = ask("show", row["id"])
+    assert set(shown) == {"run", "attempts", "log"}
+    assert {"kind": "run", **shown["run"]} == row
+
+
+def test_show_of_a_run_has_its_earlier_attempts_its_log_its_phases_and_its_progress(tmp_path, ask, evertick):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    run_id = _run_with_everything(url)
+    shown = ask("show", run_id, "--database", url)
+    assert [(attempt["number"], attempt["reason"]) for attempt in shown["attempts"]] == [(1, "error")]
+    assert [line["text"] for line in shown["log"]][-2:] == ["sorted\nand counted", "done"]
+    text = evertick("show", run_id, "--database", url).stdout
+    assert re.search(r"^Tries +2$", text, re.MULTILINE)
+    assert re.search(r"^Progress +50% half$", text, re.MULTILINE)
+    assert re.search(r"^Phases +sorting: \d\.\d+ s since \d{4}-", text, re.MULTILINE)
+    assert re.search(r"^Earlier attempts\nNUMBER .*\n +1  \d{4}-.*  ConnectionError: asleep", text, re.MULTILINE)
+    assert re.search(r"^Log\n(?:  .*\n)*  \d{4}-.*  info +sorted\n    and counted\n", text, re.MULTILINE)
+
+
+def _run_with_everything(url: str) -> str:
+    scheduler, ended = Scheduler(url), threading.Event()
+
+    @scheduler.task(retry=Constant("1ms", attempts=2))
+    def work(ctx: Context) -> None:
+        with ctx.phase("sorting"):
+            ctx.progress(0.5, "half")
+        ctx.log("sorted\nand counted")
+        ctx.log("done")
+        if ctx.attempt == 1:
+            raise ConnectionError("asleep")
+
+    scheduler.on("succeeded", lambda event: ended.set())
+    with scheduler:
+        run = work.sync.enqueue()
+        assert ended.wait(20)
+    return run.id
+
+
 def test_show_as_json_has_the_words_the_next_five_and_the_recent_rows(database, ask):
     shown = ask("show", "report")
     assert shown["words"].startswith("every hour")
@@ -69,12 +147,44 @@ def test_history_as_json_tells_runs_and_gaps_apart(database, ask):
     assert {run["verdict"]: run["result"] for run in runs} == {"succeeded": {"day": "monday"}, "failed": None}
 
 
+def test_history_from_later_than_until_is_refused(database, evertick):
+    result = evertick("history", "--since", "1m", "--until", "2h")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert re.match(r"error: --since \(.*Z\) is later than --until \(.*Z\)", result.stderr)
+
+
+def test_history_marks_the_runs_that_no_moment_has_made(database, evertick):
+    assert 'by trigger; {"day": "monday"}' in evertick("history", "report").stdout
+
+
+def some_run(evertick_ask, **changes) -> Run:
+    given = next(row for row in evertick_ask("history", "report") if row["kind"] == "run")
+    run = msgspec.convert({name: value for name, value in given.items() if name != "kind"}, Run)
+    return msgspec.structs.replace(run, **{"cause": Cause.FIRE, "result": None, **changes})
+
+
+def test_the_detail_of_a_run_tells_its_cause_and_its_losses(database, ask):
+    for cause in Cause:
+        assert remark(some_run(ask, cause=cause)) == ("" if cause is Cause.FIRE else f"by {cause.value}")
+    assert remark(some_run(ask, losses=1)) == "its node was lost once, run again"
+    assert remark(some_run(ask, losses=2, result=7)) == "its node was lost twice, run again; 7"
+    assert remark(some_run(ask, losses=3, verdict=Verdict.LOST)) == "its node was lost 3 times"
+
+
+def test_the_detail_of_a_parked_run_tells_how_to_give_it_up(database, ask):
+    parked = {"id": "7", "state": State.PARKED, "verdict": None}
+    assert remark(some_run(ask, **parked, reason=Reason.UNKNOWN_TASK)) == (
+        "no live node knows its task; to give it up: evertick cancel 7"
+    )
+    assert remark(some_run(ask, **parked, error="no day")) == "no day; to give it up: evertick cancel 7"
+
+
 def test_history_is_newest_first_and_bounded(database, ask):
     rows = ask("history")
     moments = [datetime.fromisoformat(row.get("fire_at") or row["last_at"]) for row in rows]
     assert moments == sorted(moments, reverse=True)
     assert ask("history", "--limit", "2") == rows[:2]
-    assert ask("history", "--since", "1m", "--until", "1970-01-01T00:00:00Z") == []
+    assert ask("history", "--until", "1970-01-01T00:00:00Z") == []
     assert ask("history", "report", "--since", "1h") == [row for row in rows if row["schedule_key"] == "report"]
 
 
@@ -92,6 +202,16 @@ def test_why_answers_in_words(database, evertick, ask):
     assert set(ask("why", "print")) == {"key", "next", "last", "now", "notes"}
 
 
+def test_why_tells_how_to_give_up_a_run_that_is_parked(database, evertick, ask, monkeypatch):
+    run = some_run(ask, state=State.PARKED, verdict=None)
+
+    async def parked(self: Scheduler, key: str, **wanted: object) -> list[Run]:
+        return [run]
+
+    monkeypatch.setattr(Scheduler, "runs", parked)
+    assert evertick("why", "report").stderr == f"note: to give the parked run up: evertick cancel {run.id}\n"
+
+
 def test_preview_merges_the_schedules_that_are_not_paused(database, ask):
     planned = ask("preview", "--count", "30")
     assert {each["key"] for each in planned} == {"report", "print"}
@@ -107,8 +227,43 @@ def test_preview_of_a_paused_schedule_says_that_it_is_paused(database, evertick)
 
 def test_nodes_shows_who_has_gone(database, evertick, ask):
     (node,) = ask("nodes")
-    assert (node["name"], node["state"], node["running"]) == ("shop@host", "dead", 0)
-    assert "shop@host  dead" in evertick("nodes").stdout
+    assert (node["name"], node["state"], node["running"]) == ("shop@host", "stopped", 0)
+    assert "shop@host  stopped" in evertick("nodes").stdout
+
+
+def test_nodes_tells_one_that_signed_off_from_one_whose_lease_ran_out(evertick, database, monkeypatch):
+    moment = now()
+
+    def node(name: str, beat: int, died: int | None) -> Node:
+        beat_at = moment - timedelta(seconds=beat)
+        return Node(
+            id=name,
+            name=name,
+            app="default",
+            version="1",
+            started_at=moment - timedelta(hours=1),
+            beat_at=beat_at,
+            lease_until=beat_at + timedelta(seconds=15),
+            died_at=None if died is None else moment - timedelta(seconds=died),
+            queues=("default",),
+            tasks=(),
+            declares={},
+            running=0,
+        )
+
+    async def some(self: Scheduler) -> list[Node]:
+        return [node("living", 1, None), node("quiet", 20, None), node("leaver", 600, 598), node("lost", 600, 480)]
+
+    monkeypatch.setattr(Scheduler, "nodes", some)
+    lines = evertick("nodes").stdout.splitlines()
+    assert re.split("  +", lines[0])[:5] == ["NAME", "STATE", "STARTED", "LAST BEAT", "ENDED"]
+    shown = {cells[0]: (cells[1], cells[4]) for cells in (re.split("  +", line) for line in lines[1:])}
+    beats = {cells[0]: cells[3] for cells in (re.split("  +", line) for line in lines[1:])}
+    assert shown["living"] == ("alive", "-")
+    assert shown["quiet"] == ("silent", "-")
+    assert shown["leaver"] == ("stopped", "9 min 58 s ago")
+    assert shown["lost"] == ("dead", "8 min ago")
+    assert beats["lost"] == beats["leaver"] == "10 min ago"
 
 
 @pytest.mark.parametrize("command", READING)
@@ -119,7 +274,9 @@ def test_an_app_without_anything_is_an_empty_list_and_a_hint(database, evertick,
     assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", [*READING, "show x", "why x", "trigger x", "pause x", "resume x"])
+@pytest.mark.parametrize(
+    "command", [*READING, "show x", "why x", "trigger x", "pause x", "resume x", "remove x", "cancel x"]
+)
 def test_a_missing_database_is_named_and_not_made(tmp_path, monkeypatch, evertick, command):
     monkeypatch.delenv("EVERTICK_DATABASE", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -150,7 +307,7 @@ def test_a_file_that_is_no_database_is_refused_in_one_sentence(tmp_path, evertic
     assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", ["show", "why", "history", "preview", "trigger", "pause", "resume"])
+@pytest.mark.parametrize("command", ["show", "why", "history", "preview", "trigger", "pause", "resume", "remove"])
 def test_an_unknown_schedule_is_an_error_that_says_where_to_look(database, evertick, command):
     result = evertick(command, "nope")
     assert (result.exit_code, result.stdout) == (1, "")

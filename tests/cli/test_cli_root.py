@@ -35,7 +35,7 @@ def test_the_first_sentence_of_every_help_fits_into_the_list_of_commands(evertic
 
 
 @pytest.mark.parametrize(
-    "command", ["list", "show", "history", "why", "trigger", "pause", "resume", "preview", "nodes"]
+    "command", ["list", "show", "history", "why", "trigger", "cancel", "pause", "resume", "remove", "preview", "nodes"]
 )
 def test_every_command_on_a_store_takes_a_database_an_app_and_json(evertick, command):
     text = evertick(command, "--help").stdout
@@ -129,6 +129,29 @@ def test_on_a_terminal_there_are_colours_and_long_texts_are_cut_to_its_width(sta
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert "…" in plain
     assert max(len(line) for line in plain.splitlines()) <= 80
+
+
+def _lines(text: str) -> list[str]:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+
+
+def test_the_note_of_a_pause_is_seen_on_a_narrow_terminal(start, database, evertick):
+    evertick("pause", "report", "--note", "out of paper", "--until", "2h")
+    for zone in ("UTC", "Europe/Berlin"):
+        lines = _lines(_on_terminal(start, database, "list", COLUMNS="80", TZ=zone))
+        assert max(len(line) for line in lines) <= 80
+        (line,) = (line for line in lines if line.startswith("report"))
+        assert "paused" in line
+        assert "out of paper" in line
+    lines = _lines(_on_terminal(start, database, "list", COLUMNS="160"))
+    (line,) = (line for line in lines if line.startswith("report"))
+    assert re.search(r"out of paper; until \d{4}-\S+ \S+Z", line)
+
+
+def test_the_nodes_fit_on_a_narrow_terminal(start, database):
+    lines = _lines(_on_terminal(start, database, "nodes", COLUMNS="80"))
+    assert lines[0].split() == ["NAME", "STATE", "STARTED", "LAST", "BEAT", "ENDED", "RUNNING"]
+    assert "…" not in lines[1]
 
 
 def test_no_color_is_respected(start, database):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
+
+from evertick.cli.demo import called_as
 
 PROGRAM = """
 import logging, sys
@@ -21,6 +24,14 @@ number = 7
 async def tick():
     print("ticked", flush=True)
     return 1
+"""
+
+
+HASTY = """
+from evertick import Scheduler
+scheduler = Scheduler()
+@scheduler.cron("61 * * * *")
+def tick(): ...
 """
 
 
@@ -116,6 +127,9 @@ def test_a_triggered_run_is_run_by_the_node_in_another_process(start, tmp_path, 
         ("./shop.py:other", 2, "write the module, like shop:other"),
         ("broken:scheduler", 1, "cannot be imported: ZeroDivisionError: division by zero at"),
         ("needy:scheduler", 1, "cannot be imported: ModuleNotFoundError: No module named 'not_installed' at"),
+        ("crooked:scheduler", 1, "/crooked.py:2; EVERTICK_TRACEBACK=1"),
+        ("uses_crooked:scheduler", 1, "/crooked.py:2; EVERTICK_TRACEBACK=1"),
+        ("hasty:scheduler", 1, "'hasty' cannot be imported: cron '61 * * * *'"),
         ("two", 1, "'two' holds several schedulers; write two:first or two:second"),
         ("none", 1, "'none' holds no scheduler; define one in it"),
     ],
@@ -123,6 +137,9 @@ def test_a_triggered_run_is_run_by_the_node_in_another_process(start, tmp_path, 
 def test_a_scheduler_that_cannot_be_found_is_an_error_that_says_what_to_write(start, tmp_path, where, code, words):
     (tmp_path / "broken.py").write_text("1 / 0")
     (tmp_path / "needy.py").write_text("import not_installed")
+    (tmp_path / "crooked.py").write_text("import os\nthis is crooked")
+    (tmp_path / "uses_crooked.py").write_text("import crooked")
+    (tmp_path / "hasty.py").write_text(HASTY)
     (tmp_path / "two.py").write_text("from evertick import Scheduler\nfirst, second = Scheduler(), Scheduler()")
     (tmp_path / "none.py").write_text("")
     process = start("run", where)
@@ -130,6 +147,42 @@ def test_a_scheduler_that_cannot_be_found_is_an_error_that_says_what_to_write(st
     assert (process.returncode, output) == (code, "")
     assert words in errors
     assert len(errors.splitlines()) == 1
+
+
+def test_a_module_that_runs_while_it_is_imported_is_refused(start, tmp_path):
+    (tmp_path / "hello.py").write_text(f"{PROGRAM}\nscheduler.run()\n")
+    process = start("run", "hello:scheduler")
+    output, errors = process.communicate()
+    assert (process.returncode, output) == (1, "")
+    assert errors.startswith("error: the module 'hello' cannot be imported: run() is called while")
+    assert "if __name__ == '__main__':" in errors
+    line = PROGRAM.count("\n") + 2
+    assert f"({tmp_path}/hello.py:{line})" in errors
+    assert len(errors.splitlines()) == 1
+    assert not (tmp_path / "evertick.db").exists()
+
+
+def test_a_mistake_in_a_declaration_cites_the_line_of_the_user(start, tmp_path):
+    (tmp_path / "hasty.py").write_text(HASTY)
+    process = start("run", "hasty:scheduler")
+    assert f"({tmp_path}/hasty.py:4)" in process.communicate()[1]
+
+
+@pytest.mark.parametrize(
+    ("on_path", "script", "called"),
+    [
+        (True, ".venv/bin/evertick", "evertick"),
+        (False, ".venv/bin/evertick", ".venv/bin/evertick"),
+        (False, "/my env/bin/evertick", "'/my env/bin/evertick'"),
+        (False, "/lib/evertick/__main__.py", f"{sys.executable} -m evertick"),
+    ],
+)
+def test_the_demo_names_the_command_as_it_can_be_called(tmp_path, monkeypatch, on_path, script, called):
+    if on_path:
+        (tmp_path / "evertick").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [script, "demo"])
+    assert called_as() == called
 
 
 def test_a_database_that_cannot_be_opened_is_an_error_in_one_sentence(start):

@@ -196,11 +196,11 @@ async def test_what_is_queued_is_written_before_the_store_closes(tmp_path: Path)
     await store.close()
 
 
-async def test_time_never_runs_backwards(tmp_path: Path) -> None:
+async def test_small_steps_back_of_the_clock_are_not_followed_and_large_ones_are(tmp_path: Path) -> None:
     class Jumping(Clock):
         def __init__(self) -> None:
             super().__init__()
-            self.times = [5_000_000, 3_000_000, 6_000_000]
+            self.times = [50_000_000, 49_500_000, 51_000_000, 3_000_000]
 
         def now_us(self) -> int:
             return self.times.pop(0) if self.times else 7_000_000
@@ -209,7 +209,7 @@ async def test_time_never_runs_backwards(tmp_path: Path) -> None:
     store = SqliteStore("sqlite://", clock=clock, is_inline=True)
     clock.times.insert(0, 1)  # the migration's
     await store.open(migrate="auto")
-    assert [await store.now() for _ in range(3)] == [5_000_000, 5_000_000, 6_000_000]
+    assert [await store.now() for _ in range(4)] == [50_000_000, 50_000_000, 51_000_000, 3_000_000]
     await store.close()
 
 

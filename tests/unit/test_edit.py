@@ -29,7 +29,7 @@ def same(definition: Definition) -> Definition:
 
 
 def by_code(when: str = "every 1m") -> DeclaredBy:
-    return DeclaredBy(node_name="web", hash="h1", definition=Definition(task="job", when=when))
+    return DeclaredBy(node_name="web", hash="h1", rule="daily", definition=Definition(task="job", when=when))
 
 
 # --- add

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from planning import at, facts, fire_moments, gap_rows, paused, plan_at
 
-from evertick.plan import COUNT_MAX, admit
+from evertick.plan import admit
 from evertick.when import Calendar, Cron, Every, Once, from_us
+from evertick.when.base import COUNT_LIMIT
 from evertick.when.moment import DAY, HOUR, MINUTE, SECOND
 
 # --- on time
@@ -60,7 +61,7 @@ def test_years_of_downtime_are_two_rows() -> None:
     made = plan_at(facts(Every("1s")), at(12) + 3650 * DAY)
     assert fire_moments(made.fires) == [at(12) + 3650 * DAY]
     assert len(made.gaps) == 1
-    assert made.gaps[0].count == COUNT_MAX
+    assert made.gaps[0].count == COUNT_LIMIT
     assert not made.gaps[0].is_exact
 
 

@@ -7,6 +7,7 @@ demo waits for is what the engine says it has done, never a guess how long that 
 from __future__ import annotations
 
 import asyncio
+import logging
 import shlex
 import shutil
 import sys
@@ -64,6 +65,8 @@ def demo(seconds: int, keep: Path | None) -> None:
     """
     if keep is not None and keep.exists():
         raise click.UsageError(f"--keep: {str(keep)!r} exists already; name a new file")
+    # Retries and gaps are what the demo tells itself, in its own words.
+    logging.getLogger("evertick").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="evertick-") as folder:
         path = (keep or Path(folder) / "demo.db").absolute()
         asyncio.run(_Demo(f"sqlite:///{path}", seconds - _DOWN_SECONDS - _SECOND_LIFE_SECONDS).play())

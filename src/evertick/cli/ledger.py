@@ -13,7 +13,7 @@ from evertick.cli.database import on_store
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table
 from evertick.cli.parameters import MomentParameter
 from evertick.cli.words import outcome, remark, stamp, took
-from evertick.model import Gap, Run
+from evertick.model import Gap, Run, State
 from evertick.scheduler import Scheduler
 from evertick.why import Why
 
@@ -106,8 +106,10 @@ async def why(scheduler: Scheduler, key: str, as_json: bool) -> None:
     answer = await scheduler.why(key)
     if as_json:
         print_json(answer)
-    else:
-        print_why(answer)
+        return
+    print_why(answer)
+    for run in await scheduler.runs(key, states=[State.PARKED], limit=1):
+        hint(f"note: to give the parked run up: evertick cancel {run.id}")
 
 
 def print_why(answer: Why) -> None:

@@ -15,6 +15,7 @@ import click
 
 import evertick
 from evertick.cli.database import database_option, shown_url
+from evertick.errors import EvertickError
 from evertick.scheduler import Scheduler
 from evertick.serve import importing
 from evertick.version import VERSION
@@ -99,6 +100,8 @@ def _import(name: str) -> ModuleType:
 
 
 def _failed_import(name: str, error: Exception) -> click.ClickException:
+    if isinstance(error, EvertickError):  # says by itself what to do
+        return click.ClickException(f"the module {name!r} cannot be imported: {error} ({_place(error)})")
     what = error.msg if isinstance(error, SyntaxError) else str(error)
     place = _place(error)
     return click.ClickException(

@@ -9,7 +9,7 @@ import click
 
 from evertick.cli.database import on_store
 from evertick.cli.ledger import row_data
-from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table, say
+from evertick.cli.output import Column, as_json_option, print_facts, print_json, print_table, say
 from evertick.cli.words import data_text, last_line, losses_words, outcome, span, stamp, took
 from evertick.errors import Refused
 from evertick.model import Attempt, LogLine, Phase, Reason, Run, State
@@ -18,7 +18,7 @@ from evertick.when import from_us
 
 __all__ = ["cancel", "print_run", "run_data"]
 
-_LOG_LINES = 1_000
+_PAGE = 1_000
 
 
 @click.command()
@@ -32,7 +32,7 @@ async def cancel(scheduler: Scheduler, run: str, as_json: bool) -> None:
 
     \b
     Example:
-      evertick cancel 01a3f0c29e7b4c55a1f0d2b7c3e49a68
+      evertick cancel 01a1e06c-c7bb-7e9b-8894-4297139cf510
     """
     is_in_time = await scheduler.cancel(run)
     after = await scheduler.get_run(run)
@@ -56,8 +56,16 @@ def _verdict(run: Run) -> str:
 
 async def run_data(scheduler: Scheduler, run: Run) -> dict[str, Any]:
     """The run as JSON, with what is kept beside it."""
-    attempts, log = await scheduler.attempts(run), await scheduler.log(run, limit=_LOG_LINES)
-    return {"run": run, "attempts": attempts, "log": log}
+    return {"run": run, "attempts": await scheduler.attempts(run), "log": await _whole_log(scheduler, run)}
+
+
+async def _whole_log(scheduler: Scheduler, run: Run) -> list[LogLine]:
+    lines = await scheduler.log(run, limit=_PAGE)
+    page = lines
+    while len(page) == _PAGE:
+        page = await scheduler.log(run, after=len(lines), limit=_PAGE)
+        lines = lines + page
+    return lines
 
 
 async def print_run(scheduler: Scheduler, run: Run) -> None:
@@ -68,10 +76,8 @@ async def print_run(scheduler: Scheduler, run: Run) -> None:
         say("")
         say(("Earlier attempts", "bold"))
         _print_attempts(attempts)
-    if lines := await scheduler.log(run, limit=_LOG_LINES):
+    if lines := await _whole_log(scheduler, run):
         _print_section("Log", [text for line in lines for text in _log_texts(line)])
-    if len(lines) == _LOG_LINES:
-        hint(f"note: these are the first {_LOG_LINES} lines of its log")
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str | list[str]]]:

@@ -45,17 +45,18 @@ async def list_schedules(scheduler: Scheduler, as_json: bool) -> None:
         hint(f"there are no schedules in app {scheduler.app!r}")
     else:
         moment = now()
+        rows = [_row(schedule, moment) for schedule in found]
         columns = [
             Column(title="KEY"),
             Column(title="TASK", is_cut=True, width_least=100),
             Column(title="RULE", is_cut=True),
             Column(title="NEXT"),
-            # NEXT tells how far away it is; without this one a narrow terminal has room for the note.
-            Column(title="AT", width_least=100),
+            # NEXT tells how far away it is; without this one a narrow terminal has room for the notes.
+            Column(title="AT", width_least=100 if any(row[-1] for row in rows) else 0),
             Column(title="LAST", is_coloured=True),
             Column(title="NOTE", is_cut=True),
         ]
-        print_table(columns, [_row(schedule, moment) for schedule in found])
+        print_table(columns, rows)
 
 
 def _row(schedule: Schedule, moment: datetime) -> list[str]:
@@ -105,7 +106,7 @@ async def show(scheduler: Scheduler, key: str, as_json: bool) -> None:
     \b
     Example:
       evertick show report
-      evertick show 01a3f0c29e7b4c55a1f0d2b7c3e49a68
+      evertick show 01a1e06c-c7bb-7e9b-8894-4297139cf510
     """
     found = await _schedule_or_run(scheduler, key)
     if isinstance(found, Schedule):
@@ -286,7 +287,8 @@ async def remove(scheduler: Scheduler, key: str, yes: bool, as_json: bool) -> No
       evertick remove digest-7 --yes
     """
     schedule = await scheduler.schedule(key)
-    if not yes and not schedule.is_declared:  # one that is declared may be refused without a question
+    is_refused_anyway = schedule.is_declared and not schedule.is_paused
+    if not yes and not is_refused_anyway:
         _ask(f"remove the schedule {key!r} ({schedule.when}) of app {schedule.app!r}?")
     await scheduler.remove(key)
     if as_json:

@@ -110,6 +110,7 @@ class Engine:
         self._tasks: list[asyncio.Task[None]] = []
         self._rebirth: asyncio.Task[None] | None = None
         self._is_hurried = asyncio.Event()
+        self._write_until = 0.0
         # Called from the heart's thread when the event loop has been blocked for too long to go on.
         self.on_stalled: Callable[[], None] = lambda: None
 
@@ -138,6 +139,8 @@ class Engine:
         await self._wait_for_claims()
         await self._wait_for_work(seconds)
         await self._cut_off_work()
+        # One bound for all that is left to be written: a store that is away cannot hold up the end for long.
+        self._write_until = self._node.clock.elapsed() + _LAST_WRITES_SECONDS
         await self._write_last_outcomes()
         await self._heart.stop()
         await self._leave()
@@ -151,7 +154,7 @@ class Engine:
 
     def wake_runs(self) -> None:
         """A run was enqueued here."""
-        self._work.wake()
+        self._worker.queue_has_grown()
 
     def cancel(self, run_ids: list[str]) -> None:
         """Stop these runs at once if they are ours; the beat would bring the request later."""
@@ -226,7 +229,7 @@ class Engine:
 
     def _look_again(self) -> None:
         self._fire.wake()
-        self._work.wake()
+        self._worker.queue_has_grown()
 
     async def _watch_store(self) -> float | None:
         if await self._node.store.changed(self._settings.poll):
@@ -238,7 +241,7 @@ class Engine:
     async def _wait_for_claims(self) -> None:
         """A claim that is under way will be answered, and its runs started; whoever claims later sees the drain."""
         try:
-            async with asyncio.timeout(_LAST_WRITES_SECONDS), self._node.claiming:
+            async with asyncio.timeout(_LAST_WORDS_SECONDS), self._node.claiming:
                 return
         except TimeoutError:
             log.warning("a claim is still unanswered; what it brings will not be waited for")
@@ -265,11 +268,10 @@ class Engine:
             self._worker.abandon(attempt)
 
     async def _write_last_outcomes(self) -> None:
-        """The finish loop writes until nothing is left; a store that is away cannot hold up the end for long."""
+        """The finish loop writes until nothing is left, or time is up."""
         for loop in (self._note, self._tend):
             loop.end()
-        deadline = self._node.clock.elapsed() + _LAST_WRITES_SECONDS
-        while len(self._finisher) and self._node.clock.elapsed() < deadline:
+        while len(self._finisher) and self._seconds_left() > 0:
             self._finish.wake()
             await asyncio.sleep(0.01)
         if len(self._finisher):
@@ -277,16 +279,21 @@ class Engine:
                 "%d outcomes could not be written before the end: those runs will be run again", len(self._finisher)
             )
         self._finish.end()
-        await asyncio.wait(self._tasks, timeout=_LAST_WRITES_SECONDS)
+        await asyncio.wait(self._tasks, timeout=self._seconds_left())
         for task in self._tasks:
             task.cancel()
 
     async def _leave(self) -> None:
         try:
-            async with asyncio.timeout(_LAST_WRITES_SECONDS):
+            async with asyncio.timeout(max(self._seconds_left(), _LAST_WORDS_SECONDS)):
                 await self._node.store.leave(self._node.id)
-        except (StoreUnavailable, TimeoutError) as error:
+        except TimeoutError:
+            log.warning("could not sign off: the store did not answer in time; the lease will run out by itself")
+        except StoreUnavailable as error:
             log.warning("could not sign off (%s); the lease will run out by itself", error)
+
+    def _seconds_left(self) -> float:
+        return max(self._write_until - self._node.clock.elapsed(), 0.0)
 
     def _at_work(self) -> list[Attempt]:
         return [attempt for attempt in self._node.hold if not attempt.is_over and not attempt.is_abandoned]

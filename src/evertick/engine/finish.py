@@ -74,7 +74,10 @@ class Finisher:
         elif outcome.kind == "retry":
             self._node.tell("retrying", attempt.run, reason=outcome.reason, error=outcome.error)
         elif outcome.verdict is not None:
-            self._node.tell(EVENT_OF[outcome.verdict], attempt.run, reason=outcome.reason, error=outcome.error)
+            reason = outcome.reason or (
+                attempt.why.value if outcome.verdict is Verdict.CANCELLED and attempt.why else None
+            )
+            self._node.tell(EVENT_OF[outcome.verdict], attempt.run, reason=reason, error=outcome.error)
 
     def _log_failure(self, attempt: Attempt, outcome: Outcome) -> None:
         """A job that fails must not do so in silence; its error is in the ledger, and here."""

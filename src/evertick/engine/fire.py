@@ -10,7 +10,7 @@ import logging
 
 import msgspec
 
-from evertick.edit import run_of
+from evertick.edit import facts_of, run_of
 from evertick.engine.node import LocalNode
 from evertick.engine.work import Worker
 from evertick.events import Event, EventKind
@@ -62,16 +62,7 @@ class Recorder:
         stored = known.stored
         if known.rule is None:
             return _failed(row, now, known.error or "the rule cannot be read")
-        facts = Facts(
-            key=stored.key,
-            definition=stored.definition,
-            rule=known.rule,
-            fire_at=row.fire_at,
-            at=row.at,
-            fires=row.fires,
-            live=row.live,
-            pause=stored.pause,
-        )
+        facts = facts_of(stored, known.rule, row)
         try:
             made = plan(facts, now, self._node.clock.uniform)
         except Exception as error:
@@ -115,7 +106,7 @@ class Recorder:
             if not is_taken:
                 continue
             if any(not run.is_claimed for run in advance.runs):
-                self._worker.on_slot_free()
+                self._worker.queue_has_grown()
             if advance.replaces_live:
                 self._worker.stop_schedule(advance.schedule_id)
             self._tell(known[advance.schedule_id].stored.key, advance)

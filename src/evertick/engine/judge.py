@@ -31,6 +31,7 @@ class Stop(StrEnum):
     """Why a running attempt was told to stop."""
 
     REQUESTED = "requested"
+    REPLACED = "replaced"
     TIMEOUT = "timeout"
     SHUTDOWN = "shutdown"
     UNREACHABLE = "unreachable"
@@ -88,7 +89,8 @@ def _judge_stop(run: Claimed, work: Work, why: Stop, uniform: float, phases: tup
     match why:
         case Stop.LOST:
             return None
-        case Stop.REQUESTED:
+        case Stop.REQUESTED | Stop.REPLACED:
+            # Without a reason: the store knows the one of the request.
             return _done(run, Verdict.CANCELLED, None, phases=phases)
         case Stop.TIMEOUT:
             error = TimeoutError(f"the attempt took longer than its timeout of {(work.timeout or 0) / 1e6:g} s")

@@ -64,9 +64,6 @@ class Hold:
     def __len__(self) -> int:
         return len(self._attempts)
 
-    def __contains__(self, claim: tuple[str, int]) -> bool:
-        return claim in self._attempts
-
     def with_id(self, run_id: str) -> list[Attempt]:
         return [attempt for attempt in self._attempts.values() if attempt.run.id == run_id]
 

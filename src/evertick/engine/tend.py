@@ -76,7 +76,7 @@ class Tender:
             log.warning("run %s of a dead node ends as %s", run, verdict)
         await node.tell_ended([run for run, _ in rehomed.ended])
         if rehomed.released:
-            self._worker.on_slot_free()
+            self._worker.queue_has_grown()
 
     async def _reconcile(self) -> None:
         """Compare what the store says is ours with what we hold. A claim whose answer was lost is given back; work
@@ -92,7 +92,7 @@ class Tender:
                 log.warning("%d runs were claimed without our hearing of it: released", len(strays))
                 outcomes = [Outcome(id=run, fence=fence, kind="release") for run, fence in sorted(strays)]
                 await node.store.finish(node.app, node.id, outcomes)
-                self._worker.on_slot_free()
+                self._worker.queue_has_grown()
         for attempt in gone:
             self._worker.stop(attempt, Stop.LOST)
 

@@ -38,7 +38,8 @@ class Worker:
         self._node = node
         self._notes = notes
         self._finisher = finisher
-        # Whether the last claim found fewer runs than there was room for: nothing waits ahead of a new run then.
+        # Whether nothing waits ahead of a new run: the last claim found fewer than there was room for, and nothing has
+        # been put into the queue since. While it does not hold, every slot that comes free looks for work.
         self.queue_is_short = False
         self.claimed_at: float | None = None
         self.on_slot_free: Callable[[], None] = lambda: None
@@ -48,6 +49,7 @@ class Worker:
         node = self._node
         room = node.hold.free
         if room <= 0:
+            self.queue_is_short = False  # nobody has looked; the next free slot does
             return None
         async with node.claiming:
             if node.is_draining:
@@ -81,11 +83,16 @@ class Worker:
         if is_first:
             asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self.abandon, attempt)
 
+    def queue_has_grown(self) -> None:
+        """A run was put into the queue that nobody has claimed yet."""
+        self.queue_is_short = False
+        self.on_slot_free()
+
     def stop_schedule(self, schedule_id: int) -> None:
         """A newer fire replaces what runs of this schedule; the beat would bring the request later."""
         for attempt in self._node.hold:
             if attempt.run.schedule_id == schedule_id:
-                self.stop(attempt, Stop.REQUESTED)
+                self.stop(attempt, Stop.REPLACED)
 
     # --- the life of one run
 
@@ -110,7 +117,11 @@ class Worker:
         except InvalidArguments as error:
             return Unfit(str(error))
         try:
-            return Returned(_result_json(attempt, await driver.execute(attempt.context, arguments)))
+            result = await driver.execute(attempt.context, arguments)
+            # A job that saw that it was to stop, and returned, has stopped; one that did not look has done its work.
+            if attempt.why is not None and attempt.context._has_seen_stop:
+                return StoppedBy(attempt.why)
+            return Returned(_result_json(attempt, result))
         except asyncio.CancelledError as error:
             return self._judge_cancel(attempt, error)
         except GeneratorExit:

@@ -75,6 +75,8 @@ class DeclaredBy(msgspec.Struct, frozen=True, kw_only=True):
 
     node_name: str
     hash: str
+    # The rule as the code writes it, not bound.
+    rule: str
     definition: Definition
 
 

@@ -105,6 +105,19 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
         if self.calendar is not None:
             yield f"calendar={self.calendar}"
 
+    def words(self) -> Iterator[str]:
+        """The bounds for people, leaving out what is at its default."""
+        if self.calendar is not None:
+            yield f"only when calendar {self.calendar!r} is open"
+        if self.start is not None:
+            yield f"from {moment_text(self.start)} on"
+        if self.end is not None:
+            yield f"until {moment_text(self.end)}"
+        if self.max_fires is not None:
+            yield f"at most {self.max_fires} {'time' if self.max_fires == 1 else 'times'}"
+        if self.jitter:
+            yield f"delayed by up to {duration_text(self.jitter)}"
+
 
 def _calendar_name(calendar: str | Calendar) -> str:
     return check_name(calendar if isinstance(calendar, str) else getattr(calendar, "name", None), what="calendar")
@@ -155,8 +168,8 @@ class When(ABC):
         """The rule with its own options, without bounds; `parse_when` reads it back."""
 
     @abstractmethod
-    def explain(self) -> str:
-        """The rule in words."""
+    def _words(self) -> str:
+        """The rule in words, without bounds."""
 
     def _missing(self) -> str | None:
         """What `bind` still has to give before the rule has moments; None when nothing is."""
@@ -344,6 +357,10 @@ class When(ABC):
                 return
             yield found
             after = found
+
+    def explain(self) -> str:
+        """The rule in words: "At 09:00, Monday to Friday, in Europe/Berlin, only when calendar 'business' is open"."""
+        return ", ".join([self._words(), *self.bounds.words()])
 
     # Identity.
 

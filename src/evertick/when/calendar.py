@@ -326,7 +326,7 @@ def _restore(text: str, zone: str) -> Calendar:
 
 def _read_entries(values: Iterable[EntryLike], what: str) -> list[Entry]:
     if isinstance(values, str | bytes | date) or not isinstance(values, Iterable):
-        raise InvalidWhen(f"{what}: {values!r} is one entry; pass a list of them")
+        raise InvalidWhen(f"{what}: {values!r:.60} is one entry; pass a list of them")
     found: dict[str, Entry] = {}
     for number, value in enumerate(values, 1):
         if number > ENTRIES:

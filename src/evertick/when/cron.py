@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast
 from zoneinfo import ZoneInfo
 
 from evertick.errors import InvalidDuration, InvalidWhen
@@ -83,6 +83,12 @@ class Cron(When):
     _missing_part: str | None
     # Made at the first question, because most rules of a large store are never asked in this process.
     _search: Search | None
+
+    def __new__(cls, text: str = "", **options: Any) -> Self:
+        """`Cron("@every 90s")` makes the interval that it is: an `Every`."""
+        if _is_interval(text):
+            return cast("Self", rule(text, **options))
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -209,7 +215,7 @@ class Cron(When):
             parts.append(f"anchored={'true' if self._anchor is None else moment_text(self._anchor)}")
         return "; ".join(parts)
 
-    def explain(self) -> str:
+    def _words(self) -> str:
         """The rule in words: "At 09:00, Monday to Friday, in Europe/Berlin"."""
         zone = f", in {self.zone.key}" if self.is_zone_given else ""
         if self._fields is None:
@@ -224,11 +230,15 @@ class Cron(When):
         return warnings_of(fields, self.days, self.zone, self._gap_rule(fields), to_us(after) // SECOND)
 
 
+def _is_interval(text: object) -> bool:
+    return isinstance(text, str) and text.strip().partition(" ")[0].lower() == "@every"
+
+
 def rule(text: str, **options: Unpack[CronOptions]) -> Cron | Every:
     """A cron expression, or the interval that `@every 90s` is: what a user may write wherever cron text is taken."""
-    head, _, interval = text.strip().partition(" ") if isinstance(text, str) else ("", "", "")
-    if head.lower() != "@every":
+    if not _is_interval(text):
         return Cron(text, **options)
+    head, _, interval = text.strip().partition(" ")
     foreign = [name for name in ("dst", "days", "key", "anchored") if options.get(name) is not None]
     if foreign:
         raise InvalidWhen(f"{foreign[0]}: {text[:60]!r} is an interval and does not take it; leave it out")
@@ -261,9 +271,6 @@ def _nickname(text: str) -> str:
     name = text.lower()
     if name in NICKNAMES:
         return name
-    if name.split()[0] == "@every":
-        interval = text[len("@every") :].strip()[:40]
-        raise InvalidWhen(f"cron {text[:60]!r} is an interval; write Every({interval!r})")
     if name == "@reboot":
         raise InvalidWhen("cron '@reboot' is no moment; run the task when your program starts")
     raise InvalidWhen(f"cron {text[:60]!r}: no such nickname; there are {', '.join(NICKNAMES)} and @every")

@@ -51,6 +51,8 @@ def duration_us(value: Duration, *, what: str = "duration") -> int:
             us = _parse(value, what)
         case _:
             raise InvalidDuration(f"{what}: {value!r} is not a duration; pass {_ACCEPTED}")
+    if abs(us) > _MOST * 1000:
+        raise InvalidDuration(f"{what}: the number is beyond all durations; pass {_ACCEPTED}")
     if us < 0:
         raise InvalidDuration(f"{what}: {value!r} is negative; a duration counts forward")
     if us > _MOST:

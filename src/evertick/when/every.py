@@ -143,7 +143,7 @@ class Every(When):
             parts.append("after=end")
         return "; ".join(parts)
 
-    def explain(self) -> str:
+    def _words(self) -> str:
         """The interval in words."""
         words = duration_words(self.interval_us)
         if self.is_after_end:

@@ -79,7 +79,7 @@ class Once(When):
         first, options = super()._repr_parts()
         return (f"after={duration_text(self.after_us or 0)!r}" if self.at_us is None else first), options
 
-    def explain(self) -> str:
+    def _words(self) -> str:
         """The moment in words."""
         if self.at_us is None:
             return f"once, {duration_words(self.after_us or 0)} after its creation"

@@ -276,7 +276,15 @@ def test_a_millisecond_is_the_shortest_interval() -> None:
         (Every("90m", tz="Europe/Berlin"), "every 1 hour 30 minutes, counted from midnight in Europe/Berlin"),
         (Every("7h"), "every 7 hours, counted from 1970-01-01T00:00:00Z"),
         (Every("5s", since="start"), "every 5 seconds, counted from its creation"),
-        (Every("5s", since="start", start=from_us(0)), "every 5 seconds, counted from 1970-01-01T00:00:00Z"),
+        (
+            Every("5s", since="start", start=from_us(0)),
+            "every 5 seconds, counted from 1970-01-01T00:00:00Z, from 1970-01-01T00:00:00Z on",
+        ),
+        (
+            Every("1h", end=from_us(0), max_fires=2, jitter="5m", calendar="business"),
+            "every hour, counted from midnight in UTC, only when calendar 'business' is open, "
+            "until 1970-01-01T00:00:00Z, at most 2 times, delayed by up to 5m",
+        ),
         (Every("1m", after="end"), "1 minute after the end of the run before"),
     ],
 )

@@ -41,8 +41,14 @@ _TROUBLES = {
 }
 
 
+_SMALL_STEP_US = 1_000_000
+
+
 class StoreTime:
-    """The store's time: its clock, never running backwards, whichever thread asks."""
+    """The store's time: its clock, without the small steps back that keeping a clock right makes.
+
+    A large step back is somebody's correction of a wrong clock: waiting for it to be made up would stop everything.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -51,7 +57,8 @@ class StoreTime:
 
     def now(self) -> int:
         with self._lock:
-            self._last = max(self._last, self._clock.now_us())
+            now = self._clock.now_us()
+            self._last = self._last if 0 < self._last - now <= _SMALL_STEP_US else now
             return self._last
 
 

@@ -238,7 +238,9 @@ class Queries:
         assert (await bench.schedule()).last_run_id == newest
 
     async def test_a_declared_schedule_shows_what_was_changed_at_run_time(self, bench: Bench) -> None:
-        declared = DeclaredBy(node_name="web", hash="h", definition=a_definition(priority=1, labels={"a": "b"}))
+        declared = DeclaredBy(
+            node_name="web", hash="h", rule="daily", definition=a_definition(priority=1, labels={"a": "b"})
+        )
         await bench.add(declared=declared, priority=1, labels={"a": "b"})
         schedule = await bench.schedule()
         assert (schedule.is_declared, schedule.overrides) == (True, ())

@@ -30,7 +30,7 @@ _UNREADABLE = 1_000_000
 
 
 def _declared(**fields: object) -> DeclaredBy:
-    return DeclaredBy(node_name="web", hash="h1", definition=a_definition(**fields))
+    return DeclaredBy(node_name="web", hash="h1", rule="daily", definition=a_definition(**fields))
 
 
 class Schedules:
@@ -281,7 +281,7 @@ class Schedules:
         assert await bench.change("edit", added, definition=a_definition(priority=4))
         edited = await bench.stored()
         assert edited.declared == declared
-        newer = DeclaredBy(node_name="worker", hash="h2", definition=a_definition(priority=5))
+        newer = DeclaredBy(node_name="worker", hash="h2", rule="daily", definition=a_definition(priority=5))
         assert await bench.change("edit", edited, definition=a_definition(priority=5), declared=newer)
         assert (await bench.stored()).declared == newer
 

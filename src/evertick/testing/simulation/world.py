@@ -308,4 +308,5 @@ class World:
         self.is_over = True
         # Those that were killed have not signed off from it.
         log_capture.remove_all()
+        self.database.close()
         self.loop.end()
