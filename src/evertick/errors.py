@@ -15,8 +15,7 @@
     ├── StoreError
     │   ├── StoreUnavailable             away, locked, read-only or full; the outcome of a write may be unknown
     │   └── StoreRefused                 this node must not use the store (newer schema, damaged migrations, no store)
-    ├── Stopped                          this run was asked to stop (raised by `ctx.check()`)
-    └── Lost                             this run is no longer ours: its claim was taken or the node was declared dead
+    └── Stopped                          this run was asked to stop (raised by `ctx.check()`)
 
     Retry, Skip                          raised by a job to say how it ends; not errors, so not below EvertickError
 
@@ -40,7 +39,6 @@ __all__ = [
     "InvalidKey",
     "InvalidSetting",
     "InvalidWhen",
-    "Lost",
     "NotFound",
     "Refused",
     "Retry",
@@ -115,10 +113,6 @@ class StoreRefused(StoreError):
 
 class Stopped(EvertickError):
     """This run was asked to stop: cancelled, out of time, shut down, or no longer ours."""
-
-
-class Lost(EvertickError):
-    """This run is no longer ours, and nothing we write about it will be taken."""
 
 
 class Retry(Exception):

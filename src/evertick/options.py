@@ -12,7 +12,7 @@ from evertick.arguments import ARGUMENTS_MAX_BYTES
 from evertick.context import Context
 from evertick.errors import InvalidArguments, InvalidSetting
 from evertick.model import CATCH_UPS, OVERLAPS, CatchUp, Definition, Overlap
-from evertick.settings import check_key, check_labels
+from evertick.settings import check_key, check_labels, check_one_of
 from evertick.task import Task, TaskOptions, check_priority
 from evertick.when.base import JitterMode
 from evertick.when.calendar import Calendar
@@ -128,15 +128,6 @@ def _arguments(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _one_of(what: str, allowed: tuple[str, ...]) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        if value not in allowed:
-            raise InvalidSetting(f"{what}: {value!r} must be one of {', '.join(map(repr, allowed))}")
-        return str(value)
-
-    return check
-
-
 def _limit(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _CATCH_UP_LIMIT_MAX:
         raise InvalidSetting(f"catch_up_limit: {value!r} must be a whole number from 1 to {_CATCH_UP_LIMIT_MAX}")
@@ -158,11 +149,11 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "args": _arguments,
     "queue": lambda value: check_key(value, what="queue"),
     "priority": check_priority,
-    "catch_up": _one_of("catch_up", CATCH_UPS),
+    "catch_up": lambda value: check_one_of(value, CATCH_UPS, "catch_up"),
     "catch_up_limit": _limit,
     "pace": _pace,
     "grace": _duration_or_none("grace"),
-    "overlap": _one_of("overlap", OVERLAPS),
+    "overlap": lambda value: check_one_of(value, OVERLAPS, "overlap"),
     "expires": _duration_or_none("expires"),
     "labels": lambda value: check_labels(dict(value) if isinstance(value, Mapping) else value),
 }

@@ -20,6 +20,7 @@ __all__ = [
     "Settings",
     "check_key",
     "check_labels",
+    "check_one_of",
     "check_url",
     "make_settings",
 ]
@@ -104,6 +105,12 @@ def check_key(key: Any, *, what: str = "key") -> str:
     if key != key.strip() or not key.isprintable() or ";" in key:
         raise InvalidKey(f"{what}: {key!r} must not begin or end with space, nor hold ';' or control characters")
     return key
+
+
+def check_one_of(value: Any, allowed: Sequence[str], what: str) -> str:
+    if value not in allowed:
+        raise InvalidSetting(f"{what}: {value!r} must be one of {', '.join(map(repr, allowed))}")
+    return str(value)
 
 
 def check_labels(labels: Any) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, get_args
 
 import msgspec
 
@@ -15,7 +15,7 @@ from evertick.driver.function import FunctionDriver
 from evertick.errors import InvalidInput, InvalidSetting
 from evertick.model import Cause, NewRun, Run
 from evertick.policy import RetryPolicy, never_again
-from evertick.settings import check_key, check_labels
+from evertick.settings import check_key, check_labels, check_one_of
 from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import to_us
 
@@ -192,10 +192,12 @@ def make_work(name: str, driver: FunctionDriver, options: TaskOptions) -> Work:
     if not isinstance(retry, RetryPolicy):
         raise InvalidSetting(f"task {name!r}: retry: {retry!r} is no policy; pass Constant, Linear or Exponential")
     timeout = options.get("timeout")
-    on_lost = _one_of(options.get("on_lost", "rerun"), ("rerun", "fail"), name, "on_lost")
+    on_lost = check_one_of(options.get("on_lost", "rerun"), get_args(OnLost), f"task {name!r}: on_lost")
     # What must not run twice must not run on while nobody knows whether it was given to another node.
     default = "stop" if on_lost == "fail" else "continue"
-    on_unreachable = _one_of(options.get("on_unreachable", default), ("continue", "stop"), name, "on_unreachable")
+    on_unreachable = check_one_of(
+        options.get("on_unreachable", default), get_args(OnUnreachable), f"task {name!r}: on_unreachable"
+    )
     if timeout is not None and duration_us(timeout, what="timeout") == 0:
         raise InvalidSetting(f"task {name!r}: timeout: {timeout!r} leaves no time at all; leave it out for none")
     return Work(
@@ -215,12 +217,6 @@ def check_priority(priority: Any) -> int:
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > PRIORITY_MAX:
         raise InvalidSetting(f"priority: {priority!r} must be a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}")
     return priority
-
-
-def _one_of(value: str, allowed: tuple[str, ...], name: str, what: str) -> str:
-    if value not in allowed:
-        raise InvalidSetting(f"task {name!r}: {what}: {value!r} must be one of {', '.join(map(repr, allowed))}")
-    return value
 
 
 def _types(value: Any, name: str, what: str) -> tuple[type[BaseException], ...]:
