@@ -142,8 +142,10 @@ class Context:
 
         A job that has seen it True and returns counts as stopped, not as succeeded.
         """
-        self._has_seen_stop = self._has_seen_stop or bool(self._stopped)
-        return bool(self._stopped)
+        is_stopped = bool(self._stopped)  # read once: the engine may set it on another thread in between
+        if is_stopped:
+            self._has_seen_stop = True
+        return is_stopped
 
     def check(self) -> None:
         """Raise `Stopped` if this run was asked to stop."""
