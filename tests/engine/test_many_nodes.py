@@ -68,7 +68,7 @@ async def test_a_schedule_added_by_another_process_fires_without_any_poll(tmp_pa
     async with scheduler:
         other = await asyncio.create_subprocess_exec(sys.executable, "-c", program, url)
         await asyncio.wait_for(fired.wait(), 15)
-        await other.wait()
+        assert await other.wait() == 0
 
 
 async def test_two_engines_share_the_work_and_do_nothing_twice(tmp_path: Path) -> None:

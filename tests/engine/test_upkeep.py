@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from evertick import Calendar, Cron, Event, Every, Once, Scheduler
+from evertick.serve import EXIT_STALLED
 from evertick.testing import virtual_time
 from evertick.when import base
 
@@ -282,6 +283,8 @@ async def test_work_that_must_not_run_beside_its_re_run_is_stopped_when_the_stor
         await asyncio.wait_for(went_on.wait(), 15)
         other.execute("ROLLBACK")
         other.close()
+    assert careful.work.on_unreachable == "stop"
+    assert easy.work.on_unreachable == "continue"
 
 
 async def test_a_stop_is_bounded_though_the_store_is_locked(tmp_path: Path) -> None:
@@ -303,6 +306,10 @@ async def test_a_stop_is_bounded_though_the_store_is_locked(tmp_path: Path) -> N
         await scheduler.__aexit__(None, None, None)
     other.execute("ROLLBACK")
     other.close()
+    reader = Scheduler(f"sqlite:///{path}", concurrency=0)
+    [run] = await reader.runs()
+    await reader.close()
+    assert run.state == "running", "nobody could write that it was released; its lease will run out"
 
 
 async def test_work_of_another_process_is_noticed_by_looking_at_the_file_alone(tmp_path: Path) -> None:
@@ -324,18 +331,47 @@ async def test_work_of_another_process_is_noticed_by_looking_at_the_file_alone(t
         other = await asyncio.create_subprocess_exec(sys.executable, "-c", program, url)
         await other.wait()
         await asyncio.wait_for(started.wait(), 5)
+    assert other.returncode == 0
 
 
 async def test_a_one_shot_in_the_past_of_a_new_program_is_kept_and_never_fires() -> None:
     scheduler = Scheduler("sqlite://")
 
-    async def job() -> None:
-        raise AssertionError("it must not fire")
+    @scheduler.task
+    async def job() -> None: ...
 
     async with virtual_time(scheduler, start=START) as kit:
-        scheduler._is_started = False
-        task = scheduler.task(name="job")(job)
-        scheduler._is_started = True
-        await scheduler.add(key="past", when=Once(kit.now - timedelta(days=1)), task=task)
+        await scheduler.add(key="past", when=Once(kit.now - timedelta(days=1)), task=job)
         await kit.advance("1d")
         assert kit.fired("past") == []
+
+
+BLOCKED = """
+import sys, time
+from evertick import Scheduler
+scheduler = Scheduler(sys.argv[1], lease="2s", stall_limit="10s")
+
+@scheduler.every("100ms")
+async def block() -> None:
+    print("started", flush=True)
+    time.sleep(600)
+
+scheduler.run()
+"""
+
+
+async def test_a_node_whose_loop_stays_blocked_writes_its_own_death_and_ends(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    node = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", BLOCKED, url, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert node.stdout is not None
+    assert await node.stdout.readline() == b"started\n"
+    _, said = await asyncio.wait_for(node.communicate(), 40)
+    assert node.returncode == EXIT_STALLED, said
+    assert b"this node ends itself" in said
+    reader = Scheduler(url, concurrency=0)
+    [dead] = await reader.nodes()
+    await reader.close()
+    assert dead.died_at is not None
+    assert dead.died_at < dead.lease_until, "by its own hand, not because its lease ran out"
