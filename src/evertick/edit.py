@@ -1,4 +1,4 @@
-"""People's changes to schedules: add, edit, pause, resume, remove, trigger.
+"""People's changes to schedules: add, edit, pause, resume, remove, trigger, rerun.
 
 A change first settles the account of the old definition up to now, then restarts the cursor from now, so that it never
 fires anything by itself and never loses a moment silently. Read, settle, write guarded; if somebody else was faster,
@@ -7,17 +7,18 @@ again from the start.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from evertick.clock import Clock
 from evertick.errors import EvertickError, InvalidInput, NotFound, Refused, StoreUnavailable
-from evertick.model import Cause, Definition, NewGap, NewRun, Pause, Reason, State
+from evertick.model import Cause, Definition, NewGap, NewRun, Pause, Reason, Run, State
 from evertick.plan import FRESH, Facts, Fire, admit, cursor_after, settle
 from evertick.rules import load_calendars, rule_of
 from evertick.store.base import Advance, Change, DeclaredBy, DueSchedule, ScheduleFilter, Store, StoredSchedule
-from evertick.when import Calendar, Every, Once, When, parse_when
+from evertick.when import Calendar, Every, Once, When, parse_when, to_us
 
 __all__ = ["Addition", "Editor", "facts_of", "run_of"]
 
@@ -203,24 +204,72 @@ class Editor:
     async def trigger(self, key: str, *, args: bytes | None = None) -> str:
         """Run the schedule's task now, by hand, paused or not; answers the run's id. Overlap is obeyed."""
         run_id = self._clock.new_id()
-        for _ in range(_ROUNDS_MAX):
-            current = await self._current(key)
-            stored, definition = current.stored, current.stored.definition
-            admitted = admit(definition.overlap, stored.live)
-            if admitted is None:
-                raise Refused(f"{key!r} has a live run, and its overlap is {definition.overlap!r}: not triggered")
-            run = NewRun(
+
+        def make(current: _Now) -> NewRun:
+            definition = current.stored.definition
+            return NewRun(
                 id=run_id,
                 task=definition.task,
                 cause=Cause.TRIGGER,
-                schedule_id=stored.id,
-                version=stored.version,
                 args=args,
                 queue=definition.queue,
                 priority=definition.priority,
-                state=State.BLOCKED if admitted == "blocked" else State.WAITING,
                 expires=definition.expires,
                 labels=definition.labels,
+            )
+
+        await self._run_by_hand(key, make, "not triggered")
+        return run_id
+
+    async def rerun(self, old: Run, *, args: bytes) -> str:
+        """Run again what has ended, as it was; answers the new run's id. Overlap of its schedule is obeyed."""
+        again = NewRun(
+            id=self._clock.new_id(),
+            task=old.task,
+            cause=Cause.RERUN,
+            fire_at=to_us(old.fire_at),
+            args=args,
+            queue=old.queue,
+            priority=old.priority,
+            expires=None if old.expires_at is None else to_us(old.expires_at) - to_us(old.due_at),
+            labels=old.labels,
+            caused_by=old.id,
+        )
+
+        def make(current: _Now) -> NewRun:
+            return msgspec.structs.replace(again, due_at=current.time)
+
+        if old.schedule_key is not None:
+            # Its schedule may be gone, also from one round to the next.
+            with contextlib.suppress(NotFound):
+                await self._run_by_hand(old.schedule_key, make, f"run {old.id} is not rerun")
+                return again.id
+        now = await self._store.now()
+        await self._store.enqueue(self._app, [msgspec.structs.replace(again, due_at=now)])
+        return again.id
+
+    # --- how a change is made
+
+    async def _change(self, key: str, make: Callable[[_Now], Change | None]) -> None:
+        for _ in range(_ROUNDS_MAX):
+            change = make(await self._current(key))
+            if change is None or (await self._store.change_schedules(self._app, [change]))[0]:
+                return
+        raise _never_settles(key)
+
+    async def _run_by_hand(self, key: str, make: Callable[[_Now], NewRun], otherwise: str) -> None:
+        """Put a run that no fire has made through the guard of its schedule; what overlap forbids is refused."""
+        for _ in range(_ROUNDS_MAX):
+            current = await self._current(key)
+            stored, overlap = current.stored, current.stored.definition.overlap
+            admitted = admit(overlap, stored.live)
+            if admitted is None:
+                raise Refused(f"{key!r} has a live run, and its overlap is {overlap!r}: {otherwise}")
+            run = msgspec.structs.replace(
+                make(current),
+                schedule_id=stored.id,
+                version=stored.version,
+                state=State.BLOCKED if admitted == "blocked" else State.WAITING,
             )
             # What counts from the end of the run before counts from the end of this one; an owed moment stays owed.
             is_owed = stored.fire_at is not None and stored.fire_at <= current.time
@@ -230,25 +279,16 @@ class Editor:
                 version=stored.version,
                 fire_at=stored.fire_at,
                 at=stored.at,
-                live=None if definition.overlap == "allow" else stored.live,
+                live=None if overlap == "allow" else stored.live,
                 runs=(run,),
                 next_fire_at=stored.fire_at if after_end is None else None,
                 next_at=stored.at if after_end is None else None,
                 after_end=after_end,
-                replaces_live=admitted == "blocked" and definition.overlap == "replace",
+                replaces_live=admitted == "blocked" and overlap == "replace",
                 fingerprint=stored.fingerprint,
             )
             recorded = await self._store.record_fires(self._app, None, [advance])
             if recorded.taken[0]:
-                return run_id
-        raise _never_settles(key)
-
-    # --- how a change is made
-
-    async def _change(self, key: str, make: Callable[[_Now], Change | None]) -> None:
-        for _ in range(_ROUNDS_MAX):
-            change = make(await self._current(key))
-            if change is None or (await self._store.change_schedules(self._app, [change]))[0]:
                 return
         raise _never_settles(key)
 

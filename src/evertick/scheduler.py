@@ -7,6 +7,7 @@ runs while the scheduler is entered (`async with`, `with`) or by `run()`; withou
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -51,6 +52,8 @@ from evertick.when.duration import Duration
 from evertick.why import Why, explain_schedule
 
 __all__ = ["Health", "Parts", "Planned", "Scheduler"]
+
+log = logging.getLogger("evertick.scheduler")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -457,11 +460,7 @@ class Scheduler:
     async def trigger(self, key: str, *, args: Mapping[str, Any] | None = None) -> Run:
         """Run a schedule's task now, by hand. Works while it is paused, and obeys its overlap policy."""
         store = await self._store()
-        encoded = None
-        if args is not None:
-            given = make_definition("", {"args": args}).args
-            self._check_arguments((await self.schedule(key)).task, given)
-            encoded = msgspec.json.encode(given)
+        encoded = None if args is None else self._encode_arguments((await self.schedule(key)).task, args)
         run_id = await self._editor(store).trigger(key, args=encoded)
         self._wake_runs()
         return await self.get_run(run_id)
@@ -539,6 +538,56 @@ class Scheduler:
             self._hooks.tell(ended_event(await self.get_run(run_id), from_us(self._clock.now_us())))
         return answer.answer != "done"
 
+    async def rerun(self, run: Run | str, *, args: Mapping[str, Any] | None = None) -> Run:
+        """Run again what has ended, with its own arguments or the given ones: a new run, for the same moment.
+
+        It belongs to the schedule of the old one and obeys its overlap policy. `caused_by` is the old run.
+        """
+        old = await self.get_run(_run_id(run))
+        if old.is_live:
+            raise Refused(f"run {old.id!r} has not ended, it is {old.state}; only what has ended can be rerun")
+        return await self._rerun(old, args)
+
+    async def rerun_many(
+        self,
+        *,
+        schedule_key: str | None = None,
+        task: str | None = None,
+        verdicts: Sequence[Verdict | str] = (Verdict.FAILED, Verdict.LOST),
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+    ) -> list[Run]:
+        """Rerun what ended like this and was not rerun yet, newest first; answers the new runs.
+
+        What overlap forbids is left out. Each rerun is written by itself: after an error, ask again for the rest.
+        """
+        ended = await self.runs(
+            schedule_key,
+            task=task,
+            states=[State.DONE],
+            verdicts=verdicts,
+            was_rerun=False,
+            since=since,
+            until=until,
+            limit=limit,
+        )
+        again = []
+        for old in ended:
+            try:
+                again.append(await self._rerun(old, None))
+            except Refused as refused:
+                log.debug("%s", refused)
+        if len(again) < len(ended):
+            log.info("%d of %d runs were not rerun: their schedules refuse it", len(ended) - len(again), len(ended))
+        return again
+
+    async def _rerun(self, old: Run, args: Mapping[str, Any] | None) -> Run:
+        encoded = msgspec.json.encode(old.args) if args is None else self._encode_arguments(old.task, args)
+        run_id = await self._editor(await self._store()).rerun(old, args=encoded)
+        self._wake_runs()
+        return await self.get_run(run_id)
+
     async def runs(
         self,
         schedule_key: str | None = None,
@@ -547,12 +596,16 @@ class Scheduler:
         states: Sequence[State | str] | None = None,
         verdicts: Sequence[Verdict | str] | None = None,
         labels: Mapping[str, str] | None = None,
+        was_rerun: bool | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 100,
     ) -> list[Run]:
         """Runs, newest first. `since` and `until` bound their nominal moment."""
+        if was_rerun is not None and not isinstance(was_rerun, bool):
+            raise InvalidInput(f"was_rerun: {was_rerun!r} must be True, False or None")
         wanted = _filter(schedule_key, task, states, verdicts, labels, since, until, limit)
+        wanted = msgspec.structs.replace(wanted, was_rerun=was_rerun)
         return await (await self._store()).runs(self.app, wanted)
 
     async def gaps(
@@ -651,6 +704,11 @@ class Scheduler:
         definition = make_definition(name, policies)
         self._check_arguments(name, definition.args)
         return Addition(key=key, rule=when, definition=definition)
+
+    def _encode_arguments(self, task: str, args: Mapping[str, Any]) -> bytes:
+        given = make_definition("", {"args": args}).args
+        self._check_arguments(task, given)
+        return msgspec.json.encode(given)
 
     def _check_arguments(self, task: str, args: Mapping[str, Any]) -> None:
         """Arguments for a task of ours must fit it; those of a task that other nodes know are theirs to judge."""

@@ -77,6 +77,26 @@ class SyncScheduler:
     def cancel(self, run: Run | str) -> bool:
         return self._call(lambda: self._scheduler.cancel(run), "cancel")
 
+    def rerun(self, run: Run | str, *, args: Mapping[str, Any] | None = None) -> Run:
+        return self._call(lambda: self._scheduler.rerun(run, args=args), "rerun")
+
+    def rerun_many(
+        self,
+        *,
+        schedule_key: str | None = None,
+        task: str | None = None,
+        verdicts: Sequence[Verdict | str] = (Verdict.FAILED, Verdict.LOST),
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+    ) -> list[Run]:
+        return self._call(
+            lambda: self._scheduler.rerun_many(
+                schedule_key=schedule_key, task=task, verdicts=verdicts, since=since, until=until, limit=limit
+            ),
+            "rerun_many",
+        )
+
     def runs(
         self,
         schedule_key: str | None = None,
@@ -85,6 +105,7 @@ class SyncScheduler:
         states: Sequence[State | str] | None = None,
         verdicts: Sequence[Verdict | str] | None = None,
         labels: Mapping[str, str] | None = None,
+        was_rerun: bool | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 100,
@@ -96,6 +117,7 @@ class SyncScheduler:
                 states=states,
                 verdicts=verdicts,
                 labels=labels,
+                was_rerun=was_rerun,
                 since=since,
                 until=until,
                 limit=limit,

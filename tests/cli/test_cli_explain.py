@@ -31,6 +31,13 @@ def test_an_interval_is_a_rule_too(ask, text):
     assert explained["minimum_distance_seconds"] == 90
 
 
+def test_a_sentence_is_explained_as_the_rule_that_it_means(ask):
+    explained = ask("explain", "weekdays at 18:30", "--tz", "Europe/Berlin")
+    assert explained["text"] == "cron 30 18 * * 1-5; tz=Europe/Berlin"
+    assert explained["words"] == "At 18:30, Monday to Friday, in Europe/Berlin"
+    assert ask("explain", "weekdays at 18:30 in Europe/Berlin")["text"] == explained["text"]
+
+
 def test_a_single_moment_has_no_distance(evertick):
     text = evertick("explain", "once 2090-01-31T09:00:00Z").stdout
     assert "2090-01-31 09:00:00Z" in text
@@ -53,6 +60,8 @@ def test_h_is_spread_by_the_key(ask):
         (["* * *"], "* * *"),
         ([""], "is no rule"),
         (["whenever"], "whenever"),
+        (["daily at 9"], "'9'"),
+        (["daily at 9:00 in UTC", "--tz", "UTC"], "given twice"),
         (["0 0 30 2 *"], "30"),
         (["0 9 * * *", "--tz", "Mars/Olympus"], "Mars/Olympus"),
         (["0 9 * * *", "--dst", "perhaps"], "perhaps"),

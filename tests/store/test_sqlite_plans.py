@@ -78,13 +78,17 @@ def test_every_statement_is_valid(db: sqlite3.Connection) -> None:
 
 @pytest.mark.parametrize("table", ["runs.live", "runs.done"])
 @pytest.mark.parametrize(
-    "names", [[], ["ids"], ["schedule_id"], ["schedule_id", "since"], ["task", "states", "labels"]]
+    "names",
+    [[], ["ids"], ["schedule_id"], ["schedule_id", "since"], ["task", "states", "labels"], ["verdicts", "was_rerun"]],
 )
 def test_reading_runs_never_scans_a_table(db: sqlite3.Connection, table: str, names: list[str]) -> None:
     index = _INDEXES[table][names[0] if names and names[0] in _INDEXES[table] else ""]
     clauses = "".join(f" AND {_CLAUSES[name]}" for name in names)
     steps = plan(db, f"{SQL[table].format(index=index)}{clauses} ORDER BY r.fire_at DESC, r.id DESC")
     assert not any(step.startswith("SCAN r") for step in steps), steps
+    if "was_rerun" in names:
+        assert "LIST SUBQUERY" in " ".join(steps), steps
+        assert not any(step.startswith("CORRELATED LIST") for step in steps), steps
 
 
 async def test_future_runs_of_a_high_priority_are_not_walked_over() -> None:

@@ -17,7 +17,7 @@ from evertick.model import Gap, Run, State
 from evertick.scheduler import Scheduler
 from evertick.why import Why
 
-__all__ = ["history", "print_ledger", "print_why", "row_data", "why"]
+__all__ = ["called", "history", "print_ledger", "print_why", "row_data", "why"]
 
 _LIMIT_MAX = 100_000
 
@@ -61,6 +61,11 @@ def row_data(row: Run | Gap) -> dict[str, Any]:
     return {"kind": "run" if isinstance(row, Run) else "gap", **msgspec.structs.asdict(row)}
 
 
+def called(run: Run) -> str:
+    """The key of its schedule. A task that was enqueued by hand has none: it is shown as the call that it is."""
+    return f"{run.task}()" if run.schedule_key is None else run.schedule_key
+
+
 def print_ledger(rows: Sequence[Run | Gap], *, is_one_schedule: bool = False) -> None:
     columns = [
         Column(title="MOMENT"),
@@ -84,9 +89,7 @@ def _line(row: Run | Gap) -> list[str]:
     if isinstance(row, Gap):
         moment, key, tries, length, run_id = row.last_at, row.schedule_key, "-", "-", "-"
     else:
-        # A task that was enqueued by hand has no schedule: it is shown as the call that it is.
-        key = f"{row.task}()" if row.schedule_key is None else row.schedule_key
-        moment, tries, length, run_id = row.fire_at, str(row.attempts), took(row), row.id
+        moment, key, tries, length, run_id = row.fire_at, called(row), str(row.attempts), took(row), row.id
     return [stamp(moment, is_exact=True), key, outcome(row), row.reason or "-", tries, length, remark(row), run_id]
 
 

@@ -17,7 +17,18 @@ import msgspec
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Column", "as_json_option", "clean", "hint", "print_facts", "print_json", "print_table", "say", "style_of"]
+__all__ = [
+    "Column",
+    "as_json_option",
+    "ask",
+    "clean",
+    "hint",
+    "print_facts",
+    "print_json",
+    "print_table",
+    "say",
+    "style_of",
+]
 
 _CUT_TO_AT_LEAST = 8
 _NOTHING = "-"
@@ -74,6 +85,13 @@ def print_json(data: Any) -> None:
 def hint(text: str) -> None:
     """Something for a person that is no part of the answer."""
     click.echo(clean(text), err=True)
+
+
+def ask(question: str, doing: str) -> None:
+    """Go on only after a yes; where nobody can answer, only `--yes` is one."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"there is nobody to ask; write --yes to {doing} without a question")
+    click.confirm(clean(question), abort=True, err=True)
 
 
 def say(*parts: str | tuple[str, str]) -> None:

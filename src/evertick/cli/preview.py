@@ -81,12 +81,13 @@ def explain(rule: str, tz: str | None, dst: str | None, days: str | None, key: s
 
     Its words, its next moments, how close they come, what may surprise about it.
 
-    RULE is a cron expression, or text like "every 90s" or "once 2026-01-31T09:00:00Z".
+    RULE is a cron expression, text like "every 90s" or "once 2026-01-31T09:00:00Z", or a sentence.
 
     \b
     Example:
       evertick explain "30 2 * * mon-fri" --tz Europe/Berlin
       evertick explain "@every 90s"
+      evertick explain "weekdays at 18:30 in Europe/Berlin"
     """
     options = {"tz": tz, "dst": dst, "days": days, "key": key}
     text = "; ".join([rule, *(f"{name}={value}" for name, value in options.items() if value is not None)])

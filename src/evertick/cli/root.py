@@ -18,6 +18,7 @@ from evertick.cli.ledger import history, why
 from evertick.cli.nodes import nodes
 from evertick.cli.output import clean
 from evertick.cli.preview import explain, preview
+from evertick.cli.rerun import failed, rerun
 from evertick.cli.run import run
 from evertick.cli.runs import cancel
 from evertick.cli.schedules import list_schedules, pause, remove, resume, show, trigger
@@ -125,8 +126,10 @@ for command in (
     list_schedules,
     show,
     history,
+    failed,
     why,
     trigger,
+    rerun,
     cancel,
     pause,
     resume,

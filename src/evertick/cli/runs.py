@@ -1,4 +1,4 @@
-"""One run: everything that is known about it (for `show`), and the command cancel."""
+"""One run: everything that is known about it (for `show`), what keeps it from starting, and the command cancel."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import click
 
 from evertick.cli.database import on_store
 from evertick.cli.ledger import row_data
-from evertick.cli.output import Column, as_json_option, print_facts, print_json, print_table, say
+from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table, say
 from evertick.cli.words import data_text, last_line, losses_words, outcome, span, stamp, took
 from evertick.errors import Refused
 from evertick.model import Attempt, LogLine, Phase, Reason, Run, State
 from evertick.scheduler import Scheduler
 from evertick.when import from_us
 
-__all__ = ["cancel", "print_run", "run_data"]
+__all__ = ["cancel", "hint_if_stuck", "print_run", "run_data"]
 
 _PAGE = 1_000
 
@@ -52,6 +52,15 @@ def _at(run: Run) -> str:
 
 def _verdict(run: Run) -> str:
     return outcome(run) + (f" ({run.reason})" if run.reason else "")
+
+
+async def hint_if_stuck(scheduler: Scheduler, run: Run) -> None:
+    """Tell whoever has just made a run by hand if nobody can carry it out."""
+    take_back = f"`evertick cancel {run.id}` takes it back"
+    if not any(node.died_at is None and run.task in node.tasks for node in await scheduler.nodes()):
+        hint(f"note: no live node knows the task {run.task!r}; the run waits until one is started, {take_back}")
+    elif run.state is State.PARKED:
+        hint(f"note: the run is parked: {last_line(run.error) or run.reason}; {take_back}")
 
 
 async def run_data(scheduler: Scheduler, run: Run) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -12,10 +11,10 @@ import msgspec
 
 from evertick.cli.database import on_store
 from evertick.cli.ledger import print_ledger, row_data
-from evertick.cli.output import Column, as_json_option, clean, hint, print_facts, print_json, print_table, say
+from evertick.cli.output import Column, as_json_option, ask, hint, print_facts, print_json, print_table, say
 from evertick.cli.parameters import ArgumentsParameter, MomentParameter
-from evertick.cli.runs import print_run, run_data
-from evertick.cli.words import data_text, distance, last_line, now, span, stamp
+from evertick.cli.runs import hint_if_stuck, print_run, run_data
+from evertick.cli.words import data_text, distance, now, span, stamp
 from evertick.errors import EvertickError, NotFound
 from evertick.model import Run, Schedule, State
 from evertick.scheduler import Scheduler
@@ -212,11 +211,7 @@ async def trigger(scheduler: Scheduler, key: str, args: dict[str, Any] | None, a
         print_json(row_data(run))
         return
     say(f"triggered {key}: run {run.id}")
-    take_back = f"`evertick cancel {run.id}` takes it back"
-    if not any(node.died_at is None and run.task in node.tasks for node in await scheduler.nodes()):
-        hint(f"note: no live node knows the task {run.task!r}; the run waits until one is started, {take_back}")
-    elif run.state is State.PARKED:
-        hint(f"note: the run is parked: {last_line(run.error) or run.reason}; {take_back}")
+    await hint_if_stuck(scheduler, run)
 
 
 @click.command()
@@ -289,15 +284,9 @@ async def remove(scheduler: Scheduler, key: str, yes: bool, as_json: bool) -> No
     schedule = await scheduler.schedule(key)
     is_refused_anyway = schedule.is_declared and not schedule.is_paused
     if not yes and not is_refused_anyway:
-        _ask(f"remove the schedule {key!r} ({schedule.when}) of app {schedule.app!r}?")
+        ask(f"remove the schedule {key!r} ({schedule.when}) of app {schedule.app!r}?", "remove it")
     await scheduler.remove(key)
     if as_json:
         print_json(schedule)
     else:
         say(f"removed {key}; `evertick history {key}` still shows what became of it")
-
-
-def _ask(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError("there is nobody to ask; write --yes to remove it without a question")
-    click.confirm(clean(question), abort=True, err=True)

@@ -264,7 +264,10 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Newest first. `since` and `until` bound fire_at, both inclusive. `states` and `verdicts` None = all."""
+    """Newest first. `since` and `until` bound fire_at, both inclusive. `states` and `verdicts` None = all.
+
+    `was_rerun`: whether the ledger has a run of cause rerun that was caused by this one.
+    """
 
     ids: tuple[str, ...] | None = None
     schedule_key: str | None = None
@@ -272,6 +275,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[State, ...] | None = None
     verdicts: tuple[Verdict, ...] | None = None
     labels: dict[str, str] = {}
+    was_rerun: bool | None = None
     since: int | None = None
     until: int | None = None
     limit: int = 100

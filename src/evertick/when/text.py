@@ -3,6 +3,7 @@
     cron 0 9 * * 1-5; tz=Europe/Berlin; calendar=business      a bare "0 9 * * 1-5" or "@daily" is cron, too
     every 90s; since=start; start=2026-01-01T00:00:00Z         also "@every 90s"
     once 2026-01-01T00:00:00Z                                  or "once +10m", counted from the creation
+    weekdays at 18:30 in Europe/Berlin                         English, which becomes cron or every: see english.py
 
 Options follow after `;` as name=value, in any order, each once; they are the options of the rule's constructor. The
 `text` of any rule reads back as an equal rule. Whatever the text, the answer is a rule or an InvalidWhen or
@@ -11,6 +12,7 @@ InvalidDuration that names what is wrong, in bounded time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -19,6 +21,7 @@ from evertick.errors import InvalidWhen
 from evertick.when.base import When
 from evertick.when.calendar import Calendar
 from evertick.when.cron import Cron
+from evertick.when.english import read_english
 from evertick.when.every import Every
 from evertick.when.moment import from_us, moment_of
 from evertick.when.once import Once
@@ -28,6 +31,8 @@ __all__ = ["TEXT_LONGEST", "parse_when"]
 TEXT_LONGEST = 2_000
 _SHOWN = 60
 _MAX_FIRES_DIGITS = 12
+# A sentence has a word of three letters, which no duration has; "every 5x" is told what a duration looks like.
+_WORD = re.compile(r"[a-z]{3}", re.IGNORECASE)
 
 _JITTER = {"jitter", "jitter_mode", "calendar", "tz"}
 _BOUNDS = _JITTER | {"start", "end", "max_fires"}
@@ -45,8 +50,12 @@ def parse_when(text: str, calendars: Mapping[str, Calendar] | None = None) -> Wh
     if len(text) > TEXT_LONGEST:
         raise InvalidWhen(f"a rule of {len(text)} characters is too long; at most {TEXT_LONGEST} are taken")
     head, *rest = text.split(";")
-    kind, body = _kind_and_body(head.strip())
+    kind, body, tz = _read_head(head.strip())
     options = _options(kind, rest)
+    if tz is not None:
+        if "tz" in options:
+            raise InvalidWhen(f"option 'tz' is given twice, as 'in {tz[:_SHOWN]}' too; keep one")
+        options["tz"] = tz
     if "calendar" in options:
         options["calendar"] = (calendars or {}).get(options["calendar"], options["calendar"])
     match kind:
@@ -58,19 +67,20 @@ def parse_when(text: str, calendars: Mapping[str, Calendar] | None = None) -> Wh
             return _once(body, options)
 
 
-def _kind_and_body(head: str) -> tuple[str, str]:
+def _read_head(head: str) -> tuple[str, str, str | None]:
+    """The kind of the rule, its body, and the zone that an English sentence names."""
     first, _, rest = head.partition(" ")
     word = first.lower()
-    if word in _OPTIONS:
-        return word, rest.strip()
+    if word in _OPTIONS and not (word == "every" and _WORD.search(rest)):
+        return word, rest.strip(), None
     if word == "@every":
-        return "every", rest.strip()
-    # No cron field is a word of its own in front of others, except H and the like, which are one letter.
-    if not head or (word.isalpha() and len(word) > 1):
+        return "every", rest.strip(), None
+    if not head:
         raise InvalidWhen(
-            f"{head[:_SHOWN]!r} is no rule; begin with 'cron', 'every' or 'once', or write a cron expression"
+            "'' is no rule; begin with 'cron', 'every' or 'once', or write a cron expression or 'weekdays at 18:30'"
         )
-    return "cron", head
+    # No cron expression begins with two letters: its first field knows no names, and H is one letter.
+    return read_english(head) if head[:2].isalpha() and len(head) > 1 else ("cron", head, None)
 
 
 def _once(body: str, options: dict[str, Any]) -> Once:

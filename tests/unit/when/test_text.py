@@ -94,7 +94,7 @@ def test_people_may_write_a_rule_more_loosely(text: str, rule: Every) -> None:
     ("text", "named"),
     [
         ("", "no rule"),
-        ("hourly", "hourly"),
+        ("fortnightly", "fortnightly"),
         ("sometimes 5m", "sometimes"),
         ("every", "interval"),
         ("every soon", "soon"),

@@ -33,6 +33,14 @@ _CLAUSES = {
     "until": "r.fire_at <= :until",
     "labels": """NOT EXISTS (SELECT 1 FROM json_each(:labels) wanted WHERE NOT EXISTS (
         SELECT 1 FROM json_each(r.labels) label WHERE label.key = wanted.key AND label.value = wanted.value))""",
+    # All reruns, listed once per question. Looking for those of each run would need an index that nothing else uses, or
+    # go by the moment they share, of which ten thousand runs may have the same.
+    "was_rerun": """:was_rerun = (r.id IN (
+        SELECT l.caused_by FROM evertick_runs l INDEXED BY sqlite_autoindex_evertick_runs_1
+        WHERE l.app = :app AND l.cause = 'rerun' AND l.caused_by IS NOT NULL
+        UNION ALL
+        SELECT h.caused_by FROM evertick_history h INDEXED BY sqlite_autoindex_evertick_history_1
+        WHERE h.app = :app AND h.cause = 'rerun' AND h.caused_by IS NOT NULL))""",
 }
 # The index that serves each table best by the first of these filters that is given; "" where none is.
 _INDEXES = {
@@ -70,6 +78,7 @@ def _filters(db: sqlite3.Connection, app: str, wanted: RunFilter) -> Iterator[di
         "since": wanted.since,
         "until": wanted.until,
         "labels": json_text(wanted.labels) if wanted.labels else None,
+        "was_rerun": wanted.was_rerun,
     }
     values = {name: value for name, value in given.items() if value is not None}
     if wanted.schedule_key is None:
@@ -81,7 +90,8 @@ def _filters(db: sqlite3.Connection, app: str, wanted: RunFilter) -> Iterator[di
 
 def _tables(wanted: RunFilter) -> list[str]:
     states = set(State) if wanted.states is None else set(wanted.states)
-    has_live = wanted.verdicts is None and bool(states - {State.DONE})
+    # What is live has no verdict, and was not rerun.
+    has_live = wanted.verdicts is None and not wanted.was_rerun and bool(states - {State.DONE})
     return ["runs.live"] * has_live + ["runs.done"] * (State.DONE in states)
 
 
@@ -93,7 +103,8 @@ def _read(db: sqlite3.Connection, table: str, values: dict[str, Any]) -> list[sq
 
 
 def gaps(db: sqlite3.Connection, now: int, app: str, wanted: RunFilter) -> list[Gap]:
-    if wanted.ids is not None or wanted.task is not None or wanted.states is not None or wanted.labels:
+    of_runs = (wanted.ids, wanted.task, wanted.states, wanted.labels or None, wanted.was_rerun)
+    if any(filter_ is not None for filter_ in of_runs):
         return []
     values: Sequence[object] = (
         app,

@@ -96,6 +96,32 @@ class Queries:
         assert [run.id for run in await bench.runs(labels={"a": "1", "b": "2"})] == [both.id]
         assert await bench.runs(labels={"c": "1"}) == []
 
+    async def test_runs_are_found_by_whether_they_were_rerun(self, bench: Bench) -> None:
+        node = await bench.node()
+        alone, other, repeated = [await bench.end(node, await bench.hold(node)) for _ in range(3)]
+        rerun = await bench.enqueue(cause=Cause.RERUN, fire_at=us(repeated.fire_at), caused_by=repeated.id)
+        # Something else that a run is the cause of is no rerun of it.
+        child = await bench.enqueue(fire_at=us(other.fire_at), caused_by=other.id)
+
+        async def found(**wanted: Any) -> set[str]:
+            return {run.id for run in await bench.runs(**wanted)}
+
+        for _ in range(2):  # while the rerun is live, and when it has ended
+            assert await found(was_rerun=True) == {repeated.id}
+            assert await found(was_rerun=False) == {alone.id, other.id, rerun.id, child.id}
+            assert await found(was_rerun=False, ids=(repeated.id, alone.id)) == {alone.id}
+            await bench.cancel(rerun.id)
+
+    async def test_a_rerun_is_told_apart_from_the_run_of_its_moment(self, bench: Bench) -> None:
+        schedule = await bench.add()
+        fired = await bench.fire(schedule)
+        moment = us((await bench.run(fired)).fire_at)
+        await bench.cancel(fired)
+        rerun = a_run(cause=Cause.RERUN, fire_at=moment, caused_by=fired, schedule_id=schedule.id)
+        recorded = await bench.record(an_advance(await bench.stored(), runs=(rerun,)))
+        assert (recorded.taken, recorded.left_out) == ([True], [])
+        assert [run.id for run in await bench.runs(schedule_key=schedule.key)] == [rerun.id, fired]
+
     async def test_runs_are_bounded_by_their_moment_both_ends_included(self, bench: Bench) -> None:
         made = await _five_runs(bench)
         since, until = us(made[1].fire_at), us(made[3].fire_at)
@@ -138,7 +164,7 @@ class Queries:
 
     @pytest.mark.parametrize(
         "wanted",
-        [{"ids": ("x",)}, {"states": (State.WAITING,)}, {"labels": {"a": "b"}}],
+        [{"ids": ("x",)}, {"states": (State.WAITING,)}, {"labels": {"a": "b"}}, {"was_rerun": False}],
         ids=lambda wanted: next(iter(wanted)),
     )
     async def test_filters_that_only_runs_have_match_no_gap(self, bench: Bench, wanted: dict[str, Any]) -> None:

@@ -1,0 +1,377 @@
+"""English sentences as rules: "weekdays at 18:30", "every 15 minutes", "monthly on the 1st at 6:00 in Europe/Berlin".
+
+Pure. A sentence is translated into the cron expression or the interval that it means, so that nothing after this file
+knows that it was English; what is stored and shown is the canonical text of that rule.
+
+    sentence = ( interval | [times] days [times] | times ) ["in" zone]
+    interval = "every" [number] unit {number unit} | "hourly"
+    times    = "at" time {"and" time}                             9:00, 9am, 9:30 pm, noon, midnight
+    days     = "daily" | weekdays | days of the month | a day of the year
+
+Every sentence repeats. What may mean one day as well as each of them ("monday at 8:00"), or morning as well as evening
+("at 9"), is refused with the word in question, because a guess would be noticed only when it fires. A sentence is read
+from left to right, each word once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import product
+from typing import Literal, NamedTuple
+
+from evertick.errors import InvalidDuration, InvalidWhen
+from evertick.when.duration import duration_us
+
+__all__ = ["English", "read_english"]
+
+_SHOWN = 60
+_EXAMPLES = "understood are, for example, 'every 15 minutes' and 'weekdays at 18:30'"
+
+_WORD = re.compile(r"[,-]|[^\s,-]+")
+_TIME = re.compile(r"(\d{1,2})(?::(\d\d))?(am|pm)?", re.ASCII)
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+
+_UNITS = {"second": "s", "minute": "m", "hour": "h", "day": "d"}
+_UNITS_OF_MANY = _UNITS | {f"{unit}s": short for unit, short in _UNITS.items()}
+# Sunday is 7 in here, so that a weekend is a run of days; cron writes it as 0.
+_WEEKDAY_NAMES = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_ONE_WEEKDAY = {
+    written: number for number, name in enumerate(_WEEKDAY_NAMES, 1) for written in (name, name[:3], f"{name}s")
+}
+_WEEKDAYS = {written: frozenset([number]) for written, number in _ONE_WEEKDAY.items()} | {
+    "weekday": frozenset(range(1, 6)),
+    "weekdays": frozenset(range(1, 6)),
+    "weekend": frozenset([6, 7]),
+    "weekends": frozenset([6, 7]),
+}
+_MONTH_NAMES = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+_MONTHS = {written: number for number, name in enumerate(_MONTH_NAMES, 1) for written in (name, name[:3])}
+_SUFFIXES = {1: "st", 2: "nd", 3: "rd", 21: "st", 22: "nd", 23: "rd", 31: "st"}
+_ORDINALS = {f"{number}{_SUFFIXES.get(number, 'th')}": number for number in range(1, 32)} | {
+    word: number for number, word in enumerate(("first", "second", "third", "fourth", "fifth"), 1)
+}
+_WEEKS_OF_A_MONTH = 5
+
+
+class English(NamedTuple):
+    """What a sentence means: a cron expression or an interval, and the zone that it names."""
+
+    kind: Literal["cron", "every"]
+    body: str
+    tz: str | None
+
+
+class _Days(NamedTuple):
+    """The three day fields of a cron expression."""
+
+    day: str = "*"
+    month: str = "*"
+    weekday: str = "*"
+
+
+class _Words:
+    """The words of a sentence, read once from left to right."""
+
+    def __init__(self, sentence: str, text: str) -> None:
+        self._sentence = sentence
+        self._words = _WORD.findall(text.lower())
+        self._at = 0
+
+    def peek(self, ahead: int = 0) -> str:
+        """The word to come; empty behind the last."""
+        at = self._at + ahead
+        return self._words[at] if at < len(self._words) else ""
+
+    def next(self) -> str:
+        word = self.peek()
+        if not word:
+            raise InvalidWhen(f"{self._sentence[:_SHOWN]!r} ends where more is expected; {_EXAMPLES}")
+        self._at += 1
+        return word
+
+    def take(self, *words: str) -> bool:
+        """Whether exactly these words come; if so they are read."""
+        is_here = all(self.peek(ahead) == word for ahead, word in enumerate(words))
+        self._at += len(words) if is_here else 0
+        return is_here
+
+    def take_separator(self, is_item: Callable[[str], bool]) -> bool:
+        """Whether a list goes on. A comma may also end a list; "and" never does."""
+        if self.take("and") or self.take(",", "and"):
+            return True
+        return is_item(self.peek(1)) and self.take(",")
+
+    def refuse(self, word: str, why: str = "is not understood") -> InvalidWhen:
+        return InvalidWhen(f"{word[:_SHOWN]!r} in {self._sentence[:_SHOWN]!r} {why}; {_EXAMPLES}")
+
+    def check_end(self) -> None:
+        if self.peek():
+            raise self.refuse(self.peek())
+
+
+def read_english(sentence: str) -> English:
+    """The rule that the sentence means; InvalidWhen names the first word that is not understood."""
+    text, tz = _without_zone(sentence)
+    words = _Words(sentence, text)
+    interval = _short_interval(text) or _interval(words)
+    if interval is not None:
+        return English("every", interval, tz)
+    times = _times(words)
+    days = _days(words)
+    if times is None and days is None:
+        raise words.refuse(words.next())
+    times = times or _times(words) or [(0, 0)]
+    words.take(",")
+    words.check_end()
+    return English("cron", " ".join([*_clock(words, times), *(days or _Days())]), tz)
+
+
+def _without_zone(sentence: str) -> tuple[str, str | None]:
+    *before, word, name = ["", "", *sentence.split()]
+    if word.lower() == "in":
+        return " ".join(before).strip(), name
+    return " ".join(sentence.split()), None
+
+
+# Intervals.
+
+
+def _short_interval(text: str) -> str | None:
+    """The duration of "every 90s", which a zone may follow as well."""
+    first, _, rest = text.partition(" ")
+    try:
+        return rest if first.lower() == "every" and duration_us(rest) else None
+    except InvalidDuration:
+        return None
+
+
+def _interval(words: _Words) -> str | None:
+    """The interval as a duration; None if the sentence is about days."""
+    if words.take("hourly"):
+        words.check_end()
+        return "1h"
+    if words.peek() != "every":
+        return None
+    if _NUMBER.fullmatch(words.peek(1)):
+        words.next()
+        return _numbered_interval(words)
+    unit = words.peek(1)
+    # "every second monday" is not about seconds, and "every day" has a time of day.
+    if unit not in _UNITS or unit == "day" or (unit == "second" and words.peek(2)):
+        return None
+    words.take("every", unit)
+    words.check_end()
+    return f"1{_UNITS[unit]}"
+
+
+def _numbered_interval(words: _Words) -> str:
+    parts: list[str] = []
+    while not parts or words.take("and") or words.peek():
+        number = words.next()
+        if not _NUMBER.fullmatch(number):
+            raise words.refuse(number)
+        unit = words.next()
+        if unit in ("week", "weeks"):
+            raise words.refuse(unit, "does not say on which day")
+        if unit not in _UNITS_OF_MANY:
+            raise words.refuse(unit)
+        parts.append(f"{int(number)}{_UNITS_OF_MANY[unit]}")
+    return "".join(parts)
+
+
+# Times of day.
+
+
+def _times(words: _Words) -> list[tuple[int, int]] | None:
+    """Hours and minutes; None if no time comes."""
+    if not (words.take("at") or words.take(",", "at")):
+        return None
+    times = [_time(words)]
+    while words.take_separator(_is_time):
+        words.take("at")
+        times.append(_time(words))
+    return times
+
+
+def _is_time(word: str) -> bool:
+    return word in ("noon", "midnight") or _TIME.fullmatch(word) is not None
+
+
+def _time(words: _Words) -> tuple[int, int]:
+    word = words.next()
+    if word in ("noon", "midnight"):
+        return (12, 0) if word == "noon" else (0, 0)
+    found = _TIME.fullmatch(word)
+    if found is None:
+        raise words.refuse(word, "is no time of day")
+    half = found[3] or next((half for half in ("am", "pm") if words.take(half)), None)
+    hour, minute = int(found[1]), int(found[2] or 0)
+    if half is None and found[2] is None:
+        raise words.refuse(word, f"lacks its minutes: write '{word}:00', or add am or pm")
+    if minute > 59 or not (hour <= 23 if half is None else 1 <= hour <= 12):
+        raise words.refuse(word, "is no time of day")
+    return hour if half is None else hour % 12 + (12 if half == "pm" else 0), minute
+
+
+def _clock(words: _Words, times: list[tuple[int, int]]) -> tuple[str, str]:
+    """The minute and the hour field."""
+    hours, minutes = sorted({hour for hour, _ in times}), sorted({minute for _, minute in times})
+    if set(times) != set(product(hours, minutes)):
+        hour, minute = times[-1]
+        raise words.refuse(f"{hour}:{minute:02}", "has other minutes than the times beside it: make two schedules")
+    return ",".join(map(str, minutes)), ",".join(map(str, hours))
+
+
+# Days.
+
+
+def _days(words: _Words) -> _Days | None:
+    """The days; None if none come."""
+    words.take(",")
+    if words.peek() in ("", "at"):
+        return None
+    if words.take("daily") or words.take("every", "day"):
+        return _Days()
+    if _takes_period(words, "weekly", "week"):
+        return _weekdays(words, repeats=True)
+    if _takes_period(words, "monthly", "month"):
+        return _month_days(words, repeats=True)
+    if _takes_period(words, "yearly", "year") or _takes_period(words, "annually", "year"):
+        return _date(words)
+    is_every = words.take("every")
+    if not is_every:
+        words.take("on")
+    if _is_month_day(words.peek()):
+        return _month_days(words, repeats=False)
+    return _weekdays(words, repeats=is_every)
+
+
+def _takes_period(words: _Words, adverb: str, noun: str) -> bool:
+    """Whether "weekly on" or "every week on" comes; without "on" it would be any day of the week."""
+    if words.take(adverb):
+        told = adverb
+    elif words.take("every", noun):
+        told = noun
+    else:
+        return False
+    if not words.take("on"):
+        raise words.refuse(told, "does not say on which day")
+    return True
+
+
+def _weekdays(words: _Words, *, repeats: bool) -> _Days:
+    """A list of weekdays and ranges of them. A singular repeats only if "every" stands before it."""
+    first = words.peek()
+    found: set[int] = set()
+    while not found or words.take_separator(_WEEKDAYS.__contains__):
+        word = words.next()
+        if word not in _WEEKDAYS:
+            raise words.refuse(word)
+        found |= _WEEKDAYS[word]
+        repeats = repeats or word.endswith("days") or word == "weekends"
+        if any(words.take(to) for to in ("to", "through", "-")):
+            found |= _weekdays_between(words, word, words.next())
+            repeats = True
+    if not repeats:
+        raise words.refuse(first, f"may be one day or each of them: write 'every {first}'")
+    return _Days(weekday=_weekday_field(found))
+
+
+def _weekdays_between(words: _Words, first: str, last: str) -> set[int]:
+    for word in (first, last):
+        if word not in _ONE_WEEKDAY:
+            raise words.refuse(word, "is not one day of the week")
+    start, length = _ONE_WEEKDAY[first], (_ONE_WEEKDAY[last] - _ONE_WEEKDAY[first]) % 7
+    return {(start + step - 1) % 7 + 1 for step in range(length + 1)}
+
+
+def _weekday_field(days: set[int]) -> str:
+    """The days as a list, or as one range, which may go over the end of the week."""
+    if len(days) == 7:
+        return "*"
+    ordered = sorted(days)
+    starts = [day for day in ordered if (day - 2) % 7 + 1 not in days]
+    if len(starts) == 1 and len(days) > 2:
+        return f"{starts[0] % 7}-{(starts[0] + len(days) - 1) % 7}"
+    return ",".join(str(day % 7) for day in ordered)
+
+
+def _month_days(words: _Words, *, repeats: bool) -> _Days:
+    """A list of days of the month; without "monthly" before it, "of the month" has to follow."""
+    days: list[str] = []
+    weekdays: list[str] = []
+    last = words.peek()
+    while not (days or weekdays) or words.take_separator(_is_month_day):
+        words.take("the")
+        last = words.peek()
+        day, weekday = _month_day(words)
+        days += [] if day is None else [day]
+        weekdays += [] if weekday is None else [weekday]
+    if words.take("of"):
+        _read_month(words)
+        repeats = True
+    if days and weekdays:
+        raise words.refuse(last, "mixes dates and weekdays: make two schedules")
+    if not repeats:
+        raise words.refuse(last, "does not say of what: add 'of the month'")
+    return _Days(day=",".join(days) or "*", weekday=",".join(weekdays) or "*")
+
+
+def _is_month_day(word: str) -> bool:
+    return word in ("the", "last") or word in _ORDINALS
+
+
+def _read_month(words: _Words) -> None:
+    """Read "the month", which follows "of"."""
+    word = words.next()
+    if word in _MONTHS:
+        raise words.refuse(word, "may be of one year or of each: begin with 'yearly on'")
+    if word in ("the", "every", "each"):
+        word = words.next()
+    if word != "month":
+        raise words.refuse(word)
+
+
+def _month_day(words: _Words) -> tuple[str | None, str | None]:
+    """One day of the month as a cron field: a day of the month, or a day of the week."""
+    word = words.next()
+    number = _ORDINALS.get(word)
+    if number is None and word != "last":
+        raise words.refuse(word)
+    weekday = _ONE_WEEKDAY.get(words.peek())
+    if weekday is not None:
+        if number is not None and number > _WEEKS_OF_A_MONTH:
+            raise words.refuse(word, f"is too many: no month has more than {_WEEKS_OF_A_MONTH} of a weekday")
+        words.next()
+        return None, f"{weekday % 7}L" if number is None else f"{weekday % 7}#{number}"
+    if words.peek() == "weekday" and number in (None, 1):
+        words.next()
+        return "LW" if number is None else "1W", None
+    if words.take("day") or number is not None:
+        return "L" if number is None else str(number), None
+    raise words.refuse(words.peek() or word)
+
+
+def _date(words: _Words) -> _Days:
+    """A day of the year: "1 january", "january 1", "the 1st of january"."""
+    words.take("the")
+    first = words.next()
+    if first in _MONTHS:
+        return _Days(day=_date_day(words, words.next()), month=str(_MONTHS[first]))
+    day = _date_day(words, first)
+    words.take("of")
+    month = words.next()
+    if month not in _MONTHS:
+        raise words.refuse(month, "is no month")
+    return _Days(day=day, month=str(_MONTHS[month]))
+
+
+def _date_day(words: _Words, word: str) -> str:
+    number = _ORDINALS.get(word) or (int(word) if _NUMBER.fullmatch(word) else 0)
+    if not 1 <= number <= 31:
+        raise words.refuse(word, "is no day of a month")
+    return str(number)

@@ -1,0 +1,154 @@
+"""Dead letters on the command line: failed, rerun."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+
+from evertick import Scheduler
+
+
+@pytest.fixture
+def failed_run(database, ask):
+    """The one that the prepared database has."""
+    (run,) = ask("failed")
+    return run
+
+
+@pytest.fixture
+def several(database):
+    """Three more that failed, of a task without a schedule; answers their ids, newest first."""
+    scheduler = Scheduler(database)
+    ended = threading.Semaphore(0)
+    scheduler.on("failed", lambda event: ended.release())
+
+    @scheduler.task
+    def fetch(page: int) -> None:
+        raise LookupError(f"page {page} is missing")
+
+    with scheduler:
+        fetch.sync.enqueue_many([{"page": number} for number in range(3)])
+        assert all(ended.acquire(timeout=20) for _ in range(3))
+    found = scheduler.sync.runs(task="fetch")
+    scheduler.sync.close()
+    return [run.id for run in found]
+
+
+def test_failed_lists_what_failed_with_its_error_and_its_id(database, evertick, ask):
+    header, line = evertick("failed").stdout.splitlines()
+    assert header.split() == ["MOMENT", "KEY", "VERDICT", "RERUN", "RUN", "ERROR"]
+    (run,) = ask("failed")
+    assert re.split(r"  +", line)[1:] == ["print", "failed", "-", run["id"], "ValueError: no paper [2J left"]
+    assert (run["kind"], run["verdict"], run["was_rerun"]) == ("run", "failed", False)
+
+
+def test_failed_is_about_one_schedule_if_it_is_named(database, evertick, ask):
+    assert len(ask("failed", "print")) == 1
+    assert ask("failed", "report") == []
+    assert "nothing that failed or was lost is recorded" in evertick("failed", "report").stderr
+    result = evertick("failed", "nope")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: there is no schedule 'nope'")
+
+
+def test_failed_is_bounded_and_newest_first(several, ask):
+    assert [run["id"] for run in ask("failed", "--limit", "2")] == several[:2]
+    ask("rerun", several[1])
+    assert [(run["id"], run["was_rerun"]) for run in ask("failed", "--limit", "2")] == [
+        (several[0], False),
+        (several[1], True),
+    ]
+
+
+def test_a_run_is_rerun_by_its_id(failed_run, evertick, ask):
+    result = evertick("rerun", failed_run["id"])
+    again = re.fullmatch(rf"rerun {failed_run['id']} of print: run (\S+)\n", result.stdout)[1]
+    assert "no live node knows the task 'print_it'" in result.stderr
+    assert f"`evertick cancel {again}` takes it back" in result.stderr
+    run = ask("show", again)["run"]
+    assert (run["cause"], run["caused_by"], run["state"]) == ("rerun", failed_run["id"], "waiting")
+    assert run["fire_at"] == failed_run["fire_at"]
+    assert f"Cause     rerun, by run {failed_run['id']}" in evertick("show", again).stdout
+    assert re.split(r"  +", evertick("failed").stdout.splitlines()[1])[3] == "yes"
+
+
+def test_a_rerun_may_have_other_arguments(database, ask):
+    (old,) = ask("history", "report")
+    assert ask("rerun", old["id"], "--args", '{"day": "friday"}')["args"] == {"day": "friday"}
+
+
+def test_a_rerun_has_the_arguments_of_the_old_run(database, ask):
+    (old,) = ask("history", "report")
+    assert ask("rerun", old["id"])["args"] == {"day": "monday"}
+
+
+def test_a_run_that_has_not_ended_is_not_rerun(database, evertick, ask):
+    run = ask("trigger", "report")
+    result = evertick("rerun", run["id"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"error: run '{run['id']}' has not ended, it is waiting")
+
+
+def test_an_unknown_run_is_not_rerun(database, evertick):
+    result = evertick("rerun", "nope")
+    assert (result.exit_code, result.stderr) == (1, "error: there is no run 'nope' in app 'default'\n")
+
+
+def test_a_rerun_obeys_the_overlap_policy(failed_run, evertick, ask):
+    ask("trigger", "print")
+    for args in ([failed_run["id"]], ["--failed"]):
+        result = evertick("rerun", *args)
+        assert result.stdout == ""
+        assert "'print' has a live run, and its overlap is 'skip': run" in result.stderr
+
+
+def test_one_that_failed_is_rerun_without_a_question_and_only_once(failed_run, evertick, ask):
+    assert evertick("rerun", "--failed").stdout.startswith(f"rerun {failed_run['id']} of print: run ")
+    result = evertick("rerun", "--failed", "print")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("nothing is left to rerun in app 'default'")
+    assert ask("rerun", "--failed") == []
+
+
+def test_several_without_a_terminal_need_to_be_told_yes(several, evertick, ask):
+    result = evertick("rerun", "--failed")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "there is nobody to ask; write --yes to rerun them without a question" in result.stderr
+    assert [run["caused_by"] for run in ask("rerun", "--failed", "--yes", "--limit", "2")] == several[:2]
+    assert len(evertick("rerun", "--failed", "--yes").stdout.splitlines()) == 2
+
+
+def test_failed_ones_of_one_schedule_or_since_a_moment_are_rerun(several, ask, evertick):
+    assert ask("rerun", "--failed", "--since", "2090-01-01T00:00:00Z") == []
+    assert [run["schedule_key"] for run in ask("rerun", "--failed", "print", "--since", "1h")] == ["print"]
+    assert evertick("rerun", "--failed", "nope").stderr.startswith("error: there is no schedule 'nope'")
+
+
+@pytest.mark.parametrize(("answer", "count"), [("y", 4), ("n", 0), ("", 0)])
+def test_several_on_a_terminal_are_asked_about(start, database, several, answer, count, ask, terminal):
+    process = start("rerun", "--failed", env={"EVERTICK_DATABASE": database}, stdin=terminal.theirs)
+    terminal.write(f"{answer}\n")
+    output, errors = process.communicate()
+    assert "rerun 4 runs of app 'default' (3 of fetch(), 1 of print)? [y/N]" in errors
+    assert process.returncode == (0 if count else 130)
+    assert len(output.splitlines()) == count
+    assert sum(run["was_rerun"] for run in ask("failed")) == count
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], "name a run by its id, or write --failed"),
+        (["--failed", "--args", "{}"], "--args are for one run"),
+        (["x", "--since", "1h"], "--since is for many runs; write --failed, too"),
+        (["x", "--limit", "3"], "--limit is for many runs; write --failed, too"),
+        (["--failed", "--limit", "0"], "--limit"),
+        (["x", "--args", "[]"], "is no JSON object"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(database, evertick, args, words):
+    result = evertick("rerun", *args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
