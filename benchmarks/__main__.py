@@ -1,0 +1,93 @@
+"""The program: `python -m benchmarks sqlite [--rounds 3] [--runs 20000] [--peers] [--json FILE]`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+from benchmarks.figure import summary, table
+from benchmarks.machine import describe, load
+from benchmarks.peer.environment import Unavailable, install, versions
+from benchmarks.round import measure_all
+from benchmarks.size import FULL, QUICK, Size
+
+
+def main() -> None:
+    asked = _arguments()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="sqlite-", dir=asked.folder))
+    try:
+        _measure(asked, folder)
+    finally:
+        shutil.rmtree(folder)
+        if not any(asked.folder.iterdir()):
+            asked.folder.rmdir()
+
+
+def _measure(asked: argparse.Namespace, folder: Path) -> None:
+    size = _size(asked)
+    machine = describe()
+    peers = _peers(folder) if asked.peers else None
+    if peers is not None:
+        machine |= versions(peers)
+    for name, text in machine.items():
+        print(f"{name:<11} {text}", flush=True)
+
+    samples: dict[str, list[float]] = {}
+    loads = [load()]
+    for number in range(asked.rounds):
+        for name, value in measure_all(folder, size, peers).items():
+            samples.setdefault(name, []).append(value)
+        loads.append(load())
+        print(f"round {number + 1} of {asked.rounds} done", flush=True)
+
+    print(
+        f"load        {' '.join('?' if each is None else f'{each:.2f}' for each in loads)} (before, after each round)\n"
+    )
+    print(table(samples))
+    if asked.json is not None:
+        figures = {name: summary(each) for name, each in samples.items()}
+        report = {"machine": machine, "load": loads, "size": dataclasses.asdict(size), "figures": figures}
+        asked.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def _peers(folder: Path) -> Path | None:
+    try:
+        return install(folder / "peers")
+    except Unavailable as reason:
+        print(f"peers       skipped, they cannot be installed: {reason}")
+        return None
+
+
+def _size(asked: argparse.Namespace) -> Size:
+    size = QUICK if asked.quick else FULL
+    return size if asked.runs is None else dataclasses.replace(size, runs=asked.runs)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Evertick on this machine.")
+    parser.add_argument("store", choices=["sqlite"], help="the store to measure")
+    parser.add_argument("--rounds", type=_positive, help="how often everything is measured (default 3; quick: 1)")
+    parser.add_argument("--runs", type=_positive, help="runs in the queue of a throughput round (default 20000)")
+    parser.add_argument("--peers", action="store_true", help="install other schedulers and measure them too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument("--quick", action="store_true", help="tiny numbers: shows that it works, measures nothing")
+    parser.add_argument("--folder", type=Path, default=Path(".bench"), help="on the disk to measure (default .bench)")
+    asked = parser.parse_args()
+    asked.rounds = asked.rounds or (1 if asked.quick else 3)
+    return asked
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""What a node costs that has schedules and nothing to do: processor time and memory.
+
+The schedules are added by another process, so that the memory measured is that of living with them, not of adding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from benchmarks.fresh import in_fresh_process
+from benchmarks.ledger import url_of
+from benchmarks.size import Size
+from evertick import Every, Scheduler
+
+__all__ = ["measure"]
+
+
+def measure(folder: Path, size: Size) -> dict[str, float]:
+    path = folder / "ledger.db"
+    in_fresh_process(fill, path, size.idle_schedules)
+    return asyncio.run(_watch(path, size))
+
+
+def fill(path: Path, count: int) -> None:
+    asyncio.run(_fill(path, count))
+
+
+async def _fill(path: Path, count: int) -> None:
+    scheduler = Scheduler(url_of(path))
+
+    @scheduler.task
+    async def never() -> None: ...
+
+    rule = Every("30d", since="start", start=datetime.now(UTC) + timedelta(days=30))
+    await scheduler.add_many({"key": f"s{number}", "when": rule, "task": never} for number in range(count))
+    await scheduler.close()
+
+
+async def _watch(path: Path, size: Size) -> dict[str, float]:
+    scheduler = Scheduler(url_of(path))
+
+    @scheduler.task
+    async def never() -> None:
+        raise AssertionError("none of these schedules is due")
+
+    memory_before = _resident_megabytes()
+    async with scheduler:
+        await asyncio.sleep(min(1, size.idle_seconds))  # what belongs to the start is over
+        began, used = time.perf_counter(), time.process_time()
+        await asyncio.sleep(size.idle_seconds)
+        share = (time.process_time() - used) / (time.perf_counter() - began)
+        memory_after = _resident_megabytes()
+    return {"idle_cpu": share * 100, "memory_before": memory_before, "memory_after": memory_after}
+
+
+def _resident_megabytes() -> float:
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    import resource  # macOS, in bytes there; the greatest so far is the nearest it tells
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

@@ -1,0 +1,75 @@
+"""Runs per second of one process that finds its queue full, and how fast the queue is filled.
+
+The time of execution begins before the node opens the ledger and ends when the last run is written as done: start,
+claim, the job itself and the final commit are all in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from benchmarks.ledger import BULK, check, check_waiting, url_of
+from benchmarks.size import Size
+from evertick import Scheduler
+
+__all__ = ["measure_enqueue", "measure_execution"]
+
+
+def measure_execution(folder: Path, size: Size, concurrency: int) -> dict[str, float]:
+    return asyncio.run(_execution(folder / "ledger.db", size, concurrency))
+
+
+def measure_enqueue(folder: Path, size: Size) -> dict[str, float]:
+    return asyncio.run(_enqueue(folder / "ledger.db", size))
+
+
+async def _execution(path: Path, size: Size, concurrency: int) -> dict[str, float]:
+    scheduler = Scheduler(url_of(path), concurrency=concurrency)
+    executed = [0] * size.runs
+    left = size.runs
+    all_executed = asyncio.Event()
+
+    @scheduler.task
+    async def count(number: int) -> None:
+        nonlocal left
+        executed[number] += 1
+        left -= 1
+        if left == 0:
+            all_executed.set()
+
+    for first in range(0, size.runs, BULK):
+        await count.enqueue_many({"number": number} for number in range(first, min(first + BULK, size.runs)))
+    await scheduler.close()
+
+    began = time.perf_counter()
+    async with scheduler:
+        await all_executed.wait()
+        while (await scheduler.health()).running:
+            await asyncio.sleep(0)
+        seconds = time.perf_counter() - began
+    check(path, executed)
+    return {f"execute_{concurrency}": size.runs / seconds}
+
+
+async def _enqueue(path: Path, size: Size) -> dict[str, float]:
+    scheduler = Scheduler(url_of(path))
+
+    @scheduler.task
+    async def count(number: int) -> None: ...
+
+    await scheduler.health()  # opens the ledger
+    began = time.perf_counter()
+    for first in range(0, size.runs, BULK):
+        await count.enqueue_many({"number": number} for number in range(first, min(first + BULK, size.runs)))
+    in_bulk = size.runs / (time.perf_counter() - began)
+
+    began = time.perf_counter()
+    for number in range(size.single_runs):
+        await count.enqueue(number=number)
+    one_by_one = size.single_runs / (time.perf_counter() - began)
+
+    await scheduler.close()
+    check_waiting(path, size.runs + size.single_runs)
+    return {"enqueue_bulk": in_bulk, "enqueue_single": one_by_one}
