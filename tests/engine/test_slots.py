@@ -145,3 +145,48 @@ async def test_a_coroutine_that_finishes_what_it_began_although_cancelled_has_su
 async def test_a_rule_with_a_calendar_and_a_limit_is_explained_whole() -> None:
     when = Cron("0 9 * * *", max_fires=1, calendar="business")
     assert when.explain().endswith("only when calendar 'business' is open, at most 1 time")
+
+
+async def test_slots_taken_while_a_claim_waits_its_turn_are_not_claimed_for() -> None:
+    scheduler = Scheduler("sqlite://", concurrency=1)
+
+    @scheduler.task
+    async def job() -> None: ...
+
+    async with virtual_time(scheduler, start=START) as kit:
+        assert scheduler._engine is not None
+        node = scheduler._engine._node
+        async with node.claiming:
+            run = await job.enqueue()
+            await kit.advance("1s")
+            node.hold.capacity = 0  # what a fused claim does to the slots while it holds the lock
+        await kit.advance("1s")
+        assert (await scheduler.get_run(run.id)).state == "waiting"
+        node.hold.capacity = 1
+        scheduler._engine.wake_runs()
+        await kit.advance("1s")
+        assert (await scheduler.get_run(run.id)).verdict == "succeeded"
+
+
+async def test_a_node_never_runs_more_at_once_than_its_concurrency(tmp_path: Path) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/jobs.db", concurrency=3)
+    now_running, most, ended = 0, 0, asyncio.Semaphore(0)
+
+    async def work() -> None:
+        nonlocal now_running, most
+        now_running += 1
+        most = max(most, now_running)
+        await asyncio.sleep(0.002)
+        now_running -= 1
+        ended.release()
+
+    by_hand = scheduler.task(name="by_hand")(work)
+    for number in range(20):
+        scheduler.every("50ms", key=f"s{number}", name=f"s{number}", overlap="allow")(work)
+    async with scheduler, asyncio.timeout(60):
+        for _ in range(100):
+            await by_hand.enqueue()
+            await ended.acquire()
+        for _ in range(200):
+            await ended.acquire()
+    assert 1 <= most <= 3

@@ -70,6 +70,7 @@ class Hold:
     def take(self, attempt: Attempt) -> None:
         claim = (attempt.run.id, attempt.run.fence)
         assert claim not in self._attempts, "a claim is started once"
+        assert self.free > 0, "a run is started into a free slot"
         self._attempts[claim] = attempt
         self._busy += 1
 

@@ -47,12 +47,11 @@ class Worker:
     async def step(self) -> float | None:
         """Claim as many due runs as there are free slots, and start them."""
         node = self._node
-        room = node.hold.free
-        if room <= 0:
-            self.queue_is_short = False  # nobody has looked; the next free slot does
-            return None
         async with node.claiming:
-            if node.is_draining:
+            # Counted under the lock: while we wait for it, a fused claim may take the slots.
+            room = node.hold.free
+            if room <= 0 or node.is_draining:
+                self.queue_is_short = False  # nobody has looked; the next free slot does
                 return None
             claim = await node.store.claim(node.app, node.id, node.queues, node.terms, room)
             self.start(claim.runs)
