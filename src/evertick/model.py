@@ -14,11 +14,14 @@ from typing import Any, Literal
 import msgspec
 
 __all__ = [
+    "BLACKOUT_FATES",
     "CATCH_UPS",
     "LOSSES_MAX",
     "OVERLAPS",
     "TRANSITIONS",
+    "UNIQUE_UNTIL",
     "Attempt",
+    "BlackoutFate",
     "CatchUp",
     "Cause",
     "Claimed",
@@ -28,6 +31,9 @@ __all__ = [
     "NewGap",
     "NewRun",
     "Node",
+    "Occurrence",
+    "OccurrenceEdit",
+    "OccurrenceKind",
     "Outcome",
     "Overlap",
     "Pause",
@@ -36,13 +42,19 @@ __all__ = [
     "Run",
     "Schedule",
     "State",
+    "UniqueUntil",
     "Verdict",
 ]
 
 CatchUp = Literal["latest", "all", "skip"]
 Overlap = Literal["skip", "queue", "allow", "replace"]
+UniqueUntil = Literal["end", "start"]
+BlackoutFate = Literal["drop", "latest", "all"]
+OccurrenceKind = Literal["skip", "move"]
 CATCH_UPS: tuple[CatchUp, ...] = ("latest", "all", "skip")
 OVERLAPS: tuple[Overlap, ...] = ("skip", "queue", "allow", "replace")
+UNIQUE_UNTIL: tuple[UniqueUntil, ...] = ("end", "start")
+BLACKOUT_FATES: tuple[BlackoutFate, ...] = ("drop", "latest", "all")
 
 # A run whose claims are lost this often takes its nodes down with it, or they are hopeless: it ends as lost.
 LOSSES_MAX = 3
@@ -113,6 +125,11 @@ class Reason(StrEnum):
     NODE_DIED = "node_died"  # its node was lost, once too often or for a task that must not run twice
     SHUTDOWN = "shutdown"  # cut off by a stop, and must not run twice
     UNREACHABLE = "unreachable"  # stopped because the store could not be reached before the lease ended
+    DUPLICATE = "duplicate"  # another run has its unique key
+    BLACKOUT = "blackout"  # its schedule was in a blackout whose fate is to drop
+    BY_HAND = "by_hand"  # somebody skipped this one moment
+    CONCURRENCY = "concurrency"  # blocked: as many as may run of its key do
+    RATE = "rate"  # blocked: as many as may start in a period have
     UNKNOWN_TASK = "unknown_task"  # parked: no live node knows the task
     BAD_ARGUMENTS = "bad_arguments"  # parked: the stored arguments no longer fit the task
 
@@ -125,6 +142,18 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until: int | None = None
     # Set when Evertick itself paused it because no code declares it any more: declaring it again resumes it.
     is_undeclared: bool = False
+
+
+class Occurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What somebody decided about one moment of a schedule that is still to come: skip it, or run it at another time.
+
+    Times in microseconds. `to` is when a moved one is due.
+    """
+
+    fire_at: int
+    kind: OccurrenceKind
+    to: int | None = None
+    note: str = ""
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -142,6 +171,15 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     overlap: Overlap = "skip"
     expires: int | None = None
     labels: dict[str, str] = {}
+    # A key that no two runs have at once (or within a period), whatever schedule or enqueue made them.
+    unique: str | None = None
+    unique_until: UniqueUntil = "end"
+    unique_for: int | None = None
+    # The name of a calendar: while it is closed nothing fires, and what becomes of those moments.
+    blackout: str | None = None
+    blackout_fate: BlackoutFate = "drop"
+    # Failed verdicts in a row after which the schedule is paused.
+    pause_after: int | None = None
     format: int = 1
 
 
@@ -166,6 +204,9 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     expires: int | None = None
     labels: dict[str, str] = {}
     unique_key: str | None = None
+    unique_until: UniqueUntil = "end"
+    # Unique for this long from its insertion, whether it is live or not.
+    unique_for: int | None = None
     caused_by: str | None = None
     traceparent: str | None = None
     # Insert as already running on the recording node (the fused claim), with what a claim would set.
@@ -312,6 +353,15 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     recorded_at: datetime
 
 
+class OccurrenceEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody decided about one moment to come, as people read it."""
+
+    fire_at: datetime
+    kind: OccurrenceKind
+    to: datetime | None
+    note: str
+
+
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as people read it: its definition, its cursor, how it fared."""
 
@@ -335,6 +385,12 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     paused_at: datetime | None
     pause_note: str
     paused_until: datetime | None
+    # Decisions about single moments to come.
+    occurrences: tuple[OccurrenceEdit, ...]
+    unique: str | None
+    blackout: str | None
+    blackout_fate: BlackoutFate
+    pause_after: int | None
     is_declared: bool
     # Fields whose value at run time differs from what the code declares.
     overrides: tuple[str, ...]

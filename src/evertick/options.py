@@ -27,7 +27,9 @@ __all__ = [
     "PolicyOptions",
     "RuleOptions",
     "TaskDecorator",
+    "WhenOptions",
     "make_definition",
+    "refuse_task_options",
     "split",
 ]
 
@@ -81,6 +83,10 @@ class OnceOptions(PolicyOptions, TaskOptions, total=False):
     calendar: str | Calendar | None
 
 
+class WhenOptions(PolicyOptions, TaskOptions, total=False):
+    """What stands beside a complete rule."""
+
+
 class TaskDecorator(Protocol):
     """Makes a task of a function; a first parameter annotated as `Context` is Evertick's, not the caller's."""
 
@@ -114,6 +120,11 @@ def make_definition(task: str, options: Mapping[str, Any], base: Definition | No
             raise InvalidSetting(f"unknown option {name!r} of a schedule; known are {', '.join(sorted(_CHECKS))}")
         changes[name] = _CHECKS[name](value)
     return msgspec.structs.replace(base or Definition(task=task, when=""), task=task, **changes)
+
+
+def refuse_task_options(options: Mapping[str, Any], task: str) -> None:
+    if options:
+        raise InvalidSetting(f"{next(iter(options))}: set it where the task {task!r} is made, not on a schedule")
 
 
 def _arguments(value: Any) -> dict[str, Any]:

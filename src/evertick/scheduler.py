@@ -7,9 +7,8 @@ runs while the scheduler is entered (`async with`, `with`) or by `run()`; withou
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -22,45 +21,40 @@ from evertick.context import Context
 from evertick.declare import Declaration, Declarations, calling_place
 from evertick.driver.base import Work
 from evertick.driver.function import Threads
-from evertick.edit import Addition, Editor
 from evertick.engine.engine import Engine, EngineHealth, EngineSettings
-from evertick.engine.node import LocalNode, declarer_of, ended_event
-from evertick.errors import AlreadyDeclared, InvalidInput, InvalidSetting, NotFound, Refused
-from evertick.events import Event, EventKind, Hook, Hooks
-from evertick.model import Attempt, Gap, LogLine, NewRun, Node, Run, Schedule, State, Verdict
+from evertick.engine.node import LocalNode, declarer_of
+from evertick.errors import AlreadyDeclared, InvalidInput, InvalidSetting, Refused
+from evertick.events import EventKind, Hook, Hooks
+from evertick.manage.calendars import ManagesCalendars
+from evertick.manage.foresight import Foresees
+from evertick.manage.schedules import rule_given
+from evertick.model import NewRun, Node, Run
 from evertick.options import (
     CronOptions,
     EveryOptions,
     OnceOptions,
-    PolicyOptions,
     TaskDecorator,
+    WhenOptions,
     make_definition,
+    refuse_task_options,
     split,
 )
-from evertick.rules import load_calendars, rule_of
 from evertick.serve import check_may_run, serve
-from evertick.settings import Settings, check_key, check_labels, check_url, make_settings
-from evertick.store.base import Cancelled, Pulse, RunFilter, ScheduleFilter, Store
+from evertick.settings import Settings, check_key, check_url, make_settings
+from evertick.store.base import Pulse, Store
 from evertick.store.url import open_store
 from evertick.sync import Portal
 from evertick.sync_scheduler import SyncScheduler
 from evertick.task import Task, TaskOptions
 from evertick.version import VERSION
-from evertick.when import Calendar, Every, Once, When, from_us, to_us, upcoming_over
+from evertick.when import Every, Once, When
 from evertick.when.cron import rule as cron_rule
 from evertick.when.duration import Duration
-from evertick.why import Why, explain_schedule
 
-__all__ = ["Health", "Parts", "Planned", "Scheduler"]
-
-log = logging.getLogger("evertick.scheduler")
+__all__ = ["Health", "Parts", "Scheduler"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-ADD_MANY_MAX = 10_000
-_PAGE = 1_000
-_LIMIT_MAX = 1_000_000
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,14 +65,6 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     heart_in_thread: bool = True
     note_seconds: float = 1.0
     sweep_seconds: float = 60.0
-
-
-class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A fire to come."""
-
-    fire_at: datetime
-    key: str
-    task: str
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +83,7 @@ def _system_parts() -> Parts:
     return Parts(clock=system_clock, open_store=lambda url: open_store(url, clock=system_clock))
 
 
-class Scheduler:
+class Scheduler(Foresees, ManagesCalendars):
     """Schedules and runs tasks.
 
     url: where the ledger is kept; default `EVERTICK_DATABASE`, then `sqlite:///evertick.db`; `sqlite://` is in memory.
@@ -152,10 +138,6 @@ class Scheduler:
         self._opened: Store | None = None
         self._engine: Engine | None = None
         self._is_started = False
-
-    @property
-    def app(self) -> str:
-        return self.settings.app
 
     @property
     def _clock(self) -> Clock:
@@ -222,6 +204,13 @@ class Scheduler:
         rules, policies, tasks = split(options, "once()", OnceOptions)
         return self._declaring(Once(at, after=after, **rules), key, name, policies, tasks, calling_place(1))
 
+    def when(
+        self, rule: When | str, *, key: str | None = None, name: str | None = None, **options: Unpack[WhenOptions]
+    ) -> TaskDecorator:
+        """Run the function by a rule or by text: `@scheduler.when("weekdays at 18:30")`, `"every 15 minutes"`."""
+        _, policies, tasks = split(options, f"when({rule!r})", WhenOptions)
+        return self._declaring(rule_given(rule), key, name, policies, tasks, calling_place(1))
+
     def on(self, kind: EventKind, hook: Hook | None = None) -> Any:
         """Call a function when something happens: `@scheduler.on("failed")`. It hears an `Event`, after the fact."""
         if hook is not None:
@@ -244,7 +233,7 @@ class Scheduler:
             # Everything is checked before anything is kept: a refused declaration leaves no task behind.
             if isinstance(function, Task):
                 task = function
-                _refuse_task_options(tasks, task.name)
+                refuse_task_options(tasks, task.name)
             else:
                 task = self._make_task(function, name, cast("TaskOptions", tasks), place)
             definition = make_definition(task.name, policies)
@@ -368,9 +357,6 @@ class Scheduler:
                 self._opened = store
         return self._opened
 
-    def _editor(self, store: Store) -> Editor:
-        return Editor(store, self.app, self._clock, self.settings.tz)
-
     def _node(self, store: Store) -> LocalNode:
         works: dict[str, Work] = {name: task.work for name, task in self._tasks.items()}
         return LocalNode(
@@ -398,257 +384,6 @@ class Scheduler:
             sweep=self._parts.sweep_seconds,
             heart_in_thread=self._parts.heart_in_thread,
         )
-
-    # --- schedules
-
-    async def add(
-        self, *, key: str, when: When, task: Task[Any, Any] | str, **options: Unpack[PolicyOptions]
-    ) -> Schedule:
-        """Add a schedule at run time. A key that is taken is refused."""
-        await self.add_many([{"key": key, "when": when, "task": task, **options}])
-        return await self.schedule(key)
-
-    async def add_many(self, schedules: Iterable[Mapping[str, Any]]) -> None:
-        """Add many schedules, each given like the arguments of `add`: all of them, or none."""
-        additions = [self._addition(dict(each)) for each in schedules]
-        if len(additions) > ADD_MANY_MAX:
-            raise InvalidInput(f"{len(additions)} schedules at once; add at most {ADD_MANY_MAX} at a time")
-        keys = [added.key for added in additions]
-        if len(set(keys)) < len(keys):
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise AlreadyDeclared(f"schedule {twice!r} is given twice")
-        editor = self._editor(await self._store())
-        taken = await editor.add(additions, all_or_none=True)
-        if not all(taken):
-            key = keys[taken.index(False)]
-            raise AlreadyDeclared(f"schedule {key!r} exists already; nothing was added. Use update(), or another key")
-        self._wake_fires()
-
-    async def update(self, key: str, *, when: When | None = None, **options: Unpack[PolicyOptions]) -> Schedule:
-        """Change a schedule. Its cursor restarts from now; nothing fires by the change itself."""
-        _check_rule(when, is_optional=True)
-        store = await self._store()
-        current = (await store.stored_schedules(self.app, keys=[key]))[:1]
-        for stored in current:
-            changed = make_definition(stored.definition.task, options, stored.definition)
-            self._check_arguments(changed.task, changed.args)
-        await self._editor(store).edit(key, lambda base: make_definition(base.task, options, base), rule=when)
-        self._wake_fires()
-        return await self.schedule(key)
-
-    async def remove(self, key: str) -> None:
-        """Take a schedule away; its waiting runs are cancelled, its history stays."""
-        await self._editor(await self._store()).remove(key)
-        self._tell("removed", key)
-
-    async def pause(self, key: str, *, note: str = "", until: datetime | None = None) -> Schedule:
-        """Stop a schedule from firing, with a note why and perhaps until a moment. What runs, runs on."""
-        until_us = None if until is None else to_us(until)
-        if not isinstance(note, str):
-            raise InvalidInput(f"note: {note!r} is not text")
-        await self._editor(await self._store()).pause(key, note=note[:1000], until=until_us)
-        self._tell("paused", key, note=note)
-        self._wake_fires()
-        return await self.schedule(key)
-
-    async def resume(self, key: str) -> Schedule:
-        """Let a paused schedule go on from now; its paused moments become one gap."""
-        await self._editor(await self._store()).resume(key)
-        self._wake_fires()
-        return await self.schedule(key)
-
-    async def trigger(self, key: str, *, args: Mapping[str, Any] | None = None) -> Run:
-        """Run a schedule's task now, by hand. Works while it is paused, and obeys its overlap policy."""
-        store = await self._store()
-        encoded = None if args is None else self._encode_arguments((await self.schedule(key)).task, args)
-        run_id = await self._editor(store).trigger(key, args=encoded)
-        self._wake_runs()
-        return await self.get_run(run_id)
-
-    async def schedules(
-        self, *, labels: Mapping[str, str] | None = None, is_paused: bool | None = None, limit: int | None = None
-    ) -> list[Schedule]:
-        """All schedules, by key."""
-        limit = None if limit is None else _check_limit(limit)
-        wanted_labels = check_labels(labels or {})
-        store, found, after = await self._store(), list[Schedule](), None
-        while limit is None or len(found) < limit:
-            page = _PAGE if limit is None else min(_PAGE, limit - len(found))
-            wanted = ScheduleFilter(labels=wanted_labels, is_paused=is_paused, after_key=after, limit=page)
-            batch = await store.schedules(self.app, wanted)
-            found += batch
-            if len(batch) < page:
-                break
-            after = batch[-1].key
-        return found
-
-    async def schedule(self, key: str) -> Schedule:
-        """One schedule. Raises NotFound."""
-        store = await self._store()
-        found = await store.schedules(self.app, ScheduleFilter(keys=(key,)))
-        if not found:
-            raise NotFound(f"there is no schedule {key!r} in app {self.app!r}; `evertick list` shows those there are")
-        return found[0]
-
-    async def set_calendar(self, calendar: Calendar) -> None:
-        """Define or change a named calendar. Schedules that use it go by it from now on."""
-        if not isinstance(calendar, Calendar):
-            raise InvalidInput(f"calendar: {calendar!r} is no Calendar")
-        await self._editor(await self._store()).put_calendar(calendar)
-        self._wake_fires()
-
-    async def calendars(self) -> list[Calendar]:
-        return list((await load_calendars(await self._store(), self.app)).values())
-
-    async def preview(
-        self, *, count: int = 10, until: datetime | None = None, after: datetime | None = None, key: str | None = None
-    ) -> list[Planned]:
-        """The next fires over all schedules that are not paused (or of one), in order."""
-        store = await self._store()
-        schedules = [await self.schedule(key)] if key is not None else await self.schedules(is_paused=False)
-        calendars = await load_calendars(store, self.app)
-        rules, tasks, left = {}, {}, {}
-        for start in range(0, len(schedules), _PAGE):
-            keys = [schedule.key for schedule in schedules[start : start + _PAGE]]
-            for stored in await store.stored_schedules(self.app, keys=keys):
-                if stored.fire_at is not None:
-                    rules[stored.key] = rule_of(stored, calendars)
-                    tasks[stored.key] = stored.definition.task
-                    if (most := rules[stored.key].bounds.max_fires) is not None:
-                        left[stored.key] = most - stored.fires
-        since = after if after is not None else from_us(await store.now())
-        upcoming = upcoming_over(rules, since, count=count, until=until, most=left)
-        return [Planned(fire_at=moment, key=each, task=tasks[each]) for moment, each in upcoming]
-
-    async def why(self, key: str) -> Why:
-        """In words: when it fires next and why then, what became of the last moments, what it waits for now."""
-        return await explain_schedule(await self._store(), self.app, key)
-
-    # --- runs
-
-    async def cancel(self, run: Run | str) -> bool:
-        """Cancel a run: at once if it waits, by asking if it runs. False if it had ended already."""
-        run_id = _run_id(run)
-        answer: Cancelled = (await (await self._store()).cancel(self.app, [run_id], "requested"))[0]
-        if answer.answer == "unknown":
-            raise NotFound(f"there is no run {run_id!r} in app {self.app!r}")
-        if answer.answer == "asked" and self._engine is not None:
-            self._engine.cancel([run_id])
-        if answer.answer == "ended" and self._hooks.wants("cancelled"):
-            self._hooks.tell(ended_event(await self.get_run(run_id), from_us(self._clock.now_us())))
-        return answer.answer != "done"
-
-    async def rerun(self, run: Run | str, *, args: Mapping[str, Any] | None = None) -> Run:
-        """Run again what has ended, with its own arguments or the given ones: a new run, for the same moment.
-
-        It belongs to the schedule of the old one and obeys its overlap policy. `caused_by` is the old run.
-        """
-        old = await self.get_run(_run_id(run))
-        if old.is_live:
-            raise Refused(f"run {old.id!r} has not ended, it is {old.state}; only what has ended can be rerun")
-        return await self._rerun(old, args)
-
-    async def rerun_many(
-        self,
-        *,
-        schedule_key: str | None = None,
-        task: str | None = None,
-        verdicts: Sequence[Verdict | str] = (Verdict.FAILED, Verdict.LOST),
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int = 100,
-    ) -> list[Run]:
-        """Rerun what ended like this and was not rerun yet, newest first; answers the new runs.
-
-        What overlap forbids is left out. Each rerun is written by itself: after an error, ask again for the rest.
-        """
-        ended = await self.runs(
-            schedule_key,
-            task=task,
-            states=[State.DONE],
-            verdicts=verdicts,
-            was_rerun=False,
-            since=since,
-            until=until,
-            limit=limit,
-        )
-        again = []
-        for old in ended:
-            try:
-                again.append(await self._rerun(old, None))
-            except Refused as refused:
-                log.debug("%s", refused)
-        if len(again) < len(ended):
-            log.info("%d of %d runs were not rerun: their schedules refuse it", len(ended) - len(again), len(ended))
-        return again
-
-    async def _rerun(self, old: Run, args: Mapping[str, Any] | None) -> Run:
-        encoded = msgspec.json.encode(old.args) if args is None else self._encode_arguments(old.task, args)
-        run_id = await self._editor(await self._store()).rerun(old, args=encoded)
-        self._wake_runs()
-        return await self.get_run(run_id)
-
-    async def runs(
-        self,
-        schedule_key: str | None = None,
-        *,
-        task: str | None = None,
-        states: Sequence[State | str] | None = None,
-        verdicts: Sequence[Verdict | str] | None = None,
-        labels: Mapping[str, str] | None = None,
-        was_rerun: bool | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int = 100,
-    ) -> list[Run]:
-        """Runs, newest first. `since` and `until` bound their nominal moment."""
-        if was_rerun is not None and not isinstance(was_rerun, bool):
-            raise InvalidInput(f"was_rerun: {was_rerun!r} must be True, False or None")
-        wanted = _filter(schedule_key, task, states, verdicts, labels, since, until, limit)
-        wanted = msgspec.structs.replace(wanted, was_rerun=was_rerun)
-        return await (await self._store()).runs(self.app, wanted)
-
-    async def gaps(
-        self,
-        schedule_key: str | None = None,
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int = 100,
-    ) -> list[Gap]:
-        """Stretches of moments that got no run, newest first."""
-        wanted = _filter(schedule_key, None, None, None, None, since, until, limit)
-        return await (await self._store()).gaps(self.app, wanted)
-
-    async def history(
-        self,
-        schedule_key: str | None = None,
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int = 100,
-    ) -> list[Run | Gap]:
-        """The ledger: runs and gaps together, newest first."""
-        runs = await self.runs(schedule_key, since=since, until=until, limit=limit)
-        gaps = await self.gaps(schedule_key, since=since, until=until, limit=limit)
-        both: list[Run | Gap] = [*runs, *gaps]
-        both.sort(key=lambda row: row.fire_at if isinstance(row, Run) else row.last_at, reverse=True)
-        return both[:limit]
-
-    async def get_run(self, run_id: str) -> Run:
-        """One run. Raises NotFound."""
-        found = await (await self._store()).runs(self.app, RunFilter(ids=(run_id,)))
-        if not found:
-            raise NotFound(f"there is no run {run_id!r} in app {self.app!r}")
-        return found[0]
-
-    async def attempts(self, run: Run | str) -> list[Attempt]:
-        """The earlier tries of a run; the last one is in the run itself."""
-        return await (await self._store()).attempts(self.app, _run_id(run))
-
-    async def log(self, run: Run | str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
-        """What a run has logged, in order."""
-        return await (await self._store()).log(self.app, _run_id(run), after=after, limit=_check_limit(limit))
 
     async def _enqueue(self, runs: list[NewRun]) -> list[Run]:
         if not runs:
@@ -683,112 +418,8 @@ class Scheduler:
             oldest_due_seconds=oldest,
         )
 
-    # --- small things
-
-    def _addition(self, given: dict[str, Any]) -> Addition:
-        missing = [name for name in ("key", "when", "task") if name not in given]
-        if missing:
-            raise InvalidInput(f"a schedule needs {missing[0]}=; given were {', '.join(sorted(given)) or 'nothing'}")
-        key, when, task = check_key(given.pop("key")), given.pop("when"), given.pop("task")
-        _check_rule(when)
-        if callable(task) and not isinstance(task, Task):
-            raise InvalidInput(
-                f"task: {task!r} is a function; pass the task that @scheduler.task made of it, or its name"
-            )
-        name = task.name if isinstance(task, Task) else check_key(task, what="task")
-        rules, policies, tasks = split(given, f"add({key!r})", CronOptions)
-        if rules:
-            rule = next(iter(rules))
-            raise InvalidSetting(f"{rule}: it belongs to the rule; write it there, in when={type(when).__name__}(…)")
-        _refuse_task_options(tasks, name)
-        definition = make_definition(name, policies)
-        self._check_arguments(name, definition.args)
-        return Addition(key=key, rule=when, definition=definition)
-
-    def _encode_arguments(self, task: str, args: Mapping[str, Any]) -> bytes:
-        given = make_definition("", {"args": args}).args
-        self._check_arguments(task, given)
-        return msgspec.json.encode(given)
-
-    def _check_arguments(self, task: str, args: Mapping[str, Any]) -> None:
-        """Arguments for a task of ours must fit it; those of a task that other nodes know are theirs to judge."""
-        if task in self._tasks:
-            self._tasks[task].encode_call((), args)
-
-    def _wake_fires(self) -> None:
-        if self._engine is not None:
-            self._engine.wake_fires()
-
-    def _wake_runs(self) -> None:
-        if self._engine is not None:
-            self._engine.wake_runs()
-
-    def _tell(self, kind: EventKind, key: str, note: str = "") -> None:
-        if self._hooks.wants(kind):
-            at = from_us(self._clock.now_us())
-            self._hooks.tell(Event(kind=kind, app=self.app, at=at, schedule_key=key, note=note))
-
     def __repr__(self) -> str:
         return f"<Scheduler app={self.app!r} node={self.settings.node_name!r}>"
-
-
-E = TypeVar("E", State, Verdict)
-
-
-def _several(kind: type[E], given: Sequence[E | str], what: str) -> tuple[E, ...]:
-    known = ", ".join(kind)
-    if isinstance(given, str):
-        raise InvalidInput(f"{what}: {given!r} is one text; pass a list, e.g. {what}=[{given!r}]")
-    for each in given:
-        if each not in list(kind):
-            raise InvalidInput(f"{what}: {each!r} is none of {known}")
-    return tuple(kind(each) for each in given)
-
-
-def _refuse_task_options(options: Mapping[str, Any], task: str) -> None:
-    if options:
-        raise InvalidSetting(f"{next(iter(options))}: set it where the task {task!r} is made, not on a schedule")
-
-
-def _run_id(run: Any) -> str:
-    if isinstance(run, Run):
-        return run.id
-    if not isinstance(run, str):
-        raise InvalidInput(f"run: {run!r} is neither a run nor the id of one")
-    return run
-
-
-def _check_limit(limit: Any) -> int:
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= _LIMIT_MAX:
-        raise InvalidInput(f"limit: {limit!r} must be a whole number from 1 to {_LIMIT_MAX}")
-    return limit
-
-
-def _check_rule(when: Any, *, is_optional: bool = False) -> None:
-    if not isinstance(when, When) and not (is_optional and when is None):
-        raise InvalidInput(f"when: {when!r} is no rule; pass Cron(...), Every(...), Once(...) or parse_when(text)")
-
-
-def _filter(
-    key: str | None,
-    task: str | None,
-    states: Sequence[State | str] | None,
-    verdicts: Sequence[Verdict | str] | None,
-    labels: Mapping[str, str] | None,
-    since: datetime | None,
-    until: datetime | None,
-    limit: int,
-) -> RunFilter:
-    return RunFilter(
-        schedule_key=key,
-        task=task,
-        states=None if states is None else _several(State, states, "states"),
-        verdicts=None if verdicts is None else _several(Verdict, verdicts, "verdicts"),
-        labels=check_labels(labels or {}),
-        since=None if since is None else to_us(since),
-        until=None if until is None else to_us(until),
-        limit=_check_limit(limit),
-    )
 
 
 def _calling_module() -> str:

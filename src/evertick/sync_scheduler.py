@@ -13,7 +13,8 @@ from evertick.when import Calendar, When
 from evertick.why import Why
 
 if TYPE_CHECKING:
-    from evertick.scheduler import Health, Planned, Scheduler
+    from evertick.manage.foresight import Planned
+    from evertick.scheduler import Health, Scheduler
 
 __all__ = ["SyncScheduler"]
 
@@ -29,13 +30,15 @@ class SyncScheduler:
     def _call(self, make: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
         return self._scheduler._portal.call(make, f"scheduler.sync.{what}()")
 
-    def add(self, *, key: str, when: When, task: Task[Any, Any] | str, **options: Unpack[PolicyOptions]) -> Schedule:
+    def add(
+        self, *, key: str, when: When | str, task: Task[Any, Any] | str, **options: Unpack[PolicyOptions]
+    ) -> Schedule:
         return self._call(lambda: self._scheduler.add(key=key, when=when, task=task, **options), "add")
 
     def add_many(self, schedules: Iterable[Mapping[str, Any]]) -> None:
         return self._call(lambda: self._scheduler.add_many(schedules), "add_many")
 
-    def update(self, key: str, *, when: When | None = None, **options: Unpack[PolicyOptions]) -> Schedule:
+    def update(self, key: str, *, when: When | str | None = None, **options: Unpack[PolicyOptions]) -> Schedule:
         return self._call(lambda: self._scheduler.update(key, when=when, **options), "update")
 
     def remove(self, key: str) -> None:

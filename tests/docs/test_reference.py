@@ -30,10 +30,11 @@ from evertick import errors as errors_module
 from evertick.cli import cli
 from evertick.engine.engine import EngineHealth
 from evertick.events import EVENTS, Event
+from evertick.manage.foresight import Planned
 from evertick.model import Attempt, Gap, LogLine, Node, Phase, Schedule
 from evertick.options import CronOptions, EveryOptions, OnceOptions, PolicyOptions, RuleOptions
 from evertick.policy import Constant
-from evertick.scheduler import Health, Planned
+from evertick.scheduler import Health
 from evertick.serve import EXIT_RESTART, EXIT_STALLED
 from evertick.settings import DATABASE_VARIABLE
 from evertick.store.base import Store
@@ -56,7 +57,9 @@ def parameters(function: object) -> list[str]:
 
 
 def public(kind: type) -> list[str]:
-    return [name for name in vars(kind) if not name.startswith("_")]
+    """What the class and its parts in Evertick define."""
+    own = [base for base in kind.__mro__ if base.__module__.startswith("evertick")]
+    return [name for base in own for name in vars(base) if not name.startswith("_")]
 
 
 def test_every_exported_name_is_in_the_list_of_names() -> None:

@@ -275,13 +275,28 @@ async def test_a_key_that_is_taken_is_refused_and_nothing_is_added(scheduler: Sc
     assert [each.key for each in await scheduler.schedules()] == ["b"]
 
 
+async def test_a_rule_may_be_given_as_text(scheduler: Scheduler) -> None:
+    added = await scheduler.add(key="k", when="weekdays at 18:30", task="job")
+    assert added.when == "cron 30 18 * * 1-5; tz=UTC"
+    assert (await scheduler.update("k", when="every 15 minutes")).when.startswith("every 15m")
+
+
+async def test_a_function_may_be_scheduled_by_a_sentence(scheduler: Scheduler) -> None:
+    @scheduler.when("daily at 9:00", priority=3)
+    def report() -> None: ...
+
+    async with scheduler:
+        declared = await scheduler.schedule("report")
+    assert (declared.when, declared.priority) == ("cron 0 9 * * *; tz=UTC", 3)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"key": "k", "when": Every("1m")}, "a schedule needs task=; given were key, when"),
         (
-            {"key": "k", "when": "* * * * *", "task": "job"},
-            "when: '* * * * *' is no rule; pass Cron(...), Every(...), Once(...) or parse_when(text)",
+            {"key": "k", "when": 60, "task": "job"},
+            "when: 60 is no rule; pass Cron(...), Every(...), Once(...) or text like 'daily at 9:00'",
         ),
         (
             {"key": "k", "when": Every("1m"), "task": "job", "timeout": 3},
@@ -331,7 +346,7 @@ async def test_an_update_that_cannot_be_is_refused(scheduler: Scheduler) -> None
     with pytest.raises(InvalidSetting, match="unknown option 'colour' of a schedule; known are args, catch_up"):
         await scheduler.update("k", colour="red")  # type: ignore[call-arg]
     with pytest.raises(InvalidInput, match="is no rule"):
-        await scheduler.update("k", when="1m")  # type: ignore[arg-type]
+        await scheduler.update("k", when=60)  # type: ignore[arg-type]
     with pytest.raises(NotFound, match="there is no schedule 'other' in app 'shop'"):
         await scheduler.update("other", priority=1)
     assert (await scheduler.schedule("k")).version == 1

@@ -30,6 +30,7 @@ from evertick.model import (
     NewGap,
     NewRun,
     Node,
+    Occurrence,
     Outcome,
     Pause,
     Run,
@@ -89,6 +90,8 @@ class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     definition: Definition
     pause: Pause | None
+    # Decisions about single moments to come. Changing them raises the version.
+    occurrences: tuple[Occurrence, ...] = ()
     declared: DeclaredBy | None
     # The cursor: the next nominal moment; None when there is none (done, or waiting for the end of a run).
     fire_at: int | None

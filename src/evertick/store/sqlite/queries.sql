@@ -63,8 +63,8 @@ SELECT at FROM evertick_due WHERE app = ?1 AND at > ?2 AND format <= ?3 ORDER BY
 
 -- name: stored_schedules.by_ids
 -- Definition and cursor; a newer format is left to newer nodes. CROSS JOIN: from what is wanted to what is stored.
-SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.declared, d.fire_at, d.at, d.fires, d.failures,
-    d.error, d.fingerprint,
+SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, s.declared, d.fire_at, d.at,
+    d.fires, d.failures, d.error, d.fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
         WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id) AS live
@@ -75,8 +75,8 @@ WHERE s.app = ?1 AND s.format <= ?3;
 
 -- name: stored_schedules.by_keys
 -- The same, as people name them.
-SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.declared, d.fire_at, d.at, d.fires, d.failures,
-    d.error, d.fingerprint,
+SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, s.declared, d.fire_at, d.at,
+    d.fires, d.failures, d.error, d.fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
         WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id) AS live
@@ -92,8 +92,8 @@ WHERE app = ?1 AND fingerprint <> '' AND format <= ?2 GROUP BY fingerprint;
 
 -- name: computed_with
 -- Schedules whose cursor was computed with one fingerprint, a page at a time.
-SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.declared, d.fire_at, d.at, d.fires, d.failures,
-    d.error, d.fingerprint,
+SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, s.declared, d.fire_at, d.at,
+    d.fires, d.failures, d.error, d.fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
         WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id) AS live
@@ -103,8 +103,8 @@ ORDER BY d.schedule_id LIMIT ?5;
 
 -- name: declared_schedules
 -- All that code declares or declared.
-SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.declared, d.fire_at, d.at, d.fires, d.failures,
-    d.error, d.fingerprint,
+SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, s.declared, d.fire_at, d.at,
+    d.fires, d.failures, d.error, d.fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
         WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id) AS live
@@ -207,8 +207,8 @@ DELETE FROM evertick_due WHERE schedule_id = ?1;
 
 -- name: schedules
 -- For people, by key; filters that are NULL do not filter.
-SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.declared, d.fire_at, d.at, d.fires, d.failures,
-    d.error, d.fingerprint,
+SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, s.declared, d.fire_at, d.at,
+    d.fires, d.failures, d.error, d.fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
         WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id) AS live

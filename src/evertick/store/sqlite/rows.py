@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from evertick.model import Attempt, Cause, Claimed, Definition, Gap, Node, Pause, Phase, Run, State, Verdict
+from evertick.model import Attempt, Cause, Claimed, Definition, Gap, Node, Occurrence, Pause, Phase, Run, State, Verdict
 from evertick.store.base import DeclaredBy, StoredSchedule
 from evertick.when.moment import from_us
 
@@ -36,6 +36,7 @@ _HELD = frozenset({State.RUNNING, State.HANDED, State.DONE})
 
 _definitions = msgspec.json.Decoder(Definition)
 _pauses = msgspec.json.Decoder(Pause)
+_occurrences = msgspec.json.Decoder(tuple[Occurrence, ...])
 _declarations = msgspec.json.Decoder(DeclaredBy)
 _labels = msgspec.json.Decoder(dict[str, str])
 _phases = msgspec.json.Decoder(tuple[Phase, ...])
@@ -63,6 +64,7 @@ def stored_of(row: sqlite3.Row) -> StoredSchedule | None:
     try:
         definition = _definitions.decode(row["definition"])
         pause = None if row["pause"] is None else _pauses.decode(row["pause"])
+        occurrences = () if row["occurrences"] is None else _occurrences.decode(row["occurrences"])
         declared = None if row["declared"] is None else _declarations.decode(row["declared"])
     except msgspec.MsgspecError:
         return None
@@ -73,6 +75,7 @@ def stored_of(row: sqlite3.Row) -> StoredSchedule | None:
         created_at=row["created_at"],
         definition=definition,
         pause=pause,
+        occurrences=occurrences,
         declared=declared,
         fire_at=row["fire_at"],
         at=row["at"],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from evertick.model import Definition, Schedule, State, Verdict
+from evertick.model import Definition, Occurrence, OccurrenceEdit, Schedule, State, Verdict
 from evertick.store.base import DeclaredBy, Due, DueSchedule, ScheduleFilter, StoredSchedule
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.rows import FORMAT, json_text, moment, stored_of
@@ -104,6 +104,11 @@ def _schedule_of(db: sqlite3.Connection, app: str, stored: StoredSchedule, *, wi
         paused_at=None if pause is None else from_us(pause.at),
         pause_note="" if pause is None else pause.note,
         paused_until=None if pause is None else moment(pause.until),
+        occurrences=tuple(_edit_of(occurrence) for occurrence in stored.occurrences),
+        unique=definition.unique,
+        blackout=definition.blackout,
+        blackout_fate=definition.blackout_fate,
+        pause_after=definition.pause_after,
         is_declared=stored.declared is not None,
         overrides=_overrides(definition, stored.declared),
         fires=stored.fires,
@@ -114,6 +119,12 @@ def _schedule_of(db: sqlite3.Connection, app: str, stored: StoredSchedule, *, wi
         last_reason=None if last is None else last["reason"],
         counts={row["verdict"]: row["count"] for row in counts},
         error=stored.error,
+    )
+
+
+def _edit_of(occurrence: Occurrence) -> OccurrenceEdit:
+    return OccurrenceEdit(
+        fire_at=from_us(occurrence.fire_at), kind=occurrence.kind, to=moment(occurrence.to), note=occurrence.note
     )
 
 

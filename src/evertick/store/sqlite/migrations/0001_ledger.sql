@@ -25,14 +25,16 @@ INSERT INTO evertick_fence (id, value) VALUES (1, 0);
 
 -- AUTOINCREMENT: an id is never given twice, since runs and versions of a removed schedule stay readable by it.
 CREATE TABLE evertick_schedules (
-    id         INTEGER PRIMARY KEY AUTOINCREMENT,
-    app        TEXT    NOT NULL,
-    key        TEXT    NOT NULL,
-    created_at INTEGER NOT NULL,
-    format     INTEGER NOT NULL,
-    definition TEXT    NOT NULL,
-    pause      TEXT,
-    declared   TEXT,
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    app         TEXT    NOT NULL,
+    key         TEXT    NOT NULL,
+    created_at  INTEGER NOT NULL,
+    format      INTEGER NOT NULL,
+    definition  TEXT    NOT NULL,
+    pause       TEXT,
+    -- Decisions about single moments to come; NULL for nearly all.
+    occurrences TEXT,
+    declared    TEXT,
     UNIQUE (app, key)
 );
 
@@ -88,6 +90,7 @@ CREATE TABLE evertick_runs (
     labels              TEXT,
     expires             INTEGER,
     unique_key          TEXT,
+    unique_until        TEXT,
     caused_by           TEXT,
     traceparent         TEXT,
     attempts            INTEGER NOT NULL DEFAULT 0,
@@ -102,6 +105,7 @@ CREATE TABLE evertick_runs (
     is_cancel_requested INTEGER NOT NULL DEFAULT 0,
     cancel_reason       TEXT,
     blocked_on          TEXT,
+    limit_key           TEXT,
     parked_for          TEXT,
     task_hash           TEXT,
     progress            REAL,
@@ -124,6 +128,13 @@ CREATE INDEX evertick_runs_running ON evertick_runs (app, node) WHERE state = 'r
 CREATE UNIQUE INDEX evertick_runs_unique ON evertick_runs (app, unique_key) WHERE unique_key IS NOT NULL;
 -- What a verdict frees, and whether a schedule has one queued.
 CREATE INDEX evertick_runs_blocked ON evertick_runs (app, schedule_id, blocked_on) WHERE state = 'blocked';
+-- What runs under a limit, counted by its key at the claim; nothing for tasks without one.
+CREATE INDEX evertick_runs_limited ON evertick_runs (app, limit_key) WHERE state = 'running' AND limit_key IS NOT NULL;
+-- What waits for a limit, best first of each task; and what was freed for one and is not claimed yet.
+CREATE INDEX evertick_runs_held_back ON evertick_runs (app, limit_key, task, priority DESC, due_at)
+    WHERE state = 'blocked' AND limit_key IS NOT NULL;
+CREATE INDEX evertick_runs_let_through ON evertick_runs (app, limit_key)
+    WHERE state = 'waiting' AND limit_key IS NOT NULL;
 -- What a node frees when it comes.
 CREATE INDEX evertick_runs_parked ON evertick_runs (app, task) WHERE state = 'parked';
 
@@ -147,6 +158,7 @@ CREATE TABLE evertick_history (
     labels              TEXT,
     expires             INTEGER,
     unique_key          TEXT,
+    unique_until        TEXT,
     caused_by           TEXT,
     traceparent         TEXT,
     attempts            INTEGER NOT NULL,
@@ -161,6 +173,7 @@ CREATE TABLE evertick_history (
     is_cancel_requested INTEGER NOT NULL,
     cancel_reason       TEXT,
     blocked_on          TEXT,
+    limit_key           TEXT,
     parked_for          TEXT,
     task_hash           TEXT,
     progress            REAL,
@@ -228,6 +241,38 @@ CREATE TABLE evertick_tasks (
     hash TEXT NOT NULL,
     PRIMARY KEY (app, name, node)
 ) WITHOUT ROWID;
+
+-- Keys of limits that something waits for by time: when the next start of that key is free. Also the row that a claim
+-- locks where several can claim at once.
+CREATE TABLE evertick_limits (
+    app     TEXT    NOT NULL,
+    key     TEXT    NOT NULL,
+    free_at INTEGER,
+    used_at INTEGER NOT NULL,
+    PRIMARY KEY (app, key)
+) WITHOUT ROWID;
+CREATE INDEX evertick_limits_free ON evertick_limits (app, free_at) WHERE free_at IS NOT NULL;
+
+-- Starts under a rate, the newest of each key: one row each up to a thousand per period, above that gathered.
+CREATE TABLE evertick_grants (
+    app   TEXT    NOT NULL,
+    key   TEXT    NOT NULL,
+    at    INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    until INTEGER NOT NULL,
+    PRIMARY KEY (app, key, at)
+) WITHOUT ROWID;
+CREATE INDEX evertick_grants_until ON evertick_grants (app, until);
+
+-- Keys that are unique for a period, whether their run is live or not.
+CREATE TABLE evertick_unique (
+    app   TEXT    NOT NULL,
+    key   TEXT    NOT NULL,
+    run   TEXT    NOT NULL,
+    until INTEGER NOT NULL,
+    PRIMARY KEY (app, key)
+) WITHOUT ROWID;
+CREATE INDEX evertick_unique_until ON evertick_unique (app, until);
 
 -- Named calendars; the greatest id of a name is its newest version.
 CREATE TABLE evertick_calendars (
