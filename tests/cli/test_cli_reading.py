@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from evertick import Constant, Context, Every, Run, Scheduler
-from evertick.cli.words import now, remark
+from evertick.cli.words import distance, now, remark
 from evertick.model import Cause, Node, Reason, State, Verdict
 
 READING = ["list", "history", "preview", "nodes"]
@@ -42,6 +42,12 @@ def test_list_as_json_has_the_fields_of_a_schedule(database, ask):
     assert schedules["quick"]["is_paused"]
     assert schedules["report"]["labels"] == {"team": "sales"}
     assert datetime.fromisoformat(schedules["report"]["next_fire_at"]).utcoffset() is not None
+
+
+def test_list_is_narrowed_by_labels(database, ask, evertick):
+    assert [schedule["key"] for schedule in ask("list", "--label", "team=sales")] == ["report"]
+    result = evertick("list", "--label", "team=nobody")
+    assert result.stderr == "there are no schedules with team=nobody in app 'default'\n"
 
 
 def test_show_tells_everything_about_one_schedule(database, evertick):
@@ -314,3 +320,19 @@ def test_an_unknown_schedule_is_an_error_that_says_where_to_look(database, evert
     assert result.stderr == (
         "error: there is no schedule 'nope' in app 'default'; `evertick list` shows those there are\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words", "short"),
+    [
+        (-0.4, "now", "now"),
+        (-59, "59 s ago", "59 s ago"),
+        (-100, "1 min 40 s ago", "1 min ago"),
+        (4_000, "in 1 h 6 min", "in 1 h"),
+        (-100_000, "1 d 3 h ago", "1 d ago"),
+    ],
+)
+def test_a_distance_is_told_in_two_units_or_in_one(seconds, words, short):
+    moment = now()
+    there = moment + timedelta(seconds=seconds)
+    assert (distance(there, moment), distance(there, moment, is_short=True)) == (words, short)
