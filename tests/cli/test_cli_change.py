@@ -170,7 +170,7 @@ def test_the_next_moment_runs_early_and_does_not_come_again(database, evertick, 
 
 
 def test_preview_marks_what_somebody_has_decided(database, evertick, ask):
-    first, second, *_ = _upcoming(ask, "print")
+    second = _upcoming(ask, "print")[1]
     evertick("skip-next", "print")
     evertick("move", "print", second.isoformat(), "--to", second.replace(hour=11).isoformat())
     head, *lines = evertick("preview", "print", "--count", "3").stdout.splitlines()

@@ -157,12 +157,13 @@ async def upcoming_of(scheduler: Scheduler, schedule: Schedule) -> list[datetime
         planned = await scheduler.preview(key=schedule.key, count=_UPCOMING + len(hidden))
     except EvertickError:  # a rule that cannot be read any more: `rule_words` says why
         return []
-    moments = {each.at for each in planned if each.prospect not in ("skipped", "dropped")}
+    plain = {each.at for each in planned if each.prospect is None}
     first = schedule.next_fire_at
     if first is not None and not schedule.is_paused and first not in hidden and schedule.blackout is None:
-        moments = {each for each in moments if each > first} | {first}
+        plain = {each for each in plain if each > first} | {first}
+    elsewhere = {each.at for each in planned if each.prospect in ("moved", "held")}
     zone = planned[0].fire_at.tzinfo if planned else None
-    return [each.astimezone(zone) for each in sorted(moments)][:_UPCOMING]
+    return [each.astimezone(zone) for each in sorted(plain | elsewhere)][:_UPCOMING]
 
 
 def rule_words(schedule: Schedule) -> str:

@@ -159,6 +159,8 @@ class Gate:
         self._starts: dict[str, _Starts] = {}
         # Keys that runs were taken under since the last settlement, with the most that any of their tasks allows.
         self._taken: dict[str, int] = {}
+        # Keys of limits that runs were held back by and that the code no longer has.
+        self._outdated: set[str] = set()
         # Times that this claim has set already.
         self._times: dict[str, int] = {}
 
@@ -188,7 +190,10 @@ class Gate:
     def settle(self, slots: int) -> bool:
         """After a batch was taken: what else may come through, or when. True: somebody was let through."""
         taken, self._taken = self._taken, {}
+        outdated, self._outdated = self._outdated, set()
         has_let = False
+        for key in outdated:
+            has_let |= let_next(self._db, self._app, key, only_idle=True)
         for key, most in taken.items():
             starts = self._starts.get(key)
             if starts is not None:
@@ -241,8 +246,7 @@ class Gate:
             self._starts_of(key, terms.rate).add()
             self._taken[key] = terms.rate.most
         if row["limit_key"] is not None and row["limit_key"] not in self._taken:
-            # The code has other limits than when it was held back.
-            let_next(self._db, self._app, row["limit_key"], only_idle=True)
+            self._outdated.add(row["limit_key"])
         return counted_under
 
     def _count_of(self, key: str) -> int:
@@ -252,7 +256,7 @@ class Gate:
 
     def _starts_of(self, key: str, rate: Rate) -> _Starts:
         starts = self._starts.get(key)
-        if starts is None or starts.rate != rate:
+        if starts is None or (starts.rate.most, starts.rate.period) != (rate.most, rate.period):
             if starts is not None:
                 starts.write()
             starts = self._starts[key] = _Starts(self._db, self._now, self._app, key, rate)
