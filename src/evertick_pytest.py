@@ -56,4 +56,4 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 def _close_all(kits: list[Kit]) -> None:
     while kits:
-        kits.pop().close_from_outside()
+        kits.pop()._close_from_outside()

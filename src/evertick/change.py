@@ -10,7 +10,8 @@ ends where the shorter list does.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby, islice
@@ -44,6 +45,8 @@ Kind = Literal["update", "pause", "remove", "calendar"]
 # Fires of one side that are listed; beyond it they are counted.
 LISTED = 2_000
 _COUNT_MOST = 10**9
+# Lines of one day with a clock change that are shown beyond those that are shown anyway: an hourly rule, whole.
+_LINES_OF_DAY = 25
 _MINUTE_SECONDS = 60
 
 
@@ -138,7 +141,7 @@ class ChangePlan(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.adds or self.removes or self.moves) and self.fires_old == self.fires_new
 
     def words(self) -> str:
-        """In one sentence: "14 fires in 14 days: 14 move"."""
+        """In one sentence: "k: 14 fires before, 14 after; 14 move; 1 of them on a day with a clock change: …"."""
         parts = [
             f"{count:,} {verb}"
             for count, verb in (
@@ -151,35 +154,76 @@ class ChangePlan(msgspec.Struct, frozen=True, kw_only=True):
         ]
         upto = "" if self.is_complete else f" up to {_shown(self.compared_until)}"
         count = f"{self.fires_old:,} fires before, {self.fires_new:,} after"
-        return f"{self.key}: {count}; {', '.join(parts) or 'none'}{upto}"
+        return f"{self.key}: {count}; {', '.join(parts) or 'none'}{upto}{self._clock_words()}"
 
     def lines(self, most: int = 50) -> list[str]:
-        """For a terminal: the rules, the sentence, the changed fires in the order of time, the notes."""
-        found = [
+        """For a terminal: the rules, the sentence, the changed fires in the order of time, the notes.
+
+        Of the fires the first `most`, and later ones on days with a clock change, which are what a reader looks for.
+        """
+        return [
             f"{self.key}: {self.when_old or 'a rule that cannot be read'} -> {self._after()}",
             f"{_shown(self.since)} to {_shown(self.until)}",
             self.words(),
-            *islice(self._fire_lines(), most),
+            *self._fire_lines(most),
+            *(f"{option.name}: {option.old} -> {option.new}" for option in self.options),
+            *self.notes,
         ]
-        hidden = len(self.adds) + len(self.removes) + len(self.moves) - most
-        found += [f"  … and {hidden:,} more"] if hidden > 0 else []
-        found += [f"{option.name}: {option.old} -> {option.new}" for option in self.options]
-        return [*found, *self.notes]
 
     def _after(self) -> str:
         if self.kind == "pause":
             return "paused" if self.paused_until is None else f"paused until {_shown(self.paused_until)}"
         return "removed" if self.kind == "remove" else self.when_new or "nothing fires"
 
-    def _fire_lines(self) -> Iterator[str]:
+    def _clock_words(self) -> str:
+        """How many of the changed fires lie on days on which a clock is turned, and on which."""
+        turned = [row.day for row in self._rows() if row.clock_change]
+        if not turned:
+            return ""
+        days = list(dict.fromkeys(turned))
+        on = "a day" if len(days) == 1 else "days"
+        return f"; {len(turned):,} of them on {on} with a clock change: {', '.join(days)}"
+
+    def _fire_lines(self, most: int) -> Iterator[str]:
+        hidden, of_day = 0, Counter[str]()
+        for place, row in enumerate(self._rows()):
+            if place >= most and row.clock_change:
+                of_day[row.day] += 1
+            if place < most or (row.clock_change and of_day[row.day] <= _LINES_OF_DAY):
+                if hidden:
+                    yield f"  … and {hidden:,} more"
+                hidden = 0
+                yield row.line()
+            else:
+                hidden += 1
+        if hidden:
+            yield f"  … and {hidden:,} more"
+
+    def _rows(self) -> list[_Row]:
         rows = [
-            *((fire.at, "  + ", fire.at, None, fire.clock_change) for fire in self.adds),
-            *((fire.at, "  - ", fire.at, None, fire.clock_change) for fire in self.removes),
-            *((move.old, "  ~ ", move.old, move.new, move.clock_change) for move in self.moves),
+            *(_Row(fire.at, "+", fire.clock_change) for fire in self.adds),
+            *(_Row(fire.at, "-", fire.clock_change) for fire in self.removes),
+            *(_Row(move.old, "~", move.clock_change, move.new) for move in self.moves),
         ]
-        for _, sign, at, to, clock_change in sorted(rows, key=lambda row: (row[0], row[1])):
-            moved = "" if to is None else f" -> {_shown(to)}"
-            yield f"{sign}{_shown(at)}{moved}{f' ({clock_change})' if clock_change else ''}"
+        return sorted(rows, key=lambda row: (row.at, row.sign))
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """A changed fire as it is shown."""
+
+    at: datetime
+    sign: str
+    clock_change: str
+    to: datetime | None = None
+
+    @property
+    def day(self) -> str:
+        """The day that `clock_change` speaks of."""
+        return (self.to or self.at).strftime("%a %Y-%m-%d")
+
+    def line(self) -> str:
+        moved = "" if self.to is None else f" -> {_shown(self.to)}"
+        return f"  {self.sign} {_shown(self.at)}{moved}{f' ({self.clock_change})' if self.clock_change else ''}"
 
 
 def plan_change(
@@ -218,7 +262,7 @@ def plan_change(
         compared_until=from_us(upto, zone_new),
         is_complete=upto == until,
         options=options,
-        notes=notes,
+        notes=notes if upto == until else (*notes, *_uncompared_changes(zone_new, upto, until)),
     )
 
 
@@ -318,6 +362,17 @@ def clock_change(zone: ZoneInfo, moment: int) -> str:
             wall = (turned + timedelta(microseconds=1)).strftime("%H:%M")
             return f"the clock goes {way} {size} at {wall}, from {_offset(change.before)} to {_offset(change.after)}"
     return ""
+
+
+def _uncompared_changes(zone: ZoneInfo, upto: int, until: int) -> Iterator[str]:
+    """The clock changes after what was compared, which no line can show."""
+    all_changes = changes(zone)
+    first = bisect_right(all_changes, upto // SECOND, key=lambda change: change.at)
+    for change in islice(all_changes, first, None):
+        if change.at * SECOND > until:
+            return
+        day = from_us(change.at * SECOND, zone).strftime("%a %Y-%m-%d")
+        yield f"after what is compared, on {day}, {clock_change(zone, change.at * SECOND)}"
 
 
 def _offset(seconds: int) -> str:

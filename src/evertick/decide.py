@@ -8,14 +8,14 @@ about.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from evertick.edit import Editor, Now, facts_of, interval_from_end, never_settles, run_of, soonest
 from evertick.errors import Refused
-from evertick.facts import Fire, admit
-from evertick.model import NewGap, NewRun, Occurrence, Reason, Verdict
+from evertick.facts import Fire, admit, takes_place
+from evertick.model import Cause, NewGap, NewRun, Occurrence, Reason, Run, State, Verdict
 from evertick.occurrence import (
     OCCURRENCES_MAX,
     done,
@@ -27,14 +27,16 @@ from evertick.occurrence import (
     without_decided,
 )
 from evertick.owed import cursor_after
-from evertick.store.base import Advance
-from evertick.when import When, from_us
+from evertick.store.base import Advance, RunFilter
+from evertick.when import When, from_us, to_us
 
 __all__ = ["Decider"]
 
 log = logging.getLogger("evertick.decide")
 
 _ROUNDS_MAX = 50
+_LIVE_STATES = tuple(state for state in State if state is not State.DONE)
+_IDLE_STATES = frozenset({State.WAITING, State.BLOCKED, State.PARKED})
 
 
 class _Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +47,10 @@ class _Decision(msgspec.Struct, frozen=True, kw_only=True):
     run: NewRun | None = None
     gap: NewGap | None = None
     is_blocked: bool = False
+    # A run that was made early and gives its moment back.
+    taken_back: str | None = None
+    # The next moment of a rule that counts from the end of its runs, where it is known again.
+    counted: int | None = None
 
 
 class Decider(Editor):
@@ -53,7 +59,7 @@ class Decider(Editor):
     async def skip_next(self, key: str, *, note: str = "") -> int:
         """The next moment that nobody has decided about will not run; answers it."""
 
-        def make(current: Now) -> _Decision:
+        async def make(current: Now) -> _Decision:
             moment = _next_moment(current)
             return _Decision(
                 about=moment, occurrences=_put(current, Occurrence(fire_at=moment, kind="skip", note=note))
@@ -66,7 +72,7 @@ class Decider(Editor):
     async def move(self, key: str, fire_at: int, *, to: int, note: str = "") -> None:
         """The moment runs at another time. One that was moved or skipped already is decided anew."""
 
-        def make(current: Now) -> _Decision:
+        async def make(current: Now) -> _Decision:
             _check_move(current, fire_at, to)
             moved = Occurrence(fire_at=fire_at, kind="move", to=to, note=note)
             return _Decision(about=fire_at, occurrences=_put(current, moved))
@@ -78,7 +84,7 @@ class Decider(Editor):
         """Run the next moment that nobody has decided about now, instead of at its time; answers the run's id."""
         run_id = self._clock.new_id()
 
-        def make(current: Now) -> _Decision:
+        async def make(current: Now) -> _Decision:
             stored = current.stored
             if stored.pause is not None:
                 raise Refused(f"{key!r} is paused, so its next moment does not run; use trigger() to run its task now")
@@ -98,12 +104,21 @@ class Decider(Editor):
         return run_id
 
     async def undo(self, key: str, fire_at: int | None = None) -> Occurrence:
-        """Take back a decision (the one whose time comes first, where no moment is given), until its time has come."""
+        """Take back a decision (the one whose time comes first, where no moment is given), until it happens.
+
+        A moment that was to run early has come first of all: it can be taken back until a node has claimed its run, and
+        then comes again at its own time.
+        """
         taken = Occurrence(fire_at=0, kind="done")
 
-        def make(current: Now) -> _Decision:
+        async def make(current: Now) -> _Decision:
             nonlocal taken
-            taken = _to_take_back(current, fire_at)
+            live = await self._live(current)
+            early = _early(live, current.time, fire_at)
+            if early is not None and _is_untouched(early):
+                taken = done(to_us(early.fire_at))
+                return _given_back(current, early, is_alone=len(live) == 1)
+            taken = _to_take_back(current, fire_at, early)
             rest = tuple(each for each in current.stored.occurrences if each != taken)
             if taken.fire_at > current.time or interval_from_end(current.rule) is not None:
                 return _Decision(about=taken.fire_at, occurrences=rest)
@@ -120,10 +135,14 @@ class Decider(Editor):
 
     # --- how a decision is written
 
-    async def _decide(self, key: str, make: Callable[[Now], _Decision]) -> _Decision:
+    async def _live(self, current: Now) -> list[Run]:
+        """The live runs, those of the latest moments first: whatever is before its time is among them."""
+        return await self._store.runs(self._app, RunFilter(schedule_key=current.stored.key, states=_LIVE_STATES))
+
+    async def _decide(self, key: str, make: Callable[[Now], Awaitable[_Decision]]) -> _Decision:
         for _ in range(_ROUNDS_MAX):
             current = await self._current(key)
-            decision = make(current)
+            decision = await make(current)
             recorded = await self._store.record_fires(self._app, None, [self._advance(current, decision)])
             if decision.run is not None and decision.run.id in recorded.duplicates:
                 moment = from_us(decision.about)
@@ -138,7 +157,7 @@ class Decider(Editor):
         stored, overlap = current.stored, current.stored.definition.overlap
         fire_at, at = self._cursor(current, decision)
         # While a run is live there is no cursor to keep; its end sets it.
-        is_awaited = stored.fire_at is None and stored.pause is None
+        is_awaited = stored.fire_at is None and stored.pause is None and decision.counted is None
         after_end = interval_from_end(current.rule) if decision.run is not None or is_awaited else None
         return Advance(
             schedule_id=stored.id,
@@ -151,8 +170,10 @@ class Decider(Editor):
             next_fire_at=fire_at if after_end is None else None,
             next_at=at if after_end is None else None,
             after_end=after_end,
-            replaces_live=decision.is_blocked and overlap == "replace",
+            replaces_live=decision.run is not None
+            and takes_place(overlap, stored.live, is_blocked=decision.is_blocked),
             occurrences=decision.occurrences,
+            takes_back=decision.taken_back,
             fingerprint=stored.fingerprint,
         )
 
@@ -161,6 +182,8 @@ class Decider(Editor):
         stored, rule = current.stored, current.rule
         fire_at, at = stored.fire_at, stored.at
         is_counted = interval_from_end(rule) is not None
+        if decision.counted is not None:
+            fire_at, at = decision.counted, decision.counted
         if rule is not None and not is_counted and (fire_at is None or fire_at > current.time):
             rest = without_decided(rule, decision.occurrences)
             first, due_at = cursor_after(rest, stored.key, current.time, self._clock.uniform, current.blackout)
@@ -183,7 +206,8 @@ def _rule(current: Now) -> When:
 def _is_spent(current: Now, decision: _Decision) -> bool:
     most = _rule(current).bounds.max_fires
     promised = sum(each.kind == "move" for each in decision.occurrences)
-    return most is not None and current.stored.fires + promised + (decision.run is not None) >= most
+    made = (decision.run is not None) - (decision.taken_back is not None)
+    return most is not None and current.stored.fires + promised + made >= most
 
 
 def _next_moment(current: Now) -> int:
@@ -237,8 +261,38 @@ def _nearest(rule: When, moment: int, now: int) -> str:
     return f"the nearest to come: {' and '.join(words)}" if words else "it has none to come"
 
 
-def _to_take_back(current: Now, fire_at: int | None) -> Occurrence:
+def _is_untouched(run: Run) -> bool:
+    """Whether nobody is at work on it, or has been further than a node that stopped and put it back."""
+    return run.state in _IDLE_STATES and run.attempts == 0 and run.losses == 0
+
+
+def _early(live: list[Run], now: int, fire_at: int | None) -> Run | None:
+    """The run of a moment that is still to come: of the given one, or of the first that can be taken back."""
+    found = [
+        run
+        for run in live
+        if run.cause is Cause.FIRE and to_us(run.fire_at) > now and fire_at in (None, to_us(run.fire_at))
+    ]
+    return min(found, key=lambda run: (not _is_untouched(run), run.fire_at), default=None)
+
+
+def _given_back(current: Now, early: Run, *, is_alone: bool) -> _Decision:
+    """The moment of a run that has not begun is the schedule's again, unless another run is live whose end counts."""
+    moment = to_us(early.fire_at)
+    rest = tuple(each for each in current.stored.occurrences if each != done(moment))
+    is_counted = interval_from_end(current.rule) is not None
+    return _Decision(
+        about=moment, occurrences=rest, taken_back=early.id, counted=moment if is_counted and is_alone else None
+    )
+
+
+def _to_take_back(current: Now, fire_at: int | None, begun: Run | None) -> Occurrence:
     key, waiting = current.stored.key, pending(current.stored.occurrences)
+    if begun is not None and (fire_at is not None or not waiting):
+        raise Refused(
+            f"the moment {begun.fire_at} of {key!r} runs early, and its run {begun.id} has begun: too late to take it "
+            "back; cancel() stops the run"
+        )
     if fire_at is not None and not any(each.fire_at == fire_at for each in waiting):
         shown = ", ".join(str(from_us(each.fire_at)) for each in waiting[:10]) or "no moment"
         raise Refused(f"nothing is decided about {from_us(fire_at)} of {key!r}; decided is {shown}")

@@ -14,8 +14,8 @@ import msgspec
 
 from evertick.clock import Clock
 from evertick.errors import EvertickError, InvalidInput, NotFound, Refused, StoreUnavailable
-from evertick.facts import FRESH, Facts, Fire, admit
-from evertick.model import Cause, Definition, NewGap, NewRun, Occurrence, Pause, Reason, Run, State
+from evertick.facts import FRESH, Facts, Fire, admit, takes_place
+from evertick.model import Cause, Definition, NewGap, NewRun, Occurrence, Pause, Reason, RerunOverlap, Run, State
 from evertick.occurrence import Settled, apart, pending, settle_decisions, time_of, without_decided
 from evertick.owed import cursor_after
 from evertick.rules import blackout_named, blackout_of, fingerprint_of, load_calendars, rule_of
@@ -31,6 +31,7 @@ __all__ = [
     "facts_of",
     "interval_from_end",
     "never_settles",
+    "not_rerun",
     "run_of",
     "soonest",
 ]
@@ -201,6 +202,7 @@ class Editor:
         note: str = "",
         until: int | None = None,
         is_undeclared: bool = False,
+        is_failing: bool = False,
         unless: Callable[[StoredSchedule], bool] = lambda _: False,
     ) -> bool:
         """Stop recording fires. Runs that are recorded already, and their retries, go on.
@@ -216,7 +218,7 @@ class Editor:
                 return None
             if until is not None and until <= current.time:
                 raise Refused(f"cannot pause {key!r} until a moment that has passed; give a later one, or none")
-            pause = Pause(at=current.time, note=note, until=until, is_undeclared=is_undeclared)
+            pause = Pause(at=current.time, note=note, until=until, is_undeclared=is_undeclared, is_failing=is_failing)
             settled = self._settle(current, Reason.PAUSED)
             settled = msgspec.structs.replace(settled, next_at=until, after_end=None)
             return Change(key=key, kind="pause", settle=settled, pause=pause)
@@ -234,7 +236,7 @@ class Editor:
             return stored.id != failing.schedule_id or stored.version != failing.version or stored.pause is not None
 
         try:
-            is_paused = await self.pause(failing.key, note=note, unless=has_changed)
+            is_paused = await self.pause(failing.key, note=note, is_failing=True, unless=has_changed)
         except NotFound:
             return None
         return note if is_paused else None
@@ -292,8 +294,12 @@ class Editor:
         await self._run_by_hand(key, make, "not triggered")
         return run_id
 
-    async def rerun(self, old: Run, *, args: bytes) -> str:
-        """Run again what has ended, as it was; answers the new run's id. Overlap of its schedule is obeyed."""
+    async def rerun(self, old: Run, *, args: bytes, overlap: RerunOverlap | None = None) -> str:
+        """Run again what has ended, as it was; answers the new run's id.
+
+        Overlap of its schedule is obeyed, unless another one is given for this run: "queue" puts it behind all that is
+        live, also where others wait already, "allow" beside it.
+        """
         again = NewRun(
             id=self._clock.new_id(),
             task=old.task,
@@ -313,7 +319,7 @@ class Editor:
         if old.schedule_key is not None:
             # Its schedule may be gone, also from one round to the next.
             with contextlib.suppress(NotFound):
-                await self._run_by_hand(old.schedule_key, make, f"run {old.id} is not rerun")
+                await self._run_by_hand(old.schedule_key, make, not_rerun(old), as_if=overlap)
                 return again.id
         now = await self._store.now()
         await self._store.enqueue(self._app, [msgspec.structs.replace(again, due_at=now)])
@@ -339,12 +345,17 @@ class Editor:
                 return
         raise never_settles(key)
 
-    async def _run_by_hand(self, key: str, make: Callable[[Now], NewRun], otherwise: str) -> None:
+    async def _run_by_hand(
+        self, key: str, make: Callable[[Now], NewRun], otherwise: str, *, as_if: RerunOverlap | None = None
+    ) -> None:
         """Put a run that no fire has made through the guard of its schedule; what overlap forbids is refused."""
         for _ in range(_ROUNDS_MAX):
             current = await self._current(key)
             stored, overlap = current.stored, current.stored.definition.overlap
-            admitted = admit(overlap, stored.live)
+            is_free = overlap == "allow" or as_if == "allow"
+            # Behind whatever is live when it is written: the store finds the end of the line, or that there is none.
+            is_last = as_if == "queue" and not is_free
+            admitted = "free" if is_free else "blocked" if is_last else admit(overlap, stored.live)
             if admitted is None:
                 raise Refused(f"{key!r} has a live run, and its overlap is {overlap!r}: {otherwise}")
             run = msgspec.structs.replace(
@@ -364,12 +375,12 @@ class Editor:
                 version=stored.version,
                 fire_at=stored.fire_at,
                 at=stored.at,
-                live=None if overlap == "allow" else stored.live,
+                live=None if is_free or is_last else stored.live,
                 runs=(run,),
                 next_fire_at=stored.fire_at if after_end is None else None,
                 next_at=stored.at if after_end is None else None,
                 after_end=after_end,
-                replaces_live=admitted == "blocked" and overlap == "replace",
+                replaces_live=as_if is None and takes_place(overlap, stored.live, is_blocked=admitted == "blocked"),
                 fingerprint=stored.fingerprint,
             )
             recorded = await self._store.record_fires(self._app, None, [advance])
@@ -443,7 +454,8 @@ class Editor:
             next_fire_at=fire_at,
             next_at=soonest(at, settled.occurrences),
             after_end=None if becomes.keeps_held else interval_from_end(rule),
-            replaces_live=any(fire.is_blocked for fire in fires) and stored.definition.overlap == "replace",
+            replaces_live=bool(fires)
+            and takes_place(stored.definition.overlap, stored.live, is_blocked=any(fire.is_blocked for fire in fires)),
             occurrences=None if settled.occurrences == stored.occurrences else settled.occurrences,
             fingerprint="" if rule is None else fingerprint_of(rule, blackout),
         )
@@ -534,6 +546,10 @@ def _declaring(declared: DeclaredBy | None, definition: Definition) -> DeclaredB
 
 def interval_from_end(rule: When | None) -> int | None:
     return rule.interval_us if isinstance(rule, Every) and rule.is_after_end else None
+
+
+def not_rerun(old: Run) -> str:
+    return f"run {old.id} is not rerun"
 
 
 def never_settles(key: str) -> StoreUnavailable:

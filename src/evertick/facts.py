@@ -10,14 +10,16 @@ from evertick.when.calendar import Calendar
 from evertick.when.every import Every
 from evertick.when.moment import SECOND
 
-__all__ = ["FRESH", "LATE", "Facts", "Fire", "Plan", "admit"]
+__all__ = ["FRESH", "LATE", "STUCK", "Facts", "Fire", "Plan", "admit", "takes_place"]
 
 # With catch-up "skip" a moment that is noticed this soon is on time; on an edit such a moment still becomes a run.
 FRESH = 60 * SECOND
 # A run that is recorded later than this after it was due is marked as late.
 LATE = 5 * SECOND
 
-LIVE, BLOCKED = 1, 2
+# The live runs of a schedule as overlap looks at them: any; one that waits for another; none but parked ones and what
+# waits for those.
+LIVE, BLOCKED, STUCK = 1, 2, 4
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,15 +73,25 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def admit(overlap: Overlap, live: int) -> str | None:
-    """What overlap makes of one more run: "free", "blocked" behind the live one, or None: it must not be."""
+    """What overlap makes of one more run: "free", "blocked" behind the live one, or None: it must not be.
+
+    A parked run may never run, and must not stop its schedule for good: the next one takes its place.
+    """
     match overlap:
         case "allow":
             return "free"
         case "skip":
-            return None if live & LIVE else "free"
+            return None if live & LIVE and not live & STUCK else "free"
         case "queue":
+            if live & STUCK:
+                return "free"
             if live & BLOCKED:
                 return None
             return "blocked" if live & LIVE else "free"
         case "replace":
             return "blocked" if live & LIVE else "free"
+
+
+def takes_place(overlap: Overlap, live: int, *, is_blocked: bool) -> bool:
+    """Whether a run that was admitted ends the live ones: asked to by overlap, or because they are stuck."""
+    return (is_blocked and overlap == "replace") or (overlap != "allow" and bool(live & STUCK))

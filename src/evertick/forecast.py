@@ -42,12 +42,14 @@ Wall = Callable[[int], datetime]
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """A bound rule, and how often it may still fire where its `max_fires` bounds that.
 
-    `part` is what of it fires, where a blackout or somebody's decision takes some moments away.
+    `part` is what of it fires, where a blackout or somebody's decision takes some moments away; `moved` are the times
+    that somebody has moved some of them to.
     """
 
     rule: When
     part: When | None = None
     left: int | None = None
+    moved: tuple[int, ...] = ()
 
     @property
     def firing(self) -> When:
@@ -157,7 +159,7 @@ def _rows(borders: Sequence[int], per_hour: Sequence[int], wall: Wall) -> tuple[
 def _listed(
     expected: Mapping[str, Expected], since: int, until: int
 ) -> tuple[dict[str, tuple[When, list[int]]], dict[str, Expected]]:
-    """The moments of the rules that have few, and the rules that have many."""
+    """The moments of the rules that have few, and the rules that have many: these are in both if some were moved."""
     most = max(_LISTED_LEAST, min(_LISTED_OF_ONE, _LISTED // max(1, len(expected))))
     listed: dict[str, tuple[When, list[int]]] = {}
     dense: dict[str, Expected] = {}
@@ -165,8 +167,10 @@ def _listed(
         count = _count(each, since, until)
         if count > most:
             dense[key] = each
-        elif count:
-            listed[key] = each.firing, list(_moments(each.firing, since, until, count))
+        moments = list(_moments(each.firing, since, until, count)) if count <= most else []
+        moments += [at for at in each.moved if since <= at < until]
+        if moments:
+            listed[key] = each.firing, sorted(moments)
     return listed, dense
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "CATCH_UPS",
     "LOSSES_MAX",
     "OVERLAPS",
+    "RERUN_OVERLAPS",
     "TRANSITIONS",
     "UNIQUE_UNTIL",
     "Attempt",
@@ -39,6 +40,7 @@ __all__ = [
     "Pause",
     "Phase",
     "Reason",
+    "RerunOverlap",
     "Run",
     "Schedule",
     "State",
@@ -48,11 +50,13 @@ __all__ = [
 
 CatchUp = Literal["latest", "all", "skip"]
 Overlap = Literal["skip", "queue", "allow", "replace"]
+RerunOverlap = Literal["queue", "allow"]
 UniqueUntil = Literal["end", "start"]
 BlackoutFate = Literal["drop", "latest", "all"]
 OccurrenceKind = Literal["skip", "move", "done"]
 CATCH_UPS: tuple[CatchUp, ...] = ("latest", "all", "skip")
 OVERLAPS: tuple[Overlap, ...] = ("skip", "queue", "allow", "replace")
+RERUN_OVERLAPS: tuple[RerunOverlap, ...] = ("queue", "allow")
 UNIQUE_UNTIL: tuple[UniqueUntil, ...] = ("end", "start")
 BLACKOUT_FATES: tuple[BlackoutFate, ...] = ("drop", "latest", "all")
 
@@ -128,6 +132,7 @@ class Reason(StrEnum):
     DUPLICATE = "duplicate"  # another run has its unique key
     BLACKOUT = "blackout"  # its schedule was in a blackout whose fate is to drop
     BY_HAND = "by_hand"  # somebody skipped this one moment
+    UNDONE = "undone"  # somebody took back that it runs early
     CONCURRENCY = "concurrency"  # blocked: as many as may run of its key do
     RATE = "rate"  # blocked: as many as may start in a period have
     UNKNOWN_TASK = "unknown_task"  # parked: no live node knows the task
@@ -142,6 +147,8 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until: int | None = None
     # Set when Evertick itself paused it because no code declares it any more: declaring it again resumes it.
     is_undeclared: bool = False
+    # Set when Evertick itself paused it because it had failed as often in a row as `pause_after` allows.
+    is_failing: bool = False
 
 
 class Occurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

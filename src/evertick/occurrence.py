@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from evertick.facts import FRESH, LATE, Facts, Fire, Plan, admit
+from evertick.facts import FRESH, LATE, Facts, Fire, Plan, admit, takes_place
 from evertick.model import NewGap, Occurrence, Reason, Verdict
 from evertick.when.base import When
 from evertick.when.every import Every
@@ -129,7 +129,8 @@ def with_decisions(facts: Facts, made: Plan, now: int) -> Plan:
         fires=(*made.fires, *fires),
         gaps=(*made.gaps, *gaps),
         next_at=_next_look(facts, made.next_at, remaining, now, has_fired=bool(made.fires or fires)),
-        replaces_live=made.replaces_live or (is_blocked and facts.definition.overlap == "replace"),
+        replaces_live=made.replaces_live
+        or (bool(fires) and takes_place(facts.definition.overlap, facts.live, is_blocked=is_blocked)),
         occurrences=None if remaining == facts.occurrences else remaining,
     )
 

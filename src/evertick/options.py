@@ -10,7 +10,7 @@ import msgspec
 
 from evertick.arguments import ARGUMENTS_MAX_BYTES
 from evertick.context import Context
-from evertick.errors import InvalidArguments, InvalidSetting
+from evertick.errors import InvalidArguments, InvalidSetting, InvalidWhen
 from evertick.model import (
     BLACKOUT_FATES,
     CATCH_UPS,
@@ -138,6 +138,7 @@ def make_definition(task: str, options: Mapping[str, Any], base: Definition | No
             raise InvalidSetting(f"unknown option {name!r} of a schedule; known are {', '.join(sorted(_CHECKS))}")
         changes[name] = _CHECKS[name](value)
     changes |= _unique(options, base)
+    _check_fate(options, base)
     return msgspec.structs.replace(base or Definition(task=task, when=""), task=task, **changes)
 
 
@@ -207,7 +208,23 @@ def _pause_after(value: Any) -> int | None:
 def _blackout(value: Any) -> str | None:
     if value is None:
         return None
-    return check_name(value.name if isinstance(value, Calendar) else value, what="blackout")
+    try:
+        return check_name(value.name if isinstance(value, Calendar) else value, what="blackout")
+    except InvalidWhen as refused:
+        raise InvalidWhen(
+            f"{refused}; pass a Calendar(...), or the name of one that is stored. Hours are in the calendar: "
+            "Calendar('nights', exclude=['22:00-06:00'])"
+        ) from None
+
+
+def _check_fate(options: Mapping[str, Any], base: Definition | None) -> None:
+    """What becomes of held moments makes no sense where nothing holds them."""
+    blackout = options.get("blackout", None if base is None else base.blackout)
+    if "blackout_fate" in options and blackout is None:
+        raise InvalidSetting(
+            f"blackout_fate: {options['blackout_fate']!r} says what becomes of moments in a blackout, and there is "
+            "none; give it with blackout=, in the same call or before"
+        )
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from evertick.facts import Facts, Fire, Plan, admit
+from evertick.facts import STUCK, Facts, Fire, Plan, admit, takes_place
 from evertick.held import gap_of_held, newest_held, without_held
 from evertick.model import NewGap, Reason, Verdict
 from evertick.occurrence import apart, skips_next, with_decisions
@@ -158,6 +158,9 @@ def _catch_up_all(facts: Facts, newest: int, now: int, uniform: Callable[[], flo
     if oldest is None or oldest > newest:
         return msgspec.structs.replace(_moved_past(facts, newest, uniform), gaps=gaps)
     is_behind = oldest < newest or is_held(facts, oldest) or now - due_at(facts, oldest) > facts.definition.pace
+    if facts.live & STUCK:
+        # Whoever wants all of them does not want one to take the place of another: the parked one is waited for.
+        is_behind, facts = True, msgspec.structs.replace(facts, live=facts.live & ~STUCK)
     admitted = admit(facts.definition.overlap, facts.live)
     if admitted is None and is_behind:
         return Plan(gaps=gaps, next_fire_at=oldest, next_at=now + facts.definition.pace)
@@ -275,7 +278,8 @@ def _moved_past(
     gaps: tuple[NewGap, ...] = (),
 ) -> Plan:
     """The plan that puts the cursor behind `moment`."""
-    replaces = any(fire.is_blocked for fire in fires) and facts.definition.overlap == "replace"
+    is_blocked = any(fire.is_blocked for fire in fires)
+    replaces = bool(fires) and takes_place(facts.definition.overlap, facts.live, is_blocked=is_blocked)
     most = facts.rule.bounds.max_fires
     if most is not None and facts.fires + len(fires) >= most:
         return Plan(fires=fires, gaps=gaps, replaces_live=replaces)

@@ -1,26 +1,23 @@
 """Which rules a scheduler takes at all: none that fires too often, none that is not on its list. Pure.
 
 What counts is the real time between two nominal moments. Jitter only delays, so it neither makes a rule slow enough nor
-too fast. The clock changes of the coming year are looked at besides the next moments: a rule that only crowds where a
-clock is turned is refused in summer as it is in March.
+too fast. A rule that only crowds where a clock is turned is refused in summer as it is in March: see nearest.py.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import islice, pairwise
 
 import msgspec
 
 from evertick.errors import EvertickError, InvalidSetting, Refused
 from evertick.when.base import When
 from evertick.when.duration import duration_text
-from evertick.when.moment import DAY, SECOND, moment_text
+from evertick.when.moment import moment_text
+from evertick.when.nearest import nearest_moments
 from evertick.when.once import Once
 from evertick.when.text import parse_when
-from evertick.when.zone import changes
 
 __all__ = ["ANY_ONCE", "ScheduleLimits", "check_allowed"]
 
@@ -28,7 +25,6 @@ __all__ = ["ANY_ONCE", "ScheduleLimits", "check_allowed"]
 ANY_ONCE = "once"
 
 _MOMENTS = 100
-_YEAR = 366 * DAY
 _ALLOWED_MOST = 1_000
 _SHOWN = 10
 # They take moments away or delay them: what may fire at a time may also not fire then.
@@ -121,32 +117,4 @@ def _nearest(rule: When, calendar: str, now: int) -> tuple[int, int] | None:
     Remembered for the many schedules with the same rule that may be added at one moment: to look takes milliseconds. A
     rule is known by its text, which does not tell what is in its calendar.
     """
-    most = _MOMENTS if rule.bounds.max_fires is None else min(_MOMENTS, rule.bounds.max_fires)
-    found: tuple[int, int] | None = None
-    for since, until in ((now, None), *_around_clock_changes(rule, now)):
-        for pair in pairwise(islice(_moments(rule, since, until), most)):
-            if found is None or pair[1] - pair[0] < found[1] - found[0]:
-                found = pair
-    return found
-
-
-def _around_clock_changes(rule: When, now: int) -> Iterator[tuple[int, int]]:
-    """From the moment before the clock is turned to as long after it as the turn is wide: so far times are moved."""
-    all_changes = changes(rule.zone)
-    for change in all_changes[bisect_left(all_changes, now // SECOND, key=lambda each: each.at) :]:
-        at, width = change.at * SECOND, abs(change.after - change.before) * SECOND
-        if at > now + _YEAR:
-            return
-        before = rule.previous_us(at - width)
-        if before is not None and before > now:
-            yield before - 1, at + width
-
-
-def _moments(rule: When, since: int, until: int | None) -> Iterator[int]:
-    """Up to the first one after `until`."""
-    at = rule.next_us(since)
-    while at is not None:
-        yield at
-        if until is not None and at > until:
-            return
-        at = rule.next_us(at)
+    return nearest_moments(rule, now, _MOMENTS)

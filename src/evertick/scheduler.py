@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import msgspec
 
@@ -47,7 +47,7 @@ from evertick.options import (
     split,
 )
 from evertick.serve import check_may_run, serve
-from evertick.settings import Settings, check_key, check_url, make_settings
+from evertick.settings import Settings, check_key, check_url, make_settings, refuse_unknown
 from evertick.store.base import Pulse, Store
 from evertick.store.url import open_store
 from evertick.sync import Portal
@@ -124,7 +124,9 @@ class Scheduler(Foresees, ForeseesChanges, ManagesOccurrences, Backfills, Manage
         rate_limits: str = "store",
         min_interval: Duration | None = None,
         allow_schedules: Sequence[str] | None = None,
+        **unknown: Never,
     ) -> None:
+        refuse_unknown(unknown)
         self.settings: Settings = make_settings(
             url,
             app=app,
@@ -253,7 +255,7 @@ class Scheduler(Foresees, ForeseesChanges, ManagesOccurrences, Backfills, Manage
             else:
                 task = self._make_task(function, name, cast("TaskOptions", tasks), place)
             definition = make_definition(task.name, policies)
-            task.encode_call((), definition.args)
+            task._encode_call((), definition.args)
             chosen = check_key(key if key is not None else task.name)
             self._check_declared(chosen, rule)
             self._declarations.add(

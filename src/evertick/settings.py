@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
@@ -24,11 +25,22 @@ __all__ = [
     "check_one_of",
     "check_url",
     "make_settings",
+    "refuse_unknown",
 ]
 
 DATABASE_VARIABLE = "EVERTICK_DATABASE"
 DEFAULT_DATABASE = "sqlite:///evertick.db"
 
+# Settings by the names that other libraries have for them.
+_OTHER_NAMES = {
+    "timezone": "tz",
+    "zone": "tz",
+    **dict.fromkeys(("database", "database_url", "db", "dsn", "path", "store"), "url"),
+    **dict.fromkeys(("max_workers", "workers", "threads", "max_instances"), "concurrency"),
+    "name": "node_name",
+    "namespace": "app",
+    "queue": "queues",
+}
 _KEY_LONGEST = 200
 _CONCURRENCY_MAX = 10_000
 # A beat five times in a lease: a node may miss three of them and live.
@@ -114,6 +126,18 @@ def make_settings(
         min_interval=None if min_interval is None else _between(min_interval, "min_interval", MILLISECOND, 3660 * DAY),
         allow_schedules=None if allow_schedules is None else check_allowed(allow_schedules),
     )
+
+
+def refuse_unknown(given: Mapping[str, object]) -> None:
+    """Say how a setting is called that was given under another name."""
+    if not given:
+        return
+    name, value = next(iter(given.items()))
+    alike = get_close_matches(name, Settings.__struct_fields__, 1)
+    meant = _OTHER_NAMES.get(name) or (alike[0] if alike else None)
+    if meant is None:
+        raise InvalidSetting(f"{name}: no such setting; there are {', '.join(Settings.__struct_fields__)}")
+    raise InvalidSetting(f"{name}: no such setting; it is called {meant}: Scheduler({meant}={value!r:.60})")
 
 
 def check_key(key: Any, *, what: str = "key") -> str:

@@ -9,7 +9,7 @@ import msgspec
 from evertick.errors import EvertickError
 from evertick.forecast import Expected
 from evertick.model import Schedule
-from evertick.occurrence import without_decided
+from evertick.occurrence import pending, without_decided
 from evertick.rules import blackout_of, load_calendars, rule_of
 from evertick.store.base import ScheduleFilter, Store, StoredSchedule
 from evertick.when import Calendar, When
@@ -27,15 +27,22 @@ class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
     rule: When | None
     # What of the rule fires, where that is not all of it.
     part: When | None = None
+    # Where somebody has moved single moments to.
+    moved: tuple[int, ...] = ()
     rule_error: str | None = None
+    # Evertick itself has paused it, because it had failed too often in a row.
+    is_failing: bool = False
 
     @property
     def expected(self) -> Expected | None:
         """What is to be expected of it; None for one that is paused, over, or cannot be read."""
-        if self.rule is None or self.schedule.is_paused or self.schedule.next_fire_at is None:
+        if self.rule is None or self.schedule.is_paused:
             return None
+        if self.schedule.next_fire_at is None:  # nothing comes of it but what somebody has moved
+            return Expected(rule=self.rule, part=self.part, left=0, moved=self.moved) if self.moved else None
         most = self.rule.bounds.max_fires
-        return Expected(rule=self.rule, part=self.part, left=None if most is None else most - self.schedule.fires)
+        left = None if most is None else most - self.schedule.fires - len(self.moved)
+        return Expected(rule=self.rule, part=self.part, left=left, moved=self.moved)
 
 
 async def survey(
@@ -57,11 +64,14 @@ async def survey(
 
 
 def _surveyed(schedule: Schedule, stored: StoredSchedule, calendars: dict[str, Calendar]) -> Surveyed:
+    is_failing = stored.pause is not None and stored.pause.is_failing
     try:
         rule = rule_of(stored, calendars)
-        return Surveyed(schedule=schedule, rule=rule, part=_part(rule, stored, blackout_of(stored, rule, calendars)))
+        part = _part(rule, stored, blackout_of(stored, rule, calendars))
+        moved = tuple(each.to for each in pending(stored.occurrences) if each.to is not None)
+        return Surveyed(schedule=schedule, rule=rule, part=part, moved=moved, is_failing=is_failing)
     except EvertickError as error:
-        return Surveyed(schedule=schedule, rule=None, rule_error=str(error))
+        return Surveyed(schedule=schedule, rule=None, rule_error=str(error), is_failing=is_failing)
 
 
 def _part(rule: When, stored: StoredSchedule, blackout: Calendar | None) -> When | None:

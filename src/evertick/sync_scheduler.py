@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from evertick.model import Attempt, Gap, LogLine, Node, Run, Schedule, State, Verdict
+from evertick.model import Attempt, Gap, LogLine, Node, RerunOverlap, Run, Schedule, State, Verdict
 from evertick.options import PolicyOptions
 from evertick.task import Task
 from evertick.when import Calendar, Duration, When
@@ -176,8 +176,10 @@ class SyncScheduler:
     def cancel(self, run: Run | str) -> bool:
         return self._call(lambda: self._scheduler.cancel(run), "cancel")
 
-    def rerun(self, run: Run | str, *, args: Mapping[str, Any] | None = None) -> Run:
-        return self._call(lambda: self._scheduler.rerun(run, args=args), "rerun")
+    def rerun(
+        self, run: Run | str, *, args: Mapping[str, Any] | None = None, overlap: RerunOverlap | None = None
+    ) -> Run:
+        return self._call(lambda: self._scheduler.rerun(run, args=args, overlap=overlap), "rerun")
 
     def rerun_many(
         self,
@@ -185,13 +187,24 @@ class SyncScheduler:
         schedule_key: str | None = None,
         task: str | None = None,
         verdicts: Sequence[Verdict | str] = (Verdict.FAILED, Verdict.LOST),
+        labels: Mapping[str, str] | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        args: Mapping[str, Any] | None = None,
+        overlap: RerunOverlap = "queue",
         limit: int = 100,
     ) -> list[Run]:
         return self._call(
             lambda: self._scheduler.rerun_many(
-                schedule_key=schedule_key, task=task, verdicts=verdicts, since=since, until=until, limit=limit
+                schedule_key=schedule_key,
+                task=task,
+                verdicts=verdicts,
+                labels=labels,
+                since=since,
+                until=until,
+                args=args,
+                overlap=overlap,
+                limit=limit,
             ),
             "rerun_many",
         )
@@ -207,6 +220,7 @@ class SyncScheduler:
         was_rerun: bool | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        oldest_first: bool = False,
         limit: int = 100,
     ) -> list[Run]:
         return self._call(
@@ -219,6 +233,7 @@ class SyncScheduler:
                 was_rerun=was_rerun,
                 since=since,
                 until=until,
+                oldest_first=oldest_first,
                 limit=limit,
             ),
             "runs",

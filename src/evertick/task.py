@@ -159,7 +159,7 @@ class Task(Generic[P, R]):
         """The plain forms, for code without an event loop."""
         return SyncEnqueuer(Enqueuer(self, Placing()))
 
-    def encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    def _encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The arguments of a call as they are kept. Raises InvalidArguments when they do not fit."""
         return self._driver.signature.encode(args, kwargs)
 
@@ -181,7 +181,7 @@ class Enqueuer(Generic[P]):
         self._connection = connection
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run:
-        return (await self._put([self._new_run(self._task.encode_call(args, kwargs))]))[0]
+        return (await self._put([self._new_run(self._task._encode_call(args, kwargs))]))[0]
 
     async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Run]:
         return await self._put(self._new_runs(calls))
@@ -200,7 +200,7 @@ class Enqueuer(Generic[P]):
         for number, call in enumerate(calls):
             if number == ENQUEUE_MANY_MAX:
                 raise InvalidInput(f"more than {ENQUEUE_MANY_MAX} calls at once; enqueue them in several lists")
-            runs.append(self._new_run(self._task.encode_call((), call)))
+            runs.append(self._new_run(self._task._encode_call((), call)))
         return runs
 
     @property
@@ -316,8 +316,12 @@ def check_priority(priority: Any) -> int:
 
 
 def _types(value: Any, name: str, what: str) -> tuple[type[BaseException], ...]:
-    types = (value,) if isinstance(value, type) or not isinstance(value, Sequence) else tuple(value)
+    is_one = isinstance(value, type | str) or not isinstance(value, Sequence)
+    types = (value,) if is_one else tuple(value)
     for each in types:
         if not isinstance(each, type) or not issubclass(each, BaseException):
-            raise InvalidSetting(f"task {name!r}: {what}: {each!r} is no type of exception")
+            raise InvalidSetting(
+                f"task {name!r}: {what}: {each!r:.60} is no type of exception; pass the type itself, like ValueError, "
+                "or a tuple of types"
+            )
     return types

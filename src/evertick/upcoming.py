@@ -17,8 +17,12 @@ from evertick.model import BlackoutFate, Occurrence
 from evertick.occurrence import pending, time_of, without_decided
 from evertick.when.base import When
 from evertick.when.calendar import Calendar
+from evertick.when.moment import LATEST
 
-__all__ = ["Expected", "Foreseen", "Prospect", "upcoming_fires"]
+__all__ = ["COUNT_MOST", "Expected", "Foreseen", "Prospect", "upcoming_fires"]
+
+# Beyond so many the moments of a closed stretch are not counted.
+COUNT_MOST = 100_000
 
 # What becomes of a moment that does not just run: skipped or moved by somebody; held by a blackout until that opens, or
 # dropped by it.
@@ -37,21 +41,33 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Foreseen(NamedTuple):
-    """A moment and when it is to run; where it does not run `at` is its own time."""
+    """A moment and when it is to run; where it does not run `at` is its own time.
+
+    `moments` is more than one where it stands for a closed stretch: the newest of those that a blackout holds for one
+    run, the first of those that it drops.
+    """
 
     at: int
     key: str
     fire_at: int
     prospect: Prospect | None
+    moments: int = 1
 
 
-def upcoming_fires(schedules: Iterable[Expected], after: int, until: int) -> Iterator[Foreseen]:
-    """What is to come after `after` and up to `until`, in order; equal times are in the order of the keys."""
-    return takewhile(lambda each: each.at <= until, merge(*(_of_one(each, after) for each in schedules)))
+def upcoming_fires(
+    schedules: Iterable[Expected], after: int, until: int, *, is_folded: bool = False
+) -> Iterator[Foreseen]:
+    """What is to come after `after` and up to `until`, in order; equal times are in the order of the keys.
+
+    Folded: moments that a blackout makes one run of, or none, are one.
+    """
+    return takewhile(
+        lambda each: each.at <= until, merge(*(_of_one(each, after, is_folded=is_folded) for each in schedules))
+    )
 
 
-def _of_one(expected: Expected, after: int) -> Iterator[Foreseen]:
-    return merge(_decided(expected, after), _by_rule(expected, after))
+def _of_one(expected: Expected, after: int, *, is_folded: bool) -> Iterator[Foreseen]:
+    return merge(_decided(expected, after), _by_rule(expected, after, is_folded=is_folded))
 
 
 def _decided(expected: Expected, after: int) -> Iterator[Foreseen]:
@@ -60,7 +76,7 @@ def _decided(expected: Expected, after: int) -> Iterator[Foreseen]:
             yield Foreseen(time_of(each), expected.key, each.fire_at, "skipped" if each.kind == "skip" else "moved")
 
 
-def _by_rule(expected: Expected, after: int) -> Iterator[Foreseen]:
+def _by_rule(expected: Expected, after: int, *, is_folded: bool) -> Iterator[Foreseen]:
     promised = sum(each.kind == "move" for each in expected.occurrences)
     left = None if expected.left is None else expected.left - promised
     rule, moment = without_decided(expected.rule, expected.occurrences), after
@@ -69,9 +85,20 @@ def _by_rule(expected: Expected, after: int) -> Iterator[Foreseen]:
         if found is None:
             return
         at, prospect = _prospect(expected, found)
-        yield Foreseen(at, expected.key, found, prospect)
+        foreseen, moment = Foreseen(at, expected.key, found, prospect), found
+        if is_folded and prospect is not None and expected.blackout_fate != "all":
+            foreseen, moment = _folded(foreseen, rule, expected.blackout)
+        yield foreseen
         left = None if left is None else left - (prospect != "dropped")
-        moment = found
+
+
+def _folded(first: Foreseen, rule: When, blackout: Calendar | None) -> tuple[Foreseen, int]:
+    """The stretch that the moment begins as one, and the last moment of it."""
+    assert blackout is not None
+    opens = blackout.next_open(first.fire_at) or LATEST
+    last = max(first.fire_at, rule.previous_us(opens) or first.fire_at)
+    count = max(1, rule.count_us(first.fire_at, last, COUNT_MOST))
+    return first._replace(fire_at=last if first.prospect == "held" else first.fire_at, moments=count), last
 
 
 def _prospect(expected: Expected, moment: int) -> tuple[int, Prospect | None]:

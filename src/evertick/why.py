@@ -8,11 +8,12 @@ import msgspec
 
 from evertick.errors import EvertickError, NotFound
 from evertick.model import Cause, Gap, Node, Reason, Run, Schedule, State, Verdict
+from evertick.raised import what_was_raised
 from evertick.rules import blackout_of, load_calendars, rule_of
 from evertick.store.base import RunFilter, ScheduleFilter, Store
 from evertick.when import Calendar, When, from_us, to_us
 
-__all__ = ["Why", "explain_schedule"]
+__all__ = ["Why", "ended_words", "explain_schedule", "live_words", "time_words"]
 
 # As many as one backfill makes.
 _BACKFILLED_MOST = 10_000
@@ -38,6 +39,7 @@ _REASONS = {
     Reason.DUPLICATE: "another run has its unique key",
     Reason.BLACKOUT: "the blackout of the schedule was closed, and drops what comes then",
     Reason.BY_HAND: "somebody decided that it should not run",
+    Reason.UNDONE: "somebody took back that it runs early",
     Reason.LATE: "it ran late, or for moments before it that nobody noticed in time",
 }
 
@@ -105,16 +107,16 @@ async def _made_up_for(store: Store, app: str, key: str, gaps: list[Gap]) -> int
 def _next(schedule: Schedule, rule: When | None, blackout: Calendar | None, runs: list[Run], now: datetime) -> str:
     words = "its rule cannot be read" if rule is None else rule.explain()
     if schedule.is_paused:
-        until = f" until {_time(schedule.paused_until, rule)}" if schedule.paused_until else ""
+        until = f" until {time_words(schedule.paused_until, rule)}" if schedule.paused_until else ""
         note = f": {schedule.pause_note}" if schedule.pause_note else ""
-        return f"not before it is resumed; it is paused{until} since {_time(schedule.paused_at, rule)}{note}. ({words})"
+        return f"not before it is resumed; it is paused{until} since {time_words(schedule.paused_at, rule)}{note}. ({words})"
     if schedule.next_fire_at is None:
         live = [run for run in runs if run.is_live]
         if live and "after=end" in schedule.when:
             return f"counted from the end of run {live[0].id}, which is {live[0].state.value}. ({words})"
         moved = [each.to for each in schedule.occurrences if each.to is not None]
         if moved:
-            return f"{_time(min(moved), rule)}, where somebody has moved its moment to. ({words})"
+            return f"{time_words(min(moved), rule)}, where somebody has moved its moment to. ({words})"
         return f"never: {_end_words(schedule, rule)}. ({words})"
     if blackout is not None and not blackout.permits(to_us(schedule.next_fire_at)):
         return f"{_held_words(schedule, rule, blackout, schedule.next_fire_at)} ({words})"
@@ -125,26 +127,26 @@ def _next(schedule: Schedule, rule: When | None, blackout: Calendar | None, runs
         late = "; that has passed, so it is noticed as soon as a node looks"
     elif delay >= 0.001:
         late = f", delayed by {delay:.1f} s (jitter, or the pace of catching up)"
-    return f"{_time(schedule.next_fire_at, rule)}{late}, because of its rule: {words}"
+    return f"{time_words(schedule.next_fire_at, rule)}{late}, because of its rule: {words}"
 
 
 def _held_words(schedule: Schedule, rule: When | None, blackout: Calendar, moment: datetime) -> str:
     opens = blackout.next_open(to_us(moment))
-    until = "for good" if opens is None else f"until {_time(from_us(opens), rule)}"
+    until = "for good" if opens is None else f"until {time_words(from_us(opens), rule)}"
     fate = {
         "drop": "it and what else comes until then is dropped",
         "latest": "then the newest of what came until then runs for all of it",
         "all": "then what came until then runs, one by one",
     }[schedule.blackout_fate]
-    return f"{_time(moment, rule)} falls into the blackout {blackout.name!r}, which is closed {until}: {fate}."
+    return f"{time_words(moment, rule)} falls into the blackout {blackout.name!r}, which is closed {until}: {fate}."
 
 
 def _decisions(schedule: Schedule, rule: When | None) -> list[str]:
     """What people decided about single moments to come."""
     notes = []
     for each in schedule.occurrences:
-        what = "is to be skipped" if each.to is None else f"is moved to {_time(each.to, rule)}"
-        notes.append(f"the moment {_time(each.fire_at, rule)} {what}{f': {each.note}' if each.note else ''}")
+        what = "is to be skipped" if each.to is None else f"is moved to {time_words(each.to, rule)}"
+        notes.append(f"the moment {time_words(each.fire_at, rule)} {what}{f': {each.note}' if each.note else ''}")
     return notes
 
 
@@ -166,23 +168,23 @@ def _last(runs: list[Run], gaps: list[Gap], rule: When | None, made_up_for: int)
     if last_gap is not None and (last_run is None or last_gap.last_at >= last_run.fire_at):
         parts.append(_gap_words(last_gap, rule, made_up_for))
         if last_run is not None:
-            parts.append(f"the run before, of {_time(last_run.fire_at, rule)}, {_run_words(last_run, rule)}")
+            parts.append(f"the run before, of {time_words(last_run.fire_at, rule)}, {ended_words(last_run, rule)}")
     elif last_run is not None:
-        parts.append(f"the run of {_time(last_run.fire_at, rule)} {_run_words(last_run, rule)}")
+        parts.append(f"the run of {time_words(last_run.fire_at, rule)} {ended_words(last_run, rule)}")
         if last_gap is not None:
             parts.append(f"before it, {_gap_words(last_gap, rule, made_up_for)}")
     return "; ".join(parts)
 
 
-def _run_words(run: Run, rule: When | None) -> str:
+def ended_words(run: Run, rule: When | None) -> str:
     verdict = "" if run.verdict is None else run.verdict.value
     words = verdict if run.verdict is Verdict.SUCCEEDED else f"ended as {verdict}"
     if run.reason is not None:
         words += f": {_REASONS.get(Reason(run.reason), run.reason) if run.reason in set(Reason) else run.reason}"
     if run.reason == Reason.LATE and run.started_at is not None:
-        words += f" (started {_time(run.started_at, rule)})"
+        words += f" (started {time_words(run.started_at, rule)})"
     if run.verdict is Verdict.FAILED and run.error:
-        words += f" ({run.error.strip().splitlines()[-1][:200]})"
+        words += f" ({what_was_raised(run.error)})"
     if run.attempts > 1:
         words += f", after {run.attempts} attempts"
     return words + _losses(run)
@@ -199,9 +201,9 @@ def _gap_words(gap: Gap, rule: When | None, made_up_for: int) -> str:
     reason = _REASONS.get(Reason(gap.reason), gap.reason) if gap.reason in set(Reason) else gap.reason
     if gap.count == 1:
         since = ", and has been backfilled since" if made_up_for else ""
-        return f"the moment {_time(gap.first_at, rule)} was {gap.verdict.value}: {reason}{since}"
+        return f"the moment {time_words(gap.first_at, rule)} was {gap.verdict.value}: {reason}{since}"
     count = str(gap.count) if gap.is_exact else f"at least {gap.count}"
-    stretch = f"from {_time(gap.first_at, rule)} to {_time(gap.last_at, rule)}"
+    stretch = f"from {time_words(gap.first_at, rule)} to {time_words(gap.last_at, rule)}"
     since = f"; {made_up_for} of them have been backfilled since" if made_up_for else ""
     return f"{count} moments {stretch} were {gap.verdict.value}: {reason}{since}"
 
@@ -210,7 +212,7 @@ def _now(schedule: Schedule, runs: list[Run], nodes: list[Node], now: datetime, 
     live = [run for run in runs if run.is_live]
     if not live:
         return _idle_words(schedule, nodes)
-    return "; ".join(_live_words(run, nodes, now, rule) for run in live[:3])
+    return "; ".join(live_words(run, nodes, now, rule) for run in live[:3])
 
 
 def _idle_words(schedule: Schedule, nodes: list[Node]) -> str:
@@ -222,19 +224,19 @@ def _idle_words(schedule: Schedule, nodes: list[Node]) -> str:
     return "it waits for its next moment" if knows else f"it waits; no live node knows its task {schedule.task!r}"
 
 
-def _live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None) -> str:
+def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None) -> str:
     match run.state:
         case State.RUNNING:
-            since = "" if run.started_at is None else f" since {_time(run.started_at, rule)}"
+            since = "" if run.started_at is None else f" since {time_words(run.started_at, rule)}"
             progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
             asked = ", asked to cancel" if run.is_cancel_requested else ""
             return f"run {run.id} (attempt {run.attempts + 1}) runs{since}{progress}{asked}{_losses(run)}"
         case State.WAITING if run.due_at > now:
-            return f"run {run.id} waits for its {'retry' if run.attempts else 'time'} at {_time(run.due_at, rule)}"
+            return f"run {run.id} waits for its {'retry' if run.attempts else 'time'} at {time_words(run.due_at, rule)}"
         case State.WAITING:
             knows = any(run.task in node.tasks and run.queue in node.queues for node in nodes)
             what = "a free slot" if knows else f"a node that knows task {run.task!r} and works on queue {run.queue!r}"
-            return f"run {run.id} waits for {what} since {_time(run.due_at, rule)}"
+            return f"run {run.id} waits for {what} since {time_words(run.due_at, rule)}"
         case State.BLOCKED if run.reason == Reason.CONCURRENCY:
             return f"run {run.id} waits for its turn: as many runs of {run.blocked_on!r} are at work as may be at once"
         case State.BLOCKED if run.reason == Reason.RATE:
@@ -266,7 +268,7 @@ def _notes(schedule: Schedule, nodes: list[Node], rule_error: str | None) -> lis
     return notes
 
 
-def _time(moment: datetime | None, rule: When | None) -> str:
+def time_words(moment: datetime | None, rule: When | None) -> str:
     if moment is None:
         return "-"
     local = moment if rule is None else moment.astimezone(rule.zone)

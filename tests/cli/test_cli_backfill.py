@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import time
 
 import pytest
 
@@ -52,6 +54,34 @@ def test_a_backfill_of_which_some_failed_has_exit_code_1(node, evertick):
     result = evertick("backfill", "bad", "--from", "48h")
     assert result.exit_code == 1
     assert re.search(r"; 2 were made, 2 of them failed$", result.stdout)
+
+
+def test_without_a_node_it_says_at_once_that_it_waits_and_after_ctrl_c_how_far_it_came(tmp_path, start):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    scheduler = Scheduler(url, concurrency=0)
+    scheduler.sync.add(key="lonely", when="0 9 * * *", task="nobody_has_it")
+    scheduler.sync.close()
+    for made in (1, 0):  # asked again, it waits for the run that is there
+        process = start("backfill", "lonely", "--from", "72h", env={"EVERTICK_DATABASE": url})
+        assert process.stderr.readline() == (
+            "note: no live node knows the task 'nobody_has_it' and works on the queue 'default'; "
+            "this waits until one is started, Ctrl-C breaks it off\n"
+        )
+        if made:
+            _wait_for_run(url)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate()
+        assert (process.returncode, output) == (130, "")
+        assert re.fullmatch(
+            rf"made {made} of {2 + made}(, 1 of them not ended yet)?; ask again to go on", errors.strip()
+        )
+
+
+def _wait_for_run(url: str) -> None:
+    scheduler, deadline = Scheduler(url, concurrency=0), time.monotonic() + 30
+    while not scheduler.sync.runs("lonely"):
+        assert time.monotonic() < deadline, "no run was made"
+    scheduler.sync.close()
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,8 @@ def test_one_calendar_tells_its_entries_and_whether_it_is_open(business, evertic
     evertick("calendar", "set", "never", "--include", "2020-01-01")
     assert "Now       closed for good" in evertick("calendar", "show", "never").stdout
     evertick("calendar", "set", "always", "--exclude", "2020-01-01")
-    assert "Now       open\n" in evertick("calendar", "show", "always").stdout
+    text = evertick("calendar", "show", "always").stdout
+    assert "Now       open in UTC; it goes by the zone of the rule that uses it\n" in text
     assert evertick("calendar", "show", "nope").exit_code == 1
 
 
@@ -52,6 +53,10 @@ def test_a_dry_run_tells_what_a_calendar_would_do_to_its_users_and_changes_nothi
     result = evertick("calendar", "set", "business", "--include", "mon-thu", "--dry-run")
     assert "2 are removed" in result.stdout
     assert result.stderr == "note: nothing was changed\n"
+    far = ask("calendar", "set", "business", "--include", "mon-thu", "--dry-run", "--days", "364")
+    assert [len(change["removes"]) for change in far["changes"]] == [52]
+    refused = evertick("calendar", "set", "business", "--include", "mon-thu", "--days", "364")
+    assert (refused.exit_code, "write --dry-run, too" in refused.stderr) == (2, True)
     assert ask("calendar", "show", "business")["include"] == ["mon-fri"]
     changed = ask("calendar", "set", "business", "--include", "mon-thu")
     assert [len(change["removes"]) for change in changed["changes"]] == [2]

@@ -58,11 +58,11 @@ def test_pause_until_a_moment_that_has_passed_is_refused(database, evertick):
     assert "a moment that has passed" in result.stderr
 
 
-@pytest.mark.parametrize("until", ["tomorrow", "2090-01-31T09:00:00", "-5s", ""])
+@pytest.mark.parametrize("until", ["tomorrow", "2090-01-31T9:00", "-5s", ""])
 def test_an_end_that_is_no_moment_is_refused_where_it_is_written(database, evertick, until):
     result = evertick("pause", "report", "--until", until)
     assert result.exit_code == 2
-    assert "neither a moment with its offset" in result.stderr
+    assert "neither a moment, like" in result.stderr
 
 
 def test_a_run_that_waits_is_cancelled_at_once(database, ask, evertick):

@@ -62,6 +62,35 @@ def test_notes_alone_leave_the_exit_code_at_zero(tmp_path, evertick):
     assert result.stdout.endswith("1 note\n")
 
 
+def test_a_schedule_that_its_failures_have_paused_is_a_warning(tmp_path, evertick):
+    url, is_paused = f"sqlite:///{tmp_path}/jobs.db", threading.Event()
+    scheduler = Scheduler(url)
+
+    @scheduler.every("1h", key="report", pause_after=1)
+    def make_report() -> None:
+        raise ValueError("no paper")
+
+    scheduler.on("paused", lambda event: is_paused.set())
+    with scheduler:
+        scheduler.sync.run_early("report")
+        assert is_paused.wait(20)
+        result = evertick("doctor", "--database", url)
+    assert result.exit_code == 1
+    assert "report was paused because it fails: its last run has failed, the last error: ValueError: no paper" in (
+        result.stdout
+    )
+    assert "then `evertick resume report`" in result.stdout
+
+
+def test_a_database_that_is_not_there_is_a_finding(tmp_path, evertick):
+    result = evertick("doctor", "--json", "--database", f"sqlite:///{tmp_path}/nope.db")
+    assert (result.exit_code, result.stderr) == (1, "")
+    (found,) = json.loads(result.stdout)
+    assert (found["severity"], found["check"]) == ("error", "store")
+    assert found["what"] == f"there is no database at {tmp_path}/nope.db"
+    assert "--database sqlite:///path/to/file.db" in found["fix"]
+
+
 def test_a_database_that_cannot_be_opened_is_examined_all_the_same(tmp_path, evertick):
     path: Path = tmp_path / "jobs.db"
     path.write_bytes(b"")

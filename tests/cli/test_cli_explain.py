@@ -16,6 +16,11 @@ def test_a_cron_expression_is_explained_with_its_next_moments_and_warnings(evert
     assert sum(":00+0" in line for line in text.splitlines()) == 5
 
 
+def test_the_least_distance_sees_the_clock_changes_of_the_coming_year(ask):
+    explained = ask("explain", "30 2 * * *", "--tz", "Europe/Berlin")
+    assert explained["minimum_distance_seconds"] == 23.5 * 3600
+
+
 def test_what_may_surprise_is_a_warning(ask):
     explained = ask("explain", "0 9 31 * 1")
     assert len(explained["warnings"]) == 2

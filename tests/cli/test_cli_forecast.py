@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree
 
 import pytest
 
-from evertick import Cron, Every, Scheduler, parse_when
+from evertick import Cron, Every, Once, Scheduler, parse_when
 from evertick.cli.heatmap import _Scale, _short
+from evertick.cli.words import now
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -38,6 +40,25 @@ def test_the_forecast_has_a_row_per_day_and_a_column_per_hour(herd, evertick):
     assert tomorrow[2 + 10] == "3600"
     assert tomorrow[-1] == str(86_400 + 12)
     assert lines[4] == ""
+
+
+def test_a_moved_moment_is_drawn_where_it_goes(herd, ask):
+    day = (now() + timedelta(days=1)).date()
+    before = ask("forecast", "--days", "3", "--key", "report-00")["days"]
+    ask("move", "report-00", f"{day} 09:00", "--to", f"{day} 17:00")
+    after = ask("forecast", "--days", "3", "--key", "report-00")["days"]
+    assert (before[1]["hours"][9], before[1]["hours"][17]) == (1, 0)
+    assert (after[1]["hours"][9], after[1]["hours"][17]) == (0, 1)
+    # Also of a rule that is only counted, and of one that has nothing else to come.
+    scheduler = Scheduler(concurrency=0)
+    once = (now() + timedelta(hours=1)).replace(microsecond=0)
+    scheduler.sync.add(key="once", when=Once(once), task="make_report")
+    scheduler.sync.move("once", once, to=datetime(day.year, day.month, day.day, 18, tzinfo=UTC))
+    scheduler.sync.close()
+    assert ask("forecast", "--days", "3", "--key", "once")["days"][1]["hours"][18] == 1
+    ask("move", "pulse", f"{day} 09:00:00", "--to", f"{day} 18:00")
+    hours = ask("forecast", "--days", "3", "--key", "pulse")["days"][1]["hours"]
+    assert (hours[9], hours[18]) == (3_599, 3_601)
 
 
 def test_as_json_it_has_days_minutes_collisions_and_suggestions(herd, ask):

@@ -111,4 +111,4 @@ def test_a_run_that_has_logged_nothing_says_so_and_an_unknown_one_is_an_error(da
     assert result.stderr == f"run {run['id']} has logged nothing\n"
     result = evertick("logs", "nope")
     assert result.exit_code == 1
-    assert result.stderr.startswith("error: there is no run 'nope'")
+    assert result.stderr.startswith("error: there is no schedule or run 'nope'")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from evertick.cli import progress as module
-from evertick.cli.progress import progress
+from evertick.cli.progress import progress, retold
 
 
 class Elapsed:
@@ -49,6 +51,30 @@ def test_where_nobody_knows_how_much_there_is_only_what_is_done_is_told(clock, c
         clock.seconds = 6
         report(1_234, None)
     assert capsys.readouterr().err == "paused: 1,234\n"
+
+
+async def test_what_waits_for_others_is_told_again_and_ever_more_rarely(clock, capsys, monkeypatch):
+    slept = list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock.seconds += seconds
+        await asyncio.Event().wait() if len(slept) > 6 else None
+
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    with progress("backfilling") as report:
+        async with retold(report, 3):
+            for _ in range(20):
+                await _turn()
+    assert slept == [5, 10, 20, 40, 60, 60, 60]
+    assert capsys.readouterr().err == "backfilling: 0 of 3\n" * 6
+
+
+async def _turn() -> None:
+    """Let other tasks go on."""
+    turned = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(turned.set_result, None)
+    await turned
 
 
 def test_beside_json_nothing_is_told(clock, capsys):

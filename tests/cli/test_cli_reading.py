@@ -313,7 +313,7 @@ def test_a_file_that_is_no_database_is_refused_in_one_sentence(tmp_path, evertic
     assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", ["show", "why", "history", "preview", "trigger", "pause", "resume", "remove"])
+@pytest.mark.parametrize("command", ["history", "preview", "trigger", "pause", "resume", "remove"])
 def test_an_unknown_schedule_is_an_error_that_says_where_to_look(database, evertick, command):
     result = evertick(command, "nope")
     assert (result.exit_code, result.stdout) == (1, "")

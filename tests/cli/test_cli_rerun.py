@@ -96,12 +96,88 @@ def test_an_unknown_run_is_not_rerun(database, evertick):
     assert (result.exit_code, result.stderr) == (1, "error: there is no run 'nope' in app 'default'\n")
 
 
-def test_a_rerun_obeys_the_overlap_policy(failed_run, evertick, ask):
-    ask("trigger", "print")
-    for args in ([failed_run["id"]], ["--failed"]):
-        result = evertick("rerun", *args)
-        assert result.stdout == ""
-        assert "'print' has a live run, and its overlap is 'skip': run" in result.stderr
+def test_one_rerun_obeys_the_overlap_policy_of_its_schedule_unless_told_otherwise(failed_run, evertick, ask):
+    live = ask("trigger", "print")
+    result = evertick("rerun", failed_run["id"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "'print' has a live run, and its overlap is 'skip': run" in result.stderr
+    assert ask("rerun", failed_run["id"], "--overlap", "queue")["blocked_on"] == live["id"]
+    assert ask("rerun", failed_run["id"], "--overlap", "allow")["state"] == "waiting"
+
+
+@pytest.fixture
+def pile(database, evertick, ask):
+    """Three failed runs of the schedule "print", two of them with a label; answers their ids, oldest first."""
+    scheduler = Scheduler(database)
+    ended = threading.Semaphore(0)
+    scheduler.on("failed", lambda event: ended.release())
+
+    @scheduler.task
+    def print_it() -> None:
+        raise ValueError("no ink")
+
+    with scheduler:
+        scheduler.sync.update("print", labels={"room": "two"})
+        for _ in range(2):
+            scheduler.sync.trigger("print")
+            assert ended.acquire(timeout=20)
+    scheduler.sync.close()
+    return [run["id"] for run in reversed(ask("failed", "print"))]
+
+
+def test_many_of_one_schedule_stand_in_line_behind_what_is_live_oldest_first(pile, evertick, ask):
+    live = ask("trigger", "print")
+    result = evertick("rerun", "--failed", "--yes")
+    assert result.exit_code == 0
+    again = [re.fullmatch(r"rerun (\S+) of print: run (\S+)", line) for line in result.stdout.splitlines()]
+    assert [line[1] for line in again] == pile
+    ids = [line[2] for line in again]
+    assert [ask("show", run)["run"]["blocked_on"] for run in ids] == [live["id"], *ids[:-1]]
+
+
+def test_many_may_be_started_at_once(pile, ask):
+    assert {run["state"] for run in ask("rerun", "--failed", "--yes", "--overlap", "allow")} == {"waiting"}
+
+
+def test_what_cannot_be_rerun_is_told_in_one_line_and_by_the_exit_code(database, pile, evertick):
+    scheduler = Scheduler(database)
+    scheduler.sync.update("print", unique="paper")
+    scheduler.sync.close()
+    result = evertick("rerun", "--failed", "--yes")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 1)
+    assert result.stderr.splitlines()[-1] == "2 of 3 not rerun: another run has the unique key 'paper' of 'print'"
+
+
+@pytest.mark.parametrize(
+    ("flags", "places"),
+    [
+        (["--label", "room=two"], [1, 2]),
+        (["--label", "room=one"], []),
+        (["--task", "print_it"], [0, 1, 2]),
+        (["--task", "other"], []),
+        (["--verdict", "lost", "--verdict", "failed"], [0, 1, 2]),
+        (["--verdict", "missed"], []),
+        (["--until", "2020-01-01T00:00:00Z"], []),
+        (["--since", "1h", "--until", "0s", "--limit", "2"], [0, 1]),
+    ],
+)
+def test_many_are_chosen_by_flags_and_only_listed_in_a_dry_run(pile, evertick, ask, flags, places):
+    chosen = [pile[place] for place in places]
+    assert [run["id"] for run in ask("rerun", "--failed", "--dry-run", *flags)] == chosen
+    listed = evertick("rerun", "--failed", "--dry-run", *flags)
+    assert [run in listed.stdout for run in pile] == [run in chosen for run in pile]
+    if "--limit" not in flags:
+        assert [run["id"] for run in ask("failed", *flags)] == chosen[::-1]
+    assert not any(run["was_rerun"] for run in ask("failed"))
+    assert [run["caused_by"] for run in ask("rerun", "--failed", "--yes", *flags)] == chosen
+
+
+def test_many_may_have_other_arguments_if_they_are_of_one_task(several, ask, evertick):
+    result = evertick("rerun", "--failed", "--yes", "--args", '{"page": 7}')
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "these runs are of 2 tasks (fetch, print_it); choose those of one task" in result.stderr
+    again = ask("rerun", "--failed", "--yes", "--task", "fetch", "--args", '{"page": 7}')
+    assert [run["args"] for run in again] == [{"page": 7}] * 3
 
 
 def test_one_that_failed_is_rerun_without_a_question_and_only_once(failed_run, evertick, ask):
@@ -116,7 +192,9 @@ def test_several_without_a_terminal_need_to_be_told_yes(several, evertick, ask):
     result = evertick("rerun", "--failed")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "there is nobody to ask; write --yes to rerun them without a question" in result.stderr
-    assert [run["caused_by"] for run in ask("rerun", "--failed", "--yes", "--limit", "2")] == several[:2]
+    assert [
+        run["caused_by"] for run in ask("rerun", "--failed", "--yes", "--task", "fetch", "--limit", "2")
+    ] == several[:0:-1]
     assert len(evertick("rerun", "--failed", "--yes").stdout.splitlines()) == 2
 
 
@@ -141,7 +219,9 @@ def test_several_on_a_terminal_are_asked_about(start, database, several, answer,
     ("args", "words"),
     [
         ([], "name a run by its id, or write --failed"),
-        (["--failed", "--args", "{}"], "--args are for one run"),
+        (["--failed", "--since", "1h", "--until", "2h"], "is later than --until"),
+        (["x", "--dry-run"], "--dry-run is for many runs; write --failed, too"),
+        (["x", "--label", "a=b"], "--label is for many runs; write --failed, too"),
         (["x", "--since", "1h"], "--since is for many runs; write --failed, too"),
         (["x", "--limit", "3"], "--limit is for many runs; write --failed, too"),
         (["--failed", "--limit", "0"], "--limit"),

@@ -28,8 +28,13 @@ def every_command(command: click.Command, path: tuple[str, ...] = ()) -> Iterato
 
 
 COMMANDS = list(every_command(cli))
-# Those that answer nothing but what they do: a node, a show, a group.
-WITHOUT_JSON = ("run", "demo", "db", "calendar")
+# Those that have nothing to answer a program, each for its reason; the page of the command line says so, too.
+WITHOUT_JSON = {
+    "run": "is a node, and logs",
+    "demo": "is a show for people",
+    "db": "is a group",
+    "calendar": "is a group",
+}
 WITHOUT_STORE = (*WITHOUT_JSON, "explain", "completion")
 
 
@@ -52,6 +57,11 @@ def test_the_first_sentence_of_every_help_fits_into_the_list_of_commands(evertic
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in WITHOUT_JSON])
 def test_every_command_that_answers_something_takes_json(evertick, command):
     assert "--json" in evertick(*command.split(), "--help").stdout
+
+
+@pytest.mark.parametrize("command", WITHOUT_JSON)
+def test_what_has_nothing_to_answer_takes_no_json(evertick, command):
+    assert not re.search(r"^ +--json\b", evertick(command, "--help").stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in WITHOUT_STORE])

@@ -52,6 +52,23 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
     assert not named - known_tests()
 
 
+def linked_from(page: Path) -> set[Path]:
+    return {(page.parent / target.partition("#")[0]).resolve() for target in _LINK.findall(prose(page))}
+
+
+@pytest.mark.parametrize("front", [ROOT / "README.md", ROOT / "docs/index.md"], ids=lambda page: page.name)
+def test_every_page_is_linked_from_the_front_pages(front: Path) -> None:
+    there = {page for page in pages() if page.is_relative_to(ROOT / "docs")} - {ROOT / "docs/index.md"}
+    assert sorted(page.name for page in there - linked_from(front)) == []
+
+
+def test_the_list_of_features_leads_to_every_how_to_page_about_one() -> None:
+    features = text_of(ROOT / "README.md").partition("## What it does")[2].partition("\n## ")[0]
+    about_others = {"migrate-from-cron", "migrate-from-apscheduler", "write-a-store", "keep-watch"}
+    there = {page.stem for page in (ROOT / "docs/how-to").glob("*.md")} - about_others
+    assert sorted(there - set(re.findall(r"docs/how-to/([\w-]+)\.md", features))) == []
+
+
 def test_the_page_of_promises_names_tests() -> None:
     assert len(_TEST.findall(text_of(ROOT / "docs/explanation/promises.md"))) > 15
 

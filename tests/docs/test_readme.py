@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
 from pages import ROOT, blocks, shell_lines
+from programs import clean_environment
 
 README = ROOT / "README.md"
+TUTORIAL = ROOT / "docs/tutorial/first-job.md"
+# Instead of pip, which would have to fetch what Evertick needs: what is to be installed must be there, and then is.
+PIP = """
+pip() {
+    shift
+    for name; do case $name in .*) test -f "$name/pyproject.toml" ;; esac; done
+    echo "$PACKAGES" > "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/evertick.pth"
+}
+"""
+
+
+def installing(page: Path) -> list[str]:
+    """What a page says to type, from making a directory to installing into it."""
+    lines = shell_lines(page)
+    begin = next(number for number, line in enumerate(lines) if line.startswith("mkdir"))
+    end = next(number for number, line in enumerate(lines) if line.startswith("pip install"))
+    return lines[begin : end + 1]
 
 
 def test_the_hello_world_of_the_readme_is_five_lines() -> None:
@@ -14,6 +39,27 @@ def test_the_hello_world_of_the_readme_is_five_lines() -> None:
 
 
 def test_the_readme_leads_from_a_checkout_to_the_running_hello_world() -> None:
-    lines = shell_lines(README)
-    steps = ["python3 -m venv .venv", ". .venv/bin/activate", "pip install .", "python hello.py"]
-    assert [line for line in lines if line in steps] == steps
+    lines = [*installing(README), "python hello.py"]
+    assert [line for line in shell_lines(README) if line in lines] == lines
+
+
+@pytest.mark.parametrize("followed", [[README, TUTORIAL], [TUTORIAL]], ids=["from the README", "from the checkout"])
+def test_the_tutorial_goes_on_where_the_readme_ends_and_where_it_begins(followed: list[Path], tmp_path: Path) -> None:
+    checkout = tmp_path / "evertick"
+    checkout.mkdir()
+    shutil.copy(ROOT / "pyproject.toml", checkout)
+    steps = [line for page in followed for line in installing(page)]
+    look = 'python -c "import sys, evertick; print(sys.prefix)"'
+    done = subprocess.run(
+        ["sh", "-e", "-c", "\n".join([PIP, *steps, look])],
+        cwd=checkout,
+        env=clean_environment(
+            PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            PACKAGES="\n".join([sysconfig.get_path("purelib"), str(ROOT / "src")]),
+        ),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(tmp_path / "first-job/.venv")

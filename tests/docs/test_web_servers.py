@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -69,6 +70,23 @@ SERVERS = {
     "Flask": command_of(FLASK, "gunicorn"),
 }
 PAGES = {"FastAPI": HOW_TO / "fastapi.md", "Flask": FLASK}
+
+
+def needed_packages(page: Path) -> set[str]:
+    """What the examples of a page import or start, and neither Python, nor Evertick, nor the page itself has."""
+    own = {Path(block.file).parts[0].removesuffix(".py") for block in files(page) if block.file is not None}
+    texts = "\n".join(block.text for block in files(page))
+    modules = set(re.findall(r"^ *(?:from|import) (\w+)", texts, re.MULTILINE)) - sys.stdlib_module_names - own
+    programs = {line.split()[0] for line in shell_lines(page) if line} & {"gunicorn", "pytest", "uvicorn"}
+    return modules - {"evertick"} | programs
+
+
+@pytest.mark.parametrize(
+    "page", [SEVERAL_WORKERS, FLASK, HOW_TO / "fastapi.md", HOW_TO / "django.md"], ids=lambda p: p.stem
+)
+def test_a_page_says_what_to_install(page: Path) -> None:
+    [line] = [line for line in shell_lines(page) if line.startswith("pip install ")]
+    assert set(line.split()[2:]) == needed_packages(page)
 
 
 @pytest.mark.parametrize("name", SERVERS)

@@ -120,6 +120,11 @@ async def wait_for_ever(began: str, tidied: str) -> None:
         Path(tidied).write_text("tidied up")
 
 
+def lean_on_a_program() -> str:
+    """Does not look at how the program ended, as many do not."""
+    return f"written, rc={subprocess.run(['sleep', '30']).returncode}"
+
+
 def finish_all_the_same(began: str) -> str:
     """Never looks whether it is to stop, and is done soon after."""
     stopping = False

@@ -263,3 +263,60 @@ async def test_two_nodes_share_a_limit_and_what_one_of_them_ends_the_other_takes
         for _ in range(20):
             await ended.acquire()
     assert most == 1
+
+
+@pytest.mark.parametrize("new", [{"concurrency": 5}, {}], ids=["raised", "removed"])
+async def test_a_new_node_with_more_room_does_not_wait_for_what_runs_on_the_old_one(
+    tmp_path: Path, new: dict[str, int]
+) -> None:
+    """In real time, on a file: the old node and its long job go on all the while."""
+    begun, over = asyncio.Semaphore(0), asyncio.Event()
+
+    def a_node(**limits: int) -> Scheduler:
+        scheduler = Scheduler(f"sqlite:///{tmp_path}/limits.db", concurrency=10)
+
+        @scheduler.task(**limits)  # type: ignore[call-overload]
+        async def job() -> None:
+            begun.release()
+            await over.wait()
+
+        return scheduler
+
+    old = a_node(concurrency=1)
+    async with old, asyncio.timeout(30):
+        await old._tasks["job"].enqueue_many({} for _ in range(5))
+        await begun.acquire()
+        while len(await old.runs(states=["blocked"])) < 4:
+            await asyncio.sleep(0)
+        async with a_node(**new) as young:
+            for _ in range(4):
+                await begun.acquire()
+            assert len(await young.runs(states=["running"])) == 5
+            over.set()
+
+
+@pytest.mark.parametrize(
+    ("rate", "where"), [("100/min", "store"), (None, "store"), ("1/h", "memory")], ids=["raised", "removed", "memory"]
+)
+async def test_after_a_restart_with_another_rate_nobody_waits_for_the_old_period(
+    tmp_path: Path, rate: str | None, where: str
+) -> None:
+    started = asyncio.Semaphore(0)
+
+    def a_node(rate: str | None, where: str) -> Scheduler:
+        scheduler = Scheduler(f"sqlite:///{tmp_path}/limits.db", rate_limits=where)  # type: ignore[arg-type]
+
+        @scheduler.task(rate=rate)
+        async def mail() -> None:
+            started.release()
+
+        return scheduler
+
+    async with a_node("1/h", "store") as old, asyncio.timeout(30):
+        await old._tasks["mail"].enqueue_many({} for _ in range(3))
+        await started.acquire()
+        while len(await old.runs(states=["blocked"])) < 2:
+            await asyncio.sleep(0)
+    async with a_node(rate, where), asyncio.timeout(30):
+        for _ in range(1 if where == "memory" else 2):
+            await started.acquire()

@@ -391,14 +391,21 @@ async def test_a_coroutine_in_a_child_is_cancelled_and_may_tidy_up(bench: Bench,
     assert (tmp_path / "tidied").read_text() == "tidied up"
 
 
-async def test_a_job_that_comes_to_its_end_though_told_to_stop_has_succeeded(bench: Bench, tmp_path: Path) -> None:
+async def test_a_job_that_returns_after_what_it_started_was_ended_has_not_succeeded(bench: Bench) -> None:
+    task = bench.task(process_jobs.lean_on_a_program, process=True, timeout="1s")
+    async with bench.scheduler:
+        ended = await bench.ended(await task.enqueue())
+    assert (ended.verdict, ended.reason, ended.result) == ("failed", "timeout", None)
+
+
+async def test_a_job_that_comes_to_its_end_though_told_to_stop_was_stopped(bench: Bench, tmp_path: Path) -> None:
     task = bench.task(process_jobs.finish_all_the_same, process=Process(kill_after="10s"))
     async with bench.scheduler:
         run = await task.enqueue(began=str(tmp_path / "began"))
         await pid_in(tmp_path / "began")
         await bench.scheduler.cancel(run)
         ended = await bench.ended(run)
-    assert (ended.verdict, ended.result) == ("succeeded", "all the same")
+    assert (ended.verdict, ended.result) == ("cancelled", None)
 
 
 async def test_a_term_from_somebody_else_stops_nothing(bench: Bench, mark: str, tmp_path: Path) -> None:

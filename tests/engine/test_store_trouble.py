@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from evertick import Context, Run, Scheduler
+from evertick import Context, Run, Scheduler, StoreUnavailable
 
 
 async def until(scheduler: Scheduler, key: str, moment: datetime) -> list[Run]:
@@ -60,6 +60,42 @@ async def test_a_locked_store_is_waited_for_and_caught_up_with(
     assert set(starts.values()) == {1}
     assert {run.verdict for run in runs} == {"succeeded"}
     assert "is locked by another connection" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+async def test_a_file_that_goes_away_under_a_node_stops_its_work(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    path = tmp_path / "gone.db"
+    scheduler = Scheduler(f"sqlite:///{path}", lease="1s", poll_interval="100ms", stop_timeout="1s")
+    starts = 0
+    started = asyncio.Event()
+
+    @scheduler.every("100ms")
+    async def tick() -> None:
+        nonlocal starts
+        starts += 1
+        started.set()
+
+    async with scheduler:
+        await asyncio.wait_for(started.wait(), 10)
+        for file in tmp_path.glob("gone.db*"):
+            file.rename(tmp_path / f"old-{file.name}")
+        if how == "replaced":
+            path.touch()
+        async with asyncio.timeout(20):
+            while scheduler.is_healthy:
+                await asyncio.sleep(0.02)
+        seen = starts
+        with pytest.raises(StoreUnavailable, match=f"was {how}.* put the file back and restart"):
+            await scheduler.runs()
+        # Put back, it is the very file that was opened, and all goes on.
+        for file in tmp_path.glob("old-gone.db*"):
+            file.rename(tmp_path / file.name.removeprefix("old-"))
+        async with asyncio.timeout(20):
+            while starts < seen + 3:
+                await asyncio.sleep(0.02)
+    assert f"was {how}" in caplog.text
 
 
 PROGRAM = """

@@ -108,3 +108,73 @@ async def test_large_rates_are_kept_in_few_rows_and_give_all_but_a_thousandth(in
     assert isinstance(bench.store._line, InlineLine)
     rows = bench.store._line.shared.db.execute("SELECT count(*) FROM evertick_grants WHERE until > ?", [answer.now])
     assert rows.fetchone()[0] <= 1_001
+
+
+def by_key(most: int, period: int) -> dict[str, TaskTerms]:
+    return {TASK: TaskTerms(rate=Rate(most=most, period=period, of=Subject(task=TASK, text="{n}")))}
+
+
+async def hold_back_by_key(bench: Bench, keys: int) -> None:
+    """A node that had a tight limit has come and gone."""
+    node = await bench.node(tasks=by_key(1, HOUR))
+    await bench.store.enqueue(APP, [a_run(args=b'{"n":%d}' % (number % keys)) for number in range(2 * keys)])
+    while (await bench.claim(node, tasks=by_key(1, HOUR), limit=1_000)).runs:
+        pass
+    assert (await bench.store.pulse(APP)).blocked == keys
+    await bench.store.leave(node)
+
+
+async def test_a_node_with_other_limits_looks_at_a_bounded_number_of_keys_per_claim(
+    inline_stores: InlineStores,
+) -> None:
+    bench = await a_bench(inline_stores)
+    await hold_back_by_key(bench, 250)
+    tasks = by_key(2, HOUR)
+    node = await bench.node(tasks=tasks)
+    # Joining has touched none of them.
+    assert (await bench.store.pulse(APP)).blocked == 250
+    taken = []
+    for _ in range(4):
+        answer = await bench.claim(node, tasks=tasks, limit=1_000)
+        taken.append((len(answer.runs), answer.next_due_at is not None and answer.next_due_at <= answer.now))
+    assert taken == [(100, True), (100, True), (50, False), (0, False)]
+
+
+async def test_a_node_without_a_free_slot_leaves_what_is_held_back_where_it_is(inline_stores: InlineStores) -> None:
+    bench = await a_bench(inline_stores)
+    await hold_back_by_key(bench, 2)
+    node = await bench.node(tasks=by_key(2, HOUR))
+    assert (await bench.claim(node, tasks=by_key(2, HOUR), limit=0)).runs == []
+    assert (await bench.store.pulse(APP)).blocked == 2
+    assert len((await bench.claim(node, tasks=by_key(2, HOUR))).runs) == 2
+
+
+async def test_what_a_node_had_no_time_to_look_at_the_next_one_looks_at(inline_stores: InlineStores) -> None:
+    bench = await a_bench(inline_stores)
+    await hold_back_by_key(bench, 150)
+    tasks, taken = by_key(2, HOUR), 0
+    for _ in range(2):
+        node = await bench.node(tasks=tasks)
+        taken += len((await bench.claim(node, tasks=tasks, limit=1_000)).runs)
+        await bench.store.leave(node)
+    assert taken == 150
+
+
+async def test_limits_that_nobody_has_any_more_are_forgotten_when_all_was_looked_at(
+    inline_stores: InlineStores,
+) -> None:
+    bench = await a_bench(inline_stores)
+    await hold_back_by_key(bench, 2)
+    tasks = by_key(2, HOUR)
+    assert isinstance(bench.store, SqliteStore)
+    assert isinstance(bench.store._line, InlineLine)
+    db = bench.store._line.shared.db
+    remembered = []
+    for _ in range(2):
+        node = await bench.node(tasks=tasks)
+        [looked_at] = db.execute("SELECT looked_at FROM evertick_nodes WHERE id = ?", [node]).fetchone()
+        limits = {row["limits"] for row in db.execute("SELECT limits FROM evertick_held_under")}
+        remembered.append((looked_at, len(limits)))
+        await bench.claim(node, tasks=tasks)
+        await bench.store.leave(node)
+    assert remembered == [("", 2), (None, 1)]

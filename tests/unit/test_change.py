@@ -216,6 +216,48 @@ def test_lines_tell_the_changes_in_the_order_of_time() -> None:
     assert planned("0 9 * * *", "0 10 * * 2-4", days=4).lines(most=1)[-1] == "  … and 3 more"
 
 
+def test_days_with_a_clock_change_are_told_however_far_away_they_are() -> None:
+    since = to_us(datetime(2026, 12, 1, 12, tzinfo=UTC))
+    plan = planned("0 9 * * *; tz=Europe/Berlin", "0 10 * * *; tz=Europe/Berlin", 120, since)
+    assert plan.words() == (
+        "k: 120 fires before, 120 after; 120 move; 1 of them on a day with a clock change: Sun 2027-03-28"
+    )
+    fires = plan.lines()[3:]
+    assert len(fires) == 50 + 3
+    assert fires[50:] == [
+        "  … and 66 more",
+        "  ~ Sun 2027-03-28 09:00 CEST -> Sun 2027-03-28 10:00 CEST "
+        "(the clock goes forward 1 hour at 02:00, from UTC+01:00 to UTC+02:00)",
+        "  … and 3 more",
+    ]
+
+
+def test_a_day_with_a_clock_change_is_whole_for_an_hourly_rule_and_cut_for_a_denser_one() -> None:
+    since = to_us(datetime(2026, 10, 22, 12, tzinfo=UTC))
+    hourly = planned("0 * * * *; tz=Europe/Berlin", "30 * * * *; tz=Europe/Berlin", 7, since)
+    assert "25 of them on a day with a clock change: Sun 2026-10-25" in hourly.words()
+    assert sum("the clock goes back" in line for line in hourly.lines(most=0)) == 25
+    dense = planned("*/10 * * * *; tz=Europe/Berlin", "5-55/10 * * * *; tz=Europe/Berlin", 7, since)
+    assert "150 of them on a day with a clock change" in dense.words()
+    assert sum("the clock goes back" in line for line in dense.lines(most=0)) == 25
+
+
+def test_several_days_with_a_clock_change_are_named_each() -> None:
+    plan = planned("0 9 * * *; tz=Europe/Berlin", "0 10 * * *; tz=Europe/Berlin", 366)
+    assert plan.words().endswith("; 2 of them on days with a clock change: Sun 2026-10-25, Sun 2027-03-28")
+    assert "clock change" not in planned("0 9 * * *", "0 10 * * *", 366).words()
+
+
+def test_a_clock_change_after_what_is_compared_is_a_note() -> None:
+    plan = planned("*/10 * * * *; tz=Europe/Berlin", "5-55/10 * * * *; tz=Europe/Berlin", 366)
+    assert not plan.is_complete
+    assert plan.notes == (
+        "after what is compared, on Sun 2026-10-25, the clock goes back 1 hour at 03:00, from UTC+02:00 to UTC+01:00",
+        "after what is compared, on Sun 2027-03-28, "
+        "the clock goes forward 1 hour at 02:00, from UTC+01:00 to UTC+02:00",
+    )
+
+
 def test_a_change_that_changes_no_fire_is_empty() -> None:
     assert planned("0 9 * * *", "0 9 * * *").is_empty
     assert not planned("0 9 * * *", "0 10 * * *").is_empty

@@ -16,10 +16,11 @@ from evertick.doctor import Finding, Severity, examine, examine_database
 from evertick.doctor.database import about_database
 from evertick.doctor.finding import named, shortened
 from evertick.doctor.nodes import about_clock, about_nodes
-from evertick.doctor.runs import about_parked, about_waiting
+from evertick.doctor.runs import about_blocked, about_parked, about_waiting, blockers_of
 from evertick.doctor.schedules import about_schedules
-from evertick.model import Cause, Node, Run, Schedule, State, Verdict
-from evertick.store.base import Checked, StoreStatus
+from evertick.limits import Concurrency, Subject
+from evertick.model import Cause, NewRun, Node, Run, Schedule, State, Verdict
+from evertick.store.base import Checked, NodeJoin, StoreStatus, TaskTerms
 from evertick.survey import Surveyed, survey
 from evertick.when import When, from_us, to_us
 from evertick.when.moment import DAY, HOUR
@@ -144,11 +145,17 @@ def test_different_versions_are_worth_a_note():
 
 def test_parked_runs_are_told_once_per_task_and_reason():
     parked = [a_run(id=f"r{number}", state=State.PARKED, reason="unknown_task", task="gone") for number in range(3)] + [
-        a_run(id="x", state=State.PARKED, reason="bad_arguments", error="Traceback\nTypeError: no such argument")
+        a_run(
+            id="x",
+            state=State.PARKED,
+            reason="bad_arguments",
+            error="Traceback (most recent call last):\nTypeError: no such argument",
+        )
     ]
     unknown, misfit = sorted(about_parked(parked), key=lambda found: -len(found.about))
-    assert "3 runs parked: no live node knows task gone" in unknown.what
+    assert "3 runs of report parked: no live node knows task gone" in unknown.what
     assert unknown.about == ("r0", "r1", "r2")
+    assert misfit.what.startswith("1 run of report parked: its arguments do not fit task make_report")
     assert "TypeError: no such argument" in misfit.what
     assert "evertick cancel x" in misfit.fix
 
@@ -165,6 +172,66 @@ def test_runs_that_wait_for_their_time_or_with_nobody_there_are_no_finding_of_th
     assert checks(about_waiting([a_run(due_at=ago(seconds=-60))], [a_node()], NOW)) == []
     assert checks(about_waiting([a_run(due_at=ago(seconds=5))], [a_node()], NOW)) == []
     assert checks(about_waiting([a_run()], [], NOW)) == []
+
+
+def held_back(reason: str = "concurrency", **fields: Any) -> Run:
+    given = {"state": State.BLOCKED, "reason": reason, "blocked_on": "press", "due_at": ago(minutes=95)}
+    return a_run(**{**given, **fields})
+
+
+@pytest.mark.parametrize(
+    ("reason", "why", "fix"),
+    [
+        ("concurrency", "as many of 'press' are at work as may be at once", "raise concurrency="),
+        ("rate", "as many of 'press' have started as the rate allows", "raise rate="),
+    ],
+)
+def test_runs_that_a_limit_holds_back_for_long_are_told_once_per_key(reason, why, fix):
+    runs = [held_back(reason, id="r1"), held_back(reason, id="r2", due_at=ago(minutes=5))]
+    (found,) = about_blocked(runs, {}, NOW)
+    assert (found.check, found.about) == ("held_back_long", ("r1", "r2"))
+    assert found.what == f"2 runs wait for a limit, the oldest for 95 min: {why}"
+    assert fix in found.fix
+    assert checks(about_blocked(runs[1:], {}, NOW)) == []
+    other = held_back(reason, blocked_on="other")
+    assert checks(about_blocked([*runs, other], {}, NOW)) == ["held_back_long"] * 2
+
+
+@pytest.mark.parametrize(
+    ("blocker", "how"),
+    [
+        (a_run(id="b", state=State.PARKED, reason="unknown_task"), "which is parked"),
+        (held_back("rate", id="b"), "which itself waits for the rate of 'press'"),
+        (a_run(id="b", due_at=ago(hours=2)), "which is due for long and was not started"),
+    ],
+)
+def test_a_run_that_waits_for_one_that_gets_nowhere_is_told_with_both(blocker, how):
+    queued = a_run(id="q", state=State.BLOCKED, blocked_on="b")
+    (found,) = about_blocked([queued], {"b": blocker}, NOW)
+    assert (found.check, found.about) == ("queued_behind_stuck", ("b", "q"))
+    assert found.what == f"1 run waits for the end of run b of report, {how}"
+    assert "evertick cancel b" in found.fix
+
+
+@pytest.mark.parametrize(
+    "blocker",
+    [
+        None,
+        a_run(id="b", state=State.RUNNING, due_at=ago(hours=9)),
+        a_run(id="b"),
+        held_back(id="b", due_at=ago(minutes=5)),
+        a_run(id="b", state=State.BLOCKED, blocked_on="a", due_at=ago(hours=9)),
+    ],
+    ids=["ended meanwhile", "runs", "waits", "held back", "queued itself, told with the first"],
+)
+def test_a_run_that_waits_for_its_turn_is_no_finding(blocker):
+    queued = a_run(id="q", state=State.BLOCKED, blocked_on="b", due_at=ago(hours=9))
+    assert checks(about_blocked([queued], {} if blocker is None else {"b": blocker}, NOW)) == []
+
+
+def test_what_blocks_a_run_is_a_run_or_a_limit():
+    queued = a_run(id="q", state=State.BLOCKED, blocked_on="b")
+    assert blockers_of([queued, held_back(), queued]) == ("b",)
 
 
 # --- schedules
@@ -209,6 +276,28 @@ def test_a_pause_that_nobody_has_ended_is_told():
     found = findings_about(a_surveyed(is_paused=True, paused_until=ago(hours=1)))
     assert checks(found) == ["pause_not_ended"]
     assert checks(findings_about(a_surveyed(is_paused=True, paused_until=ago(hours=-1)))) == []
+
+
+def test_a_schedule_that_was_paused_because_it_fails_is_told_with_its_error_and_how_to_resume_it():
+    note = "3 runs in a row have failed, the last error: ValueError: no paper; mend it, then resume it"
+    failing = msgspec.structs.replace(a_surveyed(is_paused=True, pause_note=note), is_failing=True)
+    (found,) = findings_about(failing)
+    assert (found.severity, found.check, found.about) == (Severity.WARNING, "failing", ("report",))
+    assert found.what.endswith("3 runs in a row have failed, the last error: ValueError: no paper")
+    assert "`evertick resume report`" in found.fix
+    assert findings_about(a_surveyed(is_paused=True, pause_note="by hand")) == []
+
+
+def test_a_schedule_that_waits_for_the_end_of_a_parked_run_is_told():
+    (found,) = findings_about(a_surveyed(last_state=State.PARKED, last_run_id="r7", catch_up="all"))
+    assert found.check == "behind_parked"
+    assert found.what.startswith("report waits behind a parked run, r7")
+    assert "`evertick cancel r7`" in found.fix
+    counted = a_surveyed(Every("1h", after="end"), last_state=State.PARKED, next_fire_at=None, next_due_at=None)
+    assert checks(findings_about(counted)) == ["behind_parked"]
+    # The next fire takes its place, or runs beside it.
+    assert findings_about(a_surveyed(last_state=State.PARKED, catch_up="latest")) == []
+    assert findings_about(a_surveyed(last_state=State.PARKED, catch_up="all", overlap="allow")) == []
 
 
 def test_overdue_schedules_are_told_together():
@@ -342,6 +431,21 @@ async def test_a_store_is_examined_by_its_protocol(scheduler):
     store = await scheduler._store()
     assert checks(await examine(store, "default", from_us(system_clock.now_us()))) == ["no_node", "herd"]
     assert await examine(store, "other", from_us(system_clock.now_us())) == []
+
+
+async def test_what_a_limit_has_held_back_for_long_is_found_in_the_store(scheduler):
+    store = await scheduler._store()
+    tasks = {"t": TaskTerms(concurrency=Concurrency(most=1, of=Subject(task="t")))}
+    about = {"app": scheduler.app, "version": "1", "lease": HOUR, "declares": {}}
+    await store.join(NodeJoin(id="n", name="n", queues=("default",), tasks=tasks, **about))
+    long_ago = await store.now() - 2 * HOUR
+    runs = [
+        NewRun(id=str(n), task="t", cause=Cause.ENQUEUE, fire_at=long_ago + n, due_at=long_ago + n) for n in range(3)
+    ]
+    await store.enqueue(scheduler.app, runs)
+    assert len((await store.claim(scheduler.app, "n", ["default"], tasks, 10)).runs) == 1
+    (found,) = await examine(store, scheduler.app, from_us(await store.now()))
+    assert (found.check, found.about) == ("held_back_long", ("1", "2"))
 
 
 async def test_a_store_that_is_away_is_itself_the_finding(scheduler, tmp_path):

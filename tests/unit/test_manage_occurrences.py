@@ -126,6 +126,14 @@ async def test_a_declared_blackout_is_stored_and_its_change_is_noticed() -> None
         assert await second.calendars() == [other]
 
 
+async def test_a_blackout_and_its_fate_may_be_set_one_after_the_other(scheduler: Scheduler, kit: Kit) -> None:
+    await scheduler.add(key="k", when=Every("1h"), task="job", blackout=FREEZE)
+    changed = await scheduler.update("k", blackout_fate="all")
+    assert (changed.blackout, changed.blackout_fate) == ("freeze", "all")
+    with pytest.raises(InvalidSetting, match="blackout_fate: 'all' says"):
+        await scheduler.update("k", blackout=None, blackout_fate="all")
+
+
 async def test_what_cannot_be_decided_is_refused_in_words(scheduler: Scheduler, kit: Kit) -> None:
     await scheduler.add(key="k", when=Every("1h"), task="job")
     with pytest.raises(NotFound, match="there is no schedule 'other'"):
@@ -138,6 +146,8 @@ async def test_what_cannot_be_decided_is_refused_in_words(scheduler: Scheduler, 
         await scheduler.undo("k")
     with pytest.raises(InvalidSetting, match="blackout_fate: 'keep'"):
         await scheduler.update("k", blackout_fate="keep")  # type: ignore[arg-type]
+    with pytest.raises(InvalidSetting, match="and there is none; give it with blackout=, in the same call or before"):
+        await scheduler.update("k", blackout_fate="all")
     with pytest.raises(InvalidWhen, match="blackout: 7 is no name"):
         await scheduler.update("k", blackout=7)  # type: ignore[arg-type]
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
-from ledger_bench import APP, Bench
+from ledger_bench import APP, NODE, Bench
 
-from evertick import Calendar, Every, Once, Refused, State
-from evertick.model import Cause, Occurrence
-from evertick.store.base import RunFilter
+from evertick import Calendar, Every, Once, Refused, State, Verdict
+from evertick.model import Cause, Occurrence, Outcome
+from evertick.store.base import RunFilter, TaskTerms
 from evertick.when import from_us
 from evertick.when.moment import SECOND
 
@@ -271,6 +272,134 @@ async def test_without_a_moment_the_decision_whose_time_comes_first_is_taken_bac
         await bench.editor.undo("k")
     with pytest.raises(Refused, match=r"nothing is decided about 2026-01-01 00:01:00.+ of 'k'; decided is no moment"):
         await bench.editor.undo("k", moment(bench, 60))
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "allow", "replace"])
+async def test_a_moment_that_was_to_run_early_comes_at_its_own_time_if_that_is_taken_back(
+    bench: Bench, overlap: str
+) -> None:
+    await bench.add(Every("1m"), overlap=overlap)
+    run_id = await bench.editor.run_early("k")
+    assert await bench.editor.undo("k") == Occurrence(fire_at=moment(bench, 60), kind="done")
+    stored = await bench.stored()
+    assert (bench.seconds(stored.fire_at), stored.fires, stored.live, stored.occurrences) == (60, 0, 0, ())
+    [run] = await bench.store.runs(APP, RunFilter(ids=(run_id,)))
+    assert (run.verdict, run.reason, run.cause) == (Verdict.CANCELLED, "undone", Cause.TRIGGER)
+    assert await bench.run_all() == 0
+    await advance(bench, 125)
+    assert [(run.fire_at, run.verdict) for run in await bench.runs() if run.cause is Cause.FIRE] == [
+        (from_us(moment(bench, 60)), Verdict.SUCCEEDED),
+        (from_us(moment(bench, 120)), Verdict.SUCCEEDED),
+    ]
+    assert await bench.gaps() == []
+
+
+async def test_a_run_that_has_begun_early_is_not_taken_back(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    run_id = await bench.editor.run_early("k")
+    await bench.claim_all()
+    for about in (None, moment(bench, 60)):
+        with pytest.raises(Refused, match=rf"00:01:00.+ of 'k' runs early, and its run {run_id} has begun: too late"):
+            await bench.editor.undo("k", about)
+    await bench.editor.skip_next("k")
+    assert (await bench.editor.undo("k")).kind == "skip", "what else was decided can be"
+
+
+@pytest.mark.parametrize("kind", ["release", "retry", "park"])
+async def test_an_early_run_that_was_put_back_can_be_taken_back_unless_it_was_tried(bench: Bench, kind: Any) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.run_early("k")
+    claim = await bench.store.claim(APP, NODE, ["default"], {"job": TaskTerms(hash="h")}, 100)
+    tried = int(kind == "retry")
+    back = Outcome(id=claim.runs[0].id, fence=claim.fence, kind=kind, attempts=tried, reason="bad_arguments")
+    await bench.store.finish(APP, NODE, [back])
+    if tried:
+        with pytest.raises(Refused, match="has begun"):
+            await bench.editor.undo("k")
+    else:
+        assert (await bench.editor.undo("k")).fire_at == moment(bench, 60)
+
+
+async def test_what_ran_early_and_has_ended_is_not_taken_back(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.run_early("k")
+    await bench.run_all()
+    with pytest.raises(Refused, match="nothing is decided about the moments of 'k' to come"):
+        await bench.editor.undo("k")
+
+
+async def test_running_early_is_not_taken_back_after_the_moments_own_time(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.run_early("k")
+    bench.later(61)
+    with pytest.raises(Refused, match="nothing is decided"):
+        await bench.editor.undo("k", moment(bench, 60))
+    assert [run.state for run in await bench.runs()] == [State.WAITING]
+
+
+async def test_what_max_fires_allows_is_given_back(bench: Bench) -> None:
+    await bench.add(Every("1m", max_fires=1))
+    await bench.editor.run_early("k")
+    await bench.editor.undo("k")
+    assert bench.seconds((await bench.stored()).fire_at) == 60
+    await advance(bench, 200)
+    assert [run.fire_at for run in await bench.runs() if run.cause is Cause.FIRE] == [from_us(moment(bench, 60))]
+
+
+@pytest.mark.parametrize("unique_for", [None, 600 * SECOND])
+async def test_the_unique_key_of_a_run_that_is_taken_back_is_free(bench: Bench, unique_for: int | None) -> None:
+    await bench.add(Every("1m"), unique="one", unique_for=unique_for)
+    await bench.editor.run_early("k")
+    await bench.editor.undo("k")
+    await advance(bench, 61)
+    assert [run.verdict for run in await bench.runs() if run.cause is Cause.FIRE] == [Verdict.SUCCEEDED]
+    assert await bench.gaps() == []
+
+
+async def test_what_counts_from_the_end_of_a_run_has_its_moment_back(bench: Bench) -> None:
+    await bench.add(Every("1m", after="end"))
+    bench.later(10)
+    await bench.editor.run_early("k")
+    assert (await bench.stored()).fire_at is None
+    await bench.editor.undo("k")
+    stored = await bench.stored()
+    assert (bench.seconds(stored.fire_at), bench.seconds(stored.at)) == (60, 60)
+    await advance(bench, 115)
+    assert [run.fire_at for run in await bench.runs() if run.cause is Cause.FIRE] == [
+        from_us(moment(bench, 60)),
+        from_us(moment(bench, 120)),
+    ]
+
+
+async def test_what_counts_from_the_end_counts_from_the_end_of_another_run_that_is_live(bench: Bench) -> None:
+    await bench.add(Every("1m", after="end"), overlap="allow")
+    await bench.editor.run_early("k")
+    await bench.editor.trigger("k")
+    await bench.editor.undo("k")
+    assert (await bench.stored()).fire_at is None
+    bench.later(5)
+    assert await bench.run_all() == 1
+    assert bench.seconds((await bench.stored()).fire_at) == 65
+
+
+async def test_a_pause_that_comes_after_the_undo_stops_the_moment(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.run_early("k")
+    await bench.editor.undo("k")
+    await bench.editor.pause("k")
+    bench.later(90)
+    assert await bench.run_all() == 0
+    await bench.editor.resume("k")
+    assert await bench.gaps() == [(60, 60, 1, "skipped", "paused")]
+
+
+async def test_what_waited_behind_a_run_that_is_taken_back_may_start(bench: Bench) -> None:
+    await bench.add(Every("1m"), overlap="queue")
+    await bench.editor.run_early("k")
+    by_hand = await bench.editor.trigger("k")
+    await bench.editor.undo("k")
+    [run] = await bench.store.runs(APP, RunFilter(ids=(by_hand,)))
+    assert (run.state, run.blocked_on) == (State.WAITING, None)
 
 
 async def test_a_move_that_is_taken_back_after_the_moments_own_time_is_a_skip(bench: Bench) -> None:

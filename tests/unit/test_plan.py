@@ -219,6 +219,23 @@ def test_owed_moments_that_meet_a_live_run_are_all_skipped_for_overlap() -> None
     assert gap_rows(made.gaps) == [(at(12), at(15), 4, "skipped", "overlap")]
 
 
+def test_a_fire_takes_the_place_of_runs_that_are_parked() -> None:
+    for overlap, live in (("skip", 5), ("queue", 5), ("queue", 7), ("replace", 5)):
+        made = plan_at(facts(overlap=overlap, live=live), at(12))
+        assert fire_moments(made.fires) == [at(12)]
+        assert made.replaces_live, overlap
+        assert made.gaps == ()
+    assert not plan_at(facts(overlap="allow", live=5), at(12)).replaces_live
+
+
+def test_catching_up_with_all_waits_for_a_parked_run() -> None:
+    made = plan_at(facts(catch_up="all", live=5), at(12, 0, 0.1))
+    assert made.fires == ()
+    assert made.gaps == ()
+    assert made.next_fire_at == at(12)
+    assert made.next_at == at(12, 0, 1.1)
+
+
 def test_queue_blocks_one_behind_the_live_run_and_replaces_nothing() -> None:
     made = plan_at(facts(overlap="queue", live=1), at(12))
     assert made.fires[0].is_blocked

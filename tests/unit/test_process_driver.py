@@ -47,7 +47,7 @@ def at_the_top() -> None: ...
 
 def test_frames_come_out_as_they_went_in_however_the_stream_is_cut() -> None:
     messages: list[FromChild] = [Ready(), Said(lines=((1, "info", "grün"),), progress=(0.5, "half"))]
-    messages.append(JobReturned(result=msgspec.Raw(b'{"a":[1,2]}'), has_seen_stop=True))
+    messages.append(JobReturned(result=msgspec.Raw(b'{"a":[1,2]}')))
     stream = b"".join(map(pack, messages))
     decoder = msgspec.json.Decoder(FromChild)
     for step in (1, 3, len(stream)):

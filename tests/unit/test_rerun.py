@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from evertick import (
     Cause,
+    Context,
     Cron,
     Every,
     InvalidArguments,
@@ -45,7 +46,11 @@ class World:
                 raise ValueError("out of order")
             return amount
 
-        self.job = job
+        @scheduler.task
+        async def other() -> None:
+            raise ValueError("out of order")
+
+        self.job, self.other = job, other
         self.kit: Kit
 
     async def add(self, key: str = "k", **options: Any) -> None:
@@ -282,13 +287,13 @@ async def test_what_counts_from_the_end_of_a_run_counts_from_the_end_of_its_reru
 # --- many runs
 
 
-async def test_what_failed_is_rerun_newest_first_and_only_once(world: World) -> None:
+async def test_what_failed_is_rerun_oldest_first_and_only_once(world: World) -> None:
     await world.add(overlap="allow")
     await world.kit.advance("3h")
     old = world.kit.runs("k")
     world.is_broken = False
     again = await world.scheduler.rerun_many()
-    assert [run.caused_by for run in again] == [run.id for run in old[::-1]]
+    assert [run.caused_by for run in again] == [run.id for run in old]
     assert await world.scheduler.rerun_many() == []
     await world.kit.run_until_idle()
     assert await world.scheduler.rerun_many() == []
@@ -306,7 +311,7 @@ async def test_a_rerun_that_failed_in_its_turn_is_rerun_in_place_of_the_first(wo
 
 async def test_many_are_chosen_by_schedule_task_verdict_time_and_limit(world: World) -> None:
     await world.add("a", overlap="allow")
-    await world.add("b", overlap="allow")
+    await world.add("b", overlap="allow", labels={"team": "b"})
     await world.kit.advance("3h")
     by_hand = await world.ended(await world.job.enqueue())
     world.is_broken = False
@@ -319,33 +324,206 @@ async def test_many_are_chosen_by_schedule_task_verdict_time_and_limit(world: Wo
     assert await chosen(task="other") == []
     assert await chosen(verdicts=["lost", "missed"]) == []
     assert await chosen(verdicts=[]) == []
-    assert await chosen(schedule_key="a", since=hours[2], limit=1) == [("a", hours[3])]
+    assert await chosen(schedule_key="a", since=hours[2], limit=1) == [("a", hours[2])]
     assert await chosen(schedule_key="a", until=hours[1]) == [("a", hours[1])]
-    assert await chosen(schedule_key="a") == [("a", hours[2])]
+    assert await chosen(labels={"team": "none"}) == []
+    assert await chosen(labels={"team": "b"}, until=hours[2]) == [("b", hours[1]), ("b", hours[2])]
+    assert await chosen(schedule_key="a") == [("a", hours[3])]
     assert await chosen(verdicts=["succeeded"], task="job", limit=1) == [(None, fine.fire_at)]
-    assert (await chosen())[0] == (None, by_hand.fire_at)
+    assert await chosen() == [("b", hours[3]), (None, by_hand.fire_at)]
     assert await chosen() == []
 
 
-async def test_what_overlap_forbids_is_left_out_and_counted(world: World, caplog: pytest.LogCaptureFixture) -> None:
+class Machine:
+    """A schedule that fires every hour and fails, until it is repaired; then each run takes ten minutes."""
+
+    def __init__(self, **options: Any) -> None:
+        self.scheduler = Scheduler("sqlite://", app="shop")
+        self.is_broken = True
+        self.began: list[datetime] = []
+        self.at_work = self.at_work_most = 0
+        self.options = {"when": Cron("0 * * * *"), "task": "job", **options}
+        self.kit: Kit
+
+        @self.scheduler.task
+        async def job(ctx: Context, amount: int = 1) -> int:
+            if self.is_broken:
+                raise ValueError("out of order")
+            self.began.append(ctx.fire_at)
+            self.at_work += 1
+            self.at_work_most = max(self.at_work_most, self.at_work)
+            try:
+                await asyncio.sleep(600)
+            finally:
+                self.at_work -= 1
+            return amount
+
+    @asynccontextmanager
+    async def after_failures(self, count: int, *keys: str) -> AsyncIterator[list[Run]]:
+        """Ten minutes after so many failed fires, repaired."""
+        async with virtual_time(self.scheduler, start=START) as self.kit:
+            for key in keys or ("k",):
+                await self.scheduler.add(key=key, **self.options)
+            await self.kit.advance(timedelta(hours=count, minutes=10))
+            self.is_broken = False
+            yield self.kit.runs()
+
+    async def verdicts_of(self, runs: list[Run]) -> list[Verdict | None]:
+        return [(await self.scheduler.get_run(run.id)).verdict for run in runs]
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "replace"])
+async def test_many_of_one_schedule_run_one_after_the_other_and_nobody_waits_for_them(overlap: str) -> None:
+    machine = Machine(overlap=overlap)
+    async with machine.after_failures(4) as old:
+        again = await machine.scheduler.rerun_many(schedule_key="k")
+        assert [run.caused_by for run in again] == [run.id for run in old]
+        assert [run.state for run in again] == [State.WAITING, *[State.BLOCKED] * 3]
+        assert [run.blocked_on for run in again] == [None, *(run.id for run in again[:-1])]
+        assert machine.kit.now == START + timedelta(hours=4, minutes=10)
+        await machine.kit.advance("45m")
+        assert machine.began == [run.fire_at for run in old]
+        assert machine.at_work_most == 1
+        assert await machine.verdicts_of(again) == [Verdict.SUCCEEDED] * 4
+
+
+async def test_many_wait_for_the_run_that_is_live() -> None:
+    machine = Machine()
+    async with machine.after_failures(3) as old:
+        by_hand = await machine.scheduler.trigger("k")
+        await machine.kit.advance("1m")
+        again = await machine.scheduler.rerun_many()
+        assert [run.blocked_on for run in again] == [by_hand.id, again[0].id, again[1].id]
+        await machine.kit.advance("45m")
+        assert machine.began[1:] == [run.fire_at for run in old]
+        assert machine.at_work_most == 1
+
+
+async def test_a_fire_obeys_overlap_while_reruns_stand_in_line() -> None:
+    machine = Machine()
+    async with machine.after_failures(8) as old:
+        again = await machine.scheduler.rerun_many()
+        await machine.kit.advance("1h30m")
+        machine.kit.assert_skipped("k", reason="overlap", times=1)
+        assert machine.began == [run.fire_at for run in old]
+        assert await machine.verdicts_of(again) == [Verdict.SUCCEEDED] * 8
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+async def test_one_of_the_line_can_be_cancelled_and_the_others_keep_their_order(place: int) -> None:
+    machine = Machine()
+    async with machine.after_failures(4) as old:
+        again = await machine.scheduler.rerun_many()
+        await machine.kit.advance("1m")
+        await machine.scheduler.cancel(again[place])
+        await machine.kit.advance("45m")
+        stayed = [run for number, run in enumerate(old) if number != place]
+        assert [moment for moment in machine.began if moment != old[place].fire_at] == [run.fire_at for run in stayed]
+        assert machine.at_work_most == 1
+        verdicts = await machine.verdicts_of(again)
+        assert verdicts.pop(place) is Verdict.CANCELLED
+        assert verdicts == [Verdict.SUCCEEDED] * 3
+
+
+async def test_two_lines_become_one() -> None:
+    machine = Machine()
+    async with machine.after_failures(4) as old:
+        late = await machine.scheduler.rerun_many(since=old[2].fire_at)
+        early = await machine.scheduler.rerun_many()
+        assert [run.blocked_on for run in [*late, *early]] == [None, late[0].id, late[1].id, early[0].id]
+        await machine.kit.advance("45m")
+        assert machine.began == [run.fire_at for run in (*old[2:], *old[:2])]
+        assert machine.at_work_most == 1
+
+
+async def test_schedules_do_not_wait_for_each_other() -> None:
+    machine = Machine()
+    async with machine.after_failures(2, "a", "b"):
+        again = await machine.scheduler.rerun_many()
+        assert sorted((run.schedule_key, run.state) for run in again) == [
+            ("a", State.BLOCKED),
+            ("a", State.WAITING),
+            ("b", State.BLOCKED),
+            ("b", State.WAITING),
+        ]
+        await machine.kit.advance("25m")
+        assert machine.at_work_most == 2
+        assert len(machine.began) == 4
+
+
+async def test_many_may_be_started_at_once() -> None:
+    machine = Machine()
+    async with machine.after_failures(3):
+        again = await machine.scheduler.rerun_many(overlap="allow")
+        assert {run.state for run in again} == {State.WAITING}
+        await machine.kit.advance("1m")
+        assert machine.at_work == 3
+
+
+async def test_one_rerun_may_wait_for_what_is_live_or_run_beside_it() -> None:
+    machine = Machine()
+    async with machine.after_failures(2) as old:
+        live = await machine.scheduler.trigger("k")
+        behind = await machine.scheduler.rerun(old[0], overlap="queue")
+        beside = await machine.scheduler.rerun(old[1], overlap="allow")
+        assert (behind.state, behind.blocked_on) == (State.BLOCKED, live.id)
+        assert (beside.state, beside.blocked_on) == (State.WAITING, None)
+
+
+async def test_the_line_ends_with_its_schedule() -> None:
+    machine = Machine()
+    async with machine.after_failures(3):
+        again = await machine.scheduler.rerun_many()
+        await machine.kit.advance("1m")
+        await machine.scheduler.remove("k")
+        await machine.kit.advance("1h")
+        assert await machine.verdicts_of(again) == [Verdict.SUCCEEDED, Verdict.CANCELLED, Verdict.CANCELLED]
+
+
+async def test_a_line_of_a_schedule_that_counts_from_the_end_counts_from_the_end_of_its_last() -> None:
+    machine = Machine(when=Every("1h", after="end"))
+    async with machine.after_failures(3):
+        again = await machine.scheduler.rerun_many()
+        await machine.kit.advance("31m")
+        last = await machine.scheduler.get_run(again[-1].id)
+        assert (last.verdict, machine.at_work_most) == (Verdict.SUCCEEDED, 1)
+        assert last.finished_at is not None
+        assert (await machine.scheduler.schedule("k")).next_fire_at == last.finished_at + timedelta(hours=1)
+
+
+async def test_what_a_unique_key_forbids_is_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    machine = Machine(unique="one")
+    async with machine.after_failures(3) as old:
+        again = await machine.scheduler.rerun_many(schedule_key="k")
+        assert [run.caused_by for run in again] == [old[0].id]
+        assert "2 of 3 runs were not rerun: another run has the unique key 'one' of 'k'" in caplog.messages
+        await machine.kit.advance("30m")
+        assert [run.caused_by for run in await machine.scheduler.rerun_many()] == [old[1].id]
+
+
+async def test_many_may_be_given_other_arguments_if_they_are_of_one_task(world: World) -> None:
     await world.add()
-    await world.kit.advance("3h")
-    old = world.kit.runs("k")
-    with caplog.at_level(logging.INFO, "evertick.scheduler"):
-        again = await world.scheduler.rerun_many(schedule_key="k")
-    assert [run.caused_by for run in again] == [old[-1].id]
-    assert "2 of 3 runs were not rerun" in caplog.text
-    world.is_broken = False
-    await world.kit.run_until_idle()
-    assert [run.caused_by for run in await world.scheduler.rerun_many(schedule_key="k")] == [old[-2].id]
+    await world.kit.advance("2h")
+    await world.ended(await world.other.enqueue())
+    with pytest.raises(InvalidInput, match=r"these runs are of 2 tasks \(job, other\); choose those of one task"):
+        await world.scheduler.rerun_many(args={"amount": 5})
+    with pytest.raises(InvalidArguments):
+        await world.scheduler.rerun_many(task="job", args={"price": 5})
+    assert await world.scheduler.runs(was_rerun=True) == []
+    again = await world.scheduler.rerun_many(task="job", args={"amount": 5})
+    assert [run.args for run in again] == [{"amount": 5}] * 2
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"verdicts": "failed"}, {"verdicts": ["bad"]}, {"limit": 0}, {"since": "yesterday"}], ids=str
+    "wrong",
+    [{"verdicts": "failed"}, {"verdicts": ["bad"]}, {"limit": 0}, {"since": "yesterday"}, {"overlap": "skip"}],
+    ids=str,
 )
 async def test_a_question_that_cannot_be_is_refused(world: World, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         await world.scheduler.rerun_many(**wrong)
+    with pytest.raises(InvalidInput, match="overlap: 'skip' is none of None, 'queue', 'allow'"):
+        await world.scheduler.rerun("x", overlap="skip")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="was_rerun: 'no' must be True, False or None"):
         await world.scheduler.runs(was_rerun="no")  # type: ignore[arg-type]
 

@@ -30,6 +30,7 @@ from evertick import (
     InvalidInput,
     InvalidKey,
     InvalidSetting,
+    InvalidWhen,
     NotFound,
     Refused,
     Retry,
@@ -41,9 +42,11 @@ from evertick import (
     Verdict,
     WouldBlock,
 )
+from evertick.clock import system_clock
 from evertick.context import LINES_MAX
 from evertick.engine import work as work_module
-from evertick.store.base import NodeJoin, TaskTerms
+from evertick.model import NewRun
+from evertick.store.base import Advance, NodeJoin, TaskTerms
 
 SAFETY_SECONDS = 20.0
 
@@ -204,7 +207,37 @@ def test_one_task_may_have_several_schedules() -> None:
         (
             lambda s: s.task(retry_on="x")(nothing),
             InvalidSetting,
-            "task 'nothing': retry_on: 'x' is no type of exception",
+            "task 'nothing': retry_on: 'x' is no type of exception; pass the type itself, like ValueError",
+        ),
+        (
+            lambda s: s.task(retry_on="ValueError")(nothing),
+            InvalidSetting,
+            "task 'nothing': retry_on: 'ValueError' is no type of exception; pass the type itself, like ValueError",
+        ),
+        (
+            lambda s: s.task(give_up_on=(KeyError, "ValueError"))(nothing),
+            InvalidSetting,
+            "task 'nothing': give_up_on: 'ValueError' is no type of exception",
+        ),
+        (
+            lambda s: s.every("1m", blackout="22:00-06:00")(nothing),
+            InvalidWhen,
+            "blackout: '22:00-06:00' may hold letters, digits, '.', '-' and '_' only; pass a Calendar(...), or the",
+        ),
+        (
+            lambda s: s.every("1m", blackout_fate="all")(nothing),
+            InvalidSetting,
+            "blackout_fate: 'all' says what becomes of moments in a blackout, and there is none; give it with blackout",
+        ),
+        (
+            lambda s: s.cron("every day at 9:00")(nothing),
+            InvalidWhen,
+            "cron 'every day at 9:00': this is a sentence, no expression; pass it to @scheduler.when(...)",
+        ),
+        (
+            lambda s: s.every("15 minutes")(nothing),
+            InvalidDuration,
+            "interval: '15 minutes' is not a duration; write it as '15m'",
         ),
         (
             lambda s: s.task(on_lost="x")(nothing),
@@ -862,6 +895,25 @@ async def test_a_thread_that_looks_at_its_context_stops_when_its_time_is_over(sc
     assert (run.verdict, run.reason) == (Verdict.FAILED, "timeout")
 
 
+async def test_a_thread_that_never_looks_and_comes_back_late_has_done_its_work(scheduler: Scheduler) -> None:
+    heard = Heard(scheduler)
+    told = threading.Event()
+
+    @scheduler.task(timeout="20ms")
+    def job(ctx: Context) -> str:
+        while not ctx._stopped:  # what only the engine knows: that the time is over
+            told.wait(0.001)
+        return "done"
+
+    async with scheduler:
+        run = await job.enqueue()
+        await heard.until("succeeded")
+        [line] = await scheduler.log(run)
+        assert (await scheduler.get_run(run.id)).result == "done"
+    assert line.level == "warning"
+    assert line.text.startswith("it took longer than its timeout of 0.02 s and never looked at ctx.cancelled")
+
+
 @pytest.mark.usefixtures("impatient")
 async def test_a_thread_that_ignores_its_stop_is_abandoned_and_keeps_its_slot(scheduler: Scheduler) -> None:
     heard = Heard(scheduler)
@@ -987,6 +1039,24 @@ async def test_what_a_job_logs_is_kept_with_its_run(scheduler: Scheduler) -> Non
         rest = await scheduler.log(run_id, after=1)
     assert [(line.level, line.text) for line in lines] == [("info", "one"), ("warning", "two 2")]
     assert rest == lines[1:]
+
+
+async def test_what_a_job_in_a_thread_prints_goes_to_stdout_and_not_into_its_log(
+    scheduler: Scheduler, capfd: pytest.CaptureFixture[str]
+) -> None:
+    heard = Heard(scheduler, "succeeded")
+
+    @scheduler.task
+    def job(ctx: Context) -> None:
+        print("printed")
+        ctx.log("logged")
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        await heard.until("succeeded")
+        lines = await scheduler.log(run_id)
+    assert [line.text for line in lines] == ["logged"]
+    assert capfd.readouterr().out == "printed\n"
 
 
 async def test_a_chatty_job_is_cut_off(scheduler: Scheduler) -> None:
@@ -1231,6 +1301,63 @@ async def test_a_run_whose_arguments_no_longer_fit_is_parked_and_freed_by_code_t
         assert (await heard.until("succeeded")).run_id == run.id
         done = await right.get_run(run.id)
     assert (done.result, done.attempts) == ("seven", 1)
+
+
+async def test_a_schedule_goes_on_after_a_run_by_hand_with_arguments_that_do_not_fit(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    scheduler = Scheduler(url, stop_timeout="2s")
+    heard = Heard(scheduler, "succeeded")
+
+    @scheduler.every("200ms")
+    def tick(n: int = 1) -> None: ...
+
+    elsewhere = Scheduler(url)  # like the command line, it does not know the task
+    async with scheduler:
+        await heard.until("succeeded")
+        while True:
+            try:
+                by_hand = await elsewhere.trigger("tick", args={"m": 1})
+                break
+            except Refused:  # a tick runs just now
+                continue
+        await heard.until("succeeded", heard.kinds().count("succeeded") + 2)
+        ended = await scheduler.get_run(by_hand.id)
+    await elsewhere.close()
+    assert (ended.verdict, ended.reason) == (Verdict.CANCELLED, "replaced")
+
+
+async def test_a_schedule_goes_on_under_a_new_name_of_its_function(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    old = Scheduler(url, node_name="shop@host")
+    old.every("1h", key="k", name="tick")(nothing)
+    async with old:
+        left = await old.trigger("k")
+        await old.cancel(left)
+    store = await old._store()
+    stored = (await store.stored_schedules("default", keys=["k"]))[0]
+    waiting = NewRun(
+        id=system_clock.new_id(), task="tick", cause=Cause.TRIGGER, schedule_id=stored.id, version=stored.version
+    )
+    advance = Advance(
+        schedule_id=stored.id,
+        version=stored.version,
+        fire_at=stored.fire_at,
+        at=stored.at,
+        runs=(waiting,),
+        next_fire_at=stored.fire_at,
+        next_at=stored.at,
+    )
+    assert (await store.record_fires("default", None, [advance])).taken == [True]
+    assert await store.park_unknown("default", 10) == 1
+    await old.close()
+    new = Scheduler(url, node_name="shop@host", stop_timeout="2s")
+    heard = Heard(new, "succeeded")
+    new.every("1h", key="k", name="tock")(nothing)
+    async with new:
+        again = await new.trigger("k")
+        assert (await heard.until("succeeded")).run_id == again.id
+        ended = await new.get_run(waiting.id)
+    assert (ended.verdict, ended.reason) == (Verdict.CANCELLED, "replaced")
 
 
 # --- lost nodes and stops

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from evertick import InvalidDuration, InvalidKey, InvalidSetting
+from evertick import InvalidDuration, InvalidKey, InvalidSetting, Scheduler
 from evertick.settings import DATABASE_VARIABLE, Settings, check_key, check_labels, make_settings
 from evertick.when.moment import DAY, MINUTE, SECOND
 
@@ -33,6 +33,29 @@ def test_the_defaults_are_those_of_the_reference() -> None:
         keep_per_schedule=10_000,
         stall_limit=15 * MINUTE,
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"timezone": "Europe/Berlin"}, "timezone: no such setting; it is called tz: Scheduler(tz='Europe/Berlin')"),
+        (
+            {"database": "sqlite:///x.db"},
+            "database: no such setting; it is called url: Scheduler(url='sqlite:///x.db')",
+        ),
+        ({"db": "sqlite://"}, "db: no such setting; it is called url: Scheduler(url='sqlite://')"),
+        ({"max_workers": 4}, "max_workers: no such setting; it is called concurrency: Scheduler(concurrency=4)"),
+        (
+            {"stop_timout": "1s"},
+            "stop_timout: no such setting; it is called stop_timeout: Scheduler(stop_timeout='1s')",
+        ),
+        ({"colour": 7}, "colour: no such setting; there are url, app, node_name, concurrency, "),
+    ],
+)
+def test_a_setting_by_another_name_is_told_its_own(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        Scheduler(**given)
+    assert str(refused.value).startswith(told)
 
 
 def test_a_node_beats_five_times_in_a_lease() -> None:

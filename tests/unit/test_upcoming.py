@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Any
 
 from planning import at, bound
 
@@ -15,7 +16,7 @@ HOURLY = bound(Every("1h"))
 
 
 def seen(*schedules: Expected, count: int = 4, until: int = LATEST) -> list[tuple[int, str, int, str | None]]:
-    return [tuple(each) for each in islice(upcoming_fires(schedules, at(11, 30), until), count)]
+    return [each[:4] for each in islice(upcoming_fires(schedules, at(11, 30), until), count)]
 
 
 def test_fires_of_several_schedules_come_in_order_of_time_and_key() -> None:
@@ -56,10 +57,28 @@ def test_what_a_blackout_holds_comes_when_it_opens_after_what_runs_before() -> N
     assert [each[3] for each in seen(dropped, count=3)] == ["dropped", "dropped", None]
 
 
+def test_folded_a_closed_stretch_is_one_the_newest_if_it_runs_and_the_first_if_it_is_dropped() -> None:
+    freeze = Calendar.blackout("freeze", from_us(at(11)), from_us(at(14, 30)))
+
+    def folded(**fields: Any) -> list[Foreseen]:
+        one = Expected(key="k", rule=HOURLY, blackout=freeze, **fields)
+        return list(islice(upcoming_fires([one], at(11, 30), LATEST, is_folded=True), 3))
+
+    assert folded(blackout_fate="latest") == [
+        Foreseen(at(14, 30), "k", at(14), "held", 3),
+        Foreseen(at(15), "k", at(15), None),
+        Foreseen(at(16), "k", at(16), None),
+    ]
+    assert folded()[:2] == [Foreseen(at(12), "k", at(12), "dropped", 3), Foreseen(at(15), "k", at(15), None)]
+    assert [each.fire_at for each in folded(blackout_fate="all")] == [at(12), at(13), at(14)]
+    # One run for all of it is one of those that may still be.
+    assert len(folded(blackout_fate="latest", left=2)) == 2
+
+
 def test_no_more_is_shown_than_may_still_fire() -> None:
     decided = (Occurrence(fire_at=at(12), kind="move", to=at(12, 10)),)
     assert [each[2] for each in seen(Expected(key="k", rule=HOURLY, left=2, occurrences=decided))] == [at(12), at(13)]
 
 
 def test_nothing_after_the_end_is_shown() -> None:
-    assert seen(Expected(key="k", rule=HOURLY), until=at(12, 59)) == [Foreseen(at(12), "k", at(12), None)]
+    assert seen(Expected(key="k", rule=HOURLY), until=at(12, 59)) == [(at(12), "k", at(12), None)]

@@ -10,11 +10,13 @@ import msgspec
 
 from evertick.cli.candidates import complete_keys
 from evertick.cli.database import on_store
-from evertick.cli.output import as_json_option, print_json, say
+from evertick.cli.nodes import node_state
+from evertick.cli.output import as_json_option, hint, print_json, say
 from evertick.cli.parameters import ArgumentsParameter, MomentParameter
-from evertick.cli.progress import progress
+from evertick.cli.progress import progress, retold, told_if_broken_off
+from evertick.cli.wall import moments_tz_option
 from evertick.cli.words import now
-from evertick.manage.backfill import BACKFILL_MOST, BackfillStep
+from evertick.manage.backfill import BACKFILL_MOST, Backfill, BackfillStep
 from evertick.scheduler import Scheduler
 
 __all__ = ["backfill"]
@@ -29,6 +31,7 @@ __all__ = ["backfill"]
 @click.option("--args", type=ArgumentsParameter(), help="Arguments for these runs, as a JSON object.")
 @click.option("--limit", type=click.IntRange(1), default=BACKFILL_MOST, show_default=True, help="So many moments.")
 @click.option("--dry-run", is_flag=True, help="Only count.")
+@moments_tz_option
 @as_json_option
 @on_store
 async def backfill(
@@ -45,25 +48,58 @@ async def backfill(
 ) -> None:
     """Make up for moments of the past that got no run.
 
-    One after the other and in order, each when the one before has ended; nodes carry them out. It may be broken off,
-    and asked for again: what has a run is left out. Exit code 1 if any of them failed.
+    One after the other and in order, each when the one before has ended; nodes carry them out, and without one it
+    waits. It may be broken off, and asked for again: what has a run is left out. Exit code 1 if any of them failed.
 
     \b
     Example:
       evertick backfill report --from 2026-01-01T00:00:00Z --to 2026-01-31T00:00:00Z --dry-run
       evertick backfill report --from 7d --overlap allow
     """
-    work = scheduler.backfill(
-        key, start, end or now(), overlap=overlap, pace=pace, args=args, dry_run=dry_run, limit=limit
-    )
-    with progress(f"backfilling {key}", is_quiet=as_json) as report:
-        last = await work.to_the_end(lambda step: report(step.done, step.moments - step.left_out))
+    wish = {"start": start, "end": end or now(), "overlap": overlap, "pace": pace, "args": args, "limit": limit}
+    last = await scheduler.backfill(key, **wish, dry_run=True)
+    if not dry_run:
+        if last.to_make:
+            await _hint_if_nobody(scheduler, key)
+        last = await _made(scheduler.backfill(key, **wish), last, as_json)
     if as_json:
         print_json({**msgspec.structs.asdict(last), "to_make": last.to_make})
     else:
         say(_words(last))
     if last.failed:
         raise click.exceptions.Exit(1)
+
+
+async def _hint_if_nobody(scheduler: Scheduler, key: str) -> None:
+    """Tell whoever is about to wait if nobody can carry it out. Beside JSON, too: else the waiting has no reason."""
+    schedule, moment = await scheduler.schedule(key), now()
+    for node in await scheduler.nodes():
+        if node_state(node, moment) == "alive" and schedule.task in node.tasks and schedule.queue in node.queues:
+            return
+    hint(
+        f"note: no live node knows the task {schedule.task!r} and works on the queue {schedule.queue!r}; this waits "
+        "until one is started, Ctrl-C breaks it off"
+    )
+
+
+async def _made(work: Backfill, counted: BackfillStep, as_json: bool) -> BackfillStep:
+    """Go through a backfill, and tell how far it is. Nothing is known of it before its first run: what was counted."""
+    last = counted
+
+    def broken_off() -> str:
+        live = f", {last.live} of them not ended yet" if last.live else ""
+        return f"made {last.made} of {_total(last)}{live}; ask again to go on"
+
+    with told_if_broken_off(broken_off), progress(f"backfilling {counted.key}", is_quiet=as_json) as report:
+        async with retold(report, _total(counted)) as tell:
+            async for step in work:
+                last = step
+                tell(step.done, _total(step))
+    return last
+
+
+def _total(step: BackfillStep) -> int:
+    return step.moments - step.left_out
 
 
 def _words(last: BackfillStep) -> str:

@@ -5,28 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import click
 import msgspec
 
 from evertick.change import ChangePlan
-from evertick.cli.database import on_store
+from evertick.cli.database import on_store, store_of
 from evertick.cli.output import Column, as_json_option, ask, hint, print_facts, print_json, print_table, say
+from evertick.cli.plan import DAYS, checked_days, days_option, dry_run_option, plan_data, say_nothing_changed
 from evertick.cli.words import now, stamp
 from evertick.errors import NotFound, Refused
 from evertick.holiday import holiday_calendar
 from evertick.scheduler import Scheduler
+from evertick.survey import survey
 from evertick.when import Calendar, from_us, to_us
 from evertick.when.moment import DAY
 
 __all__ = ["calendar"]
 
-_DAYS = 14
 _ENTRIES_SHOWN = 20
 _USERS_SHOWN = 5
+_USERS_ASKED = 1_000
 _LOOK_AHEAD = 366 * DAY
-
-_dry_run = click.option("--dry-run", is_flag=True, help=f"Show what would become of the fires of {_DAYS} days.")
 
 
 @click.group(no_args_is_help=True)
@@ -97,14 +98,28 @@ async def show(scheduler: Scheduler, name: str, as_json: bool) -> None:
             ("Zone", found.tz or "that of the rule"),
             ("Include", _listed(found.include or ("always",))),
             ("Exclude", _listed(found.exclude)),
-            ("Now", _state_words(found)),
+            ("Now", await _states(scheduler, found, users)),
             ("Used by", _listed(users) or "nobody"),
         ]
     )
 
 
+async def _states(scheduler: Scheduler, found: Calendar, users: Sequence[str]) -> list[str]:
+    """Whether it is open now. Without a zone of its own that depends on who asks: on the zone of a user's rule."""
+    if found.tz is not None:
+        return [_state_words(found)]
+    zones: dict[str, ZoneInfo] = {}
+    if users:  # no keys at all would mean all schedules
+        async for each in survey(await store_of(scheduler), scheduler.app, keys=users[:_USERS_ASKED]):
+            if each.rule is not None:
+                zones[each.rule.zone.key] = each.rule.zone
+    if not zones:
+        return [f"{_state_words(found)} in UTC; it goes by the zone of the rule that uses it"]
+    return [f"{_state_words(found.in_zone(zone))} in {name}" for name, zone in sorted(zones.items())][:_ENTRIES_SHOWN]
+
+
 def _state_words(found: Calendar) -> str:
-    """Whether it is open now, and until when; without a zone of its own by UTC."""
+    """Whether it is open now, and until when."""
     moment = to_us(now())
     if not found.permits(moment):
         opens = found.next_open(moment)
@@ -124,7 +139,8 @@ def _listed(entries: Sequence[str]) -> list[str]:
 @click.option("--exclude", multiple=True, metavar="ENTRY", help="Closed then; may be repeated.")
 @click.option("--tz", metavar="ZONE", help="The zone of its days and hours; default: that of the rule.")
 @click.option("--file", type=click.Path(path_type=Path, dir_okay=False), help="JSON with include, exclude and tz.")
-@_dry_run
+@dry_run_option
+@days_option
 @as_json_option
 @on_store
 async def set_calendar(
@@ -135,6 +151,7 @@ async def set_calendar(
     tz: str | None,
     file: Path | None,
     dry_run: bool,
+    days: int | None,
     as_json: bool,
 ) -> None:
     """Define or change a calendar. Schedules go by it at once.
@@ -144,13 +161,15 @@ async def set_calendar(
     \b
     Example:
       evertick calendar set business --include mon-fri --exclude 2026-12-24
+      evertick calendar set business --file business.json --dry-run --days 366
     """
+    look_days = checked_days(days, dry_run)
     if file is not None and (include or exclude or tz):
         raise click.UsageError("--file brings include, exclude and tz; leave these out")
     if file is None and not include and not exclude:
         raise click.UsageError("give it --include, --exclude or --file; an empty calendar is always open")
     made = _read(name, file) if file else Calendar(name, include=include or None, exclude=exclude, tz=tz)
-    await _set(scheduler, made, dry_run, as_json)
+    await _set(scheduler, made, look_days, dry_run, as_json)
 
 
 def _read(name: str, path: Path) -> Calendar:
@@ -173,7 +192,7 @@ def _read(name: str, path: Path) -> Calendar:
 @click.option("--on-holidays", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
 @click.option("--days", metavar="DAYS", help="Open on these days of the week, like mon-fri; default: all.")
 @click.option("--tz", metavar="ZONE", help="The zone of its days; default: that of the rule.")
-@_dry_run
+@dry_run_option
 @as_json_option
 @on_store
 async def import_holidays(
@@ -200,34 +219,33 @@ async def import_holidays(
     made = holiday_calendar(
         name, country, years=chosen, subdivision=subdivision, on_holidays=on_holidays, days=days, tz=tz
     )
-    await _set(scheduler, made, dry_run, as_json)
+    await _set(scheduler, made, DAYS, dry_run, as_json)
 
 
-async def _set(scheduler: Scheduler, made: Calendar, is_dry_run: bool, as_json: bool) -> None:
+async def _set(scheduler: Scheduler, made: Calendar, days: int, is_dry_run: bool, as_json: bool) -> None:
     """Store it, and tell what that means for the schedules that use it."""
-    plans = await _plans(scheduler, made)
+    plans = await _plans(scheduler, made, days)
     if not is_dry_run:
         await scheduler.set_calendar(made)
     if as_json:
-        changes = [{**msgspec.structs.asdict(plan), "words": plan.words()} for plan in plans]
-        print_json({**_data(made), "is_dry_run": is_dry_run, "changes": changes})
+        print_json({**_data(made), "is_dry_run": is_dry_run, "changes": [plan_data(plan) for plan in plans]})
         return
     for plan in plans:
         for line in plan.lines() if is_dry_run else [plan.words()]:
             say(line)
     if is_dry_run:
-        hint("note: nothing was changed")
+        say_nothing_changed()
     else:
         closed = f", closed on {_some(made.exclude)}" if made.exclude else ""
         say(f"set calendar {made.name}: open on {_some(made.include or ['every day'])}{closed}")
 
 
-async def _plans(scheduler: Scheduler, made: Calendar) -> list[ChangePlan]:
+async def _plans(scheduler: Scheduler, made: Calendar, days: int) -> list[ChangePlan]:
     try:
         await scheduler.calendar(made.name)
     except NotFound:  # a new one is used by nobody
         return []
-    return await scheduler.preview_calendar(made, days=_DAYS)
+    return await scheduler.preview_calendar(made, days=days)
 
 
 @calendar.command()

@@ -13,6 +13,7 @@ from evertick.cli.candidates import complete_keys, complete_tasks
 from evertick.cli.database import on_store
 from evertick.cli.output import as_json_option, hint, print_facts, print_json, say
 from evertick.cli.parameters import ArgumentsParameter, LabelParameter
+from evertick.cli.plan import checked_days, days_option, dry_run_option, print_plan
 from evertick.cli.schedules import rule_words, show_data, upcoming_of
 from evertick.cli.words import distance, now, stamp
 from evertick.errors import EvertickError
@@ -24,9 +25,11 @@ __all__ = ["add", "update"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What takes an option back to having none.
+# What takes an option back to having none, and what can be without.
 _NONE = "none"
-_DAYS = 14
+_MAY_BE_NONE = ("grace", "expires", "unique", "unique_for", "pause_after", "blackout", "calendar")
+# What is written as text and always has a value, with the one to go back to.
+_NEVER_NONE = {"queue": "default", "pace": "1s"}
 _DURATIONS = ("pace", "grace", "expires", "unique_for")
 _OPTIONS = (
     click.option("--args", type=ArgumentsParameter(), help="Arguments of its runs, as a JSON object."),
@@ -46,7 +49,7 @@ _OPTIONS = (
     click.option("--blackout-fate", type=click.Choice(BLACKOUT_FATES), help="What becomes of what it holds back."),
     click.option("--label", "labels", type=LabelParameter(), multiple=True, help="A label; may be repeated."),
     click.option("--tz", metavar="ZONE", help="The zone of the rule, like Europe/Berlin; default: UTC."),
-    click.option("--calendar", metavar="NAME", help="Only while this calendar is open."),
+    click.option("--calendar", metavar="NAME|none", help="Only while this calendar is open."),
 )
 
 
@@ -73,8 +76,10 @@ async def add(scheduler: Scheduler, /, key: str, task: str, when: str, as_json: 
       evertick add digest --task make_digest --when "weekdays at 18:30" --tz Europe/Berlin
       evertick add poll --task poll --when "every 5m" --overlap queue --label team=sales
     """
-    rule = "; ".join([when, *(f"{name}={given[name]}" for name in ("tz", "calendar") if given[name] is not None)])
-    schedule = await scheduler.add(key=key, when=rule, task=task, **_policies(given))
+    policies = _policies(given)
+    options = {name: given[name] for name in ("tz", "calendar") if given[name] not in (None, _NONE)}
+    rule = "; ".join([when, *(f"{name}={value}" for name, value in options.items())])
+    schedule = await scheduler.add(key=key, when=rule, task=task, **policies)
     if as_json:
         print_json(await show_data(scheduler, schedule))
         return
@@ -88,31 +93,45 @@ async def add(scheduler: Scheduler, /, key: str, task: str, when: str, as_json: 
 @click.argument("key", shell_complete=complete_keys)
 @click.option("--when", metavar="RULE", help="The new rule; left out, it stays.")
 @_policy_options
-@click.option("--dry-run", is_flag=True, help=f"Show what would become of the fires of the next {_DAYS} days.")
+@click.option("--no-labels", is_flag=True, help="Take all labels away.")
+@dry_run_option
+@days_option
 @as_json_option
 @on_store
 async def update(
-    scheduler: Scheduler, /, key: str, when: str | None, dry_run: bool, as_json: bool, **given: Any
+    scheduler: Scheduler,
+    /,
+    key: str,
+    when: str | None,
+    no_labels: bool,
+    dry_run: bool,
+    days: int | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Change a schedule; nothing fires by the change itself.
 
-    Only what is given changes: a new rule keeps the zone of the old one unless it names its own. "none" takes an option
-    away, and --label replaces all labels. With --dry-run nothing is written: it shows which fires would be added,
-    removed and moved.
+    Only what is given changes: a new rule keeps the zone of the old one unless it names its own. "none" takes --grace,
+    --expires, --unique, --unique-for, --pause-after, --blackout or --calendar away; the others always have a value.
+    --label replaces all labels, --no-labels takes them away. With --dry-run nothing is written: it shows which fires
+    would be added, removed and moved.
 
     \b
     Example:
-      evertick update digest --when "weekdays at 19:00" --dry-run
+      evertick update digest --when "weekdays at 19:00" --dry-run --days 120
       evertick update digest --grace none --overlap queue
     """
-    policies, tz, calendar = _policies(given), given["tz"], given["calendar"]
+    policies, tz, calendar = _policies(given, is_unlabelled=no_labels), given["tz"], given["calendar"]
+    look_days = checked_days(days, dry_run)
     if when is None and tz is None and calendar is None and not policies:
         raise click.UsageError("nothing is given that could change")
     if when is not None and tz is None:
         tz = await _zone_to_keep(scheduler, key, when)
-    plan = _readable(await scheduler.preview_change(key, when, tz=tz, calendar=calendar, days=_DAYS, **policies))
+    if calendar == _NONE:
+        when, calendar = _without_calendar(when or (await scheduler.schedule(key)).when), None
+    plan = _readable(await scheduler.preview_change(key, when, tz=tz, calendar=calendar, days=look_days, **policies))
     if dry_run:
-        _print_plan(plan, as_json)
+        print_plan(plan, as_json)
         return
     is_rule_given = when is not None or tz is not None or calendar is not None
     schedule = await scheduler.update(key, when=plan.when_new if is_rule_given else None, **policies)
@@ -134,6 +153,11 @@ async def _zone_to_keep(scheduler: Scheduler, key: str, when: str) -> str | None
         return None
 
 
+def _without_calendar(rule: str) -> str:
+    head, *options = rule.split(";")
+    return ";".join([head, *(each for each in options if each.partition("=")[0].strip() != "calendar")])
+
+
 def _readable(plan: ChangePlan) -> ChangePlan:
     """With durations as people write them; stored they are microseconds."""
     options = tuple(
@@ -149,29 +173,25 @@ def _duration(text: str) -> str:
     return duration_text(int(text)) if text.isdigit() else _NONE
 
 
-def _policies(given: dict[str, Any]) -> dict[str, Any]:
+def _policies(given: dict[str, Any], *, is_unlabelled: bool = False) -> dict[str, Any]:
     """What was written, as `add` and `update` of the library take it."""
+    for name, usual in _NEVER_NONE.items():
+        if given[name] == _NONE:
+            raise click.UsageError(f"--{name} always has a value, so that {_NONE!r} is none for it; usual is {usual!r}")
     policies = {
-        name: None if value == _NONE else value
+        name: None if name in _MAY_BE_NONE and value == _NONE else value
         for name, value in given.items()
         if value is not None and name not in ("tz", "calendar", "labels")
     }
-    if given["labels"]:
+    if given["labels"] and is_unlabelled:
+        raise click.UsageError("--label and --no-labels contradict each other; leave out one of them")
+    if given["labels"] or is_unlabelled:
         policies["labels"] = dict(given["labels"])
     if isinstance(count := policies.get("pause_after"), str):
         if not count.isdigit():
             raise click.UsageError(f"--pause-after: {count!r} is neither a whole number nor {_NONE!r}")
         policies["pause_after"] = int(count)
     return policies
-
-
-def _print_plan(plan: ChangePlan, as_json: bool) -> None:
-    if as_json:
-        print_json({**msgspec.structs.asdict(plan), "words": plan.words()})
-        return
-    for line in plan.lines():
-        say(line)
-    hint("note: nothing was changed")
 
 
 async def _print_rule(scheduler: Scheduler, schedule: Schedule) -> None:

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate
 from urllib.parse import urlsplit
 
 import click
 
-from evertick.errors import StoreRefused
+from evertick.cli.named import nearer
+from evertick.cli.wall import with_zone
+from evertick.errors import NotFound, StoreRefused
 from evertick.scheduler import Scheduler
 from evertick.settings import DATABASE_VARIABLE, DEFAULT_DATABASE
 from evertick.store.base import Store
 from evertick.store.sqlite.location import location_of
 
 __all__ = ["app_option", "check_exists", "database_option", "on_store", "shown_url", "store_of"]
-
-P = ParamSpec("P")
 
 database_option = click.option(
     "--database",
@@ -33,20 +33,29 @@ database_option = click.option(
 app_option = click.option("--app", metavar="NAME", default="default", show_default=True, help="The app to look at.")
 
 
-def on_store(command: Callable[Concatenate[Scheduler, P], Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def on_store(command: Callable[Concatenate[Scheduler, ...], Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Give a command the two options and, for as long as it runs, a scheduler on that store."""
 
     @database_option
     @app_option
     @functools.wraps(command)
-    def with_store(*args: P.args, **kwargs: P.kwargs) -> None:
+    def with_store(**kwargs: Any) -> None:
         url, app = kwargs.pop("database"), kwargs.pop("app")
         assert url is None or isinstance(url, str)
         scheduler = Scheduler(url, app=str(app), concurrency=0, migrate="check")
         check_exists(scheduler.settings.url)
-        asyncio.run(_closing(scheduler, command(scheduler, *args, **kwargs)))
+        asyncio.run(_closing(scheduler, _work(scheduler, kwargs), _words(kwargs)))
+
+    async def _work(scheduler: Scheduler, given: dict[str, Any]) -> None:
+        await command(scheduler, **await with_zone(scheduler, given))
 
     return with_store
+
+
+def _words(given: dict[str, Any]) -> list[str]:
+    """All that was written as text, for whoever looks for what was meant."""
+    values = [each for value in given.values() for each in (value if isinstance(value, tuple) else (value,))]
+    return [each for each in values if isinstance(each, str)]
 
 
 async def store_of(scheduler: Scheduler) -> Store:
@@ -54,9 +63,11 @@ async def store_of(scheduler: Scheduler) -> Store:
     return await scheduler._store()
 
 
-async def _closing(scheduler: Scheduler, work: Coroutine[Any, Any, None]) -> None:
+async def _closing(scheduler: Scheduler, work: Coroutine[Any, Any, None], words: Sequence[str]) -> None:
     try:
         await work
+    except NotFound as missing:
+        raise await nearer(await store_of(scheduler), scheduler.app, words, missing) from None
     finally:
         await scheduler.close()
 

@@ -12,8 +12,8 @@ from evertick.cli.output import as_json_option, print_facts, print_json, say
 from evertick.cli.progress import progress
 from evertick.cli.words import now
 from evertick.clock import system_clock
-from evertick.doctor import Finding, Severity, examine, examine_database
-from evertick.errors import EvertickError, Refused
+from evertick.doctor import Finding, Severity, about_store, examine, examine_database
+from evertick.errors import EvertickError, Refused, StoreRefused
 from evertick.settings import check_key, check_url
 from evertick.store.base import Care
 from evertick.store.url import open_store
@@ -37,8 +37,12 @@ def doctor(as_json: bool, database: str | None, app: str) -> None:
       evertick doctor --json | jq '.[] | select(.severity == "error")'
     """
     url = check_url(database)
-    check_exists(url)
-    findings = asyncio.run(_examine(url, check_key(app, what="app"), as_json))
+    app = check_key(app, what="app")
+    try:
+        check_exists(url)
+        findings = asyncio.run(_examine(url, app, as_json))
+    except StoreRefused as missing:
+        findings = [about_store(missing)]
     if as_json:
         print_json(findings)
     else:
@@ -70,7 +74,7 @@ async def _examine_app(url: str, app: str, *, is_known_broken: bool) -> list[Fin
     except EvertickError as error:
         if is_known_broken:
             return []
-        return [Finding(severity=Severity.ERROR, check="store", what=str(error), fix="see to it, then ask again")]
+        return [about_store(error)]
     try:
         return await examine(store, app, now())
     finally:

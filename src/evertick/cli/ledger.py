@@ -1,4 +1,4 @@
-"""Commands that read the ledger: history, why."""
+"""Commands that read the ledger: history, runs, why."""
 
 from __future__ import annotations
 
@@ -9,29 +9,54 @@ from typing import Any
 import click
 import msgspec
 
-from evertick.cli.candidates import complete_keys
-from evertick.cli.database import on_store
+from evertick.cli.candidates import complete_keys, complete_tasks
+from evertick.cli.database import on_store, store_of
+from evertick.cli.named import schedule_or_run
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table
-from evertick.cli.parameters import MomentParameter
+from evertick.cli.parameters import MomentParameter, labels_option
+from evertick.cli.wall import moments_tz_option
 from evertick.cli.words import called, outcome, remark, stamp, took
-from evertick.model import Gap, Run, State
+from evertick.errors import NotFound
+from evertick.model import Gap, Run, Schedule, State, Verdict
 from evertick.scheduler import Scheduler
 from evertick.why import Why
+from evertick.why_run import Facts, explain_run, explain_task
 
-__all__ = ["history", "print_ledger", "print_why", "row_data", "why"]
+__all__ = ["history", "print_ledger", "print_why", "row_data", "runs", "why"]
 
 _LIMIT_MAX = 100_000
+_STATES, _VERDICTS = [each.value for each in State], [each.value for each in Verdict]
+
+
+_task = click.option("--task", metavar="NAME", shell_complete=complete_tasks, help="Only of this task.")
+_limit = click.option(
+    "--limit", type=click.IntRange(1, _LIMIT_MAX), default=20, show_default=True, help="So many rows."
+)
+_since = click.option(
+    "--since", type=MomentParameter(is_past=True), help="Not before this; a duration counts back from now."
+)
+_until = click.option(
+    "--until", type=MomentParameter(is_past=True), help="Not after this; a duration counts back from now."
+)
 
 
 @click.command()
 @click.argument("key", required=False, shell_complete=complete_keys)
-@click.option("--limit", type=click.IntRange(1, _LIMIT_MAX), default=20, show_default=True, help="So many rows.")
-@click.option("--since", type=MomentParameter(is_past=True), help="Not before this; a duration counts back from now.")
-@click.option("--until", type=MomentParameter(is_past=True), help="Not after this; a duration counts back from now.")
+@_task
+@_limit
+@_since
+@_until
+@moments_tz_option
 @as_json_option
 @on_store
 async def history(
-    scheduler: Scheduler, key: str | None, limit: int, since: datetime | None, until: datetime | None, as_json: bool
+    scheduler: Scheduler,
+    key: str | None,
+    task: str | None,
+    limit: int,
+    since: datetime | None,
+    until: datetime | None,
+    as_json: bool,
 ) -> None:
     """Show what became of every moment, newest first.
 
@@ -44,9 +69,11 @@ async def history(
       evertick history report --since 24h
       evertick history --json | jq '.[] | select(.verdict == "failed")'
     """
-    if since is not None and until is not None and since > until:
-        raise click.UsageError(f"--since ({stamp(since)}) is later than --until ({stamp(until)})")
-    rows = await scheduler.history(key, since=since, until=until, limit=limit)
+    _check_stretch(since, until)
+    if task is None:
+        rows = await scheduler.history(key, since=since, until=until, limit=limit)
+    else:
+        rows = await _history_of_task(scheduler, key, task, since, until, limit)
     if key is not None and not rows:
         await scheduler.schedule(key)  # nothing came of it, or there is no such schedule
     if as_json:
@@ -55,6 +82,107 @@ async def history(
         print_ledger(rows)
     else:
         hint(f"nothing is recorded in app {scheduler.app!r} for this question")
+
+
+def _check_stretch(since: datetime | None, until: datetime | None) -> None:
+    if since is not None and until is not None and since > until:
+        raise click.UsageError(f"--since ({stamp(since)}) is later than --until ({stamp(until)})")
+
+
+async def _history_of_task(
+    scheduler: Scheduler, key: str | None, task: str, since: datetime | None, until: datetime | None, limit: int
+) -> list[Run | Gap]:
+    """The runs of the task, also those enqueued by hand, and the gaps of the schedules that have it."""
+    rows: list[Run | Gap] = [*await scheduler.runs(key, task=task, since=since, until=until, limit=limit)]
+    for schedule in await scheduler.schedules():
+        if schedule.task == task and key in (None, schedule.key):
+            rows += await scheduler.gaps(schedule.key, since=since, until=until, limit=limit)
+    rows.sort(key=lambda row: row.fire_at if isinstance(row, Run) else row.last_at, reverse=True)
+    return rows[:limit]
+
+
+@click.command()
+@click.argument("key", required=False, shell_complete=complete_keys)
+@_task
+@click.option("--state", "states", type=click.Choice(_STATES), multiple=True, help="May be repeated.")
+@click.option("--verdict", "verdicts", type=click.Choice(_VERDICTS), multiple=True, help="May be repeated.")
+@labels_option
+@_limit
+@_since
+@_until
+@moments_tz_option
+@as_json_option
+@on_store
+async def runs(
+    scheduler: Scheduler,
+    key: str | None,
+    task: str | None,
+    states: tuple[str, ...],
+    verdicts: tuple[str, ...],
+    labels: tuple[tuple[str, str], ...],
+    limit: int,
+    since: datetime | None,
+    until: datetime | None,
+    as_json: bool,
+) -> None:
+    """List runs: what waits, what runs, what has ended.
+
+    Of all schedules or one, and what was enqueued by hand, newest moment first. `evertick show RUN` tells everything
+    about one of them, `evertick why RUN` what it waits for.
+
+    \b
+    Example:
+      evertick runs --state blocked --state parked
+      evertick runs --task send_mail --since 1h
+      evertick runs report --verdict failed --json
+    """
+    _check_stretch(since, until)
+    found = await scheduler.runs(
+        key,
+        task=task,
+        states=states or None,
+        verdicts=verdicts or None,
+        labels=dict(labels),
+        since=since,
+        until=until,
+        limit=limit,
+    )
+    if key is not None and not found:
+        await scheduler.schedule(key)  # nothing came of it, or there is no such schedule
+    if as_json:
+        print_json([row_data(run) for run in found])
+    elif found:
+        print_table(_RUN_COLUMNS, [_run_line(run) for run in found])
+    else:
+        hint(f"no run in app {scheduler.app!r} is like that")
+
+
+_RUN_COLUMNS = [
+    Column(title="MOMENT"),
+    # What `show`, `why`, `logs` and `cancel` want; the whole of it is in JSON.
+    Column(title="RUN"),
+    Column(title="TASK"),
+    Column(title="KEY", width_least=100),
+    Column(title="STATE", is_coloured=True),
+    Column(title="REASON", is_cut=True),
+    Column(title="TRIES", is_right=True),
+    Column(title="TOOK", is_right=True),
+    Column(title="DETAIL", is_cut=True),
+]
+
+
+def _run_line(run: Run) -> list[str]:
+    return [
+        stamp(run.fire_at, is_exact=True),
+        run.id,
+        run.task,
+        run.schedule_key or "-",
+        outcome(run),
+        run.reason or "-",
+        str(run.attempts),
+        took(run),
+        remark(run),
+    ]
 
 
 def row_data(row: Run | Gap) -> dict[str, Any]:
@@ -90,18 +218,51 @@ def _line(row: Run | Gap) -> list[str]:
 
 
 @click.command()
-@click.argument("key", shell_complete=complete_keys)
+@click.argument("key", metavar="KEY|RUN|TASK", shell_complete=complete_keys)
 @as_json_option
 @on_store
 async def why(scheduler: Scheduler, key: str, as_json: bool) -> None:
-    """Say in words what a schedule does, and why.
+    """Say in words what a schedule, a run or a task does, and why.
 
-    When it fires next and why then, what became of its last moments, what it waits for now.
+    Of a schedule: when it fires next and why then, what became of its last moments, what it waits for now. Of a run:
+    what it waits for, or what became of it. Of a task: its runs that are live, and what holds them up.
 
     \b
     Example:
       evertick why report
+      evertick why 01a1e06c-c7bb-7e9b-8894-4297139cf510
+      evertick why send_mail
     """
+    found = await _schedule_run_or_task(scheduler, key)
+    store = await store_of(scheduler)
+    if isinstance(found, Run):
+        told = await explain_run(store, found)
+        _answer(told, told.facts(), as_json)
+    elif isinstance(found, str):
+        of_task = await explain_task(store, scheduler.app, found)
+        _answer(of_task, of_task.facts(), as_json)
+    else:
+        await _why_schedule(scheduler, found.key, as_json)
+
+
+async def _schedule_run_or_task(scheduler: Scheduler, word: str) -> Schedule | Run | str:
+    try:
+        return await schedule_or_run(scheduler, word)
+    except NotFound:
+        is_known = any(word in node.tasks for node in await scheduler.nodes())
+        if is_known or await scheduler.runs(task=word, limit=1):
+            return word
+        raise
+
+
+def _answer(answer: Any, facts: Facts, as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        print_facts(facts)
+
+
+async def _why_schedule(scheduler: Scheduler, key: str, as_json: bool) -> None:
     answer = await scheduler.why(key)
     if as_json:
         print_json(answer)

@@ -10,6 +10,7 @@ import msgspec
 
 from evertick.cli.candidates import complete_runs
 from evertick.cli.database import on_store
+from evertick.cli.named import last_run_named
 from evertick.cli.output import as_json_option, hint, say, style_of
 from evertick.cli.words import outcome, stamp, took
 from evertick.model import LogLine, Run, State, Verdict
@@ -24,7 +25,7 @@ _STYLES = {"warning": "yellow", "error": "bold red", "critical": "bold red", "de
 
 
 @click.command()
-@click.argument("run", shell_complete=complete_runs)
+@click.argument("run", metavar="RUN|KEY", shell_complete=complete_runs)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended, over all its attempts.")
 @as_json_option
 @on_store
@@ -32,19 +33,22 @@ async def logs(scheduler: Scheduler, run: str, follow: bool, as_json: bool) -> N
     """Show what a run has logged, and follow it.
 
     With --follow it goes on until the run has ended, also over its retries, and ends with the verdict: exit code 0 if
-    it succeeded, 1 if not. With --json each line is an object of its own. RUN is its id.
+    it succeeded, 1 if not. With --json each line is an object of its own.
+
+    RUN is its id, or the beginning of it; KEY means the last run of that schedule.
 
     \b
     Example:
       evertick logs 01a1e06c-c7bb-7e9b-8894-4297139cf510
+      evertick logs report
       evertick logs --follow 01a1e06c-c7bb-7e9b-8894-4297139cf510
     """
     teller = _Teller(as_json=as_json)
-    found = await scheduler.get_run(run)
+    found = await last_run_named(scheduler, run)
     if not follow:
-        teller.tell_lines(await whole_log(scheduler, run))
+        teller.tell_lines(await whole_log(scheduler, found.id))
         if not teller.count and not as_json:
-            hint(f"run {run} has logged nothing" + (" yet; follow it with --follow" if found.is_live else ""))
+            hint(f"run {found.id} has logged nothing" + (" yet; follow it with --follow" if found.is_live else ""))
         return
     ended = await _follow(scheduler, found, teller)
     teller.tell_end(ended)

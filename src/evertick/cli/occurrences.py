@@ -13,6 +13,7 @@ from evertick.cli.output import as_json_option, print_facts, print_json, say
 from evertick.cli.parameters import MomentParameter
 from evertick.cli.runs import hint_if_stuck
 from evertick.cli.schedules import show_data, upcoming_of
+from evertick.cli.wall import moments_tz_option
 from evertick.cli.words import decision_words, distance, now, stamp
 from evertick.model import Schedule
 from evertick.scheduler import Scheduler
@@ -44,6 +45,7 @@ async def skip_next(scheduler: Scheduler, key: str, note: str, as_json: bool) ->
 @click.argument("moment", type=MomentParameter(), metavar="MOMENT")
 @click.option("--to", type=MomentParameter(), required=True, help="When it is to run instead.")
 @_NOTE
+@moments_tz_option
 @as_json_option
 @on_store
 async def move(scheduler: Scheduler, key: str, moment: datetime, to: datetime, note: str, as_json: bool) -> None:
@@ -65,7 +67,8 @@ async def move(scheduler: Scheduler, key: str, moment: datetime, to: datetime, n
 async def run_early(scheduler: Scheduler, key: str, as_json: bool) -> None:
     """Run the next moment of a schedule now.
 
-    Unlike trigger it is that moment, which then does not come again at its time.
+    Unlike trigger it is that moment, which then does not come again at its time. Until a node has begun it, undo gives
+    the moment back.
 
     \b
     Example:
@@ -82,12 +85,14 @@ async def run_early(scheduler: Scheduler, key: str, as_json: bool) -> None:
 @click.command()
 @click.argument("key", shell_complete=complete_keys)
 @click.argument("moment", type=MomentParameter(), required=False, metavar="[MOMENT]")
+@moments_tz_option
 @as_json_option
 @on_store
 async def undo(scheduler: Scheduler, key: str, moment: datetime | None, as_json: bool) -> None:
-    """Take back a skip or a move whose time has not come.
+    """Take back what was decided about one moment, until it happens.
 
-    Of this moment, or of the next one about which something was decided.
+    A skip, a move, or a run before its time that no node has begun yet: that run is cancelled, and the moment comes at
+    its own time. Of this MOMENT, or of the next one about which something was decided.
 
     \b
     Example:

@@ -25,8 +25,13 @@ __all__ = [
 ]
 
 
+# How long a day (its first moment), and a time of the clock on the wall are.
+_BARE = (len("2026-01-31"), len("2026-01-31 09:00"), len("2026-01-31 09:00:00"))
+
+
 class MomentParameter(click.ParamType[datetime]):
-    """A moment in ISO 8601 with its offset, or a duration counted from now."""
+    """A moment in ISO 8601, or a duration counted from now. One without an offset is left without a zone here: which
+    clock it is read by depends on the schedule (`wall.py`)."""
 
     name = "moment|duration"
 
@@ -47,8 +52,15 @@ class MomentParameter(click.ParamType[datetime]):
         try:
             return from_us(moment_of(value))
         except EvertickError:
-            known = "a moment with its offset, like '2026-01-31T09:00:00Z', nor a duration, like '2h'"
-            self.fail(f"{value!r} is neither {known}", param, ctx)
+            pass
+        try:
+            bare = datetime.fromisoformat(value) if len(value) in _BARE else None
+        except ValueError:
+            bare = None
+        if bare is None:
+            known = "'2026-01-31T09:00:00Z', '2026-01-31 09:00' or '2026-01-31', nor a duration, like '2h'"
+            self.fail(f"{value!r} is neither a moment, like {known}", param, ctx)
+        return bare
 
 
 class ArgumentsParameter(click.ParamType[dict[str, Any]]):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 
 import click
@@ -11,8 +12,11 @@ from evertick.cli.candidates import complete_keys
 from evertick.cli.database import on_store
 from evertick.cli.output import as_json_option, hint, print_json, say
 from evertick.cli.parameters import MomentParameter, labels_option
-from evertick.cli.progress import progress
+from evertick.cli.plan import checked_days, days_option, dry_run_option, plan_data, print_plan, say_nothing_changed
+from evertick.cli.progress import progress, told_if_broken_off
+from evertick.cli.wall import moments_tz_option
 from evertick.cli.words import distance, now, span, stamp
+from evertick.manage.bulk import OnChange
 from evertick.scheduler import Scheduler
 
 __all__ = ["pause", "resume"]
@@ -23,6 +27,9 @@ __all__ = ["pause", "resume"]
 @labels_option
 @click.option("--note", default="", help="Why; shown wherever the schedule is.")
 @click.option("--until", type=MomentParameter(), help="Resume by itself then.")
+@dry_run_option
+@days_option
+@moments_tz_option
 @as_json_option
 @on_store
 async def pause(
@@ -31,19 +38,27 @@ async def pause(
     labels: tuple[tuple[str, str], ...],
     note: str,
     until: datetime | None,
+    dry_run: bool,
+    days: int | None,
     as_json: bool,
 ) -> None:
     """Stop a schedule from firing, or all with a label.
 
-    What runs, runs on; the moments that pass are recorded as skipped when the pause ends.
+    What runs, runs on; the moments that pass are recorded as skipped when the pause ends. With --dry-run nothing is
+    written: it shows which fires would not come.
 
     \b
     Example:
       evertick pause report --note "the warehouse moves" --until 2h
       evertick pause report --until 2026-01-31T09:00:00Z
       evertick pause --label team=sales
+      evertick pause report --until 48h --dry-run
     """
-    if _is_many(key, labels):
+    is_many, look_days = _is_many(key, labels), checked_days(days, dry_run)
+    if dry_run:
+        await _look(scheduler, key, dict(labels), until, look_days, as_json)
+        return
+    if is_many:
         await _pause_many(scheduler, dict(labels), note, until, as_json)
         return
     assert key is not None
@@ -54,20 +69,50 @@ async def pause(
         say(f"paused {key}{_until_words(schedule.paused_until, f'`evertick resume {key}`')}")
 
 
+async def _look(
+    scheduler: Scheduler,
+    key: str | None,
+    labels: Mapping[str, str],
+    until: datetime | None,
+    days: int,
+    as_json: bool,
+) -> None:
+    """What a pause would do: of one schedule its fires, of many a sentence each."""
+    if key is not None:
+        print_plan(await scheduler.preview_change(key, pause=True, until=until, days=days), as_json)
+        return
+    found, plans = await scheduler.schedules(labels=labels, is_paused=False), []
+    with progress("looked at", is_quiet=as_json) as report:
+        for count, schedule in enumerate(found, 1):
+            plans.append(await scheduler.preview_change(schedule.key, pause=True, until=until, days=days))
+            report(count, len(found))
+    if as_json:
+        print_json([plan_data(plan) for plan in plans])
+        return
+    for plan in plans:
+        say(plan.words())
+    if plans:
+        say_nothing_changed()
+    else:
+        _hint_nothing_to_pause(scheduler, labels)
+
+
+def _hint_nothing_to_pause(scheduler: Scheduler, labels: Mapping[str, str]) -> None:
+    hint(f"no schedule that is not paused has {_words(labels)} in app {scheduler.app!r}")
+
+
 async def _pause_many(
     scheduler: Scheduler, labels: Mapping[str, str], note: str, until: datetime | None, as_json: bool
 ) -> None:
-    with progress("paused", is_quiet=as_json) as report:
-        keys = await scheduler.pause_many(
-            labels=labels, note=note, until=until, on_change=lambda _, count: report(count, None)
-        )
+    with _counted("paused", as_json) as on_change:
+        keys = await scheduler.pause_many(labels=labels, note=note, until=until, on_change=on_change)
     if as_json:
         print_json(keys)
         return
     for key in keys:
         say(f"paused {key}{_until_words(until, f'`evertick resume {key}`')}")
     if not keys:
-        hint(f"no schedule that is not paused has {_words(labels)} in app {scheduler.app!r}")
+        _hint_nothing_to_pause(scheduler, labels)
 
 
 @click.command()
@@ -103,8 +148,8 @@ async def resume(scheduler: Scheduler, key: str | None, labels: tuple[tuple[str,
 
 
 async def _resume_many(scheduler: Scheduler, labels: Mapping[str, str], as_json: bool) -> None:
-    with progress("resumed", is_quiet=as_json) as report:
-        keys = await scheduler.resume_many(labels=labels, on_change=lambda _, count: report(count, None))
+    with _counted("resumed", as_json) as on_change:
+        keys = await scheduler.resume_many(labels=labels, on_change=on_change)
     if as_json:
         print_json(keys)
         return
@@ -112,6 +157,24 @@ async def _resume_many(scheduler: Scheduler, labels: Mapping[str, str], as_json:
         say(f"resumed {key}")
     if not keys:
         hint(f"no schedule that somebody paused has {_words(labels)} in app {scheduler.app!r}")
+
+
+@contextmanager
+def _counted(verb: str, as_json: bool) -> Iterator[OnChange]:
+    """Tell how many it were until now, also when somebody breaks it off."""
+    changed = 0
+
+    with (
+        told_if_broken_off(lambda: f"{verb} {changed}; ask again to go on"),
+        progress(verb, is_quiet=as_json) as report,
+    ):
+
+        def on_change(_: str, count: int) -> None:
+            nonlocal changed
+            changed = count
+            report(count, None)
+
+        yield on_change
 
 
 def _is_many(key: str | None, labels: tuple[tuple[str, str], ...]) -> bool:

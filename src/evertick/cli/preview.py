@@ -7,13 +7,15 @@ from datetime import datetime
 import click
 import msgspec
 
+from evertick.cli.ahead import Ahead, planned_fires
 from evertick.cli.candidates import complete_keys
 from evertick.cli.database import on_store
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table
 from evertick.cli.parameters import MomentParameter
+from evertick.cli.wall import moments_tz_option
 from evertick.cli.words import distance, now, stamp
-from evertick.manage.foresight import Planned
 from evertick.scheduler import Scheduler
+from evertick.upcoming import COUNT_MOST
 from evertick.when import Cron, When, parse_when, to_us
 from evertick.when.base import UPCOMING_LIMIT
 from evertick.when.duration import duration_us, duration_words
@@ -30,6 +32,7 @@ _SOME_KEY = "example"
 @click.argument("key", required=False, shell_complete=complete_keys)
 @click.option("--count", type=click.IntRange(1, UPCOMING_LIMIT), help=f"So many fires; default: {_COUNT}.")
 @click.option("--until", type=MomentParameter(), help="All fires until then (or --count of them).")
+@moments_tz_option
 @as_json_option
 @on_store
 async def preview(
@@ -37,17 +40,20 @@ async def preview(
 ) -> None:
     """Show the next fires of all schedules, or of one.
 
+    Moments that a blackout makes one run of, or none, are one line; --count counts those that run.
+
     \b
     Example:
       evertick preview --count 20
       evertick preview report --until 7d
     """
     most = count or (_COUNT if until is None else UPCOMING_LIMIT)
-    planned = await scheduler.preview(key=key, count=most, until=until)
+    schedules = await scheduler.schedules(is_paused=False) if key is None else [await scheduler.schedule(key)]
+    planned = await planned_fires(scheduler, schedules, count=most, until=until)
     if as_json:
         print_json(planned)
         return
-    if key is not None and (await scheduler.schedule(key)).is_paused:
+    if key is not None and schedules[0].is_paused:
         hint(f"note: {key!r} is paused; these are the moments it would fire at")
     if not planned:
         hint("nothing is going to fire")
@@ -61,8 +67,13 @@ async def preview(
     print_table(columns, rows)
 
 
-def _prospect_words(planned: Planned) -> str:
+def _prospect_words(planned: Ahead) -> str:
+    many = f"{planned.moments}{'' if planned.moments < COUNT_MOST else ' or more'} moments"
     match planned.prospect:
+        case "held" if planned.moments > 1:
+            return f"{many} held by its blackout; the newest runs at {stamp(planned.at, is_exact=True)}"
+        case "dropped" if planned.moments > 1:
+            return f"{many} dropped by its blackout"
         case "moved":
             return f"moved to {stamp(planned.at, is_exact=True)}"
         case "held":

@@ -1,24 +1,65 @@
 """How far long work has come, on stderr: a bar on a terminal, a line now and then elsewhere, nothing beside JSON.
 
-Lines come at most every few seconds, so that a log of it stays readable.
+Lines come at most every few seconds, so that a log of it stays readable. Work that waits for others goes through
+`retold`, so that it is not silent while nothing happens.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import click
 
+from evertick.cli.output import hint
 from evertick.clock import system_clock
 
-__all__ = ["Report", "progress"]
+__all__ = ["Report", "progress", "retold", "told_if_broken_off"]
 
 # How much is done, of how much (None: nobody knows).
 Report = Callable[[int, int | None], None]
 
 _LINE_SECONDS = 5.0
+# While nothing happens the same is told again, ever more rarely.
+_AGAIN_MOST_SECONDS = 60.0
+
+
+@contextmanager
+def told_if_broken_off(words: Callable[[], str]) -> Iterator[None]:
+    """Say after Ctrl-C how far it has come; asyncio makes a cancellation of it first, then ends the program."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        hint(words())
+        raise
+
+
+@asynccontextmanager
+async def retold(report: Report, total: int) -> AsyncIterator[Report]:
+    """A report that repeats what it last heard until it hears of something else."""
+    last: tuple[int, int | None] = (0, total)
+
+    def hear(done: int, total: int | None) -> None:
+        nonlocal last
+        last = done, total
+        report(done, total)
+
+    async def repeat() -> None:
+        told, seconds = last, _LINE_SECONDS
+        while True:
+            await asyncio.sleep(seconds)
+            report(*last)
+            seconds = min(2 * seconds, _AGAIN_MOST_SECONDS) if last == told else _LINE_SECONDS
+            told = last
+
+    repeating = asyncio.ensure_future(repeat())
+    try:
+        yield hear
+    finally:
+        repeating.cancel()
+        await asyncio.wait([repeating])
 
 
 @contextmanager

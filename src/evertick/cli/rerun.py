@@ -6,37 +6,115 @@ What is asked about is what is rerun: the list is read once, before the question
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from evertick.cli.candidates import complete_keys, complete_runs
 from evertick.cli.database import on_store
 from evertick.cli.ledger import row_data
+from evertick.cli.named import run_named
 from evertick.cli.output import Column, as_json_option, ask, hint, print_json, print_table, say
-from evertick.cli.parameters import ArgumentsParameter, MomentParameter
+from evertick.cli.parameters import ArgumentsParameter, MomentParameter, labels_option
 from evertick.cli.progress import progress
 from evertick.cli.runs import hint_if_stuck
-from evertick.cli.words import called, last_line, outcome, stamp
+from evertick.cli.wall import moments_tz_option
+from evertick.cli.words import called, outcome, stamp
 from evertick.errors import Refused
-from evertick.model import Run, Verdict
+from evertick.manage.runs import check_one_task, why_not_rerun
+from evertick.model import RERUN_OVERLAPS, RerunOverlap, Run, Verdict
+from evertick.raised import what_was_raised
 from evertick.scheduler import Scheduler
 
 __all__ = ["failed", "rerun"]
 
+C = TypeVar("C", bound=Callable[..., Any])
+
 _DEAD = (Verdict.FAILED, Verdict.LOST)
+_LISTED = 20
 _RERUN_MOST = 100
 _LIMIT_MAX = 100_000
 
 
+class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead letters are meant."""
+
+    task: str | None
+    labels: tuple[tuple[str, str], ...]
+    verdicts: tuple[str, ...]
+    since: datetime | None
+    until: datetime | None
+    limit: int | None
+
+    def given(self) -> str | None:
+        """A flag of these that was written, if any was."""
+        written = {
+            "--task": self.task,
+            "--label": self.labels or None,
+            "--verdict": self.verdicts or None,
+            "--since": self.since,
+            "--until": self.until,
+            "--limit": self.limit,
+        }
+        return next((flag for flag, value in written.items() if value is not None), None)
+
+    def check(self) -> None:
+        if self.since is not None and self.until is not None and self.since > self.until:
+            raise click.UsageError(f"--since ({stamp(self.since)}) is later than --until ({stamp(self.until)})")
+
+    async def find(
+        self, scheduler: Scheduler, key: str | None, *, was_rerun: bool, limit: int, oldest_first: bool = False
+    ) -> list[Run]:
+        return await scheduler.runs(
+            key,
+            task=self.task,
+            labels=dict(self.labels),
+            verdicts=self.verdicts or _DEAD,
+            since=self.since,
+            until=self.until,
+            was_rerun=was_rerun,
+            oldest_first=oldest_first,
+            limit=limit,
+        )
+
+
+def _wanted_options(limit: int) -> Callable[[C], C]:
+    """The flags of `_Wanted`."""
+    options = [
+        click.option("--task", metavar="NAME", help="Only runs of this task."),
+        labels_option,
+        click.option(
+            "--verdict",
+            "verdicts",
+            type=click.Choice([verdict.value for verdict in Verdict]),
+            multiple=True,
+            help="How they ended; may be repeated. Without it: failed or lost.",
+        ),
+        click.option(
+            "--since", type=MomentParameter(is_past=True), help="Not before; a duration counts back from now."
+        ),
+        click.option("--until", type=MomentParameter(is_past=True), help="Not after; a duration counts back from now."),
+        moments_tz_option,
+        click.option("--limit", type=click.IntRange(1, _LIMIT_MAX), help=f"At most so many; default {limit}."),
+    ]
+
+    def put(command: C) -> C:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return put
+
+
 @click.command()
 @click.argument("key", required=False, shell_complete=complete_keys)
-@click.option("--limit", type=click.IntRange(1, _LIMIT_MAX), default=20, show_default=True, help="So many runs.")
+@_wanted_options(_LISTED)
 @as_json_option
 @on_store
-async def failed(scheduler: Scheduler, key: str | None, limit: int, as_json: bool) -> None:
+async def failed(scheduler: Scheduler, /, key: str | None, as_json: bool, **flags: Any) -> None:
     """List the runs that failed or were lost.
 
     Newest first, each with what it raised and whether it was rerun since.
@@ -45,9 +123,12 @@ async def failed(scheduler: Scheduler, key: str | None, limit: int, as_json: boo
     Example:
       evertick failed
       evertick failed report --limit 5
+      evertick failed --task fetch --label team=sales --since 24h
       evertick failed --json | jq '.[] | select(.was_rerun | not) | .id'
     """
-    rows = await _dead_letters(scheduler, key, limit)
+    wanted = msgspec.convert(flags, _Wanted)
+    wanted.check()
+    rows = await _dead_letters(scheduler, key, wanted)
     if key is not None and not rows:
         await scheduler.schedule(key)  # nothing of it failed, or there is no such schedule
     if as_json:
@@ -55,14 +136,16 @@ async def failed(scheduler: Scheduler, key: str | None, limit: int, as_json: boo
     elif rows:
         _print_dead_letters(rows)
     else:
-        hint(f"nothing that failed or was lost is recorded in app {scheduler.app!r} for this question")
+        ended = " or ".join(wanted.verdicts) or "failed or was lost"
+        hint(f"nothing that {ended} is recorded in app {scheduler.app!r} for this question")
 
 
-async def _dead_letters(scheduler: Scheduler, key: str | None, limit: int) -> list[tuple[Run, bool]]:
+async def _dead_letters(scheduler: Scheduler, key: str | None, wanted: _Wanted) -> list[tuple[Run, bool]]:
+    limit = wanted.limit or _LISTED
     rows = [
         (run, was_rerun)
         for was_rerun in (False, True)
-        for run in await scheduler.runs(key, verdicts=_DEAD, was_rerun=was_rerun, limit=limit)
+        for run in await wanted.find(scheduler, key, was_rerun=was_rerun, limit=limit)
     ]
     rows.sort(key=lambda row: (row[0].fire_at, row[0].id), reverse=True)
     return rows[:limit]
@@ -82,51 +165,62 @@ def _print_dead_letters(rows: Sequence[tuple[Run, bool]]) -> None:
 
 
 def _line(run: Run, was_rerun: bool) -> list[str]:
-    error = last_line(run.error) or run.reason or "-"
+    error = what_was_raised(run.error) or run.reason or "-"
     return [stamp(run.fire_at, is_exact=True), called(run), outcome(run), "yes" if was_rerun else "-", run.id, error]
 
 
 @click.command()
 @click.argument("run", metavar="[RUN|KEY]", required=False, shell_complete=complete_runs)
-@click.option("--args", type=ArgumentsParameter(), help="Arguments for the new run, instead of the old one's.")
+@click.option("--args", type=ArgumentsParameter(), help="Arguments for what is rerun, instead of its own.")
+@click.option("--overlap", type=click.Choice(RERUN_OVERLAPS), help="Behind what is live of the schedule, or beside it.")
 @click.option("--failed", "is_failed", is_flag=True, help="All that failed or were lost, perhaps of one schedule KEY.")
-@click.option("--since", type=MomentParameter(is_past=True), help="With --failed: not before; a duration counts back.")
-@click.option(
-    "--limit", type=click.IntRange(1, _LIMIT_MAX), help=f"With --failed: at most so many; default {_RERUN_MOST}."
-)
+@_wanted_options(_RERUN_MOST)
+@click.option("--dry-run", is_flag=True, help="Only list what would be rerun.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @as_json_option
 @on_store
 async def rerun(
     scheduler: Scheduler,
+    /,
     run: str | None,
     args: dict[str, Any] | None,
+    overlap: RerunOverlap | None,
     is_failed: bool,
-    since: datetime | None,
-    limit: int | None,
+    dry_run: bool,
     yes: bool,
     as_json: bool,
+    **flags: Any,
 ) -> None:
     """Run again what has ended: one run, or all that failed.
 
-    A rerun has the moment and the arguments of the old run, and obeys the overlap policy of its schedule. With --failed
-    what was rerun before is left out; before more than one it asks.
+    A rerun has the moment and the arguments of the old run. One obeys the overlap policy of its schedule. With --failed
+    they come oldest first, and those of one schedule run one after the other, unless its overlap is allow; what was
+    rerun before is left out; before more than one it asks. --task, --label, --verdict, --since, --until and --limit
+    choose among them. Exit code 1 if any was not rerun.
 
     \b
     Example:
       evertick rerun 01a1e06c-c7bb-7e9b-8894-4297139cf510
       evertick rerun --failed report --since 24h --yes
+      evertick rerun --failed --task fetch --dry-run
     """
+    wanted = msgspec.convert(flags, _Wanted)
     if is_failed:
+        wanted.check()
+        dead = await _chosen(scheduler, run, wanted)
         if args is not None:
-            raise click.UsageError("--args are for one run; with --failed each has its own")
-        await _rerun_failed(scheduler, run, since, limit or _RERUN_MOST, is_sure=yes, as_json=as_json)
+            check_one_task(dead)
+        if dry_run:
+            _list_only(scheduler, dead, as_json)
+        else:
+            _ask_about(scheduler, dead, is_sure=yes)
+            await _rerun_all(scheduler, dead, args, overlap or "queue", as_json)
         return
     if run is None:
         raise click.UsageError("name a run by its id, or write --failed for all that failed or were lost")
-    if since is not None or limit is not None:
-        raise click.UsageError(f"{'--limit' if since is None else '--since'} is for many runs; write --failed, too")
-    again = await scheduler.rerun(run, args=args)
+    if flag := wanted.given() or ("--dry-run" if dry_run else None):
+        raise click.UsageError(f"{flag} is for many runs; write --failed, too")
+    again = await scheduler.rerun(await run_named(scheduler, run), args=args, overlap=overlap)
     if as_json:
         print_json(row_data(again))
         return
@@ -134,39 +228,56 @@ async def rerun(
     await hint_if_stuck(scheduler, again)
 
 
-async def _rerun_failed(
-    scheduler: Scheduler, key: str | None, since: datetime | None, limit: int, *, is_sure: bool, as_json: bool
-) -> None:
-    dead = await scheduler.runs(key, verdicts=_DEAD, was_rerun=False, since=since, limit=limit)
+async def _chosen(scheduler: Scheduler, key: str | None, wanted: _Wanted) -> list[Run]:
+    dead = await wanted.find(scheduler, key, was_rerun=False, limit=wanted.limit or _RERUN_MOST, oldest_first=True)
     if key is not None and not dead:
         await scheduler.schedule(key)
-    if len(dead) > 1 and not is_sure:
-        what = ", ".join(f"{count} of {name}" for name, count in Counter(map(called, dead)).items())
-        ask(f"rerun {len(dead)} runs of app {scheduler.app!r} ({what})?", "rerun them")
-    again = await _rerun_each(scheduler, dead, as_json)
+    return dead
+
+
+def _list_only(scheduler: Scheduler, dead: Sequence[Run], as_json: bool) -> None:
     if as_json:
-        print_json([row_data(run) for run in again])
-        return
-    for run in again:
-        _say(run)
-    if again:
-        await hint_if_stuck(scheduler, again[0])
-    if not dead:
-        hint(f"nothing is left to rerun in app {scheduler.app!r} for this question")
+        print_json([row_data(run) for run in dead])
+    elif dead:
+        _print_dead_letters([(run, False) for run in dead])
+    else:
+        _hint_nothing_left(scheduler)
 
 
-async def _rerun_each(scheduler: Scheduler, dead: Sequence[Run], as_json: bool) -> list[Run]:
-    again, refusals = [], []
+def _ask_about(scheduler: Scheduler, dead: Sequence[Run], *, is_sure: bool) -> None:
+    if len(dead) > 1 and not is_sure:
+        what = ", ".join(f"{count} of {name}" for name, count in Counter(map(called, dead)).most_common())
+        ask(f"rerun {len(dead)} runs of app {scheduler.app!r} ({what})?", "rerun them")
+
+
+async def _rerun_all(
+    scheduler: Scheduler, dead: Sequence[Run], args: dict[str, Any] | None, overlap: RerunOverlap, as_json: bool
+) -> None:
+    again, refused = list[Run](), Counter[str]()
     with progress("runs looked at", is_quiet=as_json) as report:
         for count, run in enumerate(dead, 1):
             try:
-                again.append(await scheduler.rerun(run))
-            except Refused as refused:
-                refusals.append(refused)
+                again.append(await scheduler.rerun(run, args=args, overlap=overlap))
+            except Refused as refusal:
+                refused[why_not_rerun(run, refusal)] += 1
             report(count, len(dead))
-    for refusal in refusals:
-        hint(f"note: {refusal}")
-    return again
+    if as_json:
+        print_json([row_data(run) for run in again])
+    else:
+        for run in again:
+            _say(run)
+        if again:
+            await hint_if_stuck(scheduler, again[0])
+        if not dead:
+            _hint_nothing_left(scheduler)
+    for why, count in refused.items():
+        hint(f"{count} of {len(dead)} not rerun: {why}")
+    if refused:
+        raise click.exceptions.Exit(1)
+
+
+def _hint_nothing_left(scheduler: Scheduler) -> None:
+    hint(f"nothing is left to rerun in app {scheduler.app!r} for this question")
 
 
 def _say(again: Run) -> None:

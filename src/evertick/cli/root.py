@@ -22,7 +22,7 @@ from evertick.cli.demo import demo
 from evertick.cli.doctor import doctor
 from evertick.cli.exits import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_WRONG, exit_codes_help
 from evertick.cli.forecast import forecast
-from evertick.cli.ledger import history, why
+from evertick.cli.ledger import history, runs, why
 from evertick.cli.logs import logs
 from evertick.cli.nodes import nodes
 from evertick.cli.occurrences import move, run_early, skip_next, undo
@@ -32,6 +32,7 @@ from evertick.cli.preview import explain, preview
 from evertick.cli.rerun import failed, rerun
 from evertick.cli.run import run
 from evertick.cli.runs import cancel
+from evertick.cli.saying import in_commands
 from evertick.cli.schedules import list_schedules, remove, show, trigger
 from evertick.cli.top import top
 from evertick.errors import EvertickError, InvalidInput
@@ -94,12 +95,13 @@ def _sentence(error: Exception) -> str:
     match error:
         case click.UsageError():
             path = "evertick" if error.ctx is None else error.ctx.command_path
-            message = error.format_message().rstrip(".")
-            return f"{clean(message)}; see '{path} --help'"
+            # A list of choices comes with a tab before each.
+            message = " ".join(error.format_message().split()).rstrip(".")
+            return clean(f"{message}{' See' if message.endswith('?') else '; see'} '{path} --help'")
         case click.ClickException():
             return clean(error.format_message())
         case EvertickError():
-            return clean(str(error))
+            return clean(in_commands(str(error)))
         case _:
             what = f"{type(error).__name__}: {error}".rstrip(": ")
             return clean(f"unexpected {what}; set {TRACEBACK_VARIABLE}=1 to see where it comes from")
@@ -133,6 +135,7 @@ for command in (
     list_schedules,
     show,
     logs,
+    runs,
     history,
     failed,
     why,

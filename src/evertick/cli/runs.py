@@ -11,10 +11,12 @@ from evertick.cli.candidates import complete_runs
 from evertick.cli.database import on_store
 from evertick.cli.ledger import row_data
 from evertick.cli.logs import log_texts, whole_log
+from evertick.cli.named import run_named
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table, say
-from evertick.cli.words import data_text, last_line, losses_words, outcome, span, stamp, took
+from evertick.cli.words import data_text, losses_words, outcome, span, stamp, took
 from evertick.errors import Refused
 from evertick.model import Attempt, Phase, Reason, Run, State
+from evertick.raised import what_was_raised
 from evertick.scheduler import Scheduler
 from evertick.when import from_us
 
@@ -28,12 +30,14 @@ __all__ = ["cancel", "hint_if_stuck", "print_run", "run_data"]
 async def cancel(scheduler: Scheduler, run: str, as_json: bool) -> None:
     """Cancel a run, at once or by asking it to stop.
 
-    One that waits ends at once. One that runs is asked to stop, and ends when its job obeys. RUN is its id.
+    One that waits ends at once. One that runs is asked to stop, and ends when its job obeys. RUN is its id, or the
+    beginning of it.
 
     \b
     Example:
       evertick cancel 01a1e06c-c7bb-7e9b-8894-4297139cf510
     """
+    run = (await run_named(scheduler, run)).id
     is_in_time = await scheduler.cancel(run)
     after = await scheduler.get_run(run)
     if not is_in_time:
@@ -60,7 +64,7 @@ async def hint_if_stuck(scheduler: Scheduler, run: Run) -> None:
     if not any(node.died_at is None and run.task in node.tasks for node in await scheduler.nodes()):
         hint(f"note: no live node knows the task {run.task!r}; the run waits until one is started, {take_back}")
     elif run.state is State.PARKED:
-        hint(f"note: the run is parked: {last_line(run.error) or run.reason}; {take_back}")
+        hint(f"note: the run is parked: {what_was_raised(run.error) or run.reason}; {take_back}")
 
 
 async def run_data(scheduler: Scheduler, run: Run) -> dict[str, Any]:
@@ -152,6 +156,6 @@ def _attempt_row(attempt: Attempt) -> list[str]:
         stamp(started, is_exact=True),
         "-" if started is None else span(attempt.finished_at - started),
         attempt.reason or "-",
-        last_line(attempt.error),
+        what_was_raised(attempt.error),
         attempt.node or "-",
     ]

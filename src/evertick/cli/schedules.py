@@ -9,15 +9,19 @@ from typing import Any
 import click
 import msgspec
 
+from evertick.cli.ahead import first_fires, planned_fires
 from evertick.cli.candidates import complete_keys
 from evertick.cli.database import on_store
 from evertick.cli.ledger import print_ledger, row_data
+from evertick.cli.named import schedule_or_run
 from evertick.cli.output import Column, as_json_option, ask, hint, print_facts, print_json, print_table, say
 from evertick.cli.parameters import ArgumentsParameter, labels_option
+from evertick.cli.plan import checked_days, days_option, dry_run_option, print_plan
 from evertick.cli.runs import hint_if_stuck, print_run, run_data
-from evertick.cli.words import data_text, decision_words, distance, now, stamp
-from evertick.errors import EvertickError, NotFound
-from evertick.model import Run, Schedule, State
+from evertick.cli.wall import zone_of
+from evertick.cli.words import data_text, decision_words, distance, now, stamp, times_in
+from evertick.errors import EvertickError
+from evertick.model import Schedule, State
 from evertick.scheduler import Scheduler
 from evertick.when import parse_when
 
@@ -48,7 +52,8 @@ async def list_schedules(scheduler: Scheduler, labels: tuple[tuple[str, str], ..
         hint(f"there are no schedules{those} in app {scheduler.app!r}")
     else:
         moment = now()
-        rows = [_row(schedule, moment) for schedule in found]
+        firsts = await first_fires(scheduler, found)
+        rows = [_row(schedule, firsts[schedule.key], moment) for schedule in found]
         columns = [
             Column(title="KEY"),
             Column(title="TASK", is_cut=True, width_least=100),
@@ -62,14 +67,14 @@ async def list_schedules(scheduler: Scheduler, labels: tuple[tuple[str, str], ..
         print_table(columns, rows)
 
 
-def _row(schedule: Schedule, moment: datetime) -> list[str]:
-    is_waiting = not schedule.is_paused and schedule.next_fire_at is not None
+def _row(schedule: Schedule, first: datetime | None, moment: datetime) -> list[str]:
+    is_waiting = not schedule.is_paused and first is not None
     return [
         schedule.key,
         schedule.task,
         schedule.when,
-        "paused" if schedule.is_paused else _ahead(schedule.next_fire_at, moment),
-        stamp(schedule.next_fire_at) if is_waiting else "-",
+        "paused" if schedule.is_paused else _ahead(first, moment),
+        stamp(first) if is_waiting else "-",
         _last(schedule),
         "; ".join(_remarks(schedule)),
     ]
@@ -103,15 +108,15 @@ def _remarks(schedule: Schedule) -> Iterator[str]:
 async def show(scheduler: Scheduler, key: str, as_json: bool) -> None:
     """Show everything about one schedule, or one run.
 
-    Of a schedule: its rule in words, its next fires, its policies, its recent runs. Of a run, named by its id: its
-    fields, its error with the traceback, its earlier attempts, what it has logged.
+    Of a schedule: its rule in words, its next fires, its policies, its recent runs. Of a run, named by its id or the
+    beginning of it: its fields, its error with the traceback, its earlier attempts, what it has logged.
 
     \b
     Example:
       evertick show report
       evertick show 01a1e06c-c7bb-7e9b-8894-4297139cf510
     """
-    found = await _schedule_or_run(scheduler, key)
+    found = await schedule_or_run(scheduler, key)
     if isinstance(found, Schedule):
         await _show_schedule(scheduler, found, as_json)
     elif as_json:
@@ -120,25 +125,17 @@ async def show(scheduler: Scheduler, key: str, as_json: bool) -> None:
         await print_run(scheduler, found)
 
 
-async def _schedule_or_run(scheduler: Scheduler, name: str) -> Schedule | Run:
-    try:
-        return await scheduler.schedule(name)
-    except NotFound as no_schedule:
-        try:
-            return await scheduler.get_run(name)
-        except NotFound:
-            raise no_schedule from None
-
-
 async def _show_schedule(scheduler: Scheduler, schedule: Schedule, as_json: bool) -> None:
     recent = await scheduler.history(schedule.key, limit=_RECENT)
     if as_json:
         print_json({**await show_data(scheduler, schedule), "recent": [row_data(row) for row in recent]})
         return
-    print_facts(_facts(schedule, await upcoming_of(scheduler, schedule)))
-    if recent:
-        say("")
-        print_ledger(recent, is_one_schedule=True)
+    # One zone for all of it, that of the rule: `every day at 09:00` is to be found as 09:00.
+    with times_in(await zone_of(scheduler, schedule.key)):
+        print_facts(_facts(schedule, await upcoming_of(scheduler, schedule)))
+        if recent:
+            say("")
+            print_ledger(recent, is_one_schedule=True)
 
 
 async def show_data(scheduler: Scheduler, schedule: Schedule) -> dict[str, Any]:
@@ -153,8 +150,9 @@ async def upcoming_of(scheduler: Scheduler, schedule: Schedule) -> list[datetime
     What somebody skips and what a blackout drops is left out; what is moved or held is where it goes.
     """
     hidden = {each.fire_at for each in schedule.occurrences}
+    # Some may come together: what is held runs when the blackout opens, perhaps at the very moment of another.
     try:
-        planned = await scheduler.preview(key=schedule.key, count=_UPCOMING + len(hidden))
+        planned = await planned_fires(scheduler, [schedule], count=2 * _UPCOMING + len(hidden))
     except EvertickError:  # a rule that cannot be read any more: `rule_words` says why
         return []
     plain = {each.at for each in planned if each.prospect is None}
@@ -183,7 +181,7 @@ def _facts(schedule: Schedule, upcoming: list[datetime]) -> Iterator[tuple[str, 
     yield "Rule", schedule.when
     yield "In words", rule_words(schedule)
     yield "State", [_state(schedule), *_remarks(schedule)]
-    nexts = [f"{stamp(each, is_local=False, is_exact=True)}  {_ahead(each, moment)}" for each in upcoming]
+    nexts = [f"{stamp(each, is_exact=True)}  {_ahead(each, moment)}" for each in upcoming]
     yield ("Would fire" if schedule.is_paused else "Next fires"), nexts or "never"
     yield "Decided", [decision_words(each) for each in schedule.occurrences]
     yield "Catch-up", schedule.catch_up + (f", up to {schedule.catch_up_limit}" if schedule.catch_up == "all" else "")
@@ -235,19 +233,26 @@ async def trigger(scheduler: Scheduler, key: str, args: dict[str, Any] | None, a
 @click.command()
 @click.argument("key", shell_complete=complete_keys)
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run_option
+@days_option
 @as_json_option
 @on_store
-async def remove(scheduler: Scheduler, key: str, yes: bool, as_json: bool) -> None:
+async def remove(scheduler: Scheduler, key: str, yes: bool, dry_run: bool, days: int | None, as_json: bool) -> None:
     """Take a schedule away; its history stays.
 
     Its waiting runs are cancelled; what runs, runs on. One that code declares is refused, since it would come back at
-    the next start: pause it, or take it out of the code first.
+    the next start: pause it, or take it out of the code first. With --dry-run nothing is written: it shows which fires
+    would not come.
 
     \b
     Example:
-      evertick remove digest-7
+      evertick remove digest-7 --dry-run
       evertick remove digest-7 --yes
     """
+    look_days = checked_days(days, dry_run)
+    if dry_run:
+        print_plan(await scheduler.preview_change(key, remove=True, days=look_days), as_json)
+        return
     schedule = await scheduler.schedule(key)
     is_refused_anyway = schedule.is_declared and not schedule.is_paused
     if not yes and not is_refused_anyway:

@@ -17,6 +17,7 @@ import msgspec
 from evertick.cli.database import on_store, store_of
 from evertick.cli.frame import Frame, NodeLine, look
 from evertick.cli.ledger import row_data
+from evertick.cli.nodes import node_names
 from evertick.cli.output import Column, as_json_option, clean, console, print_json, print_table, say, table_for_terminal
 from evertick.cli.parameters import DurationParameter
 from evertick.cli.words import called, distance, outcome, remark, span, stamp, took
@@ -200,7 +201,7 @@ def _count(count: int) -> str:
 
 
 def _sections(frame: Frame) -> list[_Section]:
-    names = {node.id: node.name for node in frame.nodes}
+    names = node_names(frame.nodes)
     return [
         _Section(
             title="Running",
@@ -244,7 +245,7 @@ def _sections(frame: Frame) -> list[_Section]:
                 Column(title="SINCE"),
                 Column(title="QUEUES", is_cut=True, width_least=100),
             ],
-            rows=[_node_row(node, frame.at) for node in frame.nodes],
+            rows=[_node_row(node, names[node.id], frame.at) for node in frame.nodes],
             share=0.15,
         ),
     ]
@@ -284,9 +285,9 @@ def _recent_row(row: Run | Gap, now: datetime) -> list[str]:
     return [distance(row.finished_at, now), called(row), outcome(row), took(row), detail]
 
 
-def _node_row(node: NodeLine, now: datetime) -> list[str]:
+def _node_row(node: NodeLine, name: str, now: datetime) -> list[str]:
     return [
-        node.name,
+        name,
         node.state,
         str(node.running),
         distance(node.beat_at, now),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 from evertick.clock import system_clock
 from evertick.model import Cause, Gap, OccurrenceEdit, Reason, Run, State, Verdict
+from evertick.raised import what_was_raised
 from evertick.when import from_us
 
 __all__ = [
@@ -16,18 +20,19 @@ __all__ = [
     "data_text",
     "decision_words",
     "distance",
-    "last_line",
     "losses_words",
     "now",
     "outcome",
     "remark",
     "span",
     "stamp",
+    "times_in",
     "took",
 ]
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _KIBI = 1_024
+_zone: ContextVar[tzinfo | None] = ContextVar("zone", default=None)
 # From so many of the larger unit on the smaller one is noise.
 _FEW = 10
 
@@ -36,14 +41,24 @@ def now() -> datetime:
     return from_us(system_clock.now_us())
 
 
+@contextmanager
+def times_in(zone: tzinfo | None) -> Iterator[None]:
+    """Let all that is told be told by the clock of this zone; None: by that of the machine."""
+    before = _zone.set(zone)
+    try:
+        yield
+    finally:
+        _zone.reset(before)
+
+
 def stamp(moment: datetime | None, *, is_local: bool = True, is_exact: bool = False) -> str:
-    """The moment with its offset, by the machine's zone or (not `is_local`) by the one that it carries.
+    """The moment with its offset, by the machine's zone (or `times_in`) or, not `is_local`, by the one that it carries.
 
     Exact: with its milliseconds, where it has any. A fire may be at one of them; nobody looks for a beat by it.
     """
     if moment is None:
         return "-"
-    shown = moment.astimezone() if is_local else moment
+    shown = moment.astimezone(_zone.get()) if is_local else moment
     offset = f"{shown:%z}"
     offset = "Z" if offset == "+0000" else f"{offset[:3]}:{offset[3:5]}"
     part = f".{shown.microsecond // 1000:03}" if is_exact and shown.microsecond >= 1000 else ""
@@ -122,17 +137,11 @@ def losses_words(run: Run) -> str:
     return f"its node was lost {often}" + ("" if is_over else ", run again")
 
 
-def last_line(error: str | None) -> str:
-    """Of a traceback what was raised."""
-    lines = (error or "").strip().splitlines()
-    return lines[-1] if lines else ""
-
-
 def _run_remark(run: Run) -> str:
     if run.state is State.PARKED:
-        return f"{last_line(run.error) or 'no live node knows its task'}; to give it up: evertick cancel {run.id}"
+        return f"{what_was_raised(run.error) or 'no live node knows its task'}; to give it up: evertick cancel {run.id}"
     if run.error and run.verdict is not Verdict.SUCCEEDED:
-        return last_line(run.error)
+        return what_was_raised(run.error)
     if run.reason == Reason.LATE and run.started_at is not None:
         return f"started {span(run.started_at - run.fire_at)} after its moment"
     if run.verdict is None:

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 
 from evertick.doctor.database import about_database
-from evertick.doctor.finding import Finding, Severity, shortened
+from evertick.doctor.finding import Finding, Severity, about_store, shortened
 from evertick.doctor.nodes import about_clock, about_nodes
-from evertick.doctor.runs import about_parked, about_waiting
+from evertick.doctor.runs import about_blocked, about_parked, about_waiting, blockers_of
 from evertick.doctor.schedules import about_schedules
 from evertick.errors import EvertickError
 from evertick.model import State
@@ -20,7 +20,7 @@ from evertick.store.base import Care, RunFilter, Store
 from evertick.survey import survey
 from evertick.when import from_us
 
-__all__ = ["Finding", "Severity", "examine", "examine_database"]
+__all__ = ["Finding", "Severity", "about_store", "examine", "examine_database"]
 
 _RUNS_MOST = 2_000
 
@@ -48,19 +48,23 @@ async def _about_app(store: Store, app: str, own_now: datetime) -> AsyncIterator
         yield finding
     for finding in about_waiting(await store.runs(app, _those(State.WAITING)), living, now):
         yield finding
+    # The oldest of them: a newer backlog is not to hide who has waited longest.
+    blocked = await store.runs(app, _those(State.BLOCKED, is_oldest_first=True))
+    ids = blockers_of(blocked)
+    blockers = await store.runs(app, RunFilter(ids=ids, limit=len(ids))) if ids else []
+    for finding in about_blocked(blocked, {run.id: run for run in blockers}, now):
+        yield finding
     ended = await store.runs(app, _those(State.DONE))
     for finding in about_schedules(surveyed, ended, living, now):
         yield finding
 
 
-def _those(state: State) -> RunFilter:
-    return RunFilter(states=(state,), limit=_RUNS_MOST)
+def _those(state: State, *, is_oldest_first: bool = False) -> RunFilter:
+    return RunFilter(states=(state,), is_oldest_first=is_oldest_first, limit=_RUNS_MOST)
 
 
 async def _gathered(findings: AsyncIterator[Finding]) -> list[Finding]:
     try:
         return shortened([finding async for finding in findings])
     except EvertickError as error:
-        # A store that cannot be asked is itself what is wrong.
-        fix = "see to it, then ask again"
-        return [Finding(severity=Severity.ERROR, check="store", what=str(error), fix=fix)]
+        return [about_store(error)]

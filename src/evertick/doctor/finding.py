@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-__all__ = ["Finding", "Severity", "named", "shortened"]
+__all__ = ["Finding", "Severity", "about_store", "named", "shortened"]
 
 _ALIKE_MOST = 10
 _NAMED_MOST = 5
@@ -29,6 +29,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     fix: str
     # The keys, runs, nodes or tasks that it is about.
     about: tuple[str, ...] = ()
+
+
+def about_store(error: Exception) -> Finding:
+    """A store that cannot be asked is itself what is wrong. What its error says after a semicolon is what to do."""
+    what, _, fix = str(error).partition("; ")
+    return Finding(severity=Severity.ERROR, check="store", what=what, fix=fix or "look at it with `evertick db check`")
 
 
 def shortened(findings: Iterable[Finding]) -> list[Finding]:

@@ -1,17 +1,21 @@
-"""What can be wrong with runs: parked ones, and ones that wait though there are nodes."""
+"""What can be wrong with runs: parked ones, ones that wait though there are nodes, ones blocked for long."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from evertick.doctor.finding import Finding, Severity, named
-from evertick.model import Node, Reason, Run
+from evertick.model import Node, Reason, Run, State
+from evertick.raised import what_was_raised
 
-__all__ = ["about_parked", "about_waiting"]
+__all__ = ["about_blocked", "about_parked", "about_waiting", "blockers_of"]
 
 _WAITED_LONG = timedelta(minutes=1)
+# Waiting for a limit is what limits are for; this long, more is coming than it lets through, or somebody never ends.
+_HELD_BACK_LONG = timedelta(hours=1)
+_LIMITS = (Reason.CONCURRENCY, Reason.RATE)
 
 
 def about_parked(parked: Sequence[Run]) -> Iterator[Finding]:
@@ -22,14 +26,14 @@ def about_parked(parked: Sequence[Run]) -> Iterator[Finding]:
     for (task, reason), runs in sorted(groups.items()):
         count = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
         is_unknown = reason == Reason.UNKNOWN_TASK
-        error = (runs[0].error or "").strip().splitlines()[-1:]
-        misfit = f"their arguments do not fit task {task}" + (f" ({error[0]})" if error else "")
+        error = what_was_raised(runs[0].error)
+        misfit = f"{_their(runs)} arguments do not fit task {task}" + (f" ({error})" if error else "")
         yield Finding(
             severity=Severity.WARNING,
             check="parked_runs",
-            what=f"{count} parked: {f'no live node knows task {task}' if is_unknown else misfit}",
-            fix=f"{'start a node that knows it' if is_unknown else 'mend the task'}, or give them up with "
-            f"`evertick cancel {runs[0].id}`",
+            what=f"{count}{_of_schedules(runs)} parked: {f'no live node knows task {task}' if is_unknown else misfit}",
+            fix=f"{'start a node that knows it' if is_unknown else 'mend the task'}, or give "
+            f"{'it' if len(runs) == 1 else 'them'} up with `evertick cancel {runs[0].id}`",
             about=tuple(run.id for run in runs),
         )
 
@@ -46,7 +50,7 @@ def about_waiting(waiting: Sequence[Run], living: Sequence[Node], now: datetime)
         yield Finding(
             severity=Severity.WARNING,
             check="unserved_queue",
-            what=f"{_words(runs, now)}, and no live node works on their queue {queue!r}",
+            what=f"{_words(runs, now)}, and no live node works on {_their(runs)} queue {queue!r}",
             fix=f"start a node with queues=[{queue!r}], or put the runs into another queue",
             about=tuple(run.id for run in runs),
         )
@@ -56,14 +60,90 @@ def about_waiting(waiting: Sequence[Run], living: Sequence[Node], now: datetime)
         yield Finding(
             severity=Severity.WARNING,
             check="waiting_long",
-            what=f"{_words(able, now)}, though live nodes know their tasks ({tasks})",
+            what=f"{_words(able, now)}, though live nodes could run them ({tasks})",
             fix="all slots are taken (see `evertick top`): raise concurrency=, or start more nodes",
             about=tuple(run.id for run in able),
         )
 
 
+def blockers_of(blocked: Sequence[Run]) -> tuple[str, ...]:
+    """The runs that these wait for."""
+    return tuple({run.blocked_on: None for run in blocked if run.blocked_on and run.reason not in _LIMITS})
+
+
+def about_blocked(blocked: Sequence[Run], blockers: Mapping[str, Run], now: datetime) -> Iterator[Finding]:
+    """One finding per limit that has held runs back for long, and one per stuck run that others wait for."""
+    limited: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    queued: dict[str, list[Run]] = defaultdict(list)
+    for run in blocked:
+        if run.reason in _LIMITS:
+            limited[run.reason or "", run.blocked_on or ""].append(run)
+        elif run.blocked_on is not None:
+            queued[run.blocked_on].append(run)
+    for (limit, key), runs in sorted(limited.items()):
+        if now - min(run.due_at for run in runs) > _HELD_BACK_LONG:
+            yield _held_back(limit, key, runs, now)
+    for id_, runs in sorted(queued.items()):
+        stuck = _stuck_in(blockers.get(id_), now)
+        if stuck is not None:
+            yield Finding(
+                severity=Severity.WARNING,
+                check="queued_behind_stuck",
+                what=f"{_count(runs)} for the end of run {id_} of {runs[0].schedule_key or runs[0].task}, {stuck}",
+                fix=f"see to that run (`evertick show {id_}`), or give it up with `evertick cancel {id_}`",
+                about=(id_, *(run.id for run in runs)),
+            )
+
+
+def _held_back(limit: str, key: str, runs: Sequence[Run], now: datetime) -> Finding:
+    if limit == Reason.RATE:
+        why = f"as many of {key!r} have started as the rate allows"
+        fix = "more comes than the rate lets through: raise rate=, or enqueue less"
+    else:
+        why = f"as many of {key!r} are at work as may be at once"
+        fix = "see what runs so long with `evertick top`: give it a timeout=, raise concurrency=, or cancel it"
+    return Finding(
+        severity=Severity.WARNING,
+        check="held_back_long",
+        what=f"{_count(runs)} for a limit, the oldest for {_minutes(runs, now)}: {why}",
+        fix=fix,
+        about=tuple(run.id for run in runs),
+    )
+
+
+def _stuck_in(blocker: Run | None, now: datetime) -> str | None:
+    """How a run that others wait for gets nowhere; None: it does, or has ended by now."""
+    match None if blocker is None else blocker.state:
+        case State.PARKED:
+            return "which is parked"
+        case State.BLOCKED if blocker is not None and blocker.reason in _LIMITS:
+            is_long = now - blocker.due_at > _HELD_BACK_LONG
+            return f"which itself waits for the {blocker.reason} of {blocker.blocked_on!r}" if is_long else None
+        case State.WAITING if blocker is not None and now - blocker.due_at > _HELD_BACK_LONG:
+            return "which is due for long and was not started"
+        case _:
+            return None
+
+
+def _count(runs: Sequence[Run]) -> str:
+    return "1 run waits" if len(runs) == 1 else f"{len(runs)} runs wait"
+
+
+def _minutes(runs: Sequence[Run], now: datetime) -> str:
+    return f"{max((now - run.due_at).total_seconds() for run in runs) / 60:.0f} min"
+
+
 def _is_able(run: Run, living: Sequence[Node]) -> bool:
     return any(run.task in node.tasks and run.queue in node.queues for node in living)
+
+
+def _of_schedules(runs: Sequence[Run]) -> str:
+    keys = sorted({run.schedule_key for run in runs if run.schedule_key is not None})
+    return f" of {named(keys)}" if keys else ""
+
+
+def _their(runs: Sequence[Run]) -> str:
+    return "its" if len(runs) == 1 else "their"
 
 
 def _words(runs: Sequence[Run], now: datetime) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from statistics import fmean
 
 from evertick.doctor.finding import Finding, Severity, named
@@ -32,6 +33,7 @@ def about_schedules(
 ) -> Iterator[Finding]:
     for each in surveyed:
         yield from _about_rule(each, now)
+        yield from _about_standing(each)
     yield from _about_lateness(surveyed, living, now)
     yield from _about_tasks(surveyed, living)
     yield from _about_overlap(surveyed, ended, now)
@@ -90,6 +92,34 @@ def _about_end(each: Surveyed, rule: When, now: datetime) -> Iterator[Finding]:
         fix=f"give it another rule or calendar with `evertick update {key}`, or remove it",
         about=(key,),
     )
+
+
+def _about_standing(each: Surveyed) -> Iterator[Finding]:
+    """One that stands still until a person sees to it. A pause that somebody has asked for is none."""
+    key, schedule = each.schedule.key, each.schedule
+    if each.is_failing:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="failing",
+            what=f"{key} was paused because it fails: {schedule.pause_note.partition('; mend it')[0]}",
+            fix=f"mend what it runs (`evertick failed {key}` has its errors), then `evertick resume {key}`",
+            about=(key,),
+        )
+    elif schedule.last_state is State.PARKED and not schedule.is_paused and _waits_for_parked(each):
+        yield Finding(
+            severity=Severity.WARNING,
+            check="behind_parked",
+            what=f"{key} waits behind a parked run, {schedule.last_run_id}: nothing of it runs until that has ended",
+            fix=f"make that run possible (`evertick why {key}` tells what it lacks), or give it up with "
+            f"`evertick cancel {schedule.last_run_id}`",
+            about=(key,),
+        )
+
+
+def _waits_for_parked(each: Surveyed) -> bool:
+    """Mostly the next fire takes the place of a parked run; not where all are wanted, or where its end is awaited."""
+    is_after_end = isinstance(each.rule, Every) and each.rule.is_after_end
+    return is_after_end or (each.schedule.catch_up == "all" and each.schedule.overlap != "allow")
 
 
 # --- many ------------------------------------------------------------------------------------------------------------
@@ -155,7 +185,9 @@ def _about_overlap(surveyed: Sequence[Surveyed], ended: Sequence[Run], now: date
         seconds = lengths.get(each.schedule.key, [])
         if each.schedule.overlap != "skip" or each.expected is None or len(seconds) < _RUNS_LEAST:
             continue
-        apart = each.expected.rule.minimum_distance(now, _DISTANCES)
+        # Not `minimum_distance`: what comes closer only on the day a clock is turned is no rule.
+        moments = each.expected.rule.upcoming(now, _DISTANCES)
+        apart = min((later - earlier for earlier, later in pairwise(moments)), default=None)
         if apart is not None and apart.total_seconds() < fmean(seconds):
             yield Finding(
                 severity=Severity.WARNING,

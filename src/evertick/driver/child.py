@@ -141,7 +141,6 @@ class Child:
         return JobReturned(
             result=msgspec.Raw(b"null" if data is None else data),
             phases=_phases(context),
-            has_seen_stop=context._has_seen_stop,
         )
 
     def _await(self, work: Awaitable[Any], context: Context) -> Any:

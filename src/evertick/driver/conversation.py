@@ -99,8 +99,10 @@ class Conversation:
             if self.calls == self._errand.calls_max:
                 await self._see_off()
         except asyncio.CancelledError:
+            was_done = self._answer.done()
             await self._stop(context)
-            if not _is_done_all_the_same(self._answer.result()):
+            # What comes after TERM has reached all that the job started may be half of its work, whatever it returns.
+            if not was_done:
                 raise
         finally:
             self._kept.catch_up()
@@ -254,11 +256,6 @@ def _boot_frame(errand: Errand) -> bytes:
     order = {"path": path, "argv": sys.argv, "errand": msgspec.to_builtins(errand)}
     data = json.dumps(order).encode()
     return len(data).to_bytes(4, "big") + data
-
-
-def _is_done_all_the_same(answer: Answer) -> bool:
-    """Whether the job came to its end though told to stop, and not because of it."""
-    return isinstance(answer, JobReturned) and not answer.has_seen_stop
 
 
 def _error(raised: JobRaised) -> Exception:

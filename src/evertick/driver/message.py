@@ -75,7 +75,6 @@ class JobReturned(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     result: msgspec.Raw
     phases: tuple[Phase, ...] = ()
-    has_seen_stop: bool = False
 
 
 class JobRaised(msgspec.Struct, frozen=True, tag=True, kw_only=True):

@@ -16,6 +16,7 @@ from evertick.engine.failing import FAILURES
 from evertick.engine.node import EVENT_OF, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.model import Cause, Outcome, Verdict
+from evertick.raised import what_was_raised
 from evertick.store.base import FinishAnswer
 from evertick.when.duration import duration_text
 
@@ -106,13 +107,12 @@ class Finisher:
         """A job that fails must not do so in silence; its error is in the ledger, and here."""
         run = attempt.run
         if outcome.kind == "retry":
-            last_line = (outcome.error or "").strip().rpartition("\n")[2]
             log.warning(
                 "%s: attempt %d of run %s failed (%s); it is tried again in %s",
                 run.schedule_key or run.task,
                 outcome.attempts,
                 run.id,
-                last_line,
+                what_was_raised(outcome.error),
                 duration_text(outcome.delay),
             )
         elif outcome.kind == "park":

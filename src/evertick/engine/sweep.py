@@ -42,10 +42,16 @@ class Sweeper:
             # What a node that died between a verdict and its look has left; while we live we look ourselves.
             await pause_failing(self._node, self._editor, None)
             self._has_refreshed = True
-        await self._in_bites(lambda: self._node.store.park_unknown(self._node.app, BITE))
+        await self._in_bites(self._park)
         await self._pause_undeclared()
         await self._in_bites(self._prune)
         return None
+
+    async def _park(self) -> int:
+        parked = await self._node.store.park_unknown(self._node.app, BITE)
+        if parked:
+            log.warning("%d runs are parked: no live node knows their task (`evertick doctor` names them)", parked)
+        return parked
 
     async def _prune(self) -> int:
         before = self._node.clock.now_us() - self._retention

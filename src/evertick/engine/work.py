@@ -134,6 +134,12 @@ class Worker:
             # A job that saw that it was to stop, and returned, has stopped; one that did not look has done its work.
             if attempt.why is not None and attempt.context._has_seen_stop:
                 return StoppedBy(attempt.why)
+            if attempt.why is Stop.TIMEOUT:
+                attempt.context.log(
+                    f"it took longer than its timeout of {(attempt.work.timeout or 0) / 1e6:g} s and never looked at "
+                    "ctx.cancelled, so it could not be stopped: its work is done, and counts",
+                    level="warning",
+                )
             return Returned(attempt.context._encode_result(result))
         except asyncio.CancelledError as error:
             return self._judge_cancel(attempt, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
 
@@ -9,14 +10,15 @@ import msgspec
 
 from evertick.errors import InvalidInput
 from evertick.manage.schedules import ManagesSchedules
+from evertick.model import Schedule
 from evertick.rules import blackout_of, load_calendars, rule_of
-from evertick.store.base import StoredSchedule
+from evertick.store.base import Store, StoredSchedule
 from evertick.upcoming import Expected, Prospect, upcoming_fires
 from evertick.when import Calendar, from_us, to_us
 from evertick.when.base import UPCOMING_LIMIT
 from evertick.when.moment import LATEST
 
-__all__ = ["Foresees", "Planned"]
+__all__ = ["Foresees", "Planned", "expected_of"]
 
 _PAGE = 1_000
 
@@ -47,17 +49,10 @@ class Foresees(ManagesSchedules):
             raise InvalidInput(f"count: {count!r} is not a whole number from 0 to {UPCOMING_LIMIT}")
         store = await self._store()
         schedules = [await self.schedule(key)] if key is not None else await self.schedules(is_paused=False)
-        calendars = await load_calendars(store, self.app)
-        expected, tasks = [], {}
-        for start in range(0, len(schedules), _PAGE):
-            keys = [schedule.key for schedule in schedules[start : start + _PAGE]]
-            for stored in await store.stored_schedules(self.app, keys=keys):
-                if stored.fire_at is not None or stored.occurrences:
-                    expected.append(_expected(stored, calendars))
-                    tasks[stored.key] = stored.definition.task
-        zones = {each.key: each.rule.zone for each in expected}
+        expected, tasks = await expected_of(store, self.app, schedules), {each.key: each.task for each in schedules}
         since = await store.now() if after is None else to_us(after)
-        found = upcoming_fires(expected, since, LATEST if until is None else to_us(until))
+        found = upcoming_fires(expected.values(), since, LATEST if until is None else to_us(until))
+        zones = {key: each.rule.zone for key, each in expected.items()}
         return [
             Planned(
                 fire_at=from_us(each.fire_at, zones[each.key]),
@@ -68,6 +63,18 @@ class Foresees(ManagesSchedules):
             )
             for each in islice(found, count)
         ]
+
+
+async def expected_of(store: Store, app: str, schedules: Sequence[Schedule]) -> dict[str, Expected]:
+    """What is to be looked at for these schedules, by key; what has no moment to come is left out."""
+    calendars = await load_calendars(store, app)
+    expected = {}
+    for start in range(0, len(schedules), _PAGE):
+        keys = [schedule.key for schedule in schedules[start : start + _PAGE]]
+        for stored in await store.stored_schedules(app, keys=keys):
+            if stored.fire_at is not None or stored.occurrences:
+                expected[stored.key] = _expected(stored, calendars)
+    return expected
 
 
 def _expected(stored: StoredSchedule, calendars: dict[str, Calendar]) -> Expected:

@@ -36,9 +36,13 @@ class ManagesOccurrences(ManagesSchedules):
         return await self.get_run(run_id)
 
     async def undo(self, key: str, fire_at: datetime | None = None) -> Schedule:
-        """Take back a skip or a move whose time has not come: of this moment, or the next one there is."""
+        """Take back a skip, a move or a run before its time: of this moment, or the next one there is.
+
+        Until it happens: a skip or a move until its time has come, a run that was made early until a node has begun it.
+        """
         await (await self._decider()).undo(key, None if fire_at is None else to_us(fire_at))
         self._wake_fires()
+        self._wake_runs()  # what an early run held up may start
         return await self.schedule(key)
 
     async def _decider(self) -> Decider:

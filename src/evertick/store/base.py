@@ -17,6 +17,7 @@ All times are integer microseconds. docs/explanation/protocol.md gives the reaso
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -128,7 +129,7 @@ class DueSchedule(msgspec.Struct, frozen=True, kw_only=True):
     failures: int
     fingerprint: str
     # Live runs of the schedule as read: bit 0 = any is live, bit 1 = one is blocked on another run (to be held back by
-    # a limit does not count). The guard of overlap.
+    # a limit does not count), bit 2 = none is live but parked ones and what is blocked on them. The guard of overlap.
     live: int
 
 
@@ -165,6 +166,10 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     ends_pause: bool = False
     # The decisions about single moments from now on; None leaves them as they are. Anything else raises the version.
     occurrences: tuple[Occurrence, ...] | None = None
+    # The id of a live run of cause fire that was made before its moment, to be taken back. Taken only if nobody is at
+    # work on that run, and no try of it was judged or lost. Then it ends as cancelled(undone), its cause becomes trigger,
+    # so that its moment has no run and may get one, it counts in `fires` no more, and its unique key is free.
+    takes_back: str | None = None
     # Why planning failed; counts as a failure and changes nothing but `next_at`.
     error: str | None = None
     fingerprint: str = ""
@@ -248,6 +253,14 @@ class TaskTerms(msgspec.Struct, frozen=True, kw_only=True):
     def is_limited(self) -> bool:
         return self.concurrency is not None or self.rate is not None
 
+    @property
+    def limits(self) -> str:
+        """The same for the same limits, and else another; empty for none."""
+        if not self.is_limited:
+            return ""
+        written = msgspec.json.encode((self.concurrency, self.rate), order="deterministic")
+        return blake2b(written, digest_size=8).hexdigest()
+
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     now: int
@@ -310,12 +323,15 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Newest first. `since` and `until` bound fire_at, both inclusive. `states` and `verdicts` None = all.
+    """Newest moment first, or oldest. `since` and `until` bound fire_at, both inclusive.
 
+    `states` and `verdicts` None = all.
     `was_rerun`: whether the ledger has a run of cause rerun that was caused by this one.
     """
 
     ids: tuple[str, ...] | None = None
+    # How their ids begin.
+    id_prefix: str | None = None
     schedule_key: str | None = None
     task: str | None = None
     states: tuple[State, ...] | None = None
@@ -324,6 +340,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     was_rerun: bool | None = None
     since: int | None = None
     until: int | None = None
+    # For runs alone: the limit then leaves out the newest.
+    is_oldest_first: bool = False
     limit: int = 100
 
 
@@ -467,10 +485,11 @@ class Store(Protocol):
 
         Runs with `is_claimed` are inserted as running on `node` under one new fence; if that node is dead they are
         inserted as waiting, and the fence is 0. An insert of a run that is there already (same id, or same nominal
-        moment) is left out, never an error. Runs in state blocked are blocked on the schedule's newest live run; if
-        none is live any more they are inserted as waiting. `fires` counts runs of cause fire alone. A pause that ends
-        raises the version, and so do changed `occurrences`. A fire whose unique key is taken becomes a gap,
-        skipped(duplicate).
+        moment) is left out, never an error. Runs in state blocked are blocked on the schedule's newest live run that no
+        other is blocked on, so that several stand in line; if none is live any more they are inserted as waiting. When
+        one in the middle of the line ends, the one behind it is blocked on the one before it. `fires` counts runs of
+        cause fire alone. A pause that ends raises the version, and so do changed `occurrences`. A fire whose unique key
+        is taken becomes a gap, skipped(duplicate).
         """
         ...
 
@@ -530,6 +549,11 @@ class Store(Protocol):
         `rate` of their key were claimed within any period; a claim is the only thing that passes a limit, and every
         claim counts. The others become blocked, and wait again when their key is free: a limited task at the head of
         the queue holds up nobody behind it.
+
+        The limits are those of the claiming node, whatever others held back under theirs: after a `join` with other
+        limits, or the death of a node that had others, the claims of a node also look again at what is held back, a
+        bounded number of keys each, and take what their own limits have room for. While there is more to look at,
+        `next_due_at` is not after `now`.
         """
         ...
 
@@ -582,7 +606,11 @@ class Store(Protocol):
     # nodes
 
     async def join(self, node: NodeJoin) -> int:
-        """Begin an incarnation; answers the store's now. Frees parked runs that this node can run."""
+        """Begin an incarnation; answers the store's now. Frees parked runs that this node can run.
+
+        If runs of its tasks may be held back under other limits than it brings (`TaskTerms.limits`), or it brings none,
+        its claims look at them again. The join itself stays cheap, however many there are.
+        """
         ...
 
     async def leave(self, node: str) -> None:

@@ -155,7 +155,7 @@ class Kit(Ledger):
                 self._guard.cancel()
                 await asyncio.wait([self._guard])
 
-    def close_from_outside(self) -> None:
+    def _close_from_outside(self) -> None:
         """Close it from plain code, after its event loop has stopped running."""
         loop = self._time.loop
         if not self._is_open:

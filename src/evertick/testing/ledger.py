@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from evertick.errors import NotFound
 from evertick.model import Cause, Gap, Run, State, Verdict
+from evertick.raised import what_was_raised
 from evertick.scheduler import Scheduler
 from evertick.store.base import RunFilter, ScheduleFilter, Store
 from evertick.when.moment import from_us, moment_of, to_us
@@ -180,7 +181,7 @@ class Ledger:
         if run.state is State.WAITING and run.due_at != run.fire_at:
             text += f"  due {self._moment(run.due_at)}"
         if run.error:
-            text += "  " + run.error.strip().splitlines()[-1][:200]
+            text += "  " + what_was_raised(run.error)
         return text
 
     def _gap_text(self, gap: Gap) -> str:

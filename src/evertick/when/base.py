@@ -18,7 +18,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from hashlib import blake2b
-from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NoReturn, Self
 from zoneinfo import ZoneInfo
 
@@ -27,6 +26,7 @@ import msgspec
 from evertick.errors import InvalidWhen
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import DAY, EARLIEST, LATEST, from_us, moment_text, to_us
+from evertick.when.nearest import nearest_moments
 from evertick.when.zone import zone_fingerprint, zone_named
 
 if TYPE_CHECKING:
@@ -132,6 +132,12 @@ def check_name(name: object, *, what: str) -> str:
     if not all(letter.isalnum() or letter in _NAME_ALSO for letter in name):
         raise InvalidWhen(f"{what}: {name!r} may hold letters, digits, '.', '-' and '_' only")
     return name
+
+
+def _checked_count(count: int) -> int:
+    if type(count) is not int or not 0 <= count <= UPCOMING_LIMIT:
+        raise InvalidWhen(f"count: {count!r} is not a whole number from 0 to {UPCOMING_LIMIT}")
+    return count
 
 
 class When(ABC):
@@ -343,15 +349,15 @@ class When(ABC):
         return [from_us(us, self.zone) for us in self._upcoming_us(to_us(after), count)]
 
     def minimum_distance(self, after: datetime, count: int = 100) -> timedelta | None:
-        """The shortest distance between two neighbours among the next `count` moments; None for fewer than two."""
-        moments = list(self._upcoming_us(to_us(after), count))
-        distances = [later - earlier for earlier, later in pairwise(moments)]
-        return timedelta(microseconds=min(distances)) if distances else None
+        """The shortest distance between two neighbours; None for fewer than two.
+
+        Looked at are the next `count` moments, and those around the clock changes of the coming year.
+        """
+        nearest = nearest_moments(self, to_us(after), _checked_count(count))
+        return None if nearest is None else timedelta(microseconds=nearest[1] - nearest[0])
 
     def _upcoming_us(self, after: int, count: int) -> Iterator[int]:
-        if type(count) is not int or not 0 <= count <= UPCOMING_LIMIT:
-            raise InvalidWhen(f"count: {count!r} is not a whole number from 0 to {UPCOMING_LIMIT}")
-        for _ in range(count):
+        for _ in range(_checked_count(count)):
             found = self.next_us(after)
             if found is None:
                 return

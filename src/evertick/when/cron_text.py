@@ -6,6 +6,7 @@ one day between 1970 and 2099 on which it fires.
 
 from __future__ import annotations
 
+import re
 from typing import Self
 
 import msgspec
@@ -34,6 +35,8 @@ _KINDS: dict[int, tuple[Kind, ...]] = {
     6: (SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY),
     7: (SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY, YEAR),
 }
+# "15 minutes", "1h30m"
+_INTERVAL = re.compile(r"(?:\d+ ?[a-z]+ ?)+", re.ASCII | re.IGNORECASE)
 _ON_THE_MINUTE = parse_field(SECOND, "0")
 _EVERY_YEAR = parse_field(YEAR, "*")
 
@@ -105,14 +108,26 @@ def check_text(text: object) -> str:
     return stripped
 
 
+def _refuse_other_rules(text: str, tokens: list[str]) -> None:
+    """Tell those who wrote a sentence or an interval what takes it: counting its words would not help them."""
+    joined = " ".join(tokens)
+    if len(tokens) not in _KINDS and _INTERVAL.fullmatch(joined):
+        raise InvalidWhen(f"cron {_shown(text)}: this is an interval; write {'every ' + joined[:_SHOWN]!r}")
+    if joined[:2].isalpha() and len(tokens[0]) > 1 and "*" not in joined:
+        raise InvalidWhen(
+            f"cron {_shown(text)}: this is a sentence, no expression; pass it to @scheduler.when(...) or parse_when"
+        )
+
+
 def parse_expression(text: str) -> tuple[Expression, DaysRule | None]:
     """The expression, and the day rule if the text itself asks for one (`+` before the day of week)."""
     tokens = check_text(text).split()
     kinds = _KINDS.get(len(tokens))
+    _refuse_other_rules(text, tokens)
     if kinds is None:
         raise InvalidWhen(
-            f"cron {_shown(text)}: {len(tokens)} fields; write 5 (minute hour day-of-month month day-of-week), "
-            "6 (second first) or 7 (second first, year last)"
+            f"cron {_shown(text)}: {len(tokens)} {'field' if len(tokens) == 1 else 'fields'}; write 5 "
+            "(minute hour day-of-month month day-of-week), 6 (second first) or 7 (second first, year last)"
         )
     rule: DaysRule | None = None
     at = kinds.index(WEEKDAY)

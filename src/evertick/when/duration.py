@@ -27,6 +27,10 @@ _WORDS = {
     "microsecond": 1,
 }
 _PAIR = re.compile(r"(\d{1,12})(?:\.(\d{1,6}))?(ms|us|[wdhms])", re.ASCII)
+# What people write instead, to be told how it is written here.
+_PAIR_IN_WORDS = re.compile(
+    r"(?:every )?(\d{1,9}) ?(seconds?|secs?|minutes?|mins?|hours?|hrs?|days?|weeks?)", re.ASCII | re.IGNORECASE
+)
 _LONGEST = 64
 # From here on a number of seconds or minutes is harder to grasp than hours, minutes and seconds.
 _MOST_OF_ONE = 1_000
@@ -74,8 +78,17 @@ def _parse(text: str, what: str) -> int:
         at = pair.end()
     if not compact or at < len(compact):
         shown = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
-        raise InvalidDuration(f"{what}: {shown!r} is not a duration; write it like '90s', '1h30m' or '250ms'")
+        raise InvalidDuration(f"{what}: {shown!r} is not a duration; write it {_right_form(shown.strip())}")
     return total
+
+
+def _right_form(text: str) -> str:
+    worded = _PAIR_IN_WORDS.fullmatch(text)
+    if worded is not None:
+        return f"as '{worded[1]}{worded[2][0].lower()}'"
+    if text.isascii() and text.isdigit():
+        return f"with its unit, like '{text}s'"
+    return "like '90s', '1h30m' or '250ms'"
 
 
 def duration_text(us: int) -> str:

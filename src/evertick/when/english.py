@@ -3,20 +3,21 @@
 Pure. A sentence is translated into the cron expression or the interval that it means, so that nothing after this file
 knows that it was English; what is stored and shown is the canonical text of that rule.
 
-    sentence = ( interval | [times] days [times] | times ) ["in" zone]
-    interval = "every" [number] unit {number unit} | "hourly"
+    sentence = ( interval | [times] days [times] | times ) [["in"] zone]
+    interval = "every" [number] unit {number unit} | "every half hour" | "hourly"
     times    = "at" time {"and" time}                             9:00, 9am, 9:30 pm, noon, midnight
-    days     = "daily" | weekdays | days of the month | a day of the year
+    days     = "daily" | a part of the day | weekdays | days of the month | a day of the year
 
 Every sentence repeats. What may mean one day as well as each of them ("monday at 8:00"), or morning as well as evening
-("at 9"), is refused with the word in question, because a guess would be noticed only when it fires. A sentence is read
-from left to right, each word once.
+("at 9", "every evening at 8:00"), is refused with the word in question, because a guess would be noticed only when it
+fires. A sentence is read from left to right, each word once.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from itertools import product
 from typing import Literal, NamedTuple
 
@@ -27,13 +28,35 @@ __all__ = ["English", "read_english"]
 
 _SHOWN = 60
 _EXAMPLES = "understood are, for example, 'every 15 minutes' and 'weekdays at 18:30'"
+# What is suggested to somebody whose sentence is not understood, if it resembles one of them.
+_FORMS = (
+    *("every 5 minutes", "every 2 hours", "every 2 days", "every hour", "every half hour", "hourly"),
+    *("daily at 9:00", "every day at 9:00", "nightly at 2:30", "every morning at 8:00", "every evening at 20:00"),
+    *("weekdays at 18:30", "weekends at 10:00", "every monday at 8:00", "weekly on monday at 8:00"),
+    *("monthly on the 1st at 6:00", "on the last day of the month at 23:00", "yearly on 1 january at 0:00"),
+    *("on the first monday of the month at 9:00", "daily at 9:00 in Europe/Berlin"),
+)
+_ALIKE = 0.7
 
 _WORD = re.compile(r"[,-]|[^\s,-]+")
 _TIME = re.compile(r"(\d{1,2})(?::(\d\d))?(am|pm)?", re.ASCII)
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+# Zones that cannot be anything else; "Japan" and "Cuba" need an "in" before them.
+_CLEAR_ZONE = re.compile(r"UTC|[A-Za-z_]+(?:/[A-Za-z0-9_+-]+)+")
 
 _UNITS = {"second": "s", "minute": "m", "hour": "h", "day": "d"}
-_UNITS_OF_MANY = _UNITS | {f"{unit}s": short for unit, short in _UNITS.items()}
+_UNITS_OF_MANY = {
+    written: short
+    for unit, short in (_UNITS | {"sec": "s", "min": "m", "hr": "h"}).items()
+    for written in (unit, f"{unit}s")
+}
+# The hours that a part of the day may have: generous, since a time outside of them is a slip, or is meant as pm.
+_PARTS_OF_A_DAY = {
+    "morning": range(12),
+    "afternoon": range(12, 19),
+    "evening": range(16, 24),
+    "night": (*range(18, 24), *range(7)),
+}
 # Sunday is 7 in here, so that a weekend is a run of days; cron writes it as 0.
 _WEEKDAY_NAMES = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _ONE_WEEKDAY = {
@@ -89,7 +112,7 @@ class _Words:
     def next(self) -> str:
         word = self.peek()
         if not word:
-            raise InvalidWhen(f"{self._sentence[:_SHOWN]!r} ends where more is expected; {_EXAMPLES}")
+            raise InvalidWhen(f"{self._sentence[:_SHOWN]!r} ends where more is expected; {self._suggestion()}")
         self._at += 1
         return word
 
@@ -106,7 +129,11 @@ class _Words:
         return is_item(self.peek(1)) and self.take(",")
 
     def refuse(self, word: str, why: str = "is not understood") -> InvalidWhen:
-        return InvalidWhen(f"{word[:_SHOWN]!r} in {self._sentence[:_SHOWN]!r} {why}; {_EXAMPLES}")
+        return InvalidWhen(f"{word[:_SHOWN]!r} in {self._sentence[:_SHOWN]!r} {why}; {self._suggestion()}")
+
+    def _suggestion(self) -> str:
+        alike = get_close_matches(self._sentence[:_SHOWN].lower(), _FORMS, 1, _ALIKE)
+        return f"understood is, for example, {alike[0]!r}" if alike else _EXAMPLES
 
     def check_end(self) -> None:
         if self.peek():
@@ -121,12 +148,17 @@ def read_english(sentence: str) -> English:
     if interval is not None:
         return English("every", interval, tz)
     times = _times(words)
-    days = _days(words)
+    words.take(",")
+    part = _part_of_the_day(words)
+    days = _days(words) if part is None else _Days()
     if times is None and days is None:
         raise words.refuse(words.next())
-    times = times or _times(words) or [(0, 0)]
+    times = times or _times(words)
     words.take(",")
     words.check_end()
+    if part is not None:
+        _check_part(words, part, times or [])
+    times = times or [(0, 0)]
     return English("cron", " ".join([*_clock(words, times), *(days or _Days())]), tz)
 
 
@@ -134,6 +166,8 @@ def _without_zone(sentence: str) -> tuple[str, str | None]:
     *before, word, name = ["", "", *sentence.split()]
     if word.lower() == "in":
         return " ".join(before).strip(), name
+    if _CLEAR_ZONE.fullmatch(name):
+        return " ".join([*before, word]).strip(), name
     return " ".join(sentence.split()), None
 
 
@@ -156,6 +190,9 @@ def _interval(words: _Words) -> str | None:
         return "1h"
     if words.peek() != "every":
         return None
+    if words.take("every", "half", "hour") or words.take("every", "half", "an", "hour"):
+        words.check_end()
+        return "30m"
     if _NUMBER.fullmatch(words.peek(1)):
         words.next()
         return _numbered_interval(words)
@@ -172,6 +209,8 @@ def _numbered_interval(words: _Words) -> str:
     parts: list[str] = []
     while not parts or words.take("and") or words.peek():
         number = words.next()
+        if parts and number in ("on", "at", "from", "between"):
+            raise words.refuse(number, "cannot follow an interval: write it as cron, like '*/15 9-16 * * mon-fri'")
         if not _NUMBER.fullmatch(number):
             raise words.refuse(number)
         unit = words.next()
@@ -229,9 +268,25 @@ def _clock(words: _Words, times: list[tuple[int, int]]) -> tuple[str, str]:
 # Days.
 
 
+def _part_of_the_day(words: _Words) -> str | None:
+    """The part that "every night" or "nightly" names; None if the days are told otherwise."""
+    if words.take("nightly"):
+        return "night"
+    return next((part for part in _PARTS_OF_A_DAY if words.take("every", part)), None)
+
+
+def _check_part(words: _Words, part: str, times: Iterable[tuple[int, int]]) -> None:
+    """Refuse "every evening at 8:00", which is not when the evening is."""
+    if not times:
+        raise words.refuse(part, "does not say when: add 'at' and a time")
+    for hour, minute in times:
+        if hour not in _PARTS_OF_A_DAY[part]:
+            later = f"'{hour + 12}:{minute:02}', or " if hour + 12 in _PARTS_OF_A_DAY[part] else ""
+            raise words.refuse(f"{hour}:{minute:02}", f"is no time of the {part}: write {later}'daily' for '{part}'")
+
+
 def _days(words: _Words) -> _Days | None:
     """The days; None if none come."""
-    words.take(",")
     if words.peek() in ("", "at"):
         return None
     if words.take("daily") or words.take("every", "day"):

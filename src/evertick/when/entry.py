@@ -119,7 +119,10 @@ def _read_yearly(first: str, last: str, shown: str) -> Entry:
     try:
         day, end = (date(_LEAP_YEAR, int(text[:2]), int(text[3:])) for text in (first, last))
     except ValueError:
-        raise InvalidWhen(f"calendar entry {shown} holds a day that no year has") from None
+        raise InvalidWhen(
+            f"calendar entry {shown} holds a day that no year has; days are written like '12-25', month first, and "
+            "hours like '22:00-06:00'"
+        ) from None
     length = (end - day).days % 366
     found = frozenset(yearly(date.fromordinal(_of_leap_year(day + timedelta(days=step)))) for step in range(length + 1))
     return Entry(yearly=found, text=first if first == last else f"{first}..{last}")

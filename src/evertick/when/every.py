@@ -15,6 +15,7 @@ Counting is arithmetic. Only an interval aligned to a clock that is ever turned 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Self
@@ -22,7 +23,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from evertick.errors import InvalidWhen
+from evertick.errors import InvalidDuration, InvalidWhen
 from evertick.when.base import COUNT_LIMIT, Bounds, JitterMode, When
 from evertick.when.duration import Duration, duration_text, duration_us, duration_words
 from evertick.when.grid import DayParts, Days, Grid, Steps
@@ -37,6 +38,9 @@ __all__ = ["Every", "Since"]
 Since = Literal["clock", "start"]
 
 SHORTEST = MILLISECOND
+
+# A sentence, a nickname, or a cron expression: rules, but no intervals.
+_OTHER_RULE = re.compile(r"\s*(?:[a-z]{2}|@|.*\*)", re.IGNORECASE)
 
 
 class Every(When):
@@ -63,7 +67,7 @@ class Every(When):
         jitter_mode: JitterMode = "stable",
         calendar: str | Calendar | None = None,
     ) -> None:
-        interval_us = duration_us(interval, what="interval")
+        interval_us = _interval_us(interval)
         if interval_us < SHORTEST:
             raise InvalidWhen(f"interval: {interval!r} is shorter than {duration_text(SHORTEST)}")
         if since not in (None, "clock", "start"):
@@ -158,3 +162,12 @@ class Every(When):
                 return f"every {words}, counted from 1970-01-01T00:00:00Z"
             case _:
                 return f"every {words}, counted from midnight in {self.zone.key}"
+
+
+def _interval_us(interval: Duration) -> int:
+    try:
+        return duration_us(interval, what="interval")
+    except InvalidDuration as refused:
+        if isinstance(interval, str) and _OTHER_RULE.match(interval):
+            raise InvalidDuration(f"{refused}; sentences and cron expressions are for @scheduler.when(...)") from None
+        raise

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import evertick.when
 from evertick.errors import InvalidDuration, InvalidWhen
-from evertick.when import Bounds, Calendar, Every, Once, When, from_us, to_us
+from evertick.when import Bounds, Calendar, Cron, Every, Once, When, from_us, to_us
 from evertick.when.base import UPCOMING_LIMIT
 from evertick.when.moment import HOUR, MINUTE, moment_of, moment_text
 
@@ -112,9 +112,34 @@ def test_upcoming_stops_where_the_sequence_ends() -> None:
 def test_the_minimum_distance_sees_a_turn_of_the_clock() -> None:
     rule = Every("2h", tz="Europe/Berlin")
     assert rule.minimum_distance(datetime(2026, 3, 28, 12, tzinfo=UTC)) == timedelta(hours=1)
-    assert rule.minimum_distance(NOW) == timedelta(hours=2)
     assert rule.minimum_distance(NOW, 1) is None
     assert Once(NOW).minimum_distance(NOW - timedelta(days=1)) is None
+
+
+def test_the_minimum_distance_sees_the_turns_of_the_clock_of_the_coming_year() -> None:
+    daily = Cron("30 2 * * *", tz="Europe/Berlin")
+    summer = datetime(2026, 6, 1, tzinfo=UTC)
+    assert daily.minimum_distance(summer) == timedelta(hours=23, minutes=30)
+    assert daily.minimum_distance(summer, 10) == timedelta(hours=23, minutes=30)
+    assert Cron("30 2 * * *").minimum_distance(summer) == timedelta(days=1)
+    assert Cron("30 2 * * *", tz="Asia/Tokyo").minimum_distance(summer) == timedelta(days=1)
+    ended = Cron("30 2 * * *", tz="Europe/Berlin", end=datetime(2026, 9, 1, tzinfo=UTC))
+    assert ended.minimum_distance(summer) == timedelta(days=1)
+
+
+@pytest.mark.parametrize("rule", [Every("2h"), Every("2h", after="end"), Every("2h", after="end", tz="Europe/Berlin")])
+def test_an_interval_in_real_time_has_its_own_length_as_minimum_distance(rule: Every) -> None:
+    assert rule.minimum_distance(NOW) == timedelta(hours=2)
+
+
+def test_one_fire_has_no_distance() -> None:
+    assert Every("2h", max_fires=1).minimum_distance(NOW) is None
+
+
+@pytest.mark.parametrize("count", [-1, UPCOMING_LIMIT + 1, 2.0])
+def test_a_minimum_distance_looks_at_a_bounded_count(count: int) -> None:
+    with pytest.raises(InvalidWhen, match="count"):
+        Every("1h").minimum_distance(NOW, count)
 
 
 def test_a_limit_of_nothing_counts_nothing() -> None:

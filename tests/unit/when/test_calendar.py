@@ -127,6 +127,12 @@ def test_no_text_breaks_the_vocabulary(text: str) -> None:
     assert Calendar.from_json(calendar.to_json()) == calendar
 
 
+@pytest.mark.parametrize("entry", ["22-06", "25-12"])
+def test_hours_and_days_written_in_each_others_way_are_told_how(entry: str) -> None:
+    with pytest.raises(InvalidWhen, match=r"no year has; days are written like '12-25', .*hours like '22:00-06:00'"):
+        Calendar("c", exclude=[entry])
+
+
 def test_a_list_of_entries_given_as_one_text_is_refused() -> None:
     with pytest.raises(InvalidWhen, match="list"):
         Calendar("c", include="mon-fri")

@@ -49,6 +49,22 @@ def test_anything_else_is_refused_naming_the_option(value: object) -> None:
         duration_us(value, what="grace")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("15 minutes", "as '15m'"),
+        ("1 Hour", "as '1h'"),
+        ("90 sec", "as '90s'"),
+        ("every 2 days", "as '2d'"),
+        ("90", "with its unit, like '90s'"),
+        ("soon", "like '90s', '1h30m' or '250ms'"),
+    ],
+)
+def test_a_duration_in_other_words_is_told_how_it_is_written(text: str, form: str) -> None:
+    with pytest.raises(InvalidDuration, match=f"grace: '{text}' is not a duration; write it {form}$"):
+        duration_us(text, what="grace")
+
+
 @thorough
 @given(st.one_of(st.integers(0, 10**16), st.integers(0, 10**6).map(lambda count: count * SECOND)))
 def test_the_text_of_a_duration_reads_back(us: int) -> None:

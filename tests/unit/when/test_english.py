@@ -29,6 +29,22 @@ SENTENCES: dict[str, When] = {
     "Every  15\tMinutes": Every("15m"),
     "every 90s in Asia/Tokyo": Every("90s", tz="Asia/Tokyo"),
     "every 6 hours in Europe/Berlin": Every("6h", tz="Europe/Berlin"),
+    "every 5 min": Every("5m"),
+    "every 1 hr 30 mins": Every("90m"),
+    "every 30 secs": Every("30s"),
+    "every half hour": Every("30m"),
+    "every half an hour in Asia/Tokyo": Every("30m", tz="Asia/Tokyo"),
+    "nightly at 2:30": Cron("30 2 * * *"),
+    "every night at 23:00": Cron("0 23 * * *"),
+    "every night at midnight": Cron("0 0 * * *"),
+    "every morning at 8:00": Cron("0 8 * * *"),
+    "every afternoon at 3pm": Cron("0 15 * * *"),
+    "every evening at 8:30 pm in Europe/Berlin": Cron("30 20 * * *", tz="Europe/Berlin"),
+    "every evening at 18:00 and 20:00": Cron("0 18,20 * * *"),
+    "at 8:00, every morning": Cron("0 8 * * *"),
+    "daily at 9:00 Europe/Berlin": Cron("0 9 * * *", tz="Europe/Berlin"),
+    "daily at 9:00 America/Argentina/Buenos_Aires": Cron("0 9 * * *", tz="America/Argentina/Buenos_Aires"),
+    "every 15 minutes UTC": Every("15m", tz="UTC"),
     "daily": Cron("0 0 * * *"),
     "daily at 9:00": Cron("0 9 * * *"),
     "daily at 09:05": Cron("5 9 * * *"),
@@ -119,6 +135,11 @@ def test_plain_explanations_are_sentences_themselves(words: str) -> None:
         ("every two hours", "two"),
         ("every 15 minuets", "minuets"),
         ("every 3 months", "months"),
+        ("every 5 min sharp", "sharp"),
+        ("every half moon", "half"),
+        ("every half hour at 9:00", "at"),
+        ("every night on mondays at 2:00", "on"),
+        ("daily at 9:00 Japan", "japan"),
         ("every 1 hour 30m", "30m"),
         ("every 15 minutes on weekdays", "on"),
         ("every hour at 9:00", "at"),
@@ -148,9 +169,57 @@ def test_plain_explanations_are_sentences_themselves(words: str) -> None:
         ("in 5 minutes", "in"),
     ],
 )
-def test_an_unknown_word_is_named_with_two_examples(text: str, word: str) -> None:
-    with pytest.raises(InvalidWhen, match=f"^'{re.escape(word)}' in .*'every 15 minutes' and 'weekdays at 18:30'$"):
+def test_an_unknown_word_is_named_with_examples(text: str, word: str) -> None:
+    with pytest.raises(
+        InvalidWhen, match=f"^'{re.escape(word)}' in .*; understood (is|are), for example, '"
+    ) as refused:
         parse_when(text)
+    for example in re.findall("'(.*?)'", str(refused.value).partition("for example, ")[2]):
+        assert parse_when(example)
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("every two hours", "every 2 hours"),
+        ("every other day", "every 2 days"),
+        ("every 15 minuets", "every 5 minutes"),
+        ("every 5min", "every 5 minutes"),
+        ("each morning at 8:00", "every morning at 8:00"),
+        ("every quarter hour", "every half hour"),
+        ("on the last day of the year at 23:00", "on the last day of the month at 23:00"),
+    ],
+)
+def test_the_nearest_form_that_is_understood_is_suggested(text: str, nearest: str) -> None:
+    with pytest.raises(InvalidWhen, match=f"; understood is, for example, '{nearest}'$"):
+        parse_when(text)
+
+
+def test_what_resembles_nothing_gets_two_examples() -> None:
+    with pytest.raises(InvalidWhen, match=r"'every 15 minutes' and 'weekdays at 18:30'$"):
+        parse_when("sometimes")
+
+
+@pytest.mark.parametrize("make", [Cron, Every])
+@pytest.mark.parametrize(
+    "sentence", ["every day at 9:00", "weekdays at 18:30", "on the last day of the month", "daily"]
+)
+def test_a_sentence_in_the_place_of_another_rule_is_told_where_it_belongs(make: type[When], sentence: str) -> None:
+    with pytest.raises((InvalidWhen, InvalidDuration), match=r"@scheduler\.when\(\.\.\.\)"):
+        make(sentence)
+
+
+@pytest.mark.parametrize("text", ["15 minutes", "15m", "1h 30m"])
+def test_an_interval_in_the_place_of_an_expression_is_told_how_to_be_one(text: str) -> None:
+    with pytest.raises(InvalidWhen, match=f"this is an interval; write 'every {text}'") as refused:
+        parse_when(text)
+    assert parse_when(str(refused.value).split("write ")[1].strip("'"))
+
+
+@pytest.mark.parametrize("text", ["*/5 * * * *", "@daily"])
+def test_a_cron_expression_in_the_place_of_an_interval_is_told_where_it_belongs(text: str) -> None:
+    with pytest.raises(InvalidDuration, match=r"cron expressions are for @scheduler\.when\(\.\.\.\)"):
+        Every(text)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +234,11 @@ def test_an_unknown_word_is_named_with_two_examples(text: str, word: str) -> Non
         ("monthly at 9:00", "monthly", "on which day"),
         ("yearly", "yearly", "on which day"),
         ("every second monday at 9:00", "second", "add 'of the month'"),
+        ("every evening at 8:00", "8:00", "is no time of the evening: write '20:00', or 'daily' for 'evening'"),
+        ("every morning at 20:00", "20:00", "is no time of the morning: write 'daily' for 'morning'"),
+        ("nightly", "night", "does not say when"),
+        ("every morning at 8", "8", "add am or pm"),
+        ("every 15 minutes on weekdays", "on", "write it as cron"),
         ("on the 1st at 9:00", "1st", "add 'of the month'"),
         ("on the 1st of january at 9:00", "january", "begin with 'yearly on'"),
     ],
@@ -186,6 +260,8 @@ def test_a_sentence_that_breaks_off_is_refused(text: str) -> None:
     ("text", "told"),
     [
         ("daily at 9:00 in Berlin", "'Berlin' is not a time zone"),
+        ("daily at 9:00 Europe/Bärlin", "'europe/bärlin' in"),
+        ("daily at 9:00 Europe/Berln", "'Europe/Berln' is not a time zone"),
         ("daily at 9:00 in UTC; tz=UTC", "given twice"),
         ("daily at 9:00; since=start", "'since' is not known to 'cron'"),
         ("every 15 minutes; dst=skip", "'dst' is not known to 'every'"),

@@ -6,6 +6,7 @@ with BEGIN IMMEDIATE, because a read transaction that turns into a write fails a
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,16 @@ from evertick.clock import Clock
 from evertick.errors import StoreError, StoreRefused, StoreUnavailable
 from evertick.store.sqlite.location import Location
 
-__all__ = ["StoreTime", "check_version", "connect", "data_version", "open_file", "transaction", "translated"]
+__all__ = [
+    "SameFile",
+    "StoreTime",
+    "check_version",
+    "connect",
+    "data_version",
+    "open_file",
+    "transaction",
+    "translated",
+]
 
 # RETURNING came with 3.35.
 _OLDEST = (3, 35, 0)
@@ -60,6 +70,36 @@ class StoreTime:
             now = self._clock.now_us()
             self._last = self._last if 0 < self._last - now <= _SMALL_STEP_US else now
             return self._last
+
+
+class SameFile:
+    """Sees to it that the path still leads to the file that was opened.
+
+    A file that is deleted or replaced stays usable for whoever has it open. Two nodes would then keep two ledgers
+    under one name, and run every moment twice.
+    """
+
+    def __init__(self, where: Location) -> None:
+        self._where = where
+        self._opened = self._now()
+
+    def check(self) -> None:
+        found = self._now()
+        if found != self._opened:
+            what = "was removed" if found is None else "was replaced by another file"
+            raise StoreUnavailable(
+                f"the {self._where.description} {what} while it was in use; nothing is kept any more: "
+                "put the file back and restart"
+            )
+
+    def _now(self) -> tuple[int, int] | None:
+        if self._where.path is None:
+            return None
+        try:
+            found = os.stat(self._where.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
 
 def check_version() -> None:

@@ -54,6 +54,7 @@ def finish(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequ
 
 def end(db: sqlite3.Connection, now: int, app: str, endings: Sequence[Ending]) -> bool:
     """End live runs by the store's own hand: cancelled, expired, lost. True if anything was freed by it."""
+    db.executemany(SQL["run.leave_line"], [(app, ending.id) for ending in endings])
     db.executemany(
         SQL["run.end"], [(app, ending.id, ending.verdict, plain_text(ending.reason), now) for ending in endings]
     )

@@ -124,7 +124,9 @@ def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant:
     if by_hand:
         claimant.duplicates += by_hand
         return False
-    fires = sum(1 for run in advance.runs if run.cause is Cause.FIRE)
+    if advance.takes_back is not None and not _is_early(db, app, advance, advance.takes_back):
+        return False
+    fires = sum(1 for run in advance.runs if run.cause is Cause.FIRE) - (advance.takes_back is not None)
     moved = db.execute(
         SQL["record_fires.advance"],
         (
@@ -147,6 +149,8 @@ def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant:
     if advance.occurrences is not None:
         decided = json_text(advance.occurrences) if advance.occurrences else None
         db.execute(SQL["record_fires.decide"], (advance.schedule_id, decided))
+    if advance.takes_back is not None:
+        _take_back(db, now, app, advance.schedule_id, advance.takes_back)
     # Nobody is replaced for a run that is not to be.
     if advance.replaces_live and not duplicates and not _was_written(db, app, advance):
         _replace_live(db, now, app, advance.schedule_id)
@@ -192,7 +196,7 @@ def insert_run(db: sqlite3.Connection, now: int, app: str, run: NewRun, claimant
     if run.unique_key is not None and _is_duplicate(db, now, app, run):
         return "duplicate"
     fire_at = run.fire_at if run.fire_at is not None else now + run.delay
-    state, blocked_on = _state_of(db, run)
+    state, blocked_on = _state_of(db, app, run)
     is_claimed = run.is_claimed and state is State.WAITING and claimant.node is not None
     held: tuple[object, ...] = (None, None, None, None, 0)
     if is_claimed:
@@ -234,12 +238,23 @@ def insert_run(db: sqlite3.Connection, now: int, app: str, run: NewRun, claimant
     return "new"
 
 
-def _state_of(db: sqlite3.Connection, run: NewRun) -> tuple[State, str | None]:
-    """A blocked run waits for the schedule's newest live run; if that has ended meanwhile it waits for nothing."""
+def _state_of(db: sqlite3.Connection, app: str, run: NewRun) -> tuple[State, str | None]:
+    """A blocked run waits for the last in line of its schedule; if that has ended meanwhile it waits for nothing."""
     if run.state is not State.BLOCKED:
         return run.state, None
-    newest = db.execute(SQL["record_fires.newest_live"], (run.schedule_id,)).fetchone()
-    return (State.WAITING, None) if newest is None else (State.BLOCKED, newest["id"])
+    last = db.execute(SQL["record_fires.last_in_line"], (run.schedule_id, app)).fetchone()
+    return (State.WAITING, None) if last is None else (State.BLOCKED, last["id"])
+
+
+def _is_early(db: sqlite3.Connection, app: str, advance: Advance, run: str) -> bool:
+    return db.execute(SQL["record_fires.find_early"], (app, run, advance.schedule_id)).fetchone() is not None
+
+
+def _take_back(db: sqlite3.Connection, now: int, app: str, schedule: int, run: str) -> None:
+    """A run that has not begun gives its moment back to the schedule."""
+    db.execute(SQL["record_fires.give_moment_back"], (app, run))
+    db.execute(SQL["record_fires.give_key_back"], (app, run, schedule))
+    end(db, now, app, [Ending(run, Verdict.CANCELLED, Reason.UNDONE)])
 
 
 def _was_written(db: sqlite3.Connection, app: str, advance: Advance) -> bool:

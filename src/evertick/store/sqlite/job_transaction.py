@@ -119,6 +119,8 @@ class _Bound:
         self._seconds = seconds
         self.lock = threading.RLock()
         self.is_over = False
+        # How the statement of this turn wanted to end the transaction; SQLite itself only says "not authorized".
+        self.refused: str | None = None
 
     def timeout(self) -> TransactionTimeout:
         return TransactionTimeout(
@@ -152,6 +154,12 @@ class JobConnection(sqlite3.Connection):
                 if bound.is_over:
                     raise bound.timeout() from error
                 raise
+            except sqlite3.DatabaseError as error:
+                if bound.refused is not None:
+                    raise self._not_here(bound.refused) from error
+                raise
+            finally:
+                bound.refused = None
 
     def check_open(self, bound: _Bound) -> None:
         if bound.is_over:
@@ -162,7 +170,7 @@ class JobConnection(sqlite3.Connection):
 
     def give_to_job(self, bound: _Bound) -> None:
         self.row_factory = None
-        self.set_authorizer(_refuse_end)
+        self.set_authorizer(functools.partial(_refuse_end, bound))
         # What runs when the time is over is interrupted; unlike by interrupt(), the ROLLBACK that follows is not.
         self.set_progress_handler(lambda: bound.is_over, _STEPS_PER_LOOK)
         self._bound = bound
@@ -209,6 +217,8 @@ class JobConnection(sqlite3.Connection):
         raise self._not_here("`with conn:`")
 
     def _not_here(self, what: str) -> Refused:
+        if what == "BEGIN":
+            return Refused("the block is a transaction already; it needs no BEGIN, and SAVEPOINT works inside of it")
         return Refused(
             f"{what} would end the transaction without finishing the run; leave the block to commit, raise to roll back"
         )
@@ -247,6 +257,9 @@ class JobCursor(sqlite3.Cursor):
             return super().__next__()
 
 
-def _refuse_end(action: int, *_: object) -> int:
+def _refuse_end(bound: _Bound, action: int, what: str | None, *_: object) -> int:
     """A COMMIT in a statement of the job: the run would be left unfinished beside its rows."""
-    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
+    if action != sqlite3.SQLITE_TRANSACTION:
+        return sqlite3.SQLITE_OK
+    bound.refused = what
+    return sqlite3.SQLITE_DENY

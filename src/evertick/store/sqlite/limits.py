@@ -20,6 +20,16 @@ also fills up a limit that was raised. Or it leaves otherwise, cancelled, expire
 let through. Or another limit of its holds it back: then the next is let through, unless that limit is the same for the
 whole lane and would hold it back too; then the key is looked at again when the other may be free (c). (c) ends by (b).
 
+Why nothing is held back under terms that nobody has any more. (a) and (c) are as true as the limits of whoever held
+back: with a longer period the time is far, with a greater number nobody need wait for the one that runs. Terms change
+with nodes alone. So `evertick_held_under` knows all limits that something of a task may be held back under, and a node
+that joins with others looks again at every key; so does a living one when a node dies that had others. It looks in its
+own claims, a bounded number of keys in each: the next of each lane is let through, and its time forgotten (b), and in
+the same transaction the claim takes it under the terms of its own node, or holds it back under them, (a) or (c). What
+it was held back under is forgotten when a node has looked at all and nobody living has it; a node that dies on the way
+leaves it to the next. While nodes with different limits live, each obeys its own: one with less room may hold back what
+the other could have taken, until it is gone.
+
 A claim moves at most a bounded number of runs in and out, and each run moves only when it is at the head of its lane: a
 hundred thousand that are held back cost nothing.
 """
@@ -35,9 +45,9 @@ from evertick.store.base import TaskTerms
 from evertick.store.sqlite.queries import SQL
 from evertick.when.moment import SECOND
 
-__all__ = ["Gate", "let_next", "let_stuck_through", "make_room"]
+__all__ = ["Gate", "let_next", "let_stuck_through", "look_again", "make_room"]
 
-# Keys whose time has come that one claim lets through at most: bounds its transaction.
+# Keys that one claim lets through at most, whose time has come or that its node looks at again: bounds its transaction.
 _KEYS_MOST = 100
 # When to look again at a rate whose next run was held back by a concurrency: nobody knows when that will be free.
 _LOOK_AGAIN = SECOND
@@ -66,6 +76,21 @@ def let_next(db: sqlite3.Connection, app: str, key: str, count: int = 1, *, only
         db.execute(SQL["limits.let_through"], (app, key, *lane, count))
         has_let = True
     return has_let
+
+
+def look_again(db: sqlite3.Connection, app: str, node: str, after: str) -> bool:
+    """Let the next of the next keys' lanes through, whoever held them back. True: there are more keys to look at."""
+    for _ in range(_KEYS_MOST):
+        key = db.execute(SQL["limits.next_key"], (app, after)).fetchone()[0]
+        if key is None:
+            db.execute(SQL["limits.looked_up_to"], (node, None))
+            db.execute(SQL["limits.forget_terms"], (app, node))
+            return False
+        after = str(key)
+        db.execute(SQL["limits.forget_time"], (app, after))
+        let_next(db, app, after, only_idle=True)
+    db.execute(SQL["limits.looked_up_to"], (node, after))
+    return True
 
 
 def let_stuck_through(db: sqlite3.Connection, now: int, app: str, after: str, most: int) -> str:
@@ -193,7 +218,7 @@ class Gate:
         outdated, self._outdated = self._outdated, set()
         has_let = False
         for key in outdated:
-            has_let |= let_next(self._db, self._app, key, only_idle=True)
+            has_let |= let_next(self._db, self._app, key, max(slots, 1), only_idle=True)
         for key, most in taken.items():
             starts = self._starts.get(key)
             if starts is not None:

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from evertick.errors import StoreUnavailable
 from evertick.store.base import Beat
-from evertick.store.sqlite.connection import StoreTime, connect, data_version, translated
+from evertick.store.sqlite.connection import SameFile, StoreTime, connect, data_version, translated
 from evertick.store.sqlite.location import Location
 from evertick.store.sqlite.nodes import beat, die
 from evertick.store.sqlite.writer import Intent, Worker, commit_group, read_each, write_now
@@ -44,6 +44,7 @@ class FileLine:
         self._where = where
         self._writer = Worker("evertick-sqlite-writer", where, time, commit_group)
         self._reader = Worker("evertick-sqlite-reader", where, time, read_each)
+        self._file = SameFile(where)
         self._looking = _read_only(where)
         self._seen = data_version(self._looking)
         self._seen_by_writer = data_version(db)
@@ -53,6 +54,7 @@ class FileLine:
         self._reader.start(_read_only(where))
 
     async def write(self, intent: Intent[T]) -> T:
+        self._file.check()
         # Counted before and after: it commits somewhere in between.
         self._writes += 1
         try:
@@ -61,6 +63,7 @@ class FileLine:
             self._writes += 1
 
     async def read(self, intent: Intent[T]) -> T:
+        self._file.check()
         return await self._reader.call(intent)
 
     async def changed(self, timeout: float) -> bool:
@@ -161,10 +164,12 @@ class FileBeatLine:
         self._where = where
         self._time = time
         self._wait_ms = where.busy_timeout_ms
+        self._file = SameFile(where)
         with translated(where):
             self._db = connect(where)
 
     async def beat(self, node: str, lease: int) -> Beat:
+        self._file.check()
         self._wait_at_most(lease // 1000 // _WAITS_PER_LEASE)
         return write_now(self._db, self._time, self._where, lambda db, now: beat(db, now, node, lease))
 

@@ -33,9 +33,17 @@ def join(db: sqlite3.Connection, now: int, node: NodeJoin) -> int:
     if not is_alive(db, node.id):
         return now
     for name, terms in node.tasks.items():
-        db.execute(SQL["join.task"], (node.app, name, node.id, terms.hash))
+        db.execute(SQL["join.task"], (node.app, name, node.id, terms.hash, terms.limits))
         db.execute(SQL["join.unpark"], (node.app, name, terms.hash))
+        if terms.is_limited:
+            db.execute(SQL["join.may_hold_back"], (node.app, name, terms.limits))
+    if any(_is_held_under_others(db, node.app, name, terms) for name, terms in node.tasks.items()):
+        db.execute(SQL["limits.looked_up_to"], (node.id, ""))
     return now
+
+
+def _is_held_under_others(db: sqlite3.Connection, app: str, task: str, terms: TaskTerms) -> bool:
+    return db.execute(SQL["join.has_other_limits"], (app, task, terms.limits)).fetchone() is not None
 
 
 def beat(db: sqlite3.Connection, now: int, node: str, lease: int) -> Beat:
@@ -48,13 +56,18 @@ def beat(db: sqlite3.Connection, now: int, node: str, lease: int) -> Beat:
 
 def die(db: sqlite3.Connection, now: int, node: str) -> None:
     db.execute(SQL["die"], (node, now))
-    db.execute(SQL["die.forget_tasks"], (node,))
+    _forget_tasks(db, [node])
 
 
 def judge(db: sqlite3.Connection, now: int) -> list[str]:
     dead = [row["id"] for row in db.execute(SQL["judge"], (now,)).fetchall()]
-    db.executemany(SQL["die.forget_tasks"], [(node,) for node in dead])
+    _forget_tasks(db, dead)
     return dead
+
+
+def _forget_tasks(db: sqlite3.Connection, dead: Sequence[str]) -> None:
+    db.executemany(SQL["die.look_again"], [(node,) for node in dead])
+    db.executemany(SQL["die.forget_tasks"], [(node,) for node in dead])
 
 
 def rehome(

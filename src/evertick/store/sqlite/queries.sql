@@ -23,6 +23,15 @@ SET state = 'done', verdict = ?3, reason = coalesce(?4, reason), finished_at = ?
     parked_for = NULL, limit_key = CASE state WHEN 'blocked' THEN NULL ELSE limit_key END
 WHERE app = ?1 AND id = ?2;
 
+-- name: run.leave_line
+-- Before a blocked run ends: whoever stands behind it in line waits for what it has waited for.
+UPDATE evertick_runs AS behind INDEXED BY evertick_runs_blocked
+SET blocked_on = leaving.blocked_on
+FROM (SELECT schedule_id, blocked_on FROM evertick_runs
+    WHERE app = ?1 AND id = ?2 AND state = 'blocked' AND schedule_id IS NOT NULL AND blocked_on IS NOT NULL) AS leaving
+WHERE behind.state = 'blocked' AND behind.app = ?1 AND behind.schedule_id = leaving.schedule_id
+    AND behind.blocked_on = ?2;
+
 -- name: run.archive
 -- Second line of defence: a moment that history has already is not written twice.
 INSERT INTO evertick_history SELECT * FROM evertick_runs WHERE app = ?1 AND id = ?2 ON CONFLICT DO NOTHING;
@@ -59,13 +68,16 @@ SELECT store_id FROM main.evertick_meta;
 -- ================================================================================================= schedules
 
 -- name: due_schedules
--- Longest due first, with the live runs as overlap looks at them (bit 0: any, bit 1: one is blocked on another run; what
--- a limit holds back is live and no more: it stands where it would if it were waiting).
+-- Longest due first, with the live runs as overlap looks at them (bit 0: any; bit 1: one is blocked on another run; bit 2:
+-- none but parked ones and what is blocked on them). What a limit holds back stands where it would if it were waiting.
 SELECT schedule_id AS id, version, fire_at, at, fires, failures, fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = d.schedule_id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
         WHERE r.state = 'blocked' AND r.app = d.app AND r.schedule_id = d.schedule_id
-            AND r.blocked_on IS NOT NULL) AS live
+            AND r.blocked_on IS NOT NULL)
+    + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = d.schedule_id) AND NOT EXISTS (
+        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = d.schedule_id
+            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
 FROM evertick_due d
 WHERE app = ?1 AND at <= ?2 AND format <= ?3
 ORDER BY at LIMIT ?4;
@@ -80,7 +92,10 @@ SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrence
     d.fires, d.failures, d.error, d.fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL) AS live
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL)
+    + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id) AND NOT EXISTS (
+        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id
+            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
 FROM json_each(?2) wanted
 CROSS JOIN evertick_schedules s NOT INDEXED ON s.id = wanted.value
 CROSS JOIN evertick_due d ON d.schedule_id = s.id
@@ -92,7 +107,10 @@ SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrence
     d.fires, d.failures, d.error, d.fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL) AS live
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL)
+    + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id) AND NOT EXISTS (
+        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id
+            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
 FROM json_each(?2) wanted
 CROSS JOIN evertick_schedules s ON s.app = ?1 AND s.key = wanted.value
 CROSS JOIN evertick_due d ON d.schedule_id = s.id
@@ -109,7 +127,10 @@ SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrence
     d.fires, d.failures, d.error, d.fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL) AS live
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL)
+    + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id) AND NOT EXISTS (
+        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id
+            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
 FROM evertick_due d CROSS JOIN evertick_schedules s ON s.id = d.schedule_id
 WHERE d.app = ?1 AND d.fingerprint = ?2 AND d.schedule_id > ?3 AND d.format <= ?4
 ORDER BY d.schedule_id LIMIT ?5;
@@ -120,7 +141,10 @@ SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrence
     d.fires, d.failures, d.error, d.fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL) AS live
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL)
+    + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id) AND NOT EXISTS (
+        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id
+            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
 FROM evertick_schedules s JOIN evertick_due d ON d.schedule_id = s.id
 WHERE s.app = ?1 AND s.declared IS NOT NULL AND s.format <= ?2
 ORDER BY s.key;
@@ -134,7 +158,10 @@ WHERE schedule_id = ?1 AND app = ?2 AND version = ?9 AND fire_at IS ?10 AND at I
     AND (?12 IS NULL OR ?12 = (
         EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = ?1)
         + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-            WHERE r.state = 'blocked' AND r.app = ?2 AND r.schedule_id = ?1 AND r.blocked_on IS NOT NULL)));
+            WHERE r.state = 'blocked' AND r.app = ?2 AND r.schedule_id = ?1 AND r.blocked_on IS NOT NULL)
+        + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = ?1) AND NOT EXISTS (
+            SELECT 1 FROM evertick_runs r WHERE r.schedule_id = ?1
+                AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL)))));
 
 -- name: record_fires.decide
 -- What people have decided about single moments, as far as it is still to come; NULL for nothing.
@@ -154,9 +181,27 @@ UPDATE evertick_due SET fires = fires - 1 WHERE schedule_id = ?1;
 INSERT INTO evertick_gaps (app, schedule_id, schedule_key, first_at, last_at, count, is_exact, verdict, reason, recorded_at)
 SELECT ?1, id, key, ?3, ?4, ?5, ?6, ?7, ?8, ?9 FROM evertick_schedules WHERE id = ?2;
 
--- name: record_fires.newest_live
--- What a blocked run waits for.
-SELECT id FROM evertick_runs WHERE schedule_id = ?1 ORDER BY fire_at DESC, id DESC LIMIT 1;
+-- name: record_fires.last_in_line
+-- What a blocked run waits for: nobody else does, or two would start at its end.
+SELECT id FROM evertick_runs r WHERE schedule_id = ?1 AND NOT EXISTS (
+    SELECT 1 FROM evertick_runs b INDEXED BY evertick_runs_blocked
+    WHERE b.state = 'blocked' AND b.app = ?2 AND b.schedule_id = ?1 AND b.blocked_on = r.id)
+ORDER BY fire_at DESC, id DESC LIMIT 1;
+
+-- name: record_fires.find_early
+-- A run that was made before its moment, as long as nobody is at work on it, and no try of it was judged or lost.
+SELECT 1 FROM evertick_runs
+WHERE app = ?1 AND id = ?2 AND schedule_id = ?3 AND cause = 'fire' AND state IN ('waiting', 'blocked', 'parked')
+    AND attempts = 0 AND losses = 0;
+
+-- name: record_fires.give_moment_back
+-- It stands for its moment no more.
+UPDATE evertick_runs SET cause = 'trigger' WHERE app = ?1 AND id = ?2;
+
+-- name: record_fires.give_key_back
+-- Whoever runs at that moment has the same key for a period.
+DELETE FROM evertick_unique
+WHERE app = ?1 AND run = ?2 AND key = (SELECT json_extract(definition, '$.unique') FROM evertick_schedules WHERE id = ?3);
 
 -- name: record_fires.ask_to_cancel
 -- Overlap "replace": whoever runs it hears of it with its next beat.
@@ -228,7 +273,10 @@ SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrence
     d.fires, d.failures, d.error, d.fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL) AS live
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL)
+    + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id) AND NOT EXISTS (
+        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id
+            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
 FROM evertick_schedules s JOIN evertick_due d ON d.schedule_id = s.id
 WHERE s.app = ?1 AND s.key > ?2 AND s.format <= ?3
     AND (?4 IS NULL OR s.key IN (SELECT value FROM json_each(?4)))
@@ -245,7 +293,10 @@ SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrence
     d.fires, d.failures, d.error, d.fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL) AS live
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL)
+    + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id) AND NOT EXISTS (
+        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id
+            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
 FROM evertick_due d INDEXED BY evertick_due_at CROSS JOIN evertick_schedules s ON s.id = d.schedule_id
 WHERE d.app = ?1 AND d.at IS NOT NULL AND s.key > ?2 AND s.format <= ?3
     AND (?4 IS NULL OR s.key IN (SELECT value FROM json_each(?4)))
@@ -347,6 +398,10 @@ ON CONFLICT (app, key) DO UPDATE SET run = excluded.run, until = excluded.until;
 SELECT id FROM evertick_runs WHERE schedule_id = ?1 AND fire_at = ?2 AND cause IN ('fire', 'backfill')
 UNION ALL
 SELECT id FROM evertick_history WHERE schedule_id = ?1 AND fire_at = ?2 AND cause IN ('fire', 'backfill');
+
+-- name: claim.node
+-- A row if it lives, and how far it has looked again at what limits hold back.
+SELECT looked_at FROM evertick_nodes WHERE id = ?1 AND died_at IS NULL;
 
 -- name: claim.next_priority
 -- One seek to the next lower priority in use, so that future runs of a higher one are never walked over.
@@ -596,6 +651,17 @@ DELETE FROM evertick_limits WHERE app = ?1 AND key = ?2;
 -- How long a claim may sleep.
 SELECT min(free_at) FROM evertick_limits INDEXED BY evertick_limits_free WHERE app = ?1;
 
+-- name: limits.looked_up_to
+-- Where the next claim of the node looks on; NULL: it has looked at all.
+UPDATE evertick_nodes SET looked_at = ?2 WHERE id = ?1;
+
+-- name: limits.forget_terms
+-- A node has looked at all that was held back of its tasks: what only dead nodes held it back under is over.
+DELETE FROM evertick_held_under
+WHERE app = ?1 AND task IN (SELECT name FROM evertick_tasks WHERE app = ?1 AND node = ?2)
+    AND NOT EXISTS (SELECT 1 FROM evertick_tasks t
+        WHERE t.app = ?1 AND t.name = evertick_held_under.task AND t.limits = evertick_held_under.limits);
+
 -- ================================================================================================= nodes
 
 -- name: join
@@ -606,8 +672,16 @@ ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at, lease_until = exclude
 
 -- name: join.task
 -- What it knows.
-INSERT INTO evertick_tasks (app, name, node, hash) VALUES (?1, ?2, ?3, ?4)
-ON CONFLICT (app, name, node) DO UPDATE SET hash = excluded.hash;
+INSERT INTO evertick_tasks (app, name, node, hash, limits) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (app, name, node) DO UPDATE SET hash = excluded.hash, limits = excluded.limits;
+
+-- name: join.may_hold_back
+-- Remembered beyond the death of the node.
+INSERT INTO evertick_held_under (app, task, limits) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING;
+
+-- name: join.has_other_limits
+-- Whether runs of the task may be held back under limits that this node does not have.
+SELECT 1 FROM evertick_held_under WHERE app = ?1 AND task = ?2 AND limits <> ?3 LIMIT 1;
 
 -- name: join.unpark
 -- Runs that waited for a node like this: it knows the task, or has another signature than the one they did not fit.
@@ -631,6 +705,13 @@ UPDATE evertick_nodes SET died_at = ?2 WHERE id = ?1 AND died_at IS NULL;
 -- name: judge
 -- Written once, by whoever sees it first.
 UPDATE evertick_nodes SET died_at = ?1 WHERE lease_until < ?1 AND died_at IS NULL RETURNING id;
+
+-- name: die.look_again
+-- What it held back the living may let through: those who know one of its limited tasks under other limits.
+UPDATE evertick_nodes SET looked_at = '' WHERE died_at IS NULL AND id IN (
+    SELECT living.node FROM evertick_tasks dead
+    CROSS JOIN evertick_tasks living ON living.app = dead.app AND living.name = dead.name
+    WHERE dead.node = ?1 AND dead.limits <> '' AND living.limits <> dead.limits);
 
 -- name: die.forget_tasks
 -- What a dead node knew nobody knows by it any more.

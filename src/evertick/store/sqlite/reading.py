@@ -1,6 +1,6 @@
 """The ledger as people read it: runs, gaps, attempts, log lines. Nothing here writes.
 
-Live runs and history are two tables; a reader sees one list, newest moment first.
+Live runs and history are two tables; a reader sees one list, newest moment first where nothing else is asked for.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _lines = msgspec.json.Decoder(list[tuple[int, str, str]])
 # What a filter adds to `runs.live` and `runs.done`; its values are always parameters.
 _CLAUSES = {
     "ids": "r.id IN (SELECT value FROM json_each(:ids))",
+    "id_prefix": "r.id BETWEEN :id_prefix AND :id_prefix || char(1114111)",
     "schedule_id": "r.schedule_id = :schedule_id",
     "task": "r.task = :task",
     "states": "r.state IN (SELECT value FROM json_each(:states))",
@@ -46,11 +47,13 @@ _CLAUSES = {
 _INDEXES = {
     "runs.live": {
         "ids": "sqlite_autoindex_evertick_runs_1",
+        "id_prefix": "sqlite_autoindex_evertick_runs_1",
         "schedule_id": "evertick_runs_moment",
         "": "sqlite_autoindex_evertick_runs_1",
     },
     "runs.done": {
         "ids": "sqlite_autoindex_evertick_history_1",
+        "id_prefix": "sqlite_autoindex_evertick_history_1",
         "schedule_id": "evertick_history_moment",
         "": "evertick_history_time",
     },
@@ -62,9 +65,9 @@ def runs(db: sqlite3.Connection, now: int, app: str, wanted: RunFilter) -> list[
         row
         for values in _filters(db, app, wanted)
         for table in _tables(wanted)
-        for row in _read(db, table, {**values, "app": app, "limit": wanted.limit})
+        for row in _read(db, table, {**values, "app": app, "limit": wanted.limit}, wanted.is_oldest_first)
     ]
-    rows.sort(key=lambda row: (row["fire_at"], row["id"]), reverse=True)
+    rows.sort(key=lambda row: (row["fire_at"], row["id"]), reverse=not wanted.is_oldest_first)
     return [run_of(row) for row in rows[: wanted.limit]]
 
 
@@ -72,6 +75,7 @@ def _filters(db: sqlite3.Connection, app: str, wanted: RunFilter) -> Iterator[di
     """The values of the clauses that apply; one set per schedule, so that each is read in the order of its index."""
     given = {
         "ids": None if wanted.ids is None else json_text(wanted.ids),
+        "id_prefix": wanted.id_prefix,
         "task": wanted.task,
         "states": None if wanted.states is None else json_text(wanted.states),
         "verdicts": None if wanted.verdicts is None else json_text(wanted.verdicts),
@@ -95,11 +99,11 @@ def _tables(wanted: RunFilter) -> list[str]:
     return ["runs.live"] * has_live + ["runs.done"] * (State.DONE in states)
 
 
-def _read(db: sqlite3.Connection, table: str, values: dict[str, Any]) -> list[sqlite3.Row]:
+def _read(db: sqlite3.Connection, table: str, values: dict[str, Any], is_oldest_first: bool) -> list[sqlite3.Row]:
     index = next(index for name, index in _INDEXES[table].items() if not name or name in values)
     clauses = "".join(f" AND {clause}" for name, clause in _CLAUSES.items() if name in values)
-    order = "ORDER BY r.fire_at DESC, r.id DESC LIMIT :limit"
-    return db.execute(f"{SQL[table].format(index=index)}{clauses} {order}", values).fetchall()
+    order = "ORDER BY r.fire_at, r.id" if is_oldest_first else "ORDER BY r.fire_at DESC, r.id DESC"
+    return db.execute(f"{SQL[table].format(index=index)}{clauses} {order} LIMIT :limit", values).fetchall()
 
 
 def recorded_moments(
@@ -109,7 +113,7 @@ def recorded_moments(
 
 
 def gaps(db: sqlite3.Connection, now: int, app: str, wanted: RunFilter) -> list[Gap]:
-    of_runs = (wanted.ids, wanted.task, wanted.states, wanted.labels or None, wanted.was_rerun)
+    of_runs = (wanted.ids, wanted.id_prefix, wanted.task, wanted.states, wanted.labels or None, wanted.was_rerun)
     if any(filter_ is not None for filter_ in of_runs):
         return []
     values: Sequence[object] = (

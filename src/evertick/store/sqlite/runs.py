@@ -7,6 +7,7 @@ that a hundred thousand future runs of a high priority cost nothing.
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -14,8 +15,8 @@ import msgspec
 from evertick.model import Claimed, NewRun, Reason, Run, State, Verdict
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
 from evertick.store.sqlite.endings import Ending, end
-from evertick.store.sqlite.fires import Claimant, draw_fence, insert_run, is_alive, key_holder
-from evertick.store.sqlite.limits import Gate, let_next
+from evertick.store.sqlite.fires import Claimant, draw_fence, insert_run, key_holder
+from evertick.store.sqlite.limits import Gate, let_next, look_again
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.reading import runs as read_runs
 from evertick.store.sqlite.rows import claimed_of, json_text, plain_text
@@ -61,9 +62,12 @@ def claim(
     tasks: Mapping[str, TaskTerms],
     limit: int,
 ) -> Claim:
-    if not is_alive(db, node):
+    alive = db.execute(SQL["claim.node"], (node,)).fetchone()
+    if alive is None:
         return Claim(now=now, fence=0, runs=[], expired=[], next_due_at=None)
     names = json_text(list(tasks))
+    # With free slots only: what is let through is to be taken here, before one who has no room for it holds it back.
+    has_more_to_look_at = limit > 0 and alive["looked_at"] is not None and look_again(db, app, node, alive["looked_at"])
     gate = Gate.of(db, now, app, tasks)
     if gate is not None:
         gate.open_due()
@@ -84,6 +88,8 @@ def claim(
     next_due_at = _next_due(db, app, queues, names)
     if gate is not None and (free_at := gate.next_free_at()) is not None:
         next_due_at = free_at if next_due_at is None else min(free_at, next_due_at)
+    if has_more_to_look_at:
+        next_due_at = now
     return Claim(now=now, fence=taker.fence, runs=taker.claimed, expired=expired, next_due_at=next_due_at)
 
 
@@ -121,9 +127,10 @@ class Taker:
     def _mark(self, rows: Sequence[sqlite3.Row], keys: Mapping[str, str | None], *, is_gated: bool) -> None:
         self._db.executemany(SQL["claim.mark"], [(self._app, row["id"], keys.get(row["id"])) for row in rows])
         if not is_gated:
-            # Held back under a limit that the code no longer has: whoever is behind it is not to wait for it either.
-            for key in {row["limit_key"] for row in rows if row["limit_key"] is not None}:
-                let_next(self._db, self._app, key, only_idle=True)
+            # Held back under a limit that the code no longer has: those behind it are not to wait for it either. Two
+            # for one, so that a long lane is empty after a few claims.
+            for key, count in Counter(row["limit_key"] for row in rows if row["limit_key"] is not None).items():
+                let_next(self._db, self._app, key, 2 * count, only_idle=True)
 
 
 def priorities(db: sqlite3.Connection, app: str, queues: Sequence[str]) -> Iterator[int]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evertick.model import Cause, Pause, Reason, State, Verdict
-from evertick.store.base import Change
+from evertick.store.base import Change, StoredSchedule
 from evertick.testing.conformance.bench import (
     APP,
     HOUR,
@@ -27,6 +27,18 @@ from evertick.testing.conformance.endings import ENDINGS, Ending, end_waiting_ru
 __all__ = ["Fires"]
 
 _MANY = 1000
+
+
+async def _a_line(bench: Bench, schedule: StoredSchedule, count: int) -> list[str]:
+    """Runs that wait for each other, those of earlier moments behind those of later ones."""
+    line = []
+    for number in range(count):
+        moment = (schedule.fire_at or 0) - number * MINUTE
+        run = a_fire(schedule, cause=Cause.RERUN, fire_at=moment, state=State.BLOCKED)
+        stays = {"next_fire_at": schedule.fire_at, "next_at": schedule.at}
+        assert (await bench.record(an_advance(schedule, run, **stays))).taken == [True]
+        line.append(run.id)
+    return line
 
 
 class Fires:
@@ -106,7 +118,47 @@ class Fires:
             held = await bench.hold(node, await bench.fire(await bench.stored(key)))
             await bench.end(node, held, kind=kind, delay=HOUR)
         due = await bench.store.due_schedules(APP, 10)
-        assert [found.live for found in due.schedules] == [1, 1]
+        assert [found.live for found in due.schedules] == [1, 5]
+
+    async def test_a_schedule_is_stuck_while_nothing_of_it_is_live_but_parked_runs_and_what_waits_for_them(
+        self, bench: Bench
+    ) -> None:
+        async def live() -> int:
+            found = (await bench.stored()).live
+            assert [each.live for each in (await bench.store.due_schedules(APP, 10)).schedules] == [found]
+            return found
+
+        node = await bench.node()
+        await bench.add()
+        parked = await bench.hold(node, await bench.fire(await bench.stored()))
+        blocked = await bench.fire(await bench.stored(), state=State.BLOCKED)
+        assert await live() == 3
+        await bench.end(node, parked, kind="park")
+        assert await live() == 7
+        again = await bench.fire(await bench.stored())
+        assert await live() == 3
+        await bench.cancel(again)
+        assert await live() == 7
+        await bench.cancel(blocked)
+        assert await live() == 5
+        await bench.cancel(parked.id)
+        assert await live() == 0
+
+    async def test_a_run_takes_the_place_of_parked_ones_only_while_they_are_parked(self, bench: Bench) -> None:
+        node = await bench.node()
+        await bench.add()
+        parked = await bench.hold(node, await bench.fire(await bench.stored()))
+        await bench.end(node, parked, kind="park", reason="unknown_task")
+        stuck = await bench.stored()
+        await bench.node()  # knows the task, and frees the parked run
+        replacing = an_advance(stuck, a_fire(stuck), live=stuck.live, replaces_live=True)
+        assert (await bench.record(replacing)).taken == [False]
+        again = await bench.hold(node, parked.id)
+        await bench.end(node, again, kind="park", reason="bad_arguments")
+        replacing = an_advance(stuck, a_fire(stuck), live=stuck.live, replaces_live=True)
+        assert (await bench.record(replacing)).taken == [True]
+        ended = await bench.run(parked.id)
+        assert (ended.verdict, ended.reason) == (Verdict.CANCELLED, "replaced")
 
     async def test_a_schedule_whose_cursor_has_ended_is_not_due(self, bench: Bench) -> None:
         await bench.fire(await bench.add(), {"next_fire_at": None, "next_at": None})
@@ -470,6 +522,34 @@ class Fires:
         blocked = await bench.fire(await bench.stored(), state=State.BLOCKED)
         run = await bench.run(blocked)
         assert (run.state, run.blocked_on) == (State.BLOCKED, newest)
+
+    async def test_blocked_runs_stand_in_line_whatever_their_moments(self, bench: Bench) -> None:
+        schedule = await bench.add()
+        first, *behind = await _a_line(bench, schedule, 4)
+        assert [(await bench.run(run)).blocked_on for run in behind] == [first, *behind[:-1]]
+        node = await bench.node()
+        for run in (first, *behind):
+            await bench.end(node, await bench.hold(node, run))
+
+    async def test_whoever_stands_behind_a_run_that_leaves_the_line_keeps_waiting(self, bench: Bench) -> None:
+        schedule = await bench.add()
+        first, second, third, fourth = await _a_line(bench, schedule, 4)
+        node = await bench.node()
+        held = await bench.hold(node, first)
+        assert await bench.cancel(second, third) == ["ended", "ended"]
+        run = await bench.run(fourth)
+        assert (run.state, run.blocked_on) == (State.BLOCKED, first)
+        await bench.end(node, held)
+        await bench.hold(node, fourth)
+
+    async def test_when_the_first_of_a_line_and_the_one_behind_it_end_together_the_next_is_free(
+        self, bench: Bench
+    ) -> None:
+        schedule = await bench.add()
+        first, second, third = await _a_line(bench, schedule, 3)
+        assert await bench.cancel(second, first) == ["ended", "ended"]
+        run = await bench.run(third)
+        assert (run.state, run.blocked_on) == (State.WAITING, None)
 
     async def test_a_blocked_run_is_not_claimed(self, bench: Bench) -> None:
         node = await bench.node()

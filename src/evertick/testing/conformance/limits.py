@@ -65,6 +65,18 @@ async def states(bench: Bench, runs: list[str]) -> list[State]:
     return [await bench.state(run) for run in runs]
 
 
+async def taken_by_new_node(bench: Bench, tasks: Mapping[str, TaskTerms]) -> list[str]:
+    """What a node that joins now claims at once: as long as it is told that there is more."""
+    node = await bench.node(tasks=tasks)
+    taken: list[str] = []
+    for _ in range(50):
+        answer = await bench.claim(node, tasks=tasks, limit=1_000)
+        taken += [run.id for run in answer.runs]
+        if answer.next_due_at is None or answer.next_due_at > answer.now:
+            return taken
+    raise AssertionError("fifty claims, and still there is more")
+
+
 class Limits:
     # --- how many at once
 
@@ -485,6 +497,81 @@ class Limits:
                 break
             await bench.pass_time(SHORT // 3)
         assert set(await states(bench, runs)) == {State.DONE}
+
+    # --- terms that change with a deployment
+
+    @pytest.mark.parametrize("new", [per(100, MINUTE), TaskTerms(), at_once(9)], ids=["raised", "removed", "another"])
+    async def test_what_a_rate_held_back_does_not_wait_for_a_period_that_no_node_has_any_more(
+        self, bench: Bench, new: TaskTerms
+    ) -> None:
+        runs = await enqueue(bench, 5)
+        old = await bench.node(tasks={TASK: per(1, HOUR)})
+        [held] = (await bench.claim(old, tasks={TASK: per(1, HOUR)})).runs
+        await bench.finish(old, an_outcome(held))
+        await bench.store.leave(old)
+        assert sorted(await taken_by_new_node(bench, {TASK: new})) == sorted(runs[1:])
+
+    @pytest.mark.parametrize("new", [at_once(5), TaskTerms(), per(9, HOUR)], ids=["raised", "removed", "another"])
+    async def test_a_raised_concurrency_does_not_wait_for_the_end_of_those_that_run(
+        self, bench: Bench, new: TaskTerms
+    ) -> None:
+        runs = await enqueue(bench, 5)
+        old = await bench.node(tasks={TASK: at_once(1)})
+        assert await claimed(bench, old, {TASK: at_once(1)}) == runs[:1]
+        assert sorted(await taken_by_new_node(bench, {TASK: new})) == sorted(runs[1:])
+
+    async def test_a_raised_limit_lets_no_more_through_than_it_says(self, bench: Bench) -> None:
+        runs = await enqueue(bench, 9)
+        old = await bench.node(tasks={TASK: at_once(1)})
+        assert await claimed(bench, old, {TASK: at_once(1)}) == runs[:1]
+        assert await taken_by_new_node(bench, {TASK: at_once(3)}) == runs[1:3]
+        assert await states(bench, runs[3:]) == [State.BLOCKED] * 6
+
+    async def test_a_rate_that_is_raised_a_little_is_looked_at_when_the_new_one_is_free(self, bench: Bench) -> None:
+        runs = await enqueue(bench, 3)
+        old = await bench.node(tasks={TASK: per(1, HOUR)})
+        first = await bench.claim(old, tasks={TASK: per(1, HOUR)})
+        assert [run.id for run in first.runs] == runs[:1]
+        new = {TASK: per(1, 10 * MINUTE)}
+        answer = await bench.claim(await bench.node(tasks=new), tasks=new)
+        assert (answer.runs, answer.next_due_at) == ([], first.now + 10 * MINUTE)
+
+    async def test_a_node_with_the_limits_of_those_before_it_leaves_what_is_held_back_alone(self, bench: Bench) -> None:
+        tasks = {TASK: at_once(1), FREE: per(1, HOUR, task=FREE)}
+        runs = [*await enqueue(bench, 2), *await enqueue(bench, 2, task=FREE)]
+        first = await bench.claim(await bench.node(tasks=tasks), tasks=tasks)
+        answer = await bench.claim(await bench.node(tasks=tasks), tasks=tasks)
+        assert (len(first.runs), answer.runs, answer.next_due_at) == (2, [], first.now + HOUR)
+        assert await states(bench, runs) == [State.RUNNING, State.BLOCKED] * 2
+
+    @pytest.mark.parametrize("way", ["leaves", "is judged"])
+    async def test_what_a_dead_node_held_back_under_other_limits_is_looked_at_by_the_living(
+        self, bench: Bench, way: str
+    ) -> None:
+        """The usual order of a deployment: the new one is there before the old one goes."""
+        tight, wide = {TASK: per(1, HOUR)}, {TASK: per(100, MINUTE)}
+        living = await bench.node(tasks=wide)
+        dying = await bench.node(tasks=tight, lease=SHORT_LEASE if way == "is judged" else HOUR)
+        assert await claimed(bench, living, wide) == []
+        runs = await enqueue(bench, 3)
+        [held] = (await bench.claim(dying, tasks=tight)).runs
+        await bench.finish(dying, an_outcome(held))
+        if way == "leaves":
+            await bench.store.leave(dying)
+        else:
+            await bench.pass_time(SHORT_LEASE + 1)
+            assert dying in await bench.store.judge()
+        assert await claimed(bench, living, wide) == runs[1:]
+
+    async def test_a_raised_limit_of_many_keys_is_come_round_in_several_claims(self, bench: Bench) -> None:
+        old, new = {TASK: per(1, HOUR, "c-{who}")}, {TASK: per(5, MINUTE, "c-{who}")}
+        node = await bench.node(tasks=old)
+        for who in range(150):
+            await enqueue(bench, 2, args=b'{"who":%d}' % who)
+        first = await bench.claim(node, tasks=old, limit=1_000)
+        assert len(first.runs) == 150
+        await bench.store.leave(node)
+        assert len(await taken_by_new_node(bench, new)) == 150
 
     # --- unique keys
 

@@ -42,6 +42,14 @@ class Queries:
         assert [run.id for run in await bench.runs()] == made[::-1]
         assert [run.id for run in await bench.runs(limit=2)] == made[:2:-1]
 
+    async def test_runs_come_oldest_first_if_asked_for(self, bench: Bench) -> None:
+        node = await bench.node()
+        made = [run.id for run in await _five_runs(bench)]
+        for held in (await bench.claim(node, limit=2)).runs:
+            await bench.end(node, held)
+        assert [run.id for run in await bench.runs(is_oldest_first=True)] == made
+        assert [run.id for run in await bench.runs(is_oldest_first=True, limit=3)] == made[:3]
+
     async def test_live_and_finished_runs_are_read_in_one_order(self, bench: Bench) -> None:
         node = await bench.node()
         made = await _five_runs(bench)
@@ -56,6 +64,14 @@ class Queries:
         found = await bench.runs(ids=(made[3], made[1], a_run().id))
         assert [run.id for run in found] == [made[3], made[1]]
         assert await bench.runs(ids=()) == []
+
+    async def test_runs_are_found_by_how_their_ids_begin(self, bench: Bench) -> None:
+        live, ended = await bench.enqueue(id="run-7f-live"), await bench.enqueue(id="run-7f-ended")
+        await bench.enqueue(id="run-7g")
+        await bench.cancel(ended.id)
+        assert {run.id for run in await bench.runs(id_prefix="run-7f")} == {live.id, ended.id}
+        assert [run.id for run in await bench.runs(id_prefix="run-7f-live")] == [live.id]
+        assert await bench.runs(id_prefix="run-7h") == []
 
     async def test_runs_are_found_by_schedule(self, bench: Bench) -> None:
         await bench.enqueue()

@@ -105,6 +105,8 @@ class _Watcher:
                 self._note_decisions(change.row)
             if change.table == "runs" and change.how == "insert" and change.row["schedule_id"] is not None:
                 yield from self._new_run(call, change.row, before[change.row["schedule_id"]], changed)
+            if change.table == "runs" and change.how == "update" and change.row["cause"] == "trigger":
+                self._give_back(change.row)
             if change.table == "runs" and change.row["state"] == "running":
                 yield from self._beside(change.row)
             if change.table == "gaps":
@@ -155,6 +157,12 @@ class _Watcher:
             standing = [each for each in self._ledger.live_of(life.id) if each["id"] != row["id"]]
             if any(each["state"] != "done" for each in standing):
                 yield f"{name} of {life.key} may start beside a live run, and overlap is {overlap}"
+
+    def _give_back(self, row: Row) -> None:
+        """A run before its time that was taken back is the row of its moment no more; the moment is to have another."""
+        before = self._ledger.live.get(row["id"])
+        if before is not None and before["cause"] == "fire":
+            self.lives[row["schedule_id"]].fires.pop(row["fire_at"], None)
 
     def _beside(self, row: Row) -> Iterator[str]:
         """Under every overlap but "allow" the runs of a schedule run one after another."""

@@ -92,6 +92,18 @@ class _Checker:
         state = None if old is None else old["state"]
         if new["state"] not in _NEXT[state]:
             yield f"{_name(new)} went from {state} to {new['state']}"
+        if old is not None and old["cause"] != new["cause"]:
+            yield from self._given_back(call, old, new)
+
+    def _given_back(self, call: Call, old: Row, new: Row) -> Iterator[str]:
+        """A run before its time that somebody takes back leaves its moment, if nobody has begun it."""
+        self._moments.pop((old["schedule_id"], old["fire_at"]), None)
+        if (old["cause"], new["cause"]) != ("fire", "trigger") or not call.who.startswith("people"):
+            yield f"{_name(new)} has the cause {new['cause']} instead of {old['cause']}"
+        if old["state"] not in ("waiting", "blocked", "parked") or old["attempts"] or old["losses"]:
+            yield f"{_name(new)} was taken back though it had begun"
+        if call.at >= old["fire_at"]:
+            yield f"{_name(new)} was taken back after its time had come"
 
     def _insert(self, call: Call, row: Row) -> Iterator[str]:
         if row["cause"] == "fire":

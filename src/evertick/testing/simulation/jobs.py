@@ -19,7 +19,7 @@ from evertick.limits import make_concurrency, make_rate
 from evertick.policy import Constant, Exponential, Linear
 from evertick.testing.simulation.loop import Machine, here
 
-__all__ = ["TALK", "WORKS", "Witness", "token"]
+__all__ = ["TALK", "TIGHT_WORKS", "WORKS", "Witness", "token"]
 
 # Lines that the talking job writes.
 TALK = 5
@@ -221,5 +221,16 @@ WORKS: dict[str, Work] = {
         _work(rated, retry=Constant("1s", attempts=3), **_limits("rated", rate="3/10s")),
         _work(rated_by_key, **_limits("rated_by_key", rate="2/6s", key="r-{key}")),
         _work(rare_and_alone, **_limits("rare_and_alone", concurrency=1, rate="2/8s")),
+    )
+}
+
+# As they were before a deployment: longer than any story.
+TIGHT_WORKS: dict[str, Work] = WORKS | {
+    work.task: work
+    for work in (
+        _work(capped, **_limits("capped", concurrency=1)),
+        _work(rated, retry=Constant("1s", attempts=3), **_limits("rated", rate="1/1h")),
+        _work(rated_by_key, **_limits("rated_by_key", rate="1/1h", key="r-{key}")),
+        _work(rare_and_alone, **_limits("rare_and_alone", concurrency=1, rate="1/1h")),
     )
 }

@@ -361,7 +361,7 @@ MUTANTS: tuple[Mutant, ...] = (
             71,
         ),
         patches=(
-            _attribute(runs, "is_alive", lambda db, node: True),
+            _sql("claim.node", " AND died_at IS NULL", ""),
             _attribute(fires, "is_alive", lambda db, node: True),
         ),
     ),
@@ -808,6 +808,15 @@ MUTANTS: tuple[Mutant, ...] = (
         what="a claim lets nobody through after those it has taken, and sets no time for them",
         seeds=(3, 4, 10),
         patches=(_attribute(limits.Gate, "settle", lambda self, slots: False),),
+    ),
+    Mutant(
+        name="limit_of_the_past_holds",
+        what="nobody looks again at what was held back under limits of others, neither joining nor living (a pair)",
+        seeds=(47, 49, 72),
+        patches=(
+            _sql("join.has_other_limits", "limits <> ?3", "limits <> ?3 AND 0"),
+            _sql("die.look_again", "died_at IS NULL", "0"),
+        ),
     ),
     Mutant(
         name="limit_times_ignored",

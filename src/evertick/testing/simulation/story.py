@@ -58,6 +58,8 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     # Slots per node, and the tasks that it does not know.
     nodes: tuple[int, ...]
     lacks: tuple[tuple[str, ...], ...]
+    # Nodes that begin with code whose limits are tighter; whoever is started in their place has those of all others.
+    tight: tuple[int, ...]
     climate: Climate
     planned: tuple[Planned, ...]
     acts: tuple[Act, ...]
@@ -69,6 +71,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
             f"{self.pace.beat:g} s, lease {self.pace.lease:g} s, poll {self.pace.poll:g} s",
             f"  {self.climate}",
             *(f"  node {node} does not know {', '.join(lack)}" for node, lack in enumerate(self.lacks) if lack),
+            *(f"  node {node} begins with tight limits" for node in self.tight),
         ]
         told += [f"  schedule {plan.key}: {plan.when}; {plan.fields}" for plan in self.planned]
         told += [
@@ -104,6 +107,7 @@ _TASKS = (
 
 _LIMITED_TASKS = ("capped", "keyed", "keyed_too", "rated", "rated_by_key", "rare_and_alone")
 _LIMITED_SHARE = 0.35
+_TIGHT_SHARE = 0.3
 _DECIDED_SHARE = 0.4
 _ENQUEUED = {"priority": 0, "expires": None, "delay": 0, "unique_key": None, "times": 1}
 _TROUBLES = ("kill", "freeze", "stop", "cut_off", "outage", "blackout", "jump")
@@ -122,6 +126,7 @@ class _Teller:
         self._limits = random.Random(f"limits {seed}")
         # Drawn apart for the same reason.
         self._decisions = random.Random(f"decisions {seed}")
+        self._terms = random.Random(f"terms {seed}")
         pace = self._draw.choices(_PACES, (5, 3, 1))[0]
         self._pace = msgspec.structs.replace(pace, length=pace.length * self._draw.uniform(0.7, 1.3))
 
@@ -133,10 +138,14 @@ class _Teller:
         lacks, climate = self._lacks(len(nodes)), draw.choice(_CLIMATES)
         if draw.random() < 0.2:
             acts += self._undead(len(nodes))
+        tight: tuple[int, ...] = ()
         if self._limits.random() < _LIMITED_SHARE:
             limited = self._limited_schedules()
             planned += limited
             acts += self._limited(limited)
+            if self._terms.random() < _TIGHT_SHARE:
+                tight = tuple(self._terms.sample(range(len(nodes)), k=self._terms.randint(1, len(nodes))))
+                acts += self._deployment(tight)
         if self._decisions.random() < _DECIDED_SHARE:
             decided = self._decided_schedules()
             planned += decided
@@ -146,6 +155,7 @@ class _Teller:
             pace=self._pace,
             nodes=nodes,
             lacks=lacks,
+            tight=tight,
             climate=climate,
             planned=planned,
             acts=tuple(sorted(acts, key=lambda act: act.at)),
@@ -244,6 +254,19 @@ class _Teller:
         if task in ("keyed", "keyed_too", "rated_by_key"):
             args["key"] = draw.choice(("a", "b"))
         return {"task": task, "args": args}
+
+    def _deployment(self, tight: tuple[int, ...]) -> list[Act]:
+        """One after the other the nodes with tight limits stop, and come back with wider ones."""
+        draw, pace = self._terms, self._pace
+        acts = []
+        for slot in tight:
+            at = draw.uniform(0.2, 0.8) * pace.length
+            detail = {**_ENQUEUED, "task": draw.choice(("capped", "rated", "rated_by_key")), "args": {"seconds": 1.0}}
+            burst = {**detail, "times": draw.choice((2, 4))}
+            acts.append(Act(at=at - draw.uniform(0.5, 4), verb="enqueue", about=f"before{slot}", detail=burst))
+            acts.append(Act(at=at, verb="stop", about=str(slot), seconds=draw.choice((0, 1, 5))))
+            acts.append(Act(at=at + draw.choice((6, 10, pace.lease)), verb="start", about=str(slot)))
+        return acts
 
     def _unique_term(self) -> dict[str, Any]:
         draw, step = self._limits, self._pace.step

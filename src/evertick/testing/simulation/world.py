@@ -24,7 +24,7 @@ from evertick.store.sqlite import SqliteStore
 from evertick.store.sqlite.lines import InlineLine
 from evertick.testing.simulation.clock import NodeClock, TrueClock
 from evertick.testing.simulation.faults import FarStore, Weather
-from evertick.testing.simulation.jobs import WORKS, Employer
+from evertick.testing.simulation.jobs import TIGHT_WORKS, WORKS, Employer
 from evertick.testing.simulation.journal import Deed, Job, Journal
 from evertick.testing.simulation.loop import Machine, VirtualLoop
 from evertick.testing.simulation.people import APP, People
@@ -56,13 +56,14 @@ class NodeMachine(Employer):
             drift=chance.choice((0.0, 0.0005, -0.0005)),
         )
         store = world.far_store(self.label)
+        works = TIGHT_WORKS if number == 0 and slot in world.story.tight else WORKS
         self.node = LocalNode(
             name=f"n{slot}",
             app=APP,
             version="1",
             store=store,
             clock=self.clock,
-            works={task: work for task, work in WORKS.items() if task not in world.story.lacks[slot]},
+            works={task: work for task, work in works.items() if task not in world.story.lacks[slot]},
             queues=("default",),
             concurrency=concurrency,
             lease=int(pace.lease * 1_000_000),

@@ -239,13 +239,23 @@ CREATE TABLE evertick_log_chunks (
     PRIMARY KEY (app, run, fence, seq)
 ) WITHOUT ROWID;
 
--- What live nodes know.
+-- What live nodes know, and under which limits ('': none).
 CREATE TABLE evertick_tasks (
-    app  TEXT NOT NULL,
-    name TEXT NOT NULL,
-    node TEXT NOT NULL,
-    hash TEXT NOT NULL,
+    app    TEXT NOT NULL,
+    name   TEXT NOT NULL,
+    node   TEXT NOT NULL,
+    hash   TEXT NOT NULL,
+    limits TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (app, name, node)
+) WITHOUT ROWID;
+
+-- Limits that runs of a task may be held back under: those of its nodes, living or dead, until one with others has looked
+-- again at all that is held back.
+CREATE TABLE evertick_held_under (
+    app    TEXT NOT NULL,
+    task   TEXT NOT NULL,
+    limits TEXT NOT NULL,
+    PRIMARY KEY (app, task, limits)
 ) WITHOUT ROWID;
 
 -- Keys of limits that something waits for by time: when to let the next of that key through, and when that was set (a
@@ -303,5 +313,7 @@ CREATE TABLE evertick_nodes (
     lease_until INTEGER NOT NULL,
     died_at     INTEGER,
     queues      TEXT    NOT NULL,
-    declares    TEXT    NOT NULL
+    declares    TEXT    NOT NULL,
+    -- The last key of a limit that it has looked at again, '' before the first; NULL: it has no reason to.
+    looked_at   TEXT
 );

@@ -1,0 +1,74 @@
+"""What a word on the command line names: a schedule by its key, a run by its id or the beginning of it, a task.
+
+Nobody types 36 characters: eight tell a run from those of any other minute, and where they do not, more are asked for.
+What names nothing is answered with what was perhaps meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+import click
+
+from evertick.errors import NotFound, Refused
+from evertick.model import Run, Schedule
+from evertick.scheduler import Scheduler
+from evertick.store.base import RunFilter, ScheduleFilter, Store
+
+__all__ = ["last_run_named", "nearer", "run_named", "schedule_or_run"]
+
+_PREFIX_LEAST = 8
+_KEYS_COMPARED = 10_000
+_ALIKE = 0.6
+
+
+async def run_named(scheduler: Scheduler, word: str) -> Run:
+    """The run with this id, or the only one whose id begins like this."""
+    try:
+        return await scheduler.get_run(word)
+    except NotFound:
+        if len(word) < _PREFIX_LEAST:
+            raise
+        store = await scheduler._store()
+        found = await store.runs(scheduler.app, RunFilter(id_prefix=word, limit=2))
+        if not found:
+            raise
+    if len(found) > 1:
+        raise click.UsageError(f"several runs have an id that begins with {word!r}; write more of it")
+    return found[0]
+
+
+async def schedule_or_run(scheduler: Scheduler, word: str) -> Schedule | Run:
+    """The schedule with this key, or else the run with this id."""
+    try:
+        return await scheduler.schedule(word)
+    except NotFound:
+        try:
+            return await run_named(scheduler, word)
+        except NotFound:
+            raise NotFound(
+                f"there is no schedule or run {word!r} in app {scheduler.app!r}; "
+                "`evertick list` and `evertick runs` show those there are"
+            ) from None
+
+
+async def last_run_named(scheduler: Scheduler, word: str) -> Run:
+    """The run with this id, or else the last one of the schedule with this key."""
+    found = await schedule_or_run(scheduler, word)
+    if isinstance(found, Run):
+        return found
+    for run in await scheduler.runs(found.key, limit=1):
+        return run
+    raise Refused(f"{found.key!r} has no run yet; `evertick why {found.key}` tells when it fires")
+
+
+async def nearer(store: Store, app: str, words: Iterable[str], missing: NotFound) -> NotFound:
+    """The error with the key that was perhaps meant, where one is much like a word that names no schedule."""
+    wanted = ScheduleFilter(limit=_KEYS_COMPARED, with_counts=False)
+    keys = [schedule.key for schedule in await store.schedules(app, wanted)]
+    for word in words:
+        if word not in keys and repr(word) in str(missing):
+            for meant in get_close_matches(word, keys, n=1, cutoff=_ALIKE):
+                return NotFound(f"{str(missing).partition('; ')[0]}; did you mean {meant!r}?")
+    return missing

@@ -1,0 +1,22 @@
+"""What the library says, in the words of the command line: it names commands and flags, not calls and arguments."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["in_commands"]
+
+_CALLS = "add|backfill|cancel|move|pause|preview|remove|rerun|resume|run_early|skip_next|trigger|undo|update|why"
+_CALL = re.compile(rf"\b({_CALLS})\(\)")
+# An argument that an error begins with, where the flag has another name.
+_FLAGS = {"start: ": "--from: ", "end: ": "--to: ", "tz: ": "--tz: "}
+_PHRASES = {"raise retention": "let the nodes keep it longer (retention=)"}
+
+
+def in_commands(text: str) -> str:
+    for argument, flag in _FLAGS.items():
+        if text.startswith(argument):
+            text = flag + text.removeprefix(argument)
+    for phrase, instead in _PHRASES.items():
+        text = text.replace(phrase, instead)
+    return _CALL.sub(lambda call: f"`evertick {call[1].replace('_', '-')}`", text)

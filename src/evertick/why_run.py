@@ -1,0 +1,136 @@
+"""Why a run does what it does, and what holds up the runs of a task, in words. Reads, and changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+
+import msgspec
+
+from evertick.model import Node, Reason, Run, State
+from evertick.store.base import RunFilter, Store
+from evertick.when import from_us
+from evertick.why import ended_words, live_words, time_words
+
+__all__ = ["Facts", "WhyRun", "WhyTask", "explain_run", "explain_task"]
+
+# Names and what is to be said of them.
+Facts = list[tuple[str, str | list[str]]]
+
+_LIVE = tuple(state for state in State if state is not State.DONE)
+_COUNTED_MOST = 10_000
+_NAMED_MOST = 3
+# How far a line of runs that wait for each other is followed.
+_LINE_MOST = 20
+
+
+class WhyRun(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    task: str
+    schedule_key: str | None
+    # What it does or waits for, or how it ended.
+    now: str
+    # What stands before it, nearest first.
+    behind: list[str]
+    # Who could run it.
+    nodes: str
+
+    def facts(self) -> Facts:
+        of = f" of {self.schedule_key}" if self.schedule_key else ""
+        return [
+            ("Run", f"{self.id}, task {self.task}{of}"),
+            ("Now", self.now),
+            ("Behind", self.behind),
+            ("Nodes", self.nodes),
+        ]
+
+
+class WhyTask(msgspec.Struct, frozen=True, kw_only=True):
+    task: str
+    # Live runs by state, as far as they were counted.
+    live: dict[str, int]
+    # Of each state what the one that is longest due does or waits for.
+    now: list[str]
+    last: str
+    nodes: str
+
+    def facts(self) -> Facts:
+        counts = ", ".join(f"{count} {state}" for state, count in self.live.items())
+        return [
+            ("Task", self.task),
+            ("Live", counts or "none of its runs"),
+            ("Now", self.now),
+            ("Last", self.last),
+            ("Nodes", self.nodes),
+        ]
+
+
+async def explain_run(store: Store, run: Run) -> WhyRun:
+    now, living = from_us(await store.now()), await _living(store, run.app)
+    if not run.is_live:
+        ended = f"it has ended {time_words(run.finished_at, None)}: {ended_words(run, None)}"
+        return WhyRun(id=run.id, task=run.task, schedule_key=run.schedule_key, now=ended, behind=[], nodes="")
+    behind = [_words(each, living, now) for each in await _line_before(store, run)]
+    return WhyRun(
+        id=run.id,
+        task=run.task,
+        schedule_key=run.schedule_key,
+        now=_words(run, living, now),
+        behind=behind,
+        nodes=_knowing(living, run.task),
+    )
+
+
+async def explain_task(store: Store, app: str, task: str) -> WhyTask:
+    now, living = from_us(await store.now()), await _living(store, app)
+    live = await store.runs(app, RunFilter(task=task, states=_LIVE, limit=_COUNTED_MOST))
+    counts = Counter(run.state for run in live)
+    oldest = {state: min((run for run in live if run.state is state), key=_by_due, default=None) for state in _LIVE}
+    ended = await store.runs(app, RunFilter(task=task, states=(State.DONE,), limit=1))
+    last = [f"run {run.id}, ended {time_words(run.finished_at, None)}: {ended_words(run, None)}" for run in ended]
+    return WhyTask(
+        task=task,
+        live={state.value: counts[state] for state in _LIVE if counts[state]},
+        now=[_words(run, living, now) for run in oldest.values() if run is not None],
+        last=last[0] if last else "none of its runs has ended yet",
+        nodes=_knowing(living, task),
+    )
+
+
+def _by_due(run: Run) -> tuple[datetime, str]:
+    return run.due_at, run.id
+
+
+def _words(run: Run, living: list[Node], now: datetime) -> str:
+    return live_words(run, living, now, None)
+
+
+async def _living(store: Store, app: str) -> list[Node]:
+    return [node for node in await store.nodes(app) if node.died_at is None]
+
+
+async def _line_before(store: Store, run: Run) -> list[Run]:
+    """The runs whose end it waits for; under a limit the first few that are at work of its task."""
+    if run.state is not State.BLOCKED:
+        return []
+    if run.reason == Reason.RATE:
+        return []
+    if run.reason == Reason.CONCURRENCY:
+        wanted = RunFilter(task=run.task, states=(State.RUNNING,), is_oldest_first=True, limit=_NAMED_MOST)
+        return await store.runs(run.app, wanted)
+    before: list[Run] = []
+    while run.state is State.BLOCKED and run.blocked_on is not None and len(before) < _LINE_MOST:
+        found = await store.runs(run.app, RunFilter(ids=(run.blocked_on,)))
+        if not found or not found[0].is_live:
+            break
+        run = found[0]
+        before.append(run)
+    return before
+
+
+def _knowing(living: list[Node], task: str) -> str:
+    names = sorted({node.name for node in living if task in node.tasks})
+    if not names:
+        return f"no live node knows task {task!r}; start one that does"
+    more = len(names) - _NAMED_MOST
+    return f"{', '.join(names[:_NAMED_MOST])}{f' and {more} more' if more > 0 else ''} can run it"

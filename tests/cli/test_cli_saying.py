@@ -1,0 +1,106 @@
+"""What the command line says and understands: its own words in errors, times without a zone."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from evertick import Cron, Scheduler
+from evertick.cli.saying import in_commands
+from evertick.cli.words import now
+
+
+def test_an_error_names_commands_and_flags_instead_of_calls_and_arguments(database, evertick):
+    (moment,) = (each["fire_at"] for each in _preview(evertick))
+    assert (
+        "use `evertick run-early` for now" in evertick("move", "print", moment, "--to", "2020-01-01T00:00:00Z").stderr
+    )
+    assert (
+        "Use `evertick update`, or another key" in evertick("add", "report", "--when", "@daily", "--task", "x").stderr
+    )
+    result = evertick("backfill", "report", "--from", "1000d", "--dry-run")
+    assert result.stderr.startswith("error: --from: ")
+    assert result.stderr.endswith("begin later, or let the nodes keep it longer (retention=)\n")
+    assert in_commands("call my_trigger() or trigger()") == "call my_trigger() or `evertick trigger`"
+
+
+def _preview(evertick):
+    return json.loads(evertick("preview", "print", "--count", "1", "--json").stdout)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["shwo"], "error: No such command 'shwo'. Did you mean 'show'? See 'evertick --help'\n"),
+        (
+            ["completion"],
+            "error: Missing argument 'SHELL'. Choose from: bash, zsh, fish; see 'evertick completion --help'\n",
+        ),
+    ],
+)
+def test_what_was_mistyped_is_answered_in_one_well_made_sentence(evertick, args, said):
+    assert evertick(*args).stderr == said
+
+
+def test_a_time_without_a_zone_is_read_in_that_of_the_schedule_or_in_the_one_that_is_given(database, ask):
+    (planned,) = ask("preview", "print", "--count", "1")
+    berlin = datetime.fromisoformat(planned["fire_at"]).astimezone(ZoneInfo("Europe/Berlin"))
+    earlier = berlin - timedelta(hours=1)
+    decided = ask("move", "print", f"{berlin:%Y-%m-%d %H:%M}", "--to", f"{earlier:%Y-%m-%dT%H:%M:%S}")["occurrences"]
+    assert [datetime.fromisoformat(each["to"]) for each in decided] == [earlier]
+    tokyo = f"{berlin.astimezone(ZoneInfo('Asia/Tokyo')):%Y-%m-%d %H:%M}"
+    assert ask("undo", "print", tokyo, "--tz", "Asia/Tokyo")["occurrences"] == []
+
+
+def test_a_plain_date_is_its_first_moment_by_the_clock_of_this_machine_where_no_schedule_is_named(database, ask):
+    tomorrow = now().date() + timedelta(days=1)
+    assert len(ask("history", "--until", str(tomorrow))) == len(ask("history")) > 0
+    assert ask("history", "--since", str(tomorrow)) == []
+    assert ask("runs", "--since", f"{tomorrow + timedelta(days=1)} 00:00", "--tz", "Asia/Tokyo") == []
+
+
+def test_what_is_no_time_is_refused_with_examples(database, evertick):
+    for text in ("2026-13-01", "2026-01-31 9:00", "tomorrow", "20260131T0900000"):
+        result = evertick("history", "--since", text)
+        assert result.exit_code == 2
+        assert "'2026-01-31 09:00' or '2026-01-31', nor a duration, like '2h'" in result.stderr
+
+
+def test_backfill_and_pause_understand_a_date_in_the_zone_of_the_schedule(database, ask):
+    scheduler = Scheduler(concurrency=0)
+    scheduler.sync.add(key="daily", when=Cron("0 0 * * *", tz="Asia/Tokyo"), task="make_report")
+    scheduler.sync.close()
+    day = (now() - timedelta(days=3)).astimezone(ZoneInfo("Asia/Tokyo")).date()
+    found = ask("backfill", "daily", "--from", str(day), "--to", str(day), "--dry-run")
+    assert found["moments"] == 1
+    until = (now() + timedelta(days=2)).date()
+    paused = ask("pause", "daily", "--until", str(until))
+    opens = datetime.fromisoformat(paused["paused_until"])
+    assert opens == datetime(until.year, until.month, until.day, tzinfo=ZoneInfo("Asia/Tokyo"))
+
+
+def test_show_tells_all_its_times_by_the_clock_of_the_rule(database, ask, evertick):
+    (planned,) = ask("preview", "print", "--count", "1")
+    later = (datetime.fromisoformat(planned["fire_at"]) + timedelta(hours=1)).astimezone(ZoneInfo("Europe/Berlin"))
+    ask("move", "print", planned["fire_at"], "--to", f"{later:%Y-%m-%d %H:%M}")
+    text = evertick("show", "print").stdout
+    assert f"to {later:%Y-%m-%d %H:%M}:00+0" in text
+    times = re.findall(r"\d\d:\d\d:\d\d(?:\.\d+)?(Z|[+-]\d\d:\d\d)", text)
+    assert len(times) > 6
+    assert set(times) <= {"+01:00", "+02:00"}
+
+
+def test_nodes_of_one_name_are_told_apart_by_the_end_of_their_ids(tmp_path, evertick, ask):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    one, two, other = (Scheduler(url, node_name=name) for name in ("jobs@vm", "jobs@vm", "web@vm"))
+    with one, two, other:
+        ends = {node["id"][-6:] for node in ask("nodes", "--database", url) if node["name"] == "jobs@vm"}
+        assert len(ends) == 2
+        for command in ("nodes", "top"):
+            text = evertick(command, "--database", url).stdout
+            assert set(re.findall(r"^jobs@vm \((\w+)\)  ", text, re.MULTILINE)) == ends
+            assert re.search(r"^web@vm  ", text, re.MULTILINE)

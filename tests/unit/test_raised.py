@@ -1,0 +1,95 @@
+"""What was raised, in one line: type and first line of the message, however many lines there are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from evertick.driver.error_text import error_text
+from evertick.raised import what_was_raised
+
+
+def text_of(error: BaseException) -> str:
+    try:
+        raise error
+    except BaseException as raised:
+        return error_text(raised)
+
+
+class Locked(Exception):
+    """Like those of libraries that append advice to what the database said."""
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("no paper"), "ValueError: no paper"),
+        (ValueError(), "ValueError"),
+        (Locked("database is locked\n[SQL: INSERT …]\n(Background on this error at: …)"), "database is locked"),
+        (ValueError("\n\n  the point\nmore"), "ValueError: the point"),
+        (ValueError("Traceback (most recent call last):\n  File x\nKeyError: 1"), "ValueError: Traceback (most recent"),
+        (ExceptionGroup("both failed", [ValueError("a"), KeyError("b")]), "ExceptionGroup: both failed (2 sub-exc"),
+        (SyntaxError("bad", ("job.py", 3, 1, "x =", 3, 2)), "SyntaxError: bad"),
+        (ValueError("x" * 50_000), "ValueError: xxxx"),
+    ],
+    ids=["one line", "no message", "advice", "empty first line", "a traceback in it", "group", "syntax", "long"],
+)
+def test_the_type_and_the_first_line_of_the_message_are_told(error: BaseException, line: str) -> None:
+    told = what_was_raised(text_of(error))
+    assert line in told
+    assert "Background" not in told
+    assert "\n" not in told
+    assert len(told) <= 300
+
+
+def test_a_note_is_not_taken_for_the_message() -> None:
+    error = ValueError("no paper")
+    error.add_note("ask the office")
+    assert what_was_raised(text_of(error)) == "ValueError: no paper"
+
+
+@pytest.mark.parametrize("is_cause", [True, False])
+def test_of_a_chain_the_last_one_is_told(is_cause: bool) -> None:
+    def work() -> None:
+        try:
+            raise KeyError("first\nand more")
+        except KeyError as first:
+            if is_cause:
+                raise OSError("second\nand more") from first
+            raise OSError("second\nand more") from None if is_cause else ValueError("third")
+
+    with pytest.raises(OSError, match="second") as raised:
+        work()
+    assert what_was_raised(error_text(raised.value)) == "OSError: second"
+
+
+def test_a_traceback_that_was_cut_in_the_middle_ends_with_what_was_raised() -> None:
+    def deep(level: int) -> None:
+        if not level:
+            raise ValueError("at the bottom\nof it")
+        [deep, wide][level % 2](level - 1)
+
+    def wide(level: int) -> None:
+        deep(level)
+
+    with pytest.raises(ValueError, match="bottom") as raised:
+        deep(200)
+    text = error_text(raised.value)
+    assert "characters left out …" in text
+    assert what_was_raised(text) == "ValueError: at the bottom"
+
+
+def test_what_python_itself_prints_is_understood() -> None:
+    script = "def f():\n    g()\ndef g():\n    raise RuntimeError('one\\ntwo')\nf()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert what_was_raised(done.stderr) == "RuntimeError: one"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [(None, ""), ("", ""), ("\n \n", ""), ("exit code 3\nno such file", "exit code 3"), ("Traceback", "Traceback")],
+)
+def test_of_what_is_no_traceback_the_first_line_is_told(text: str | None, line: str) -> None:
+    assert what_was_raised(text) == line
