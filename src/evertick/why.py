@@ -109,7 +109,8 @@ def _next(schedule: Schedule, rule: When | None, blackout: Calendar | None, runs
     if schedule.is_paused:
         until = f" until {time_words(schedule.paused_until, rule)}" if schedule.paused_until else ""
         note = f": {schedule.pause_note}" if schedule.pause_note else ""
-        return f"not before it is resumed; it is paused{until} since {time_words(schedule.paused_at, rule)}{note}. ({words})"
+        since = time_words(schedule.paused_at, rule)
+        return f"not before it is resumed; it is paused{until} since {since}{note}. ({words})"
     if schedule.next_fire_at is None:
         live = [run for run in runs if run.is_live]
         if live and "after=end" in schedule.when:

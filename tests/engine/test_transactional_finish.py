@@ -576,7 +576,18 @@ async def test_leaving_too_late_without_a_word_is_an_error_too(tmp_path: Path) -
         lambda connection: connection.__enter__(),
         lambda connection: connection.cursor(sqlite3.Cursor),
     ],
-    ids=["commit", "COMMIT", "END", "rollback", "ROLLBACK", "BEGIN", "executescript", "cursor.executescript", "with", "cursor"],
+    ids=[
+        "commit",
+        "COMMIT",
+        "END",
+        "rollback",
+        "ROLLBACK",
+        "BEGIN",
+        "executescript",
+        "cursor.executescript",
+        "with",
+        "cursor",
+    ],
 )
 async def test_a_job_cannot_end_the_block_by_itself(office: Office, end: Callable[[sqlite3.Connection], Any]) -> None:
     @office.scheduler.task

@@ -252,6 +252,8 @@ async def _schedule_run_or_task(scheduler: Scheduler, word: str) -> Schedule | R
         is_known = any(word in node.tasks for node in await scheduler.nodes())
         if is_known or await scheduler.runs(task=word, limit=1):
             return word
+        if any(schedule.task == word for schedule in await scheduler.schedules()):
+            return word
         raise
 
 

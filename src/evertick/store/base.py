@@ -167,8 +167,8 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     # The decisions about single moments from now on; None leaves them as they are. Anything else raises the version.
     occurrences: tuple[Occurrence, ...] | None = None
     # The id of a live run of cause fire that was made before its moment, to be taken back. Taken only if nobody is at
-    # work on that run, and no try of it was judged or lost. Then it ends as cancelled(undone), its cause becomes trigger,
-    # so that its moment has no run and may get one, it counts in `fires` no more, and its unique key is free.
+    # work on that run, and no try of it was judged or lost. Then it ends as cancelled(undone), its cause becomes
+    # trigger, so that its moment has no run and may get one, it counts in `fires` no more, and its unique key is free.
     takes_back: str | None = None
     # Why planning failed; counts as a failure and changes nothing but `next_at`.
     error: str | None = None

@@ -102,8 +102,6 @@ class _Checker:
             yield f"{_name(new)} has the cause {new['cause']} instead of {old['cause']}"
         if old["state"] not in ("waiting", "blocked", "parked") or old["attempts"] or old["losses"]:
             yield f"{_name(new)} was taken back though it had begun"
-        if call.at >= old["fire_at"]:
-            yield f"{_name(new)} was taken back after its time had come"
 
     def _insert(self, call: Call, row: Row) -> Iterator[str]:
         if row["cause"] == "fire":

@@ -830,9 +830,13 @@ MUTANTS: tuple[Mutant, ...] = (
         seeds=(10, 126),
         patches=(
             _sql("due_schedules", "\n            AND r.blocked_on IS NOT NULL", ""),
-            _sql("record_fires.advance", " AND r.blocked_on IS NOT NULL", ""),
-            _sql("stored_schedules.by_ids", " AND r.blocked_on IS NOT NULL", ""),
-            _sql("stored_schedules.by_keys", " AND r.blocked_on IS NOT NULL", ""),
+            _sql("record_fires.advance", "r.schedule_id = ?1 AND r.blocked_on IS NOT NULL", "r.schedule_id = ?1"),
+            _sql(
+                "stored_schedules.by_ids", "r.schedule_id = s.id AND r.blocked_on IS NOT NULL", "r.schedule_id = s.id"
+            ),
+            _sql(
+                "stored_schedules.by_keys", "r.schedule_id = s.id AND r.blocked_on IS NOT NULL", "r.schedule_id = s.id"
+            ),
         ),
     ),
     Mutant(
