@@ -138,4 +138,5 @@ def test_a_node_killed_at_any_moment_of_a_childs_start_leaves_nothing_behind(sit
         node.kill()
         node.wait()
         wait(lambda token=token: not marked(token), LEASE_SECONDS / 3, lambda token=token: marked(token))  # type: ignore[misc]
+        assert marked(token) == {}
     manager.scheduler.sync.close()

@@ -8,14 +8,12 @@ can be strict.
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fleet import Fleet
 
 from evertick import Scheduler, State, Verdict
 
@@ -27,65 +25,38 @@ PRESSED, BOUND, MAILED = 250, 150, 60
 RATE_MOST, RATE_SECONDS = 6, 2.0
 
 
-class Fleet:
+class LimitedFleet(Fleet):
     """The processes, and what their jobs have seen."""
 
-    def __init__(self, folder: Path) -> None:
-        self.url = f"sqlite:///{folder}/limits.db"
-        self._folder = folder
-        self._started = 0
-        self.nodes: list[subprocess.Popen[bytes]] = []
-        self._logs: dict[int, Path] = {}
+    program = PROGRAM
 
-    def start_one(self) -> None:
-        self._started += 1
-        with (self._folder / f"log-{self._started}").open("wb") as log:
-            command = [sys.executable, str(PROGRAM), self.url, str(self._folder)]
-            node = subprocess.Popen(command, stdout=log, stderr=log)
-        self.nodes.append(node)
-        self._logs[node.pid] = Path(log.name)
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.folder}/limits.db"
 
-    def all_have_started(self) -> bool:
-        return all("has started" in self._logs[node.pid].read_text() for node in self.nodes)
-
-    def kill_one(self, chance: random.Random) -> None:
-        victim = self.nodes.pop(chance.randrange(len(self.nodes)))
-        victim.kill()
-        victim.wait()
-
-    def stop_all(self) -> list[int]:
-        for node in self.nodes:
-            node.send_signal(signal.SIGTERM)
-        return [node.wait(timeout=30) for node in self.nodes]
-
-    def close(self) -> None:
-        for node in self.nodes:
-            node.kill()
-            node.wait()
+    def arguments(self, number: int) -> list[str]:
+        return [self.url, str(self.folder)]
 
     def testimony(self, *what: str) -> list[list[str]]:
-        lines = (self._folder / "testimony").read_text().splitlines()
+        lines = (self.folder / "testimony").read_text().splitlines()
         return [line.split() for line in lines if line.split()[0] in what]
-
-    def log(self) -> str:
-        return "\n".join(path.read_text(errors="replace") for path in self._folder.glob("log-*"))[-20_000:]
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    fleet = Fleet(tmp_path)
+def fleet(tmp_path: Path) -> Iterator[LimitedFleet]:
+    fleet = LimitedFleet(tmp_path)
     yield fleet
     fleet.close()
 
 
-def test_three_processes_killed_at_random_never_pass_a_concurrency_nor_a_rate(fleet: Fleet) -> None:
+def test_three_processes_killed_at_random_never_pass_a_concurrency_nor_a_rate(fleet: LimitedFleet) -> None:
     manager = Scheduler(fleet.url, concurrency=0)
     enqueue_all(manager)
     for _ in range(NODES):
         fleet.start_one()
     kills = torment(fleet)
     wait_until_all_have_ended(manager, fleet)
-    assert fleet.stop_all() == [0] * NODES, fleet.log()
+    assert fleet.stop_all() == [0] * NODES, fleet.logs()
 
     assert kills >= 4
     assert fleet.testimony("full") == [], "a job found more at work than may be at once"
@@ -108,7 +79,7 @@ def enqueue_all(manager: Scheduler) -> None:
     made("mail", MAILED)
 
 
-def torment(fleet: Fleet) -> int:
+def torment(fleet: LimitedFleet) -> int:
     chance, kills, until = random.Random(11), 0, time.monotonic() + CHAOS_SECONDS
     while time.monotonic() < until:
         time.sleep(chance.uniform(1.0, 2.5))  # the rhythm of the torment, not a wait for something
@@ -118,7 +89,7 @@ def torment(fleet: Fleet) -> int:
     return kills
 
 
-def wait_until_all_have_ended(manager: Scheduler, fleet: Fleet) -> None:
+def wait_until_all_have_ended(manager: Scheduler, fleet: LimitedFleet) -> None:
     live = [state for state in State if state is not State.DONE]
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
@@ -126,10 +97,10 @@ def wait_until_all_have_ended(manager: Scheduler, fleet: Fleet) -> None:
         if not left and fleet.all_have_started():
             return
         time.sleep(0.2)
-    pytest.fail(f"{len(left)} have not ended, the first: {left[-1]}\n{fleet.log()}")
+    pytest.fail(f"{len(left)} have not ended, the first: {left[-1]}\n{fleet.logs()}")
 
 
-def check_rate(fleet: Fleet) -> None:
+def check_rate(fleet: LimitedFleet) -> None:
     """No stretch of a period has more starts than may be, give or take how long a start comes after its claim."""
     mailed = fleet.testimony("mailed")
     starts = sorted(float(at) for _, at, _, _, _ in mailed)

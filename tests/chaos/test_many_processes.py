@@ -7,9 +7,6 @@ ledger, and no claim may have been started twice.
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from fleet import Fleet
 
 from evertick import Gap, Run, Scheduler, State, Verdict
 
@@ -25,57 +23,33 @@ CHAOS_SECONDS = 20
 PROGRAM = Path(__file__).parent / "node_program.py"
 
 
-class Fleet:
+class WatchedFleet(Fleet):
     """The node processes, and what they have witnessed."""
 
-    def __init__(self, folder: Path) -> None:
-        self.url = f"sqlite:///{folder}/chaos.db"
-        self._folder = folder
-        self._started = 0
-        self.nodes: list[subprocess.Popen[bytes]] = []
-        self._logs: dict[int, Path] = {}
+    program = PROGRAM
 
-    def start_one(self) -> None:
-        self._started += 1
-        log = (self._folder / f"log-{self._started}").open("wb")
-        witness = self._folder / f"witness-{self._started}"
-        command = [sys.executable, str(PROGRAM), self.url, str(witness)]
-        node = subprocess.Popen(command, stdout=log, stderr=log)
-        self.nodes.append(node)
-        self._logs[node.pid] = Path(log.name)
-        log.close()
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.folder}/chaos.db"
 
-    def all_have_started(self) -> bool:
-        return all("has started" in self._logs[node.pid].read_text() for node in self.nodes)
-
-    def kill_one(self, chance: random.Random) -> None:
-        victim = self.nodes.pop(chance.randrange(len(self.nodes)))
-        victim.kill()
-        victim.wait()
-
-    def stop_all(self) -> list[int]:
-        for node in self.nodes:
-            node.send_signal(signal.SIGTERM)
-        return [node.wait(timeout=30) for node in self.nodes]
+    def arguments(self, number: int) -> list[str]:
+        return [self.url, str(self.folder / f"witness-{number}")]
 
     def testimony(self) -> list[list[str]]:
-        lines = [line for path in self._folder.glob("witness-*") for line in path.read_text().splitlines()]
+        lines = [line for path in self.folder.glob("witness-*") for line in path.read_text().splitlines()]
         return [line.split() for line in lines]
-
-    def logs(self) -> str:
-        return "\n".join(path.read_text(errors="replace") for path in self._folder.glob("log-*"))
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    fleet = Fleet(tmp_path)
+def fleet(tmp_path: Path) -> Iterator[WatchedFleet]:
+    fleet = WatchedFleet(tmp_path)
     yield fleet
-    for node in fleet.nodes:
-        node.kill()
-        node.wait()
+    fleet.close()
 
 
-def test_eight_processes_killed_at_random_leave_one_row_per_moment_and_start_no_claim_twice(fleet: Fleet) -> None:
+def test_eight_processes_killed_at_random_leave_one_row_per_moment_and_start_no_claim_twice(
+    fleet: WatchedFleet,
+) -> None:
     chance = random.Random(7)
     for _ in range(NODES):
         fleet.start_one()
@@ -97,7 +71,7 @@ def test_eight_processes_killed_at_random_leave_one_row_per_moment_and_start_no_
     manager.sync.close()
 
 
-def torment(fleet: Fleet, chance: random.Random) -> int:
+def torment(fleet: WatchedFleet, chance: random.Random) -> int:
     """Kill a random node every so often, and start another in its place."""
     kills, until = 0, time.monotonic() + CHAOS_SECONDS
     while time.monotonic() < until:
@@ -108,7 +82,7 @@ def torment(fleet: Fleet, chance: random.Random) -> int:
     return kills
 
 
-def wait_until_settled(manager: Scheduler, end: datetime, fleet: Fleet) -> None:
+def wait_until_settled(manager: Scheduler, end: datetime, fleet: WatchedFleet) -> None:
     """Until every run of the time before `end` has its verdict, and the last node started has joined."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import random
-import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fleet import Fleet
 
 from evertick import Scheduler, State, Verdict
 
@@ -24,57 +22,33 @@ PROGRAM = Path(__file__).parent / "paying_program.py"
 TASKS = ("pay_in_block", "pay_in_plain_block", "pay_on_own_connection")
 
 
-class Fleet:
-    """Nodes that pay, and their logs."""
+class PayingFleet(Fleet):
+    """Nodes that pay, and the tables they pay into."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "shop.db"
-        self._folder = folder
-        self._started = 0
-        self.nodes: list[subprocess.Popen[bytes]] = []
-        self._logs: dict[int, Path] = {}
+    program = PROGRAM
 
-    def start_one(self) -> None:
-        self._started += 1
-        path = self._folder / f"log-{self._started}"
-        with path.open("wb") as log:
-            node = subprocess.Popen([sys.executable, str(PROGRAM), str(self.path)], stdout=log, stderr=log)
-        self.nodes.append(node)
-        self._logs[node.pid] = path
+    @property
+    def path(self) -> Path:
+        return self.folder / "shop.db"
 
-    def all_have_started(self) -> bool:
-        return all("has started" in self._logs[node.pid].read_text() for node in self.nodes)
-
-    def kill_one(self, chance: random.Random) -> None:
-        victim = self.nodes.pop(chance.randrange(len(self.nodes)))
-        victim.kill()
-        victim.wait()
-
-    def stop_all(self) -> list[int]:
-        for node in self.nodes:
-            node.send_signal(signal.SIGTERM)
-        return [node.wait(timeout=30) for node in self.nodes]
+    def arguments(self, number: int) -> list[str]:
+        return [str(self.path)]
 
     def rows(self, table: str) -> list[str]:
         with closing(sqlite3.connect(self.path)) as db:
             return [row[0] for row in db.execute(f"SELECT * FROM {table}")]
 
-    def logs(self) -> str:
-        return "\n".join(path.read_text(errors="replace") for path in sorted(self._folder.glob("log-*")))
-
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    fleet = Fleet(tmp_path)
+def fleet(tmp_path: Path) -> Iterator[PayingFleet]:
+    fleet = PayingFleet(tmp_path)
     with closing(sqlite3.connect(fleet.path)) as db:
         db.executescript("CREATE TABLE paid (run TEXT, fence INTEGER); CREATE TABLE receipts (run TEXT);")
     yield fleet
-    for node in fleet.nodes:
-        node.kill()
-        node.wait()
+    fleet.close()
 
 
-def test_every_finished_run_has_paid_exactly_once_though_its_nodes_are_killed(fleet: Fleet) -> None:
+def test_every_finished_run_has_paid_exactly_once_though_its_nodes_are_killed(fleet: PayingFleet) -> None:
     chance = random.Random(11)
     manager = Scheduler(f"sqlite:///{fleet.path}?busy_timeout=30s", concurrency=0)
     ids = enqueue_all(manager)
@@ -105,14 +79,14 @@ def enqueue_all(manager: Scheduler) -> set[str]:
     return ids
 
 
-def torment(fleet: Fleet, chance: random.Random) -> None:
+def torment(fleet: PayingFleet, chance: random.Random) -> None:
     for _ in range(KILLS):
         time.sleep(chance.uniform(0.4, 1.2))  # the rhythm of the torment, not a wait for something
         fleet.kill_one(chance)
         fleet.start_one()
 
 
-def wait_until_settled(manager: Scheduler, fleet: Fleet) -> None:
+def wait_until_settled(manager: Scheduler, fleet: PayingFleet) -> None:
     """Until every run has its verdict, and the last node started can hear a signal."""
     deadline = time.monotonic() + 90
     live = [state for state in State if state is not State.DONE]

@@ -95,7 +95,6 @@ def test_a_calendar_that_is_used_is_not_removed_and_one_that_is_not_asks_first(b
 
 
 def test_public_holidays_become_a_calendar_of_dates(database, ask):
-    pytest.importorskip("holidays", reason="the extra evertick[holidays] is not installed")
     made = ask("calendar", "import-holidays", "bavaria", "--country", "DE", "--subdivision", "BY", "--year", "2027")
     assert "2027-01-06" in made["exclude"]
     assert made["include"] is None

@@ -199,6 +199,7 @@ async def test_a_store_without_new_migrations_opens_while_another_process_writes
     with locked_by_another_process(path):
         late = SqliteStore(f"sqlite:///{path}", clock=system_clock)
         await late.open(migrate="auto")
+        assert await late.runs("a", RunFilter()) == []
         await late.close()
 
 

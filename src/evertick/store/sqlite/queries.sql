@@ -1,5 +1,6 @@
 -- The statements of the SQLite store. A block is named after the intent that uses it, with a word for its part where an
--- intent has several; what several intents share is named after what it does. Parameters are numbered.
+-- intent has several; what several intents share is named after what it does. Parameters are numbered. A line `@name`
+-- stands for the text of the part of that name.
 --
 -- INDEXED BY stands where SQLite would choose wrongly. Without statistics it thinks that any equality leaves about ten
 -- rows, so that to it "all runs of the app" looks as good as "the running ones of this node"; and ANALYZE is not ours to
@@ -67,6 +68,17 @@ SELECT store_id FROM main.evertick_meta;
 
 -- ================================================================================================= schedules
 
+-- part: stored_schedule
+-- How every statement that reads schedules with their cursor begins; the live runs are counted as in due_schedules.
+SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, s.declared, d.fire_at, d.at,
+    d.fires, d.failures, d.error, d.fingerprint,
+    EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
+    + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL)
+    + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id) AND NOT EXISTS (
+        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id
+            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
+
 -- name: due_schedules
 -- Longest due first, with the live runs as overlap looks at them (bit 0: any; bit 1: one is blocked on another run; bit 2:
 -- none but parked ones and what is blocked on them). What a limit holds back stands where it would if it were waiting.
@@ -88,14 +100,7 @@ SELECT at FROM evertick_due WHERE app = ?1 AND at > ?2 AND format <= ?3 ORDER BY
 
 -- name: stored_schedules.by_ids
 -- Definition and cursor; a newer format is left to newer nodes. CROSS JOIN: from what is wanted to what is stored.
-SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, s.declared, d.fire_at, d.at,
-    d.fires, d.failures, d.error, d.fingerprint,
-    EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
-    + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL)
-    + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id) AND NOT EXISTS (
-        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id
-            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
+@stored_schedule
 FROM json_each(?2) wanted
 CROSS JOIN evertick_schedules s NOT INDEXED ON s.id = wanted.value
 CROSS JOIN evertick_due d ON d.schedule_id = s.id
@@ -103,14 +108,7 @@ WHERE s.app = ?1 AND s.format <= ?3;
 
 -- name: stored_schedules.by_keys
 -- The same, as people name them.
-SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, s.declared, d.fire_at, d.at,
-    d.fires, d.failures, d.error, d.fingerprint,
-    EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
-    + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL)
-    + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id) AND NOT EXISTS (
-        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id
-            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
+@stored_schedule
 FROM json_each(?2) wanted
 CROSS JOIN evertick_schedules s ON s.app = ?1 AND s.key = wanted.value
 CROSS JOIN evertick_due d ON d.schedule_id = s.id
@@ -123,28 +121,14 @@ WHERE app = ?1 AND fingerprint <> '' AND format <= ?2 GROUP BY fingerprint;
 
 -- name: computed_with
 -- Schedules whose cursor was computed with one fingerprint, a page at a time.
-SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, s.declared, d.fire_at, d.at,
-    d.fires, d.failures, d.error, d.fingerprint,
-    EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
-    + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL)
-    + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id) AND NOT EXISTS (
-        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id
-            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
+@stored_schedule
 FROM evertick_due d CROSS JOIN evertick_schedules s ON s.id = d.schedule_id
 WHERE d.app = ?1 AND d.fingerprint = ?2 AND d.schedule_id > ?3 AND d.format <= ?4
 ORDER BY d.schedule_id LIMIT ?5;
 
 -- name: declared_schedules
 -- All that code declares or declared.
-SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, s.declared, d.fire_at, d.at,
-    d.fires, d.failures, d.error, d.fingerprint,
-    EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
-    + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL)
-    + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id) AND NOT EXISTS (
-        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id
-            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
+@stored_schedule
 FROM evertick_schedules s JOIN evertick_due d ON d.schedule_id = s.id
 WHERE s.app = ?1 AND s.declared IS NOT NULL AND s.format <= ?2
 ORDER BY s.key;
@@ -269,14 +253,7 @@ DELETE FROM evertick_due WHERE schedule_id = ?1;
 
 -- name: schedules
 -- For people, by key; filters that are NULL do not filter.
-SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, s.declared, d.fire_at, d.at,
-    d.fires, d.failures, d.error, d.fingerprint,
-    EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
-    + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL)
-    + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id) AND NOT EXISTS (
-        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id
-            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
+@stored_schedule
 FROM evertick_schedules s JOIN evertick_due d ON d.schedule_id = s.id
 WHERE s.app = ?1 AND s.key > ?2 AND s.format <= ?3
     AND (?4 IS NULL OR s.key IN (SELECT value FROM json_each(?4)))
@@ -289,14 +266,7 @@ ORDER BY s.key LIMIT ?7;
 
 -- name: schedules.by_due
 -- The same in the order of the tick, from its index: who is next costs no look at the others.
-SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, s.declared, d.fire_at, d.at,
-    d.fires, d.failures, d.error, d.fingerprint,
-    EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
-    + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL)
-    + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id) AND NOT EXISTS (
-        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id
-            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
+@stored_schedule
 FROM evertick_due d INDEXED BY evertick_due_at CROSS JOIN evertick_schedules s ON s.id = d.schedule_id
 WHERE d.app = ?1 AND d.at IS NOT NULL AND s.key > ?2 AND s.format <= ?3
     AND (?4 IS NULL OR s.key IN (SELECT value FROM json_each(?4)))
