@@ -1,8 +1,9 @@
-"""How the conformance suite gets its SQLite stores, in both of their forms."""
+"""How the conformance suite gets its stores: SQLite in both of its forms, PostgreSQL on a real server."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,13 @@ from evertick.store.base import Store
 from evertick.store.sqlite import SqliteStore
 from evertick.testing.clock import SettableClock
 from evertick.testing.conformance import Stores
+
+# Files that several folders of tests share.
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+
+from postgres_stores import PostgresStores  # noqa: E402
+
+from servers.postgres import shared_postgres  # noqa: E402
 
 
 class SqliteStores(Stores):
@@ -68,5 +76,20 @@ async def inline_stores() -> AsyncIterator[InlineStores]:
 @pytest.fixture
 async def file_stores(tmp_path: Path) -> AsyncIterator[FileStores]:
     stores = FileStores(tmp_path / "evertick.db")
+    yield stores
+    await stores.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_dsn(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
+    """One server for all workers of a run."""
+    folder = tmp_path_factory.getbasetemp()
+    with shared_postgres((folder if worker_id == "master" else folder.parent) / "postgres") as dsn:
+        yield dsn
+
+
+@pytest.fixture
+async def postgres_stores(postgres_dsn: str) -> AsyncIterator[PostgresStores]:
+    stores = PostgresStores(postgres_dsn)
     yield stores
     await stores.close()

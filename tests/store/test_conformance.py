@@ -17,3 +17,9 @@ class TestFileSqlite(StoreConformance):
     @pytest.fixture
     def stores(self, file_stores: Stores) -> Stores:
         return file_stores
+
+
+class TestPostgres(StoreConformance):
+    @pytest.fixture
+    def stores(self, postgres_stores: Stores) -> Stores:
+        return postgres_stores
