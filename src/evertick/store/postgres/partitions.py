@@ -1,8 +1,8 @@
 """The days of history: a partition for each, made before its first run can end.
 
-What has no partition of its day is in the default one, so nothing is ever refused. When a day gets its own, its rows are
-moved there in the same transaction. Days that are over and empty are dropped. Nobody waits long for a lock here: what
-could not be made now is made by the next upkeep. A role that may not make tables leaves everything in the default
+What has no partition of its day is in the default one, so nothing is ever refused. When a day gets its own, its rows
+are moved there in the same transaction. Days that are over and empty are dropped. Nobody waits long for a lock here:
+what could not be made now is made by the next upkeep. A role that may not make tables leaves everything in the default
 partition, which works as well, only slower.
 """
 
@@ -77,11 +77,11 @@ async def _known(connection: Connection, schema: str) -> list[str]:
 
 
 async def _empty(connection: Connection, schema: str, names: Sequence[str]) -> list[str]:
-    empty = []
-    for name in names[:_DROPPED_MOST]:
-        if not await connection.fetch(in_schema(f"SELECT FROM evertick.{name} LIMIT 1", schema)):
-            empty.append(name)
-    return empty
+    return [
+        name
+        for name in names[:_DROPPED_MOST]
+        if not await connection.fetch(in_schema(f"SELECT FROM evertick.{name} LIMIT 1", schema))
+    ]
 
 
 async def _change(connection: Connection, schema: str, statement: str, name: str, *, is_to_be: bool) -> bool:
@@ -90,10 +90,10 @@ async def _change(connection: Connection, schema: str, statement: str, name: str
     try:
         await connection.execute(f"SET LOCAL lock_timeout = {_LOCK_MILLISECONDS}")
         is_mine = (await connection.fetch(_TRY_LOCK, schema))[0]["is_mine"]
-        if is_mine and (name in await _known(connection, schema)) is not is_to_be:
-            # Between the look and a drop, a run of that day may have ended.
-            if is_to_be or await _empty(connection, schema, [name]):
-                await connection.execute(in_schema(statement, schema))
+        is_wanted = is_mine and (name in await _known(connection, schema)) is not is_to_be
+        # Between the look and a drop, a run of that day may have ended.
+        if is_wanted and (is_to_be or await _empty(connection, schema, [name])):
+            await connection.execute(in_schema(statement, schema))
         await connection.execute("COMMIT")
     except _PASSING as error:
         await connection.execute("ROLLBACK")

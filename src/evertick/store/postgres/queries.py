@@ -1,7 +1,7 @@
 """The statements of the PostgreSQL store, by name. They live in `queries.sql`, where each says what it is for.
 
-There the schema is called `evertick`; what it is really called is put in here, quoted. Nothing relies on the search path
-of a connection, which behind a pooler is anybody's.
+There the schema is called `evertick`; what it is really called is put in here, quoted. Nothing relies on the search
+path of a connection, which behind a pooler is anybody's.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from evertick.model import Attempt, Gap, LogLine, Run, State
 from evertick.store.base import RunFilter
 from evertick.store.postgres.endings import is_run_id
 from evertick.store.postgres.session import Session
-from evertick.store.rows import attempt_of, gap_of, json_text, lines_of, plain_text, run_of
+from evertick.store.rows import Row, attempt_of, gap_of, json_text, lines_of, plain_text, run_of
 
 __all__ = ["attempts", "gaps", "log", "runs"]
 
@@ -68,9 +68,10 @@ def _tables(wanted: RunFilter) -> list[str]:
     return ["runs.live"] * has_live + ["runs.done"] * (State.DONE in states)
 
 
-async def _read(db: Session, table: str, app: str, values: dict[str, Any], limit: int) -> list[Any]:
+async def _read(db: Session, table: str, app: str, values: dict[str, Any], limit: int) -> list[Row]:
     left_out = _ONLY_LIVE if table == "runs.done" else _ONLY_DONE
-    clauses, parameters = "", [app]
+    clauses = ""
+    parameters: list[Any] = [app]
     for name, value in values.items():
         if name not in left_out:
             parameters.append(value)

@@ -1,7 +1,8 @@
 """Runs on their way: enqueued, claimed, noted about, cancelled, and what a node holds.
 
 A claim takes the highest priority first, then the longest due. It goes down the priorities in use by one seek each, so
-that a hundred thousand future runs of a high priority cost nothing. What others are claiming is skipped, not waited for.
+that a hundred thousand future runs of a high priority cost nothing. What others are claiming is skipped, not waited
+for.
 """
 
 from __future__ import annotations

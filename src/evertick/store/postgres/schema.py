@@ -1,6 +1,7 @@
 """Bringing the tables of a PostgreSQL schema up to date: numbered files, each applied once, in one transaction.
 
-An advisory lock of that transaction is the lock: of ten processes that start at once one migrates and nine find it done.
+An advisory lock of that transaction is the lock: of ten processes that start at once one migrates and nine find it
+done.
 """
 
 from __future__ import annotations

@@ -91,7 +91,9 @@ class PostgresStore:
             await pools.close()
 
     async def now(self) -> int:
-        return (await self._open_line().ask(lambda db: db.only_row("now")))["now"]
+        row = await self._open_line().ask(lambda db: db.only_row("now"))
+        now: int = row["now"]
+        return now
 
     async def beat_line(self) -> base.BeatLine:
         self._open_line()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from evertick.store.base import Pulse
 from evertick.store.postgres.session import Session, columns_of
 from evertick.when.moment import DAY
@@ -54,7 +56,7 @@ class _Bite:
 
 async def prune(db: Session, app: str, before: int, keep_per_schedule: int, limit: int, cursor: PruneCursor) -> int:
     bite = _Bite(db, app, limit)
-    steps = (
+    steps: tuple[Callable[[], Awaitable[None]], ...] = (
         lambda: bite.runs("prune.old_runs", app, before),
         lambda: _prune_surplus(bite, keep_per_schedule, cursor),
         lambda: bite.rows("prune.gaps", app, before),
