@@ -63,14 +63,23 @@ def _stretches(changes: Sequence[Change]) -> list[list[int]]:
 async def _add(db: Session, app: str, changes: Sequence[Change]) -> list[bool]:
     # By key: of two processes that add the same, neither waits for the other crosswise.
     rows = [_added(change) for change in sorted(changes, key=lambda change: change.key)]
-    added = {row["key"] for row in await db.rows("change_schedules.add", app, *columns_of(rows))}
+    added = {row["key"]: row["id"] for row in await db.rows("change_schedules.add", app, *columns_of(rows))}
+    new = [(added[change.key], change, _defined(change)) for change in changes if change.key in added]
+    if new:
+        cursors = [(id_, of.format, change.fire_at, change.at, change.fingerprint) for id_, change, of in new]
+        await db.count("change_schedules.add_due", app, *columns_of(cursors))
+        versions = [(id_, change.key, json_text(of), json_text(of.args)) for id_, change, of in new]
+        await db.count("change_schedules.keep_version", app, *columns_of(versions))
     return [change.key in added for change in changes]
 
 
+def _defined(change: Change) -> Definition:
+    assert change.definition is not None, "an add brings a definition"
+    return change.definition
+
+
 def _added(change: Change) -> tuple[object, ...]:
-    definition = change.definition
-    assert definition is not None, "an add brings a definition"
-    text, format_, labels, pause_after = _definition_columns(definition)
+    text, format_, labels, pause_after = _definition_columns(_defined(change))
     return (
         change.key,
         change.created_at or None,
@@ -80,10 +89,6 @@ def _added(change: Change) -> tuple[object, ...]:
         pause_after,
         None if change.pause is None else json_text(change.pause),
         None if change.declared is None else json_text(change.declared),
-        change.fire_at,
-        change.at,
-        change.fingerprint,
-        json_text(definition.args),
     )
 
 

@@ -14,14 +14,17 @@
 --   which waits for whoever is ending it.
 -- * Batches come as arrays. They are joined from the array to the table by a primary key; `state` is left out of such a
 --   guard (`started_at IS NOT NULL` says the same of a held run), or a partial index would be taken instead of the key.
+-- * OFFSET 0 in an EXISTS keeps the planner from reading the whole table into a hash, which it thinks of whenever it
+--   takes a table for empty.
 
 -- ================================================================================================= parts
 
 -- name: part.live
 -- Live runs of a schedule `d` as overlap looks at them: bit 0: any, bit 1: one is blocked on another.
-((EXISTS (SELECT FROM evertick.runs r WHERE r.schedule_id = d.schedule_id))::int
+((EXISTS (SELECT FROM evertick.runs r WHERE r.schedule_id = d.schedule_id OFFSET 0))::int
     + 2 * (EXISTS (SELECT FROM evertick.runs r
-        WHERE r.state = 'blocked' AND r.app = d.app AND r.schedule_id = d.schedule_id AND r.blocked_on IS NOT NULL))::int)
+        WHERE r.state = 'blocked' AND r.app = d.app AND r.schedule_id = d.schedule_id AND r.blocked_on IS NOT NULL
+        OFFSET 0))::int)
 
 -- name: part.stored
 -- Definition and cursor of a schedule, from `s` and `d`.
@@ -86,12 +89,12 @@ LEFT JOIN LATERAL (
 LEFT JOIN claimant c ON n.is_claimed AND b.id IS NULL
 WHERE CASE WHEN n.schedule_id IS NOT NULL AND n.cause IN ('fire', 'backfill')
     THEN NOT EXISTS (SELECT FROM evertick.runs l
-            WHERE l.schedule_id = n.schedule_id AND l.fire_at = n.fire_at AND l.cause IN ('fire', 'backfill'))
+            WHERE l.schedule_id = n.schedule_id AND l.fire_at = n.fire_at AND l.cause IN ('fire', 'backfill') OFFSET 0)
         AND NOT EXISTS (SELECT FROM evertick.history h
             WHERE h.schedule_id = n.schedule_id AND h.fire_at = n.fire_at AND h.cause IN ('fire', 'backfill')
-                AND h.fire_at BETWEEN $4 AND $5)
-    ELSE NOT EXISTS (SELECT FROM evertick.runs l WHERE l.id = n.id)
-        AND NOT EXISTS (SELECT FROM evertick.history h WHERE h.id = n.id AND h.fire_at BETWEEN $4 AND $5) END
+                AND h.fire_at BETWEEN $4 AND $5 OFFSET 0)
+    ELSE NOT EXISTS (SELECT FROM evertick.runs l WHERE l.id = n.id OFFSET 0)
+        AND NOT EXISTS (SELECT FROM evertick.history h WHERE h.id = n.id AND h.fire_at BETWEEN $4 AND $5 OFFSET 0) END
 ON CONFLICT DO NOTHING
 
 -- ================================================================================================= shared
@@ -118,7 +121,7 @@ UPDATE evertick.runs SET frees = true WHERE id = ANY(ARRAY(
 -- lock, in a statement of its own: of two last runs that end at once, the later one sees that the other has ended.
 UPDATE evertick.due d SET (fire_at, at) = (
     SELECT next, next FROM (SELECT CASE WHEN NOT EXISTS (
-        SELECT FROM evertick.runs r WHERE r.schedule_id = d.schedule_id)
+        SELECT FROM evertick.runs r WHERE r.schedule_id = d.schedule_id OFFSET 0)
         THEN (SELECT evertick.now_us()) + d.after_end END AS next) n)
 WHERE d.schedule_id = ANY($1::bigint[]) AND d.after_end IS NOT NULL
     AND EXISTS (SELECT FROM evertick.schedules s WHERE s.id = d.schedule_id AND s.pause IS NULL);
@@ -261,24 +264,19 @@ UPDATE evertick.runs SET is_cancel_requested = true, cancel_reason = $2
 WHERE id = ANY($1::uuid[]) AND NOT is_cancel_requested;
 
 -- name: change_schedules.add
--- A key that is taken is not an error: the caller reads and tries again. Version 1 and the first cursor come with it.
-WITH added AS (
-    INSERT INTO evertick.schedules (app, key, created_at, format, definition, labels, pause_after, pause, declared)
-    SELECT $1, n.key, coalesce(n.created_at, (SELECT evertick.now_us())), n.format, n.definition, n.labels::jsonb,
-        n.pause_after, n.pause, n.declared
-    FROM unnest($2::text[], $3::bigint[], $4::int[], $5::text[], $6::text[], $7::int[], $8::text[], $9::text[])
-        AS n(key, created_at, format, definition, labels, pause_after, pause, declared)
-    ON CONFLICT DO NOTHING RETURNING id, key),
-cursors AS (
-    INSERT INTO evertick.due (schedule_id, app, version, format, fire_at, at, fingerprint)
-    SELECT a.id, $1, 1, n.format, n.fire_at, n.at, n.fingerprint
-    FROM unnest($2::text[], $4::int[], $10::bigint[], $11::bigint[], $12::text[]) AS n(key, format, fire_at, at, fingerprint)
-    JOIN added a ON a.key = n.key),
-versions AS (
-    INSERT INTO evertick.schedule_versions (app, key, schedule_id, version, definition, args)
-    SELECT $1, a.key, a.id, 1, n.definition, n.args
-    FROM unnest($2::text[], $5::text[], $13::text[]) AS n(key, definition, args) JOIN added a ON a.key = n.key)
-SELECT key FROM added;
+-- A key that is taken is not an error: the caller reads and tries again.
+INSERT INTO evertick.schedules (app, key, created_at, format, definition, labels, pause_after, pause, declared)
+SELECT $1, n.key, coalesce(n.created_at, (SELECT evertick.now_us())), n.format, n.definition, n.labels::jsonb,
+    n.pause_after, n.pause, n.declared
+FROM unnest($2::text[], $3::bigint[], $4::int[], $5::text[], $6::text[], $7::int[], $8::text[], $9::text[])
+    AS n(key, created_at, format, definition, labels, pause_after, pause, declared)
+ON CONFLICT DO NOTHING RETURNING id, key;
+
+-- name: change_schedules.add_due
+-- Version 1 and the first cursor.
+INSERT INTO evertick.due (schedule_id, app, version, format, fire_at, at, fingerprint)
+SELECT n.id, $1, 1, n.format, n.fire_at, n.at, n.fingerprint
+FROM unnest($2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::text[]) AS n(id, format, fire_at, at, fingerprint);
 
 -- name: change_schedules.find
 -- The guard names an id, people a key: both must mean the same schedule.
@@ -519,11 +517,12 @@ FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS t(id, reason, err
 -- Was this very claim the one that ended it, put it back, or spent an attempt on it?
 SELECT t.id::text AS id, t.fence FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
 WHERE EXISTS (SELECT FROM evertick.runs r
-        WHERE r.id = t.id AND r.app = $1 AND r.node = $2 AND r.fence = t.fence AND r.started_at IS NULL)
+        WHERE r.id = t.id AND r.app = $1 AND r.node = $2 AND r.fence = t.fence AND r.started_at IS NULL
+        OFFSET 0)
     OR EXISTS (SELECT FROM evertick.attempts a
-        WHERE a.run = t.id AND a.fence = t.fence AND a.app = $1 AND a.node = $2)
+        WHERE a.run = t.id AND a.fence = t.fence AND a.app = $1 AND a.node = $2 OFFSET 0)
     OR EXISTS (SELECT FROM evertick.history h
-        WHERE h.id = t.id AND h.app = $1 AND h.node = $2 AND h.fence = t.fence);
+        WHERE h.id = t.id AND h.app = $1 AND h.node = $2 AND h.fence = t.fence OFFSET 0);
 
 -- name: owned
 -- What the store believes a node holds.
@@ -718,7 +717,8 @@ UPDATE evertick.runs SET state = 'waiting', parked_for = NULL, task_hash = NULL 
 
 -- name: prune.old_runs
 -- By the index on fire_at: nothing ends before its moment but a cancelled run, which stays until that moment has passed.
-SELECT id::text AS id FROM evertick.history WHERE app = $1 AND fire_at < $2 AND finished_at < $2 ORDER BY fire_at LIMIT $3;
+SELECT id::text AS id FROM evertick.history
+WHERE app = $1 AND fire_at + 0 < $2 AND fire_at < $2 AND finished_at < $2 ORDER BY fire_at + 0 LIMIT $3;
 
 -- name: prune.schedules
 -- The next schedules to look at, removed ones too.

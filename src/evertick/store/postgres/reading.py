@@ -17,32 +17,38 @@ __all__ = ["attempts", "gaps", "log", "runs"]
 
 _FIRST, _LAST = -(2**63), 2**63 - 1
 
-# What a filter adds to `runs.live` and `runs.done`; its values are always parameters. Live runs have no verdict and are
-# of other states than done, which `_tables` sees to.
+# What a filter adds to `runs.live` and `runs.done`; its values are always parameters.
 _CLAUSES = {
     "ids": "r.id = ANY({}::uuid[])",
-    "schedule_ids": "r.schedule_id = ANY({}::bigint[])",
+    "schedule_id": "r.schedule_id = {}",
     "task": "r.task = {}",
     "states": "r.state = ANY({}::text[])",
     "verdicts": "r.verdict = ANY({}::text[])",
-    "since": "r.fire_at >= {}",
-    "until": "r.fire_at <= {}",
+    # Once for the days that have to be opened, once for the index of times.
+    "since": "r.fire_at >= {0} AND r.fire_at + 0 >= {0}",
+    "until": "r.fire_at <= {0} AND r.fire_at + 0 <= {0}",
     "labels": "r.labels @> {}::jsonb",
     # All reruns, listed once per question. Looking for those of each run would need an index that nothing else uses.
     "was_rerun": "{} = (r.id::text IN ({{reruns}}))",
 }
-_ONLY_LIVE, _ONLY_DONE = frozenset({"states"}), frozenset({"verdicts"})
+# What is live has no verdict; in history there are no states.
+_LEFT_OUT = {"runs.live": ("verdicts",), "runs.done": ("states",)}
 
 
 async def runs(db: Session, app: str, wanted: RunFilter) -> list[Run]:
-    values = await _values(db, app, wanted)
-    rows = [row for table in _tables(wanted) for row in await _read(db, table, app, values, wanted.limit)]
+    rows = [
+        row
+        for values in await _filters(db, app, wanted)
+        for table in _tables(wanted)
+        for row in await _read(db, table, app, values, wanted.limit)
+    ]
     rows.sort(key=lambda row: (row["fire_at"], row["id"]), reverse=True)
     return [run_of(row) for row in rows[: wanted.limit]]
 
 
-async def _values(db: Session, app: str, wanted: RunFilter) -> dict[str, Any]:
-    """The values of the clauses that apply."""
+async def _filters(db: Session, app: str, wanted: RunFilter) -> list[dict[str, Any]]:
+    """The values of the clauses that apply; one set per schedule, so that each is read in the order of its index."""
+    labels = {plain_text(name): plain_text(value) for name, value in wanted.labels.items()}
     given = {
         "ids": None if wanted.ids is None else [id_ for id_ in wanted.ids if is_run_id(id_)],
         "task": plain_text(wanted.task),
@@ -50,15 +56,14 @@ async def _values(db: Session, app: str, wanted: RunFilter) -> dict[str, Any]:
         "verdicts": None if wanted.verdicts is None else [verdict.value for verdict in wanted.verdicts],
         "since": wanted.since,
         "until": wanted.until,
-        "labels": json_text({plain_text(k): plain_text(v) for k, v in wanted.labels.items()})
-        if wanted.labels
-        else None,
+        "labels": json_text(labels) if labels else None,
         "was_rerun": wanted.was_rerun,
     }
-    if wanted.schedule_key is not None:
-        rows = await db.rows("runs.schedules_of_key", app, plain_text(wanted.schedule_key))
-        given["schedule_ids"] = [row["schedule_id"] for row in rows]
-    return {name: value for name, value in given.items() if value is not None}
+    values = {name: value for name, value in given.items() if value is not None}
+    if wanted.schedule_key is None:
+        return [values]
+    rows = await db.rows("runs.schedules_of_key", app, plain_text(wanted.schedule_key))
+    return [{**values, "schedule_id": row["schedule_id"]} for row in rows]
 
 
 def _tables(wanted: RunFilter) -> list[str]:
@@ -69,18 +74,18 @@ def _tables(wanted: RunFilter) -> list[str]:
 
 
 async def _read(db: Session, table: str, app: str, values: dict[str, Any], limit: int) -> list[Row]:
-    left_out = _ONLY_LIVE if table == "runs.done" else _ONLY_DONE
-    clauses = ""
     parameters: list[Any] = [app]
+    clauses = ""
     for name, value in values.items():
-        if name not in left_out:
+        if name not in _LEFT_OUT[table]:
             parameters.append(value)
-            clauses += f" AND {_CLAUSES[name].format(f'${len(parameters)}')}".replace(
-                "{reruns}", db.text("runs.reruns")
-            )
+            clauses += f" AND {_CLAUSES[name].format(f'${len(parameters)}')}"
     parameters.append(limit)
-    order = f"ORDER BY r.fire_at DESC, r.id DESC LIMIT ${len(parameters)}"
-    return await db.select(f"{db.text(table)}{clauses} {order}", *parameters)
+    # Where a run or a schedule is asked for, the index of times is the wrong one.
+    moment = "r.fire_at" if "ids" in values or "schedule_id" in values else "r.fire_at + 0"
+    order = f"ORDER BY {moment} DESC, r.id DESC LIMIT ${len(parameters)}"
+    text = f"{db.text(table)}{clauses} {order}".replace("{reruns}", db.text("runs.reruns"))
+    return await db.select(text, *parameters)
 
 
 async def gaps(db: Session, app: str, wanted: RunFilter) -> list[Gap]:
