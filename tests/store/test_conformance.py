@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evertick.testing.conformance import StoreConformance, Stores
+from evertick.testing.conformance import StoreConformance, Stores, TransactionConformance, Users
 
 
 class TestInlineSqlite(StoreConformance):
@@ -17,3 +17,13 @@ class TestFileSqlite(StoreConformance):
     @pytest.fixture
     def stores(self, file_stores: Stores) -> Stores:
         return file_stores
+
+
+class TestTransactionsOnFileSqlite(TransactionConformance):
+    @pytest.fixture
+    def stores(self, file_stores: Stores) -> Stores:
+        return file_stores
+
+    @pytest.fixture
+    def users(self, file_users: Users) -> Users:
+        return file_users

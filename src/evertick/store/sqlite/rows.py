@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from evertick.limits import shown_key
 from evertick.model import Attempt, Cause, Claimed, Definition, Gap, Node, Occurrence, Pause, Phase, Run, State, Verdict
 from evertick.store.base import DeclaredBy, StoredSchedule
 from evertick.when.moment import from_us
@@ -113,6 +114,8 @@ def run_of(row: sqlite3.Row, *, is_new: bool = True) -> Run:
     state = State(row["state"])
     # A run that went back keeps its last claim in the row, but nobody holds it.
     is_held = state in _HELD
+    # What it waits for: a run before it, or a limit.
+    limit, key = (None, None) if state is not State.BLOCKED or row["limit_key"] is None else shown_key(row["limit_key"])
     return Run(
         id=row["id"],
         app=row["app"],
@@ -123,7 +126,7 @@ def run_of(row: sqlite3.Row, *, is_new: bool = True) -> Run:
         due_at=from_us(row["due_at"]),
         state=state,
         verdict=None if row["verdict"] is None else Verdict(row["verdict"]),
-        reason=row["parked_for"] or row["reason"],
+        reason=row["parked_for"] or limit or row["reason"],
         cause=Cause(row["cause"]),
         attempts=row["attempts"],
         losses=row["losses"],
@@ -141,7 +144,7 @@ def run_of(row: sqlite3.Row, *, is_new: bool = True) -> Run:
         progress=row["progress"],
         progress_text=row["progress_text"],
         phases=() if row["phases"] is None else _phases.decode(row["phases"]),
-        blocked_on=row["blocked_on"],
+        blocked_on=row["blocked_on"] or key,
         caused_by=row["caused_by"],
         is_cancel_requested=bool(row["is_cancel_requested"]),
         is_new=is_new,

@@ -14,12 +14,14 @@ from evertick.store.sqlite.rows import FORMAT, json_text, moment, stored_of
 from evertick.when.moment import SECOND, from_us
 
 __all__ = [
+    "calendar_users",
     "calendars",
     "computed_with",
     "declared_schedules",
     "due_schedules",
     "fingerprints",
     "put_calendar",
+    "remove_calendar",
     "schedules",
     "stored_schedules",
 ]
@@ -65,7 +67,7 @@ def _readable(rows: Sequence[sqlite3.Row]) -> list[StoredSchedule]:
 
 def schedules(db: sqlite3.Connection, now: int, app: str, wanted: ScheduleFilter) -> list[Schedule]:
     rows = db.execute(
-        SQL["schedules"],
+        SQL["schedules.by_due" if wanted.is_by_due else "schedules"],
         (
             app,
             wanted.after_key or "",
@@ -104,7 +106,7 @@ def _schedule_of(db: sqlite3.Connection, app: str, stored: StoredSchedule, *, wi
         paused_at=None if pause is None else from_us(pause.at),
         pause_note="" if pause is None else pause.note,
         paused_until=None if pause is None else moment(pause.until),
-        occurrences=tuple(_edit_of(occurrence) for occurrence in stored.occurrences),
+        occurrences=tuple(_edit_of(occurrence) for occurrence in stored.occurrences if occurrence.kind != "done"),
         unique=definition.unique,
         blackout=definition.blackout,
         blackout_fate=definition.blackout_fate,
@@ -139,6 +141,17 @@ def _overrides(definition: Definition, declared: DeclaredBy | None) -> tuple[str
 
 def calendars(db: sqlite3.Connection, now: int, app: str) -> dict[str, bytes]:
     return {row["name"]: bytes(row["content"]) for row in db.execute(SQL["calendars"], (app,))}
+
+
+def calendar_users(db: sqlite3.Connection, now: int, app: str, name: str, limit: int) -> list[str]:
+    return [row["key"] for row in db.execute(SQL["calendar_users"], (app, name, limit))]
+
+
+def remove_calendar(db: sqlite3.Connection, now: int, app: str, name: str) -> bool:
+    # Asked in the transaction that removes: a schedule added meanwhile keeps its calendar.
+    if calendar_users(db, now, app, name, 1):
+        return False
+    return db.execute(SQL["remove_calendar"], (app, name)).rowcount > 0
 
 
 def put_calendar(db: sqlite3.Connection, now: int, app: str, name: str, version: str, content: bytes) -> None:

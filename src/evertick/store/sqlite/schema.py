@@ -20,7 +20,7 @@ from evertick.errors import StoreRefused
 from evertick.store.base import MigrateMode
 from evertick.store.sqlite.connection import transaction
 
-__all__ = ["SCHEMA_VERSION", "migrate"]
+__all__ = ["SCHEMA_VERSION", "migrate", "missing"]
 
 SCHEMA_VERSION = 1
 
@@ -36,22 +36,33 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def migrate(db: sqlite3.Connection, clock: Clock, mode: MigrateMode, description: str) -> None:
-    """Apply what is missing, or refuse: a changed migration, a store too new, or (mode check) anything missing."""
+def migrate(db: sqlite3.Connection, clock: Clock, mode: MigrateMode, description: str) -> list[str]:
+    """Apply what is missing, or refuse: a changed migration, a store too new, or (mode check) anything missing.
+
+    Answers the names of what was applied here.
+    """
     _check_meta(db, description)
-    pending = _pending(db, description)
+    pending, applied = _pending(db, description), []
     if pending and mode == "check":
         names = ", ".join(migration.name for migration in pending)
         raise StoreRefused(
-            f"the {description} lacks the migrations {names}; "
-            'start one node with migrate="auto", which applies them, or use the store that this code was made for'
+            f"the {description} lacks the migrations {names}; apply them with `evertick db migrate`, "
+            'or start one node with migrate="auto"'
         )
     for migration in pending:
         with transaction(db):
             # Another process may have been faster between the look and the lock.
             if migration.version not in _applied(db):
                 _apply(db, clock, migration)
+                applied.append(migration.name)
     _check_meta(db, description)
+    return applied
+
+
+def missing(db: sqlite3.Connection, description: str) -> list[str]:
+    """The names of the migrations that the store lacks. Refuses what `migrate` refuses."""
+    _check_meta(db, description)
+    return [migration.name for migration in _pending(db, description)]
 
 
 @cache

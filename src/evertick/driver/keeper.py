@@ -1,0 +1,228 @@
+"""Runs one command line, and leaves nothing of it behind. A program of its own:
+
+    python -I -S keeper.py LINE GRACE COMMAND...
+
+LINE is a socket from the node. Its end, by whatever death of the node, or the word `stop SECONDS` on it, means: TERM to
+the command and all that came of it, and KILL after that time (GRACE seconds where the node has died without a word).
+What the command leaves running when it ends by itself goes the same way. The keeper says `started PID`, then
+`exited CODE`, `killed SIGNAL` or `failed WHY` on the line, and ends when nothing is left.
+
+It has the standard library only, and little of that: one runs beside every job, and starts before it. It passes every
+file it was given on to the command, and keeps none but the line: neither the store of the node nor the pipes of the job
+may stay open because of it. Signals do not end it: a supervisor that tells a whole group to stop must not be able to
+part a keeper from what it keeps.
+
+On Linux it adopts orphans (it is a "subreaper"), so that every descendant stays below it, whatever session or group it
+has made for itself: none is left exactly when it has no children any more. Elsewhere only the group is reached.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from _collections_abc import Callable  # what `os` has loaded already; `typing` would double the time of the start
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# A descendant that forks while it is looked for is found by the next look.
+_LOOK_AGAIN_SECONDS = 0.02
+
+
+class Keeper:
+    """One command, and what the node says about it."""
+
+    def __init__(self, line: int, grace: float) -> None:
+        self._line = line
+        self._grace = grace
+        self._prctl = _find_prctl()
+        self._adopts_orphans = self._prctl is not None and os.path.isdir("/proc/self")
+        self._is_line_open = True
+        self._is_time_up = False
+        self._child = 0
+        # How the command ended, as `waitpid` tells it.
+        self._status: int | None = None
+        self._wakes, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        # Handled, not ignored: an ignored signal would stay ignored in the command.
+        for number in (*_IGNORED, signal.SIGCHLD, signal.SIGALRM):
+            signal.signal(number, lambda *_: None)
+
+    def keep(self, command: list[str]) -> None:
+        """Run the command to its end, or to the node's."""
+        os.set_inheritable(self._line, False)
+        try:
+            self._start(command)
+        except OSError as error:
+            self._tell(f"failed {error}")
+            return
+        self._tell(f"started {self._child}")
+        _let_go_of_files(but={self._line, self._wakes, self._waker})
+        grace = self._watch()
+        self._clear(grace)
+        self._tell(_words(self._status))
+
+    def _start(self, command: list[str]) -> None:
+        if self._prctl is not None:
+            self._prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        trouble, report = os.pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            self._become(command, report)
+        os.close(report)
+        with open(trouble, "rb") as words:
+            text = words.read().decode(errors="replace")
+        if text:
+            os.waitpid(self._child, 0)
+            raise OSError(text)
+
+    def _become(self, command: list[str], report: int) -> None:
+        try:
+            os.setpgid(0, 0)
+            if self._prctl is not None:
+                # Should the keeper itself be killed, the command must not run on without one.
+                self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            signal.set_wakeup_fd(-1)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            os.execvp(command[0], command)  # noqa: S606 - what to run is the node's to say
+        except BaseException as error:
+            os.write(report, str(error).encode())
+        finally:
+            os._exit(127)
+
+    def _watch(self) -> float:
+        """Until the command has ended or is to end. Answers the time that what is left gets."""
+        while self._has_children() and self._status is None:
+            word = self._wait(None)
+            if word is not None:
+                return word
+        return self._grace
+
+    def _clear(self, grace: float) -> None:
+        """TERM to everything, KILL when the time is up, until nothing is left."""
+        if self._adopts_orphans and not self._has_children():
+            return
+        self._signal_all(signal.SIGTERM)
+        signal.setitimer(signal.ITIMER_REAL, max(grace, 0.001))
+        while self._has_children() and not self._is_time_up:
+            word = self._wait(None)
+            if word is not None:  # the node has less patience now, or is gone
+                left, _ = signal.getitimer(signal.ITIMER_REAL)
+                signal.setitimer(signal.ITIMER_REAL, max(min(word, left), 0.001))
+        while self._has_children():
+            self._signal_all(signal.SIGKILL)
+            self._wait(_LOOK_AGAIN_SECONDS)
+        if not self._adopts_orphans:
+            self._signal_group(signal.SIGKILL)
+
+    def _has_children(self) -> bool:
+        """Reaps what has ended. Without children there are no descendants: orphans would be ours."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return self._adopts_orphans or self._status is None
+            if pid == self._child:
+                self._status = status
+
+    def _wait(self, seconds: float | None) -> float | None:
+        """Until a signal, a word on the line, or the time is over. Answers the seconds that a word to stop gives."""
+        files = [self._wakes, self._line] if self._is_line_open else [self._wakes]
+        ready, _, _ = select.select(files, [], [], seconds)
+        if self._wakes in ready:
+            self._is_time_up = self._is_time_up or signal.SIGALRM in os.read(self._wakes, 4096)
+        if self._line not in ready:
+            return None
+        try:
+            said = os.read(self._line, 4096)
+        except OSError:
+            said = b""
+        self._is_line_open = bool(said)
+        return _seconds(said, self._grace)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        """The group in one call, which nobody can dodge by forking; and whoever has left the group."""
+        self._signal_group(number)
+        for pid in _descendants(os.getpid()) if self._adopts_orphans else ():
+            try:
+                if os.getpgid(pid) != self._child:
+                    os.kill(pid, number)
+            except OSError:  # gone meanwhile, or not ours to signal
+                continue
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self._child, number)
+        except OSError:
+            return
+
+    def _tell(self, words: str) -> None:
+        try:
+            os.write(self._line, f"{words}\n".encode())
+        except OSError:  # nobody is left to hear it
+            return
+
+
+def _find_prctl() -> Callable[[int, int], int] | None:
+    """The system call that adopts orphans, where there is one."""
+    if sys.platform != "linux":
+        return None
+    try:
+        import ctypes
+
+        prctl: Callable[[int, int], int] = ctypes.CDLL(None).prctl
+    except (ImportError, OSError, AttributeError):
+        return None
+    return prctl
+
+
+def _descendants(top: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    # After the name of the program, which may hold anything, come its state and its parent.
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+            except (OSError, IndexError, ValueError):
+                continue
+            children.setdefault(parent, []).append(int(name))
+    found = list(children.get(top, ()))
+    for pid in found:  # grows as it goes
+        found += children.get(pid, ())
+    return found
+
+
+def _let_go_of_files(but: set[int]) -> None:
+    """Close everything else: the pipes belong to the command now."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    first = 3
+    for number in sorted(but):
+        os.closerange(first, number)
+        first = number + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+
+
+def _seconds(said: bytes, default: float) -> float:
+    """The shortest time that the words give; the default where there are none."""
+    try:
+        return min(float(line.split()[1]) for line in said.splitlines())
+    except (IndexError, ValueError):
+        return default
+
+
+def _words(status: int | None) -> str:
+    if status is None:
+        return "failed its end was not seen"
+    code = os.waitstatus_to_exitcode(status)
+    return f"exited {code}" if code >= 0 else f"killed {-code}"
+
+
+if __name__ == "__main__":
+    Keeper(int(sys.argv[1]), float(sys.argv[2])).keep(sys.argv[3:])
