@@ -40,6 +40,9 @@ def _measurements(peers: Path | None) -> Iterator[Measure]:
     for at_once in (100, 1_000):
         yield partial(throughput.measure_execution, concurrency=at_once)
         yield partial(raw.measure_execution, batch=at_once)
+    yield partial(throughput.measure_limited, name="execute_unreached", limits={"concurrency": 10_000})
+    yield partial(throughput.measure_limited, name="execute_capped", limits={"concurrency": 50})
+    yield partial(throughput.measure_limited, name="execute_rated", limits={"rate": "1000000/s"})
     yield throughput.measure_enqueue
     yield raw.measure_enqueue
     yield partial(latency.measure, is_remote=False)

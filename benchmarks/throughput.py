@@ -13,25 +13,31 @@ from pathlib import Path
 from benchmarks.ledger import BULK, check, check_waiting, url_of
 from benchmarks.size import Size
 from evertick import Scheduler
+from evertick.task import TaskOptions
 
-__all__ = ["measure_enqueue", "measure_execution"]
+__all__ = ["measure_enqueue", "measure_execution", "measure_limited"]
 
 
 def measure_execution(folder: Path, size: Size, concurrency: int) -> dict[str, float]:
-    return asyncio.run(_execution(folder / "ledger.db", size, concurrency))
+    return {f"execute_{concurrency}": asyncio.run(_execution(folder / "ledger.db", size, concurrency, {}))}
+
+
+def measure_limited(folder: Path, size: Size, name: str, limits: TaskOptions) -> dict[str, float]:
+    """The same with a task that has a limit, on a hundred slots."""
+    return {name: asyncio.run(_execution(folder / "ledger.db", size, 100, limits))}
 
 
 def measure_enqueue(folder: Path, size: Size) -> dict[str, float]:
     return asyncio.run(_enqueue(folder / "ledger.db", size))
 
 
-async def _execution(path: Path, size: Size, concurrency: int) -> dict[str, float]:
+async def _execution(path: Path, size: Size, concurrency: int, limits: TaskOptions) -> float:
     scheduler = Scheduler(url_of(path), concurrency=concurrency)
     executed = [0] * size.runs
     left = size.runs
     all_executed = asyncio.Event()
 
-    @scheduler.task
+    @scheduler.task(**limits)
     async def count(number: int) -> None:
         nonlocal left
         executed[number] += 1
@@ -50,7 +56,7 @@ async def _execution(path: Path, size: Size, concurrency: int) -> dict[str, floa
             await asyncio.sleep(0)
         seconds = time.perf_counter() - began
     check(path, executed)
-    return {f"execute_{concurrency}": size.runs / seconds}
+    return size.runs / seconds
 
 
 async def _enqueue(path: Path, size: Size) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Evertick runs jobs on time, once per promised moment, in one process or in a fleet, and can always say why."""
 
 from evertick.context import Context, current
+from evertick.driver.process import Process
 from evertick.errors import (
     AlreadyDeclared,
     EvertickError,
@@ -11,7 +12,9 @@ from evertick.errors import (
     InvalidKey,
     InvalidSetting,
     InvalidWhen,
+    Lost,
     NotFound,
+    ProcessDied,
     Refused,
     Retry,
     Skip,
@@ -19,6 +22,7 @@ from evertick.errors import (
     StoreError,
     StoreRefused,
     StoreUnavailable,
+    TransactionTimeout,
     WouldBlock,
 )
 from evertick.events import Event
@@ -52,9 +56,12 @@ __all__ = [
     "InvalidSetting",
     "InvalidWhen",
     "Linear",
+    "Lost",
     "Node",
     "NotFound",
     "Once",
+    "Process",
+    "ProcessDied",
     "Reason",
     "Refused",
     "Retry",
@@ -68,6 +75,7 @@ __all__ = [
     "StoreRefused",
     "StoreUnavailable",
     "Task",
+    "TransactionTimeout",
     "Verdict",
     "WouldBlock",
     "__version__",

@@ -26,7 +26,7 @@ ARGUMENTS_MAX_BYTES = 256 * 1024
 class Signature:
     """What a task's function takes, apart from its context."""
 
-    __slots__ = ("_bind", "_decoder", "hash", "takes_context", "task", "text")
+    __slots__ = ("_bind", "_decoder", "defaults", "hash", "takes_context", "task", "text")
 
     def __init__(self, function: Callable[..., Any], task: str) -> None:
         self.task = task
@@ -35,6 +35,8 @@ class Signature:
         own = parameters[1:] if self.takes_context else parameters
         self._bind = inspect.Signature([p.replace(annotation=inspect.Parameter.empty) for p in own])
         fields = [_field(p, hints.get(p.name, Any), task) for p in own if p.kind is not p.VAR_KEYWORD]
+        # By name; ... where one must be given.
+        self.defaults = {p.name: ... if p.default is p.empty else p.default for p in own if p.kind is not p.VAR_KEYWORD}
         is_open = any(p.kind is p.VAR_KEYWORD for p in own)
         shape = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=not is_open, kw_only=True)
         self._decoder = msgspec.json.Decoder(shape)

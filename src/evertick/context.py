@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextvars import ContextVar
 from datetime import datetime
+from typing import Literal
+
+import msgspec
 
 from evertick.clock import Clock
 from evertick.errors import InvalidInput, NotFound, Stopped
 from evertick.model import Claimed, Phase
+from evertick.transaction import Holder, Transaction, finish_within
 from evertick.when.moment import from_us
 
 __all__ = ["LINES_MAX", "LINE_MAX_CHARS", "LOG_MAX_CHARS", "PHASES_MAX", "Context", "Notebook", "current"]
@@ -26,6 +30,7 @@ LINE_MAX_CHARS = 8_192
 LOG_MAX_CHARS = 256 * 1024
 LINES_MAX = 5_000
 PHASES_MAX = 100
+RESULT_MAX_BYTES = 64 * 1024
 _TEXT_MAX = 500
 
 _current: ContextVar[Context] = ContextVar("evertick_context")
@@ -84,15 +89,19 @@ class Notebook:
 class Context:
     """One attempt at one run, as the job sees it."""
 
-    __slots__ = ("_clock", "_deadline", "_has_seen_stop", "_notebook", "_run", "_stopped")
+    __slots__ = ("_clock", "_deadline", "_has_seen_stop", "_holder", "_notebook", "_own_end", "_run", "_stopped")
 
-    def __init__(self, run: Claimed, *, clock: Clock, deadline: int | None) -> None:
+    def __init__(self, run: Claimed, *, clock: Clock, deadline: int | None, holder: Holder | None = None) -> None:
         self._run = run
         self._clock = clock
         self._deadline = deadline
         self._notebook = Notebook()
         self._stopped = ""
         self._has_seen_stop = False
+        # None where the ledger is out of reach: in a child process.
+        self._holder = holder
+        # Whether the job has ended its run itself. Written: in a transaction whose commit only the store knows of.
+        self._own_end: Literal["", "written", "committed"] = ""
 
     @property
     def run_id(self) -> str:
@@ -174,3 +183,35 @@ class Context:
             if len(self._notebook.phases) < PHASES_MAX:
                 seconds = round(self._clock.elapsed() - began, 6)
                 self._notebook.phases.append(Phase(name=name[:_TEXT_MAX], at=at, seconds=seconds, is_failed=is_failed))
+
+    def finish(self, *, connection: object, result: object = None) -> Awaitable[None]:
+        """End this run as succeeded inside a transaction of your own: the last statement before your commit.
+
+        connection: yours, to the database of the ledger, in a transaction. On a plain one the finish is written by the
+        call itself, and may be awaited or not; on an async one it is written when it is awaited.
+        Raises `Lost` when this claim does not hold the run any more: roll back then.
+        """
+        return finish_within(self, connection, result)
+
+    def transaction(self) -> Transaction:
+        """A transaction on the database of the ledger, which ends this run with it.
+
+        `with ctx.transaction() as conn:` in a plain function, `async with` in a coroutine. Leaving the block writes the
+        finish and commits; raising in it rolls back. `ctx.finish(connection=conn, result=...)` in it gives a result.
+        """
+        return Transaction(self)
+
+    def _encode_result(self, result: object) -> bytes | None:
+        """The result as JSON. One that cannot be kept does not undo the work: it is left out, and a line says so."""
+        if result is None:
+            return None
+        try:
+            data = msgspec.json.encode(result)
+        except (TypeError, ValueError, RecursionError) as error:
+            self.log(f"the result is not kept: it is no JSON-like data: {error}", level="warning")
+            return None
+        if len(data) > RESULT_MAX_BYTES:
+            text = f"the result is not kept: it takes {len(data)} bytes, more than {RESULT_MAX_BYTES}"
+            self.log(text, level="warning")
+            return None
+        return data

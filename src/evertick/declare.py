@@ -16,7 +16,7 @@ from evertick.edit import Addition, Editor
 from evertick.errors import AlreadyDeclared
 from evertick.model import Definition
 from evertick.store.base import DeclaredBy, Store, StoredSchedule
-from evertick.when import When, parse_when
+from evertick.when import Calendar, When, parse_when
 
 __all__ = ["Declaration", "Declarations", "calling_place"]
 
@@ -32,6 +32,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     place: str
     # The zone of a rule that names none.
     tz: str = "UTC"
+    # The blackout, where the code gives a calendar and not only the name of one.
+    blackout: Calendar | None = None
 
     @property
     def rule_text(self) -> str:
@@ -40,8 +42,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hash(self) -> str:
-        calendar = "" if self.rule.calendar is None else self.rule.calendar.version
-        said = [self.rule_text, calendar, msgspec.to_builtins(self.definition)]
+        calendars = ["" if each is None else each.version for each in (self.rule.calendar, self.blackout)]
+        said = [self.rule_text, *calendars, msgspec.to_builtins(self.definition)]
         return blake2b(msgspec.json.encode(said, order="sorted"), digest_size=8).hexdigest()
 
 
@@ -85,7 +87,13 @@ class Declarations:
             rule = declaration.rule
             if found.declared is not None and found.declared.rule == declaration.rule_text:
                 rule = parse_when(found.declared.definition.when)
-            await editor.edit(found.key, lambda _: declaration.definition, rule=rule, declared=declared)
+            await editor.edit(
+                found.key,
+                lambda _: declaration.definition,
+                rule=rule,
+                declared=declared,
+                blackout=declaration.blackout,
+            )
         if found.pause is not None and found.pause.is_undeclared:
             log.info("schedule %r is declared again: resumed", found.key)
             await editor.resume(found.key)
@@ -95,7 +103,13 @@ class Declarations:
         declared = DeclaredBy(
             node_name=node_name, hash=declaration.hash, rule=declaration.rule_text, definition=definition
         )
-        return Addition(key=declaration.key, rule=declaration.rule, definition=definition, declared=declared)
+        return Addition(
+            key=declaration.key,
+            rule=declaration.rule,
+            definition=definition,
+            declared=declared,
+            blackout=declaration.blackout,
+        )
 
 
 def calling_place(depth: int) -> str:

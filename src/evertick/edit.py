@@ -8,23 +8,35 @@ again from the start.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from evertick.clock import Clock
 from evertick.errors import EvertickError, InvalidInput, NotFound, Refused, StoreUnavailable
-from evertick.model import Cause, Definition, NewGap, NewRun, Pause, Reason, Run, State
+from evertick.model import Cause, Definition, NewGap, NewRun, Occurrence, Pause, Reason, Run, State
+from evertick.occurrence import Settled, apart, pending, settle_decisions, time_of, without_decided
 from evertick.plan import FRESH, Facts, Fire, admit, cursor_after, settle
-from evertick.rules import load_calendars, rule_of
-from evertick.store.base import Advance, Change, DeclaredBy, DueSchedule, ScheduleFilter, Store, StoredSchedule
+from evertick.rules import blackout_named, blackout_of, fingerprint_of, load_calendars, rule_of
+from evertick.schedule_limits import ScheduleLimits
+from evertick.store.base import Advance, Change, DeclaredBy, DueSchedule, Failing, Store, StoredSchedule
 from evertick.when import Calendar, Every, Once, When, parse_when, to_us
 
-__all__ = ["Addition", "Editor", "facts_of", "run_of"]
+__all__ = [
+    "Addition",
+    "Editor",
+    "Now",
+    "facts_of",
+    "interval_from_end",
+    "never_settles",
+    "run_of",
+    "soonest",
+]
 
 # A round is lost only to another writer's success; beyond this something else is wrong.
 _ROUNDS_MAX = 50
 _PAGE = 500
+_USERS_MOST = 1_000_000
 
 
 class Addition(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,25 +46,40 @@ class Addition(msgspec.Struct, frozen=True, kw_only=True):
     rule: When
     definition: Definition
     declared: DeclaredBy | None = None
+    # The calendar that the definition names as its blackout, where it was given and not only named.
+    blackout: Calendar | None = None
 
 
-class _Now(msgspec.Struct, frozen=True, kw_only=True):
+class Now(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as it stands: what a change is made from."""
 
     time: int
     stored: StoredSchedule
     # None when the stored rule cannot be read any more (a calendar is gone): then there is nothing to settle.
     rule: When | None
+    blackout: Calendar | None = None
+
+
+class _Becomes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change makes of a schedule, as far as its moments go."""
+
+    rule: When | None
+    blackout: Calendar | None
+    # What a blackout holds stays behind the cursor.
+    keeps_held: bool = False
+    # The change itself ends a blackout that holds something.
+    lets_go: bool = False
 
 
 class Editor:
     """Changes the schedules of one app."""
 
-    def __init__(self, store: Store, app: str, clock: Clock, tz: str) -> None:
+    def __init__(self, store: Store, app: str, clock: Clock, tz: str, limits: ScheduleLimits | None = None) -> None:
         self._store = store
         self._app = app
         self._clock = clock
         self._tz = tz
+        self._limits = limits or ScheduleLimits()
 
     async def add(self, additions: Sequence[Addition], *, all_or_none: bool = False) -> list[bool]:
         """Add schedules; False where the key is taken. A new schedule owes nothing of the past."""
@@ -61,9 +88,11 @@ class Editor:
         }
         if taken and all_or_none:
             return [added.key not in taken for added in additions]
+        await self._check_limits({added.key: added.rule for added in additions if added.key not in taken})
         for added in additions:
-            if added.rule.calendar is not None and added.key not in taken:
-                await self.put_calendar(added.rule.calendar)
+            for calendar in (added.rule.calendar, added.blackout):
+                if calendar is not None and added.key not in taken:
+                    await self.put_calendar(calendar)
         now = await self._store.now()
         calendars = await load_calendars(self._store, self._app)
         changes = []
@@ -71,7 +100,8 @@ class Editor:
             rule = added.rule.bind(key=added.key, created=now, tz=self._tz, calendars=calendars)
             # Only a one-shot may mean this very moment (`Once(after="0s")`); a rhythm begins with the next beat.
             since = now - 1 if isinstance(rule, Once) else now
-            fire_at, at = cursor_after(rule, added.key, since, self._clock.uniform)
+            blackout = blackout_named(added.definition.blackout, added.key, rule, calendars)
+            fire_at, at = cursor_after(rule, added.key, since, self._clock.uniform, blackout)
             definition = msgspec.structs.replace(added.definition, when=rule.text)
             changes.append(
                 Change(
@@ -82,7 +112,7 @@ class Editor:
                     created_at=now,
                     fire_at=fire_at,
                     at=at,
-                    fingerprint=rule.fingerprint,
+                    fingerprint=fingerprint_of(rule, blackout),
                 )
             )
         return await self._store.change_schedules(self._app, changes, all_or_none=all_or_none)
@@ -93,12 +123,10 @@ class Editor:
         if (await self._store.calendars(self._app)).get(calendar.name) == content:
             return
         await self._store.put_calendar(self._app, calendar.name, calendar.version, content)
-        after = None
-        while page := await self._store.schedules(self._app, ScheduleFilter(after_key=after, with_counts=False)):
-            for schedule in page:
-                if f"; calendar={calendar.name}" in schedule.when:
-                    await self.edit(schedule.key, lambda definition: definition)
-            after = page[-1].key
+        for key in await self._store.calendar_users(self._app, calendar.name, limit=_USERS_MOST):
+            # One that was removed meanwhile goes by no calendar any more.
+            with contextlib.suppress(NotFound):
+                await self.edit(key, lambda definition: definition)
 
     async def refresh_cursors(self) -> int:
         """Recompute cursors that were computed with other zone rules than this machine has; answers how many.
@@ -130,19 +158,27 @@ class Editor:
         *,
         rule: When | None = None,
         declared: DeclaredBy | None = None,
+        blackout: Calendar | None = None,
     ) -> None:
-        """Change the definition, and the rule where one is given. The cursor restarts from now; a pause stays."""
-        await self._current(key)  # a schedule that is not there changes no calendar
-        if rule is not None and rule.calendar is not None:
-            await self.put_calendar(rule.calendar)
+        """Change the definition, and the rule where one is given. The cursor restarts from now; a pause stays.
+
+        `blackout` is the calendar that the new definition names, where it was given and not only named.
+        """
+        stored = (await self._current(key)).stored  # a schedule that is not there changes no calendar
+        if rule is not None and not _is_known_rule(stored, rule):
+            await self._check_limits({key: rule})
+        for calendar in (None if rule is None else rule.calendar, blackout):
+            if calendar is not None:
+                await self.put_calendar(calendar)
         calendars = await load_calendars(self._store, self._app)
 
-        def make(current: _Now) -> Change:
+        def make(current: Now) -> Change:
             created = current.stored.created_at if rule is None else current.time
             written = parse_when(current.stored.definition.when, calendars) if rule is None else rule
             bound = written.bind(key=key, created=created, tz=self._tz, calendars=calendars)
             definition = msgspec.structs.replace(change(current.stored.definition), when=bound.text)
-            settled = self._settle(current, Reason.EDITED, new_rule=bound)
+            closes = blackout_named(definition.blackout, key, bound, calendars)
+            settled = self._settle_edit(current, bound, closes)
             if current.stored.pause is not None:
                 settled = msgspec.structs.replace(settled, next_at=current.stored.pause.until, after_end=None)
             return Change(
@@ -156,10 +192,26 @@ class Editor:
 
         await self._change(key, make)
 
-    async def pause(self, key: str, *, note: str = "", until: int | None = None, is_undeclared: bool = False) -> None:
-        """Stop recording fires. Runs that are recorded already, and their retries, go on."""
+    async def pause(
+        self,
+        key: str,
+        *,
+        note: str = "",
+        until: int | None = None,
+        is_undeclared: bool = False,
+        unless: Callable[[StoredSchedule], bool] = lambda _: False,
+    ) -> bool:
+        """Stop recording fires. Runs that are recorded already, and their retries, go on.
 
-        def make(current: _Now) -> Change:
+        False: nothing was changed, because of `unless`, which looks at the schedule that would be paused.
+        """
+        is_made = True
+
+        def make(current: Now) -> Change | None:
+            nonlocal is_made
+            is_made = not unless(current.stored)
+            if not is_made:
+                return None
             if until is not None and until <= current.time:
                 raise Refused(f"cannot pause {key!r} until a moment that has passed; give a later one, or none")
             pause = Pause(at=current.time, note=note, until=until, is_undeclared=is_undeclared)
@@ -168,19 +220,36 @@ class Editor:
             return Change(key=key, kind="pause", settle=settled, pause=pause)
 
         await self._change(key, make)
+        return is_made
+
+    async def pause_failing(self, failing: Failing) -> str | None:
+        """Pause a schedule that has failed too often; answers the note. None: somebody was faster, or changed it."""
+        said = (failing.error or failing.reason or failing.verdict).strip().splitlines()[-1:] or [failing.verdict]
+        runs = "its last run has" if failing.count == 1 else f"{failing.count} runs in a row have"
+        note = f"{runs} failed, the last error: {said[0][:500]}; mend it, then resume it"
+
+        def has_changed(stored: StoredSchedule) -> bool:
+            return stored.id != failing.schedule_id or stored.version != failing.version or stored.pause is not None
+
+        try:
+            is_paused = await self.pause(failing.key, note=note, unless=has_changed)
+        except NotFound:
+            return None
+        return note if is_paused else None
 
     async def pause_undeclared(self, key: str, node_name: str) -> None:
         """Pause a schedule that the running code of `node_name` no longer declares."""
         note = f"no longer declared by {node_name}; declare it again to resume it, or remove it"
         await self.pause(key, note=note, is_undeclared=True)
 
-    async def resume(self, key: str) -> bool:
-        """Go on from now; the paused moments become one gap. False if it was not paused."""
+    async def resume(self, key: str, *, unless: Callable[[Pause], bool] = lambda _: False) -> bool:
+        """Go on from now; the paused moments become one gap. False if it was not paused, or `unless` forbids it."""
         was_paused = False
 
-        def make(current: _Now) -> Change | None:
+        def make(current: Now) -> Change | None:
             nonlocal was_paused
-            was_paused = current.stored.pause is not None
+            pause = current.stored.pause
+            was_paused = pause is not None and not unless(pause)
             return Change(key=key, kind="resume", settle=self._settle(current, Reason.PAUSED)) if was_paused else None
 
         await self._change(key, make)
@@ -189,7 +258,7 @@ class Editor:
     async def remove(self, key: str) -> None:
         """Take the schedule away. Its waiting runs are cancelled, its history stays."""
 
-        def make(current: _Now) -> Change:
+        def make(current: Now) -> Change:
             pause = current.stored.pause
             is_undeclared = pause is not None and pause.is_undeclared
             if current.stored.declared is not None and not is_undeclared:
@@ -205,7 +274,7 @@ class Editor:
         """Run the schedule's task now, by hand, paused or not; answers the run's id. Overlap is obeyed."""
         run_id = self._clock.new_id()
 
-        def make(current: _Now) -> NewRun:
+        def make(current: Now) -> NewRun:
             definition = current.stored.definition
             return NewRun(
                 id=run_id,
@@ -236,7 +305,7 @@ class Editor:
             caused_by=old.id,
         )
 
-        def make(current: _Now) -> NewRun:
+        def make(current: Now) -> NewRun:
             return msgspec.structs.replace(again, due_at=current.time)
 
         if old.schedule_key is not None:
@@ -250,14 +319,25 @@ class Editor:
 
     # --- how a change is made
 
-    async def _change(self, key: str, make: Callable[[_Now], Change | None]) -> None:
+    async def _check_limits(self, rules: Mapping[str, When]) -> None:
+        """Refuse rules that the scheduler does not take, before anything is written."""
+        if self._limits.are_none or not rules:
+            return
+        now = await self._store.now()
+        calendars = await load_calendars(self._store, self._app)
+        for key, rule in rules.items():
+            own = {} if rule.calendar is None else {rule.calendar.name: rule.calendar}
+            bound = rule.bind(key=key, created=now, tz=self._tz, calendars={**calendars, **own})
+            self._limits.check(key, bound, now)
+
+    async def _change(self, key: str, make: Callable[[Now], Change | None]) -> None:
         for _ in range(_ROUNDS_MAX):
             change = make(await self._current(key))
             if change is None or (await self._store.change_schedules(self._app, [change]))[0]:
                 return
-        raise _never_settles(key)
+        raise never_settles(key)
 
-    async def _run_by_hand(self, key: str, make: Callable[[_Now], NewRun], otherwise: str) -> None:
+    async def _run_by_hand(self, key: str, make: Callable[[Now], NewRun], otherwise: str) -> None:
         """Put a run that no fire has made through the guard of its schedule; what overlap forbids is refused."""
         for _ in range(_ROUNDS_MAX):
             current = await self._current(key)
@@ -270,10 +350,13 @@ class Editor:
                 schedule_id=stored.id,
                 version=stored.version,
                 state=State.BLOCKED if admitted == "blocked" else State.WAITING,
+                unique_key=stored.definition.unique,
+                unique_until=stored.definition.unique_until,
+                unique_for=stored.definition.unique_for,
             )
             # What counts from the end of the run before counts from the end of this one; an owed moment stays owed.
             is_owed = stored.fire_at is not None and stored.fire_at <= current.time
-            after_end = None if is_owed or stored.pause is not None else _interval_from_end(current.rule)
+            after_end = None if is_owed or stored.pause is not None else interval_from_end(current.rule)
             advance = Advance(
                 schedule_id=stored.id,
                 version=stored.version,
@@ -288,11 +371,13 @@ class Editor:
                 fingerprint=stored.fingerprint,
             )
             recorded = await self._store.record_fires(self._app, None, [advance])
+            if recorded.duplicates:
+                raise Refused(f"another run has the unique key {run.unique_key!r} of {key!r}: {otherwise}")
             if recorded.taken[0]:
                 return
-        raise _never_settles(key)
+        raise never_settles(key)
 
-    async def _current(self, key: str) -> _Now:
+    async def _current(self, key: str) -> Now:
         found = await self._store.stored_schedules(self._app, keys=[key])
         if not found:
             raise NotFound(f"there is no schedule {key!r} in app {self._app!r}; `evertick list` shows those there are")
@@ -300,21 +385,51 @@ class Editor:
         calendars = await load_calendars(self._store, self._app)
         try:
             rule = rule_of(found[0], calendars)
+            blackout = blackout_of(found[0], rule, calendars)
         except EvertickError:
-            rule = None
-        return _Now(time=await self._store.now(), stored=found[0], rule=rule)
+            rule, blackout = None, None
+        return Now(time=await self._store.now(), stored=found[0], rule=rule, blackout=blackout)
 
-    def _settle(self, current: _Now, reason: Reason, *, new_rule: When | None = None, fresh: int = FRESH) -> Advance:
-        """What is owed by the old definition, and the cursor of the new one (the old one where none is given)."""
-        stored = current.stored
+    def _settle(self, current: Now, reason: Reason, *, fresh: int = FRESH) -> Advance:
+        """What is owed, where rule and blackout stay as they are."""
+        becomes = _Becomes(rule=current.rule, blackout=current.blackout)
+        return self._settle_into(current, becomes, reason, fresh=fresh)
+
+    def _settle_edit(self, current: Now, rule: When, blackout: Calendar | None) -> Advance:
+        """An edit settles what the old definition owed, but for what a blackout holds.
+
+        That stays held, if the rule stays and the new definition does not let it go either; a calendar may be changed
+        in the middle of a blackout. If the edit lets it go, the newest of it runs.
+        """
+        stored, now = current.stored, current.time
+        becomes = _Becomes(rule=rule, blackout=blackout)
+        is_behind = stored.fire_at is not None and stored.fire_at <= now and stored.pause is None
+        if not is_behind or stored.definition.blackout is None:
+            return self._settle_into(current, becomes, Reason.EDITED)
+        if blackout is not None and not blackout.permits(now):
+            keeps = rule.text == stored.definition.when
+            return self._settle_into(current, msgspec.structs.replace(becomes, keeps_held=keeps), Reason.EDITED)
+        # What the calendar was before its change is not known any more. A look that is far ahead tells that it held.
+        is_held = stored.at is None or stored.at > now + stored.definition.pace
+        return self._settle_into(current, msgspec.structs.replace(becomes, lets_go=is_held), Reason.EDITED)
+
+    def _settle_into(self, current: Now, becomes: _Becomes, reason: Reason, *, fresh: int = FRESH) -> Advance:
+        """What is owed by the old definition, and the cursor of the new one."""
+        stored, now, rule, blackout = current.stored, current.time, becomes.rule, becomes.blackout
         fires: tuple[Fire, ...] = ()
         gaps: tuple[NewGap, ...] = ()
-        if current.rule is not None:
-            fires, gaps = settle(facts_of(stored, current.rule), current.time, reason, fresh=fresh)
-        rule = new_rule or current.rule
-        fire_at, at = None, None
-        if rule is not None and _interval_from_end(rule) is None:
-            fire_at, at = cursor_after(rule, stored.key, current.time, self._clock.uniform)
+        fire_at: int | None = None
+        at: int | None = None
+        if becomes.keeps_held:
+            fire_at, at = stored.fire_at, None if blackout is None else blackout.next_open(now)
+        elif current.rule is not None:
+            facts = apart(facts_of(stored, current.rule, blackout=current.blackout))
+            fires, gaps = settle(facts, now, reason, fresh=fresh, is_opened=becomes.lets_go)
+        settled = self._settle_decisions(current, becomes, reason, cursor=fire_at, fresh=fresh, is_alone=not fires)
+        if rule is not None and interval_from_end(rule) is None and not becomes.keeps_held:
+            rest = without_decided(rule, settled.occurrences)
+            fire_at, at = cursor_after(rest, stored.key, now, self._clock.uniform, blackout)
+        fires += settled.fires
         return Advance(
             schedule_id=stored.id,
             version=stored.version,
@@ -322,13 +437,31 @@ class Editor:
             at=stored.at,
             live=stored.live if fires else None,
             runs=tuple(run_of(self._clock.new_id(), stored, fire) for fire in fires),
-            gaps=gaps,
+            gaps=gaps + settled.gaps,
             next_fire_at=fire_at,
-            next_at=at,
-            after_end=_interval_from_end(rule),
+            next_at=soonest(at, settled.occurrences),
+            after_end=None if becomes.keeps_held else interval_from_end(rule),
             replaces_live=any(fire.is_blocked for fire in fires) and stored.definition.overlap == "replace",
-            fingerprint="" if rule is None else rule.fingerprint,
+            occurrences=None if settled.occurrences == stored.occurrences else settled.occurrences,
+            fingerprint="" if rule is None else fingerprint_of(rule, blackout),
         )
+
+    def _settle_decisions(
+        self, current: Now, becomes: _Becomes, reason: Reason, *, cursor: int | None, fresh: int, is_alone: bool
+    ) -> Settled:
+        stored, known = current.stored, current.rule or becomes.rule
+        if not stored.occurrences or known is None:
+            return Settled(occurrences=stored.occurrences)
+        rule = None if reason is Reason.REMOVED else becomes.rule
+        return settle_decisions(
+            facts_of(stored, known), current.time, reason, rule=rule, cursor=cursor, fresh=fresh, is_alone=is_alone
+        )
+
+
+def soonest(at: int | None, occurrences: tuple[Occurrence, ...]) -> int | None:
+    """When to look at a schedule whose cursor wants to be looked at then."""
+    times = [time_of(each) for each in pending(occurrences)[:1]]
+    return min([*times, *([] if at is None else [at])], default=None)
 
 
 def run_of(run_id: str, stored: StoredSchedule, fire: Fire) -> NewRun:
@@ -348,10 +481,15 @@ def run_of(run_id: str, stored: StoredSchedule, fire: Fire) -> NewRun:
         reason=Reason.LATE if fire.is_late else None,
         expires=definition.expires,
         labels=definition.labels,
+        unique_key=definition.unique,
+        unique_until=definition.unique_until,
+        unique_for=definition.unique_for,
     )
 
 
-def facts_of(stored: StoredSchedule, rule: When, row: DueSchedule | None = None) -> Facts:
+def facts_of(
+    stored: StoredSchedule, rule: When, row: DueSchedule | None = None, *, blackout: Calendar | None = None
+) -> Facts:
     """What a plan is made from; the cursor as a tick has read it, where there was one."""
     cursor = row or stored
     return Facts(
@@ -363,15 +501,28 @@ def facts_of(stored: StoredSchedule, rule: When, row: DueSchedule | None = None)
         fires=cursor.fires,
         live=cursor.live,
         pause=stored.pause,
+        occurrences=stored.occurrences,
+        blackout=blackout,
     )
 
 
 def _is_current(sample: list[StoredSchedule], calendars: dict[str, Calendar]) -> bool:
     """Whether the fingerprint of this schedule is what it would be today. One that cannot be read tells nothing."""
     try:
-        return all(rule_of(stored, calendars).fingerprint == stored.fingerprint for stored in sample)
+        return all(_fingerprint(stored, calendars) == stored.fingerprint for stored in sample)
     except InvalidInput:
         return True
+
+
+def _fingerprint(stored: StoredSchedule, calendars: dict[str, Calendar]) -> str:
+    rule = rule_of(stored, calendars)
+    return fingerprint_of(rule, blackout_of(stored, rule, calendars))
+
+
+def _is_known_rule(stored: StoredSchedule, rule: When) -> bool:
+    """Whether it is the rule there is, or the one that the code has declared: it was judged when it was written."""
+    declared = None if stored.declared is None else stored.declared.definition.when
+    return rule.text in (stored.definition.when, declared)
 
 
 def _declaring(declared: DeclaredBy | None, definition: Definition) -> DeclaredBy | None:
@@ -379,9 +530,9 @@ def _declaring(declared: DeclaredBy | None, definition: Definition) -> DeclaredB
     return None if declared is None else msgspec.structs.replace(declared, definition=definition)
 
 
-def _interval_from_end(rule: When | None) -> int | None:
+def interval_from_end(rule: When | None) -> int | None:
     return rule.interval_us if isinstance(rule, Every) and rule.is_after_end else None
 
 
-def _never_settles(key: str) -> StoreUnavailable:
+def never_settles(key: str) -> StoreUnavailable:
     return StoreUnavailable(f"{key!r} changed {_ROUNDS_MAX} times while we tried to change it; try again")

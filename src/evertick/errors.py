@@ -15,7 +15,11 @@
     ├── StoreError
     │   ├── StoreUnavailable             away, locked, read-only or full; the outcome of a write may be unknown
     │   └── StoreRefused                 this node must not use the store (newer schema, damaged migrations, no store)
+    ├── ProcessDied                      the child process of a task ended before its job did
+    ├── TransactionTimeout (also TimeoutError)
+    │                                    `ctx.transaction()` was open for too long, and was rolled back
     └── Stopped                          this run was asked to stop (raised by `ctx.check()`)
+        └── Lost                         the claim does not hold its run any more: nothing was finished
 
     Retry, Skip                          raised by a job to say how it ends; not errors, so not below EvertickError
 
@@ -39,7 +43,9 @@ __all__ = [
     "InvalidKey",
     "InvalidSetting",
     "InvalidWhen",
+    "Lost",
     "NotFound",
+    "ProcessDied",
     "Refused",
     "Retry",
     "Skip",
@@ -47,6 +53,7 @@ __all__ = [
     "StoreError",
     "StoreRefused",
     "StoreUnavailable",
+    "TransactionTimeout",
     "WouldBlock",
 ]
 
@@ -111,8 +118,20 @@ class StoreRefused(StoreError):
     """This node must not use this store."""
 
 
+class ProcessDied(EvertickError):
+    """The child process of a task ended before its job did: a crash, an exit, a kill from outside."""
+
+
 class Stopped(EvertickError):
     """This run was asked to stop: cancelled, out of time, shut down, or no longer ours."""
+
+
+class Lost(Stopped):
+    """The claim under which this job runs does not hold its run any more. Nothing was finished; roll back."""
+
+
+class TransactionTimeout(EvertickError, TimeoutError):
+    """A transaction of a job held the store's write lock for too long. It was rolled back, and nothing was finished."""
 
 
 class Retry(Exception):

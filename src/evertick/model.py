@@ -50,7 +50,7 @@ CatchUp = Literal["latest", "all", "skip"]
 Overlap = Literal["skip", "queue", "allow", "replace"]
 UniqueUntil = Literal["end", "start"]
 BlackoutFate = Literal["drop", "latest", "all"]
-OccurrenceKind = Literal["skip", "move"]
+OccurrenceKind = Literal["skip", "move", "done"]
 CATCH_UPS: tuple[CatchUp, ...] = ("latest", "all", "skip")
 OVERLAPS: tuple[Overlap, ...] = ("skip", "queue", "allow", "replace")
 UNIQUE_UNTIL: tuple[UniqueUntil, ...] = ("end", "start")
@@ -147,7 +147,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Occurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What somebody decided about one moment of a schedule that is still to come: skip it, or run it at another time.
 
-    Times in microseconds. `to` is when a moved one is due.
+    Times in microseconds. `to` is when a moved one is due. Done: it has its row already, before its own time has come.
     """
 
     fire_at: int

@@ -11,10 +11,20 @@ import msgspec
 from evertick.arguments import ARGUMENTS_MAX_BYTES
 from evertick.context import Context
 from evertick.errors import InvalidArguments, InvalidSetting
-from evertick.model import CATCH_UPS, OVERLAPS, CatchUp, Definition, Overlap
+from evertick.model import (
+    BLACKOUT_FATES,
+    CATCH_UPS,
+    OVERLAPS,
+    UNIQUE_UNTIL,
+    BlackoutFate,
+    CatchUp,
+    Definition,
+    Overlap,
+    UniqueUntil,
+)
 from evertick.settings import check_key, check_labels, check_one_of
-from evertick.task import Task, TaskOptions, check_priority
-from evertick.when.base import JitterMode
+from evertick.task import Task, TaskOptions, check_priority, check_unique_for, check_unique_until
+from evertick.when.base import JitterMode, check_name
 from evertick.when.calendar import Calendar
 from evertick.when.duration import Duration, duration_us
 from evertick.when.every import Since
@@ -28,6 +38,7 @@ __all__ = [
     "RuleOptions",
     "TaskDecorator",
     "WhenOptions",
+    "blackout_given",
     "make_definition",
     "refuse_task_options",
     "split",
@@ -37,6 +48,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _CATCH_UP_LIMIT_MAX = 10_000
+_PAUSE_AFTER_MAX = 1_000
 
 
 class RuleOptions(TypedDict, total=False):
@@ -64,6 +76,12 @@ class PolicyOptions(TypedDict, total=False):
     overlap: Overlap
     expires: Duration | None
     labels: Mapping[str, str]
+    unique: str | None
+    unique_until: UniqueUntil
+    unique_for: Duration | None
+    pause_after: int | None
+    blackout: str | Calendar | None
+    blackout_fate: BlackoutFate
 
 
 class CronOptions(RuleOptions, PolicyOptions, TaskOptions, total=False):
@@ -119,7 +137,14 @@ def make_definition(task: str, options: Mapping[str, Any], base: Definition | No
         if name not in _CHECKS:
             raise InvalidSetting(f"unknown option {name!r} of a schedule; known are {', '.join(sorted(_CHECKS))}")
         changes[name] = _CHECKS[name](value)
+    changes |= _unique(options, base)
     return msgspec.structs.replace(base or Definition(task=task, when=""), task=task, **changes)
+
+
+def blackout_given(options: Mapping[str, Any]) -> Calendar | None:
+    """The calendar that was given as the blackout, if it is one and not only the name of one."""
+    given = options.get("blackout")
+    return given if isinstance(given, Calendar) else None
 
 
 def refuse_task_options(options: Mapping[str, Any], task: str) -> None:
@@ -152,8 +177,37 @@ def _pace(value: Duration) -> int:
     return us
 
 
+def _unique(options: Mapping[str, Any], base: Definition | None) -> dict[str, Any]:
+    """The parts of the unique key: how long it holds makes no sense without it, and is said in one way only."""
+    changes: dict[str, Any] = {}
+    unique = options["unique"] if "unique" in options else None if base is None else base.unique
+    if "unique_until" in options:
+        changes["unique_until"] = check_unique_until(options["unique_until"], unique, options.get("unique_for"))
+        changes["unique_for"] = None
+    if options.get("unique_for") is not None:
+        changes["unique_for"] = check_unique_for(options["unique_for"], unique)
+        changes["unique_until"] = "end"
+    if unique is None and (options.get("unique", ...) is None):
+        changes |= {"unique_until": "end", "unique_for": None}
+    return changes
+
+
 def _duration_or_none(what: str) -> Callable[[Duration | None], int | None]:
     return lambda value: None if value is None else duration_us(value, what=what)
+
+
+def _pause_after(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _PAUSE_AFTER_MAX:
+        raise InvalidSetting(f"pause_after: {value!r} must be a whole number from 1 to {_PAUSE_AFTER_MAX}, or None")
+    return value
+
+
+def _blackout(value: Any) -> str | None:
+    if value is None:
+        return None
+    return check_name(value.name if isinstance(value, Calendar) else value, what="blackout")
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
@@ -167,4 +221,10 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "overlap": lambda value: check_one_of(value, OVERLAPS, "overlap"),
     "expires": _duration_or_none("expires"),
     "labels": lambda value: check_labels(dict(value) if isinstance(value, Mapping) else value),
+    "unique": lambda value: None if value is None else check_key(value, what="unique"),
+    "unique_until": lambda value: "end" if value is None else check_one_of(value, UNIQUE_UNTIL, "unique_until"),
+    "unique_for": _duration_or_none("unique_for"),
+    "pause_after": _pause_after,
+    "blackout": _blackout,
+    "blackout_fate": lambda value: check_one_of(value, BLACKOUT_FATES, "blackout_fate"),
 }

@@ -7,8 +7,9 @@ runs come in, rows and a cursor come out, and the caller writes both in one tran
 The work is bounded whatever the downtime: the newest owed moment is found by looking back from now, the others are
 counted, not listed, and end in one gap per reason.
 
-Words used below: a moment is *owed* when it is at or after the cursor and its due time (moment plus jitter) has come.
-Its *lateness* is how long ago that was.
+Words used below: a moment is *owed* when it is at or after the cursor and its due time has come: the moment plus its
+jitter, or where a blackout holds it, when that opens. Its *lateness* is how long ago that was. What people decided
+about single moments stands outside of all this (occurrence.py).
 """
 
 from __future__ import annotations
@@ -17,58 +18,41 @@ from collections.abc import Callable
 
 import msgspec
 
-from evertick.model import Definition, NewGap, Overlap, Pause, Reason, Verdict
+from evertick.facts import FRESH, LATE, Facts, Fire, Plan, admit
+from evertick.model import NewGap, Reason, Verdict
+from evertick.occurrence import apart, skips_next, with_decisions
 from evertick.when.base import COUNT_LIMIT, When
+from evertick.when.calendar import Calendar
 from evertick.when.every import Every
-from evertick.when.moment import SECOND
+from evertick.when.moment import EARLIEST, LATEST
+from evertick.when.subset import Within
 
 __all__ = ["FRESH", "LATE", "Facts", "Fire", "Plan", "admit", "cursor_after", "plan", "settle"]
-
-# With catch-up "skip" a moment that is noticed this soon is on time; on an edit such a moment still becomes a run.
-FRESH = 60 * SECOND
-# A run that is recorded later than this after it was due is marked as late.
-LATE = 5 * SECOND
-
-LIVE, BLOCKED = 1, 2
-
-
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan is made from."""
-
-    key: str
-    definition: Definition
-    rule: When
-    fire_at: int | None
-    at: int | None
-    fires: int = 0
-    live: int = 0
-    pause: Pause | None = None
-
-
-class Fire(msgspec.Struct, frozen=True, kw_only=True):
-    """A moment that becomes a run."""
-
-    fire_at: int
-    due_at: int
-    is_late: bool = False
-    # Must wait for the verdict of the schedule's live run.
-    is_blocked: bool = False
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows owed and the new cursor. `next_at` None: not before something else happens."""
-
-    fires: tuple[Fire, ...] = ()
-    gaps: tuple[NewGap, ...] = ()
-    next_fire_at: int | None = None
-    next_at: int | None = None
-    after_end: int | None = None
-    replaces_live: bool = False
-    ends_pause: bool = False
 
 
 def plan(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
     """What a schedule that wants to be looked at is owed at `now`."""
+    if not facts.occurrences:
+        return _plan_rule(facts, now, uniform)
+    rest = apart(facts)
+    made = with_decisions(facts, _plan_rule(rest, now, uniform), now)
+    return _restarted(facts, rest.rule, made, now, uniform)
+
+
+def _restarted(facts: Facts, rule: When, made: Plan, now: int, uniform: Callable[[], float]) -> Plan:
+    """A fire that was promised to a moved moment and did not come of it is given back to the rule."""
+    most, occurrences = rule.bounds.max_fires, made.occurrences
+    if most is None or occurrences is None or made.next_fire_at is not None or made.after_end is not None:
+        return made
+    promised = sum(each.kind == "move" for each in occurrences)
+    if facts.fires + len(made.fires) + promised >= most:
+        return made
+    fire_at, at = cursor_after(rule, facts.key, now, uniform, facts.blackout)
+    looks = [time for time in (at, made.next_at) if time is not None]
+    return msgspec.structs.replace(made, next_fire_at=fire_at, next_at=min(looks, default=None))
+
+
+def _plan_rule(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
     if facts.pause is None:
         return _plan_running(facts, now, uniform)
     if facts.pause.until is None or facts.pause.until > now:
@@ -76,38 +60,62 @@ def plan(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
     gaps, resumed = _end_pause(facts, facts.pause.until)
     if isinstance(facts.rule, Every) and facts.rule.is_after_end and facts.fire_at is None:
         # It had no cursor to keep over the pause: the count begins where the pause ends.
-        made = Plan() if _is_spent(facts) else Plan(after_end=facts.rule.interval_us)
+        made = Plan() if facts.is_spent else Plan(after_end=facts.rule.interval_us)
     else:
         made = _plan_running(resumed, now, uniform)
     return msgspec.structs.replace(made, gaps=gaps + made.gaps, ends_pause=True)
 
 
-def cursor_after(rule: When, key: str, after: int, uniform: Callable[[], float]) -> tuple[int | None, int | None]:
-    """The cursor of a rule that starts afresh: its first moment after `after`, and when that is due."""
+def cursor_after(
+    rule: When, key: str, after: int, uniform: Callable[[], float], blackout: Calendar | None = None
+) -> tuple[int | None, int | None]:
+    """The cursor of a rule that starts afresh: its first moment after `after`, and when that is due (None: never)."""
     fire_at = rule.next_us(after)
-    return fire_at, None if fire_at is None else fire_at + _jitter(rule, key, fire_at, uniform)
+    if fire_at is None:
+        return None, None
+    if blackout is not None and not blackout.permits(fire_at):
+        return fire_at, blackout.next_open(fire_at)
+    due_at = fire_at + _jitter(rule, key, fire_at, uniform)
+    return fire_at, due_at if blackout is None else blackout.next_open(due_at)
 
 
 # --- the tick ----------------------------------------------------------------------------------------------------
 
 
 def _plan_running(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
-    catch_up = facts.definition.catch_up
-    if facts.fire_at is None or _is_spent(facts):
+    if facts.fire_at is None or facts.is_spent:
         return Plan()
+    if facts.blackout is not None and not facts.blackout.permits(now):
+        # Nothing fires while it is closed, not even what was owed before. What is held is recorded when it opens.
+        opens = facts.blackout.next_open(max(now, facts.fire_at))
+        return Plan(next_fire_at=facts.fire_at, next_at=opens)
     if isinstance(facts.rule, Every) and facts.rule.is_after_end:
         moved = _move_counted(facts, facts.rule, facts.fire_at, now, uniform)
         if moved is not None:
             return moved
-    newest = _newest_owed(facts, now)
+    held = _newest_held(facts, now)
+    if held is None:
+        return _plan_owed(facts, now, uniform)
+    if facts.definition.blackout_fate == "drop":
+        return _drop_held(facts, now, uniform)
+    return _make_up(facts, held, now, uniform)
+
+
+def _plan_owed(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
+    """What is owed by the rule, and catch-up decides about."""
+    assert facts.fire_at is not None
+    catch_up, newest = facts.definition.catch_up, _newest_owed(facts, now)
     if newest is None:
         return Plan(next_fire_at=facts.fire_at, next_at=_looked_too_early(facts, now, uniform))
+    if skips_next(facts):
+        gap = _gap(facts, newest, newest, Verdict.SKIPPED, Reason.BY_HAND)
+        return _moved_past(facts, newest, uniform, gaps=(gap,))
     # A rule that counts from the end of a run never owes more than one moment.
-    match "latest" if _counts_from_end(facts.rule) and catch_up == "all" else catch_up:
+    match "latest" if facts.counts_from_end and catch_up == "all" else catch_up:
         case "latest":
             return _catch_up_latest(facts, newest, now, uniform, rest=(Verdict.SKIPPED, Reason.COALESCED))
         case "skip":
-            if facts.definition.grace is None and now - _due_at(facts, newest) > FRESH:
+            if not _is_noticed_in_time(facts, newest, now):
                 gap = _gap(facts, facts.fire_at, newest, Verdict.MISSED, Reason.DOWNTIME)
                 return _moved_past(facts, newest, uniform, gaps=(gap,))
             return _catch_up_latest(facts, newest, now, uniform, rest=(Verdict.MISSED, Reason.DOWNTIME))
@@ -151,15 +159,16 @@ def _catch_up_all(facts: Facts, newest: int, now: int, uniform: Callable[[], flo
     oldest = facts.fire_at
     if oldest is None or oldest > newest:
         return msgspec.structs.replace(_moved_past(facts, newest, uniform), gaps=gaps)
-    is_behind = oldest < newest or now - _due_at(facts, oldest) > facts.definition.pace
+    is_behind = oldest < newest or _is_held(facts, oldest) or now - _due_at(facts, oldest) > facts.definition.pace
     admitted = admit(facts.definition.overlap, facts.live)
     if admitted is None and is_behind:
         return Plan(gaps=gaps, next_fire_at=oldest, next_at=now + facts.definition.pace)
     if admitted is None:
         gap = _gap(facts, oldest, oldest, Verdict.SKIPPED, Reason.OVERLAP)
-        return _moved_past(facts, oldest, uniform, gaps=(*gaps, gap))
-    fire = _fire(facts, oldest, now, is_blocked=admitted == "blocked")
-    moved = _moved_past(facts, oldest, uniform, fires=(fire,), gaps=gaps)
+        moved = _moved_past(facts, oldest, uniform, gaps=(*gaps, gap))
+    else:
+        fire = _fire(facts, oldest, now, is_blocked=admitted == "blocked")
+        moved = _moved_past(facts, oldest, uniform, fires=(fire,), gaps=gaps)
     if moved.next_at is not None and moved.next_at <= now:
         return msgspec.structs.replace(moved, next_at=now + facts.definition.pace)
     return moved
@@ -187,8 +196,13 @@ def _give_up_oldest(facts: Facts, newest: int, now: int) -> tuple[tuple[NewGap, 
 
 def _first_within_grace(facts: Facts, since: int) -> int | None:
     """The first moment due at `since` or later: jitter may carry the moment just before `since` over it."""
-    first = facts.rule.next_us(since - 1)
-    earlier = facts.rule.previous_us(since if first is None else first)
+    begin = since
+    if facts.blackout is not None and not (facts.blackout.permits(since) and facts.blackout.permits(since - 1)):
+        # What a blackout held is due when that opened: at `since`, or later.
+        closed = since if not facts.blackout.permits(since) else since - 1
+        begin = (facts.blackout.previous_open(closed) or EARLIEST) + 1
+    first = facts.rule.next_us(begin - 1)
+    earlier = facts.rule.previous_us(begin if first is None else first)
     return earlier if earlier is not None and _due_at(facts, earlier) >= since else first
 
 
@@ -203,19 +217,92 @@ def _cut_before(facts: Facts, first_kept: int | None, newest: int, reason: Reaso
     return msgspec.structs.replace(facts, fire_at=facts.rule.next_us(last_dropped)), [gap]
 
 
-def admit(overlap: Overlap, live: int) -> str | None:
-    """What overlap makes of one more run: "free", "blocked" behind the live one, or None: it must not be."""
-    match overlap:
-        case "allow":
-            return "free"
-        case "skip":
-            return None if live & LIVE else "free"
-        case "queue":
-            if live & BLOCKED:
-                return None
-            return "blocked" if live & LIVE else "free"
-        case "replace":
-            return "blocked" if live & LIVE else "free"
+# --- blackouts ---------------------------------------------------------------------------------------------------
+
+
+def _newest_held(facts: Facts, now: int) -> int | None:
+    """The newest moment from the cursor on that came while the blackout was closed."""
+    if facts.blackout is None or facts.fire_at is None or facts.fire_at > now:
+        return None
+    if facts.blackout.permits(facts.fire_at):
+        if facts.counts_from_end or facts.blackout.open_until(facts.fire_at, now + 1) > now:
+            return None
+        return _held_rule(facts, now).previous_us(now + 1)
+    if facts.counts_from_end:
+        return facts.fire_at
+    return max(_held_rule(facts, now).previous_us(now + 1) or 0, facts.fire_at)
+
+
+def _held_rule(facts: Facts, until: int) -> When:
+    """The moments from the cursor to `until` that the blackout holds."""
+    assert facts.blackout is not None
+    assert facts.fire_at is not None
+    return Within(facts.rule, facts.blackout.inverse(facts.fire_at, until))
+
+
+def _make_up(facts: Facts, held: int, now: int, uniform: Callable[[], float]) -> Plan:
+    """The blackout has opened: what it held runs, and what was owed before it with them.
+
+    With "latest" a moment that came since it opened stands for those before, if catch-up lets it run.
+    """
+    if skips_next(facts):
+        return _plan_owed(facts, now, uniform)
+    if facts.definition.blackout_fate == "all" and not facts.counts_from_end:
+        return _catch_up_all(facts, held, now, uniform)
+    chosen, newest = held, _newest_owed(facts, now)
+    if newest is not None and newest > held and facts.definition.catch_up != "all":
+        is_missed = facts.definition.catch_up == "skip" and not _is_noticed_in_time(facts, newest, now)
+        chosen = held if is_missed or _is_past_grace(facts, newest, now) else newest
+    return _catch_up_latest(facts, chosen, now, uniform, rest=(Verdict.SKIPPED, Reason.COALESCED))
+
+
+def _drop_held(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
+    """The moments of the blackout are one gap; the others are planned as if those did not exist."""
+    assert facts.fire_at is not None
+    if facts.counts_from_end:
+        reason = Reason.BY_HAND if skips_next(facts) else Reason.BLACKOUT
+        gap = _gap(facts, facts.fire_at, facts.fire_at, Verdict.SKIPPED, reason)
+        return _moved_past(facts, facts.fire_at, uniform, gaps=(gap,))
+    rest, made = _without_held(facts), Plan()
+    if rest.fire_at is not None and rest.fire_at <= now:
+        made = _plan_owed(rest, now, uniform)
+    most = facts.rule.bounds.max_fires
+    if most is not None and facts.fires + len(made.fires) >= most:
+        # Of what comes after its last fire nothing is owed.
+        return msgspec.structs.replace(made, gaps=made.gaps + _gap_of_held(facts, made.fires[-1].fire_at))
+    until = now if made.next_fire_at is None else min(now, made.next_fire_at - 1)
+    gaps = made.gaps + _gap_of_held(facts, until)
+    fire_at, at = cursor_after(facts.rule, facts.key, until, uniform, facts.blackout)
+    if fire_at == made.next_fire_at:
+        at = made.next_at
+    return msgspec.structs.replace(made, gaps=gaps, next_fire_at=fire_at, next_at=at)
+
+
+def _without_held(facts: Facts) -> Facts:
+    """The facts with only those moments that the blackout lets be."""
+    assert facts.blackout is not None
+    assert facts.fire_at is not None
+    rule, fire_at = Within(facts.rule, facts.blackout), facts.fire_at
+    if facts.blackout.permits(fire_at):
+        return msgspec.structs.replace(facts, rule=rule)
+    # `at` was the end of the blackout: the delay of another moment is drawn anew.
+    return msgspec.structs.replace(facts, rule=rule, fire_at=rule.next_us(fire_at), at=None)
+
+
+def _gap_of_held(facts: Facts, until: int) -> tuple[NewGap, ...]:
+    """What the blackout has held and drops, from the cursor up to and including `until`."""
+    newest = _newest_held(facts, until)
+    if newest is None or facts.fire_at is None:
+        return ()
+    if facts.counts_from_end:
+        return (_gap(facts, newest, newest, Verdict.SKIPPED, Reason.BLACKOUT),)
+    held = msgspec.structs.replace(facts, rule=_held_rule(facts, until))
+    first = facts.fire_at if _is_held(facts, facts.fire_at) else held.rule.next_us(facts.fire_at)
+    return (_gap(held, newest if first is None else first, newest, Verdict.SKIPPED, Reason.BLACKOUT),)
+
+
+def _is_held(facts: Facts, moment: int) -> bool:
+    return facts.blackout is not None and not facts.blackout.permits(moment)
 
 
 # --- pause and edit ----------------------------------------------------------------------------------------------
@@ -232,25 +319,59 @@ def _end_pause(facts: Facts, until: int) -> tuple[tuple[NewGap, ...], Facts]:
 
 
 def settle(
-    facts: Facts, now: int, reason: Reason, *, fresh: int = FRESH
+    facts: Facts, now: int, reason: Reason, *, fresh: int = FRESH, is_opened: bool = False
 ) -> tuple[tuple[Fire, ...], tuple[NewGap, ...]]:
     """Close the account of the old definition: what was due just now still runs, the rest is a gap with the reason.
 
     An edit made seconds after a moment must not swallow it because the tick had not come by yet; an edit after a long
     downtime must not start old work. A moment that jitter still delays has come, too: an edit lets it become a run, due
     when it was to be; a pause and a removal put it into the gap. `fresh` is how long ago "just now" may be; -1: nothing
-    runs any more.
+    runs any more. What a blackout holds is a gap, unless the change itself ends the blackout (`is_opened`): then the
+    newest of it runs. Decisions about single moments are not part of it (`settle_decisions`).
     """
     if facts.pause is not None and facts.pause.until is not None and facts.pause.until <= now:
         paused, facts = _end_pause(facts, facts.pause.until)
-        fires, gaps = settle(facts, now, reason, fresh=fresh)
+        fires, gaps = settle(facts, now, reason, fresh=fresh, is_opened=is_opened)
         return fires, paused + gaps
     if facts.pause is not None:
         reason = Reason.UNDECLARED if facts.pause.is_undeclared else Reason.PAUSED
         return (), _gap_until(facts, now, Verdict.SKIPPED, reason)
     begun = _newest_begun(facts, now)
-    if begun is None or facts.fire_at is None or _is_spent(facts):
+    if begun is None or facts.fire_at is None or facts.is_spent:
         return (), ()
+    if skips_next(facts):
+        return (), (_gap(facts, begun, begun, Verdict.SKIPPED, Reason.BY_HAND),)
+    if facts.blackout is not None:
+        return _settle_blackout(facts, facts.blackout, now, reason, fresh=fresh, is_opened=is_opened)
+    return _settle_owed(facts, now, reason, fresh=fresh)
+
+
+def _settle_blackout(
+    facts: Facts, blackout: Calendar, now: int, reason: Reason, *, fresh: int, is_opened: bool
+) -> tuple[tuple[Fire, ...], tuple[NewGap, ...]]:
+    is_closed, dropped = not blackout.permits(now), tuple[NewGap, ...]()
+    if facts.definition.blackout_fate == "drop":
+        dropped = _gap_of_held(facts, now)
+        if dropped and facts.counts_from_end:
+            return (), dropped
+        facts = _without_held(facts)
+    begun = _newest_begun(facts, now)
+    if begun is None or facts.fire_at is None:
+        return (), dropped
+    admitted = admit(facts.definition.overlap, facts.live)
+    if is_opened and admitted is not None and facts.definition.blackout_fate != "drop":
+        fire = Fire(fire_at=begun, due_at=now, is_late=True, is_blocked=admitted == "blocked")
+        return (fire,), _gap_before(facts, begun, Verdict.SKIPPED, reason)
+    if is_closed:
+        return (), (_gap(facts, facts.fire_at, begun, Verdict.SKIPPED, reason), *dropped)
+    fires, gaps = _settle_owed(facts, now, reason, fresh=fresh)
+    return fires, gaps + dropped
+
+
+def _settle_owed(facts: Facts, now: int, reason: Reason, *, fresh: int) -> tuple[tuple[Fire, ...], tuple[NewGap, ...]]:
+    begun = _newest_begun(facts, now)
+    assert begun is not None
+    assert facts.fire_at is not None
     chosen = begun if reason is Reason.EDITED else _newest_owed(facts, now)
     admitted = admit(facts.definition.overlap, facts.live)
     if chosen is None or admitted is None or now - _due_at(facts, chosen) > fresh or _is_past_grace(facts, chosen, now):
@@ -269,7 +390,7 @@ def _newest_begun(facts: Facts, now: int) -> int | None:
     """The newest moment from the cursor on that has come, though jitter may still delay it."""
     if facts.fire_at is None or facts.fire_at > now:
         return None
-    if _counts_from_end(facts.rule):
+    if facts.counts_from_end:
         return facts.fire_at
     newest = facts.rule.previous_us(now + 1)
     # The rules of the zone or the calendar may have changed: the promised moment is no longer one of the rule's, and is
@@ -291,13 +412,31 @@ def _due_at_latest(facts: Facts, moment: int) -> int:
 
     Were it none at all, a tick a moment too late would take a drawn delay near its cap for a missed moment.
     """
-    if facts.rule.bounds.jitter_mode == "fresh" and moment != facts.fire_at:
+    if facts.rule.bounds.jitter_mode == "fresh" and moment != facts.fire_at and not _is_held(facts, moment):
         return moment + facts.rule.jitter_cap_us(moment)
     return _due_at(facts, moment)
 
 
 def _due_at(facts: Facts, moment: int) -> int:
-    """When the moment is due: the drawn delay is in `at` for the cursor's own moment; stable jitter is recomputed."""
+    """When the moment is due: after its jitter, and not before a blackout that holds it has opened."""
+    blackout = facts.blackout
+    if blackout is None:
+        return _delayed(facts, moment)
+    if blackout.permits(moment):
+        if (
+            moment == facts.fire_at
+            and facts.at is not None
+            and facts.at > moment
+            and not blackout.permits(facts.at - 1)
+        ):
+            return facts.at  # its drawn delay had led into the blackout that ended there
+        moment = _delayed(facts, moment)
+    opens = blackout.next_open(moment)
+    return LATEST if opens is None else opens
+
+
+def _delayed(facts: Facts, moment: int) -> int:
+    """The moment plus its jitter: drawn, it is in `at` for the cursor's own moment; stable, it is recomputed."""
     bounds = facts.rule.bounds
     if not bounds.jitter:
         return moment
@@ -328,18 +467,15 @@ def _is_past_grace(facts: Facts, moment: int, now: int) -> bool:
     return grace is not None and now - _due_at(facts, moment) > grace
 
 
-def _is_spent(facts: Facts) -> bool:
-    most = facts.rule.bounds.max_fires
-    return most is not None and facts.fires >= most
-
-
-def _counts_from_end(rule: When) -> bool:
-    return isinstance(rule, Every) and rule.is_after_end
+def _is_noticed_in_time(facts: Facts, moment: int, now: int) -> bool:
+    """Whether catch-up "skip" lets the moment run; with a grace time that says so instead."""
+    return facts.definition.grace is not None or now - _due_at(facts, moment) <= FRESH
 
 
 def _fire(facts: Facts, moment: int, now: int, *, is_blocked: bool, is_late: bool = False) -> Fire:
     due_at = _due_at(facts, moment)
-    return Fire(fire_at=moment, due_at=due_at, is_late=is_late or now - due_at > LATE, is_blocked=is_blocked)
+    is_late = is_late or now - due_at > LATE or _is_held(facts, moment)
+    return Fire(fire_at=moment, due_at=due_at, is_late=is_late, is_blocked=is_blocked)
 
 
 def _moved_past(
@@ -357,7 +493,7 @@ def _moved_past(
         return Plan(fires=fires, gaps=gaps, replaces_live=replaces)
     if isinstance(facts.rule, Every) and facts.rule.is_after_end:
         return Plan(fires=fires, gaps=gaps, after_end=facts.rule.interval_us, replaces_live=replaces)
-    fire_at, at = cursor_after(facts.rule, facts.key, moment, uniform)
+    fire_at, at = cursor_after(facts.rule, facts.key, moment, uniform, facts.blackout)
     return Plan(fires=fires, gaps=gaps, next_fire_at=fire_at, next_at=at, replaces_live=replaces)
 
 
@@ -372,9 +508,9 @@ def _gap_before(facts: Facts, moment: int, verdict: Verdict, reason: Reason) -> 
 
 def _gap_until(facts: Facts, until: int, verdict: Verdict, reason: Reason) -> tuple[NewGap, ...]:
     """All moments from the cursor up to and including `until`, if there are any."""
-    if facts.fire_at is None or facts.fire_at > until or _is_spent(facts):
+    if facts.fire_at is None or facts.fire_at > until or facts.is_spent:
         return ()
-    if _counts_from_end(facts.rule):
+    if facts.counts_from_end:
         return (_gap(facts, facts.fire_at, facts.fire_at, verdict, reason),)
     last = facts.rule.previous_us(until + 1)
     return (_gap(facts, facts.fire_at, max(last or 0, facts.fire_at), verdict, reason),)

@@ -21,12 +21,18 @@ from evertick.context import Context
 from evertick.declare import Declaration, Declarations, calling_place
 from evertick.driver.base import Work
 from evertick.driver.function import Threads
+from evertick.driver.inside import check_may_open_store, check_may_start
+from evertick.driver.pool import Children
 from evertick.engine.engine import Engine, EngineHealth, EngineSettings
 from evertick.engine.node import LocalNode, declarer_of
 from evertick.errors import AlreadyDeclared, InvalidInput, InvalidSetting, Refused
 from evertick.events import EventKind, Hook, Hooks
+from evertick.manage.backfill import Backfills
+from evertick.manage.bulk import ManagesInBulk
 from evertick.manage.calendars import ManagesCalendars
+from evertick.manage.change import ForeseesChanges
 from evertick.manage.foresight import Foresees
+from evertick.manage.occurrences import ManagesOccurrences
 from evertick.manage.schedules import rule_given
 from evertick.model import NewRun, Node, Run
 from evertick.options import (
@@ -35,6 +41,7 @@ from evertick.options import (
     OnceOptions,
     TaskDecorator,
     WhenOptions,
+    blackout_given,
     make_definition,
     refuse_task_options,
     split,
@@ -83,7 +90,7 @@ def _system_parts() -> Parts:
     return Parts(clock=system_clock, open_store=lambda url: open_store(url, clock=system_clock))
 
 
-class Scheduler(Foresees, ManagesCalendars):
+class Scheduler(Foresees, ForeseesChanges, ManagesOccurrences, Backfills, ManagesInBulk, ManagesCalendars):
     """Schedules and runs tasks.
 
     url: where the ledger is kept; default `EVERTICK_DATABASE`, then `sqlite:///evertick.db`; `sqlite://` is in memory.
@@ -94,6 +101,8 @@ class Scheduler(Foresees, ManagesCalendars):
     stop_timeout: how long running work gets at a stop. migrate: "auto" or "check".
     retention, keep_per_schedule: how much history is kept.
     stall_limit: how long the event loop may be blocked before the node ends itself.
+    rate_limits: "store": the rates of tasks hold for all nodes together; "memory": for each node by itself.
+    min_interval: a rule that fires more often is refused. allow_schedules: the only rules that are not, as text.
     """
 
     def __init__(
@@ -112,6 +121,9 @@ class Scheduler(Foresees, ManagesCalendars):
         retention: Duration = "90d",
         keep_per_schedule: int = 10_000,
         stall_limit: Duration = "15m",
+        rate_limits: str = "store",
+        min_interval: Duration | None = None,
+        allow_schedules: Sequence[str] | None = None,
     ) -> None:
         self.settings: Settings = make_settings(
             url,
@@ -127,12 +139,16 @@ class Scheduler(Foresees, ManagesCalendars):
             retention=retention,
             keep_per_schedule=keep_per_schedule,
             stall_limit=stall_limit,
+            rate_limits=rate_limits,
+            min_interval=min_interval,
+            allow_schedules=allow_schedules,
         )
         self._parts = _system_parts()
         self._tasks: dict[str, Task[Any, Any]] = {}
         self._task_places: dict[str, str] = {}
         self._declarations = Declarations()
         self._threads = Threads()
+        self._children = Children()
         self._hooks = Hooks(self._threads.call)
         self._portal = Portal()
         self._opened: Store | None = None
@@ -239,8 +255,16 @@ class Scheduler(Foresees, ManagesCalendars):
             definition = make_definition(task.name, policies)
             task.encode_call((), definition.args)
             chosen = check_key(key if key is not None else task.name)
+            self._check_declared(chosen, rule)
             self._declarations.add(
-                Declaration(key=chosen, rule=rule, definition=definition, place=place, tz=self.settings.tz)
+                Declaration(
+                    key=chosen,
+                    rule=rule,
+                    definition=definition,
+                    place=place,
+                    tz=self.settings.tz,
+                    blackout=blackout_given(policies),
+                )
             )
             self._keep_task(task, place)
             return task
@@ -280,6 +304,12 @@ class Scheduler(Foresees, ManagesCalendars):
         if code:
             sys.exit(code)
 
+    def _check_declared(self, key: str, rule: When) -> None:
+        """Refuse what the limits forbid where it is written; where only the store has the calendar, the start does."""
+        limits, now = self.settings.schedule_limits, self._clock.now_us()
+        if not limits.are_none and (rule.calendar is not None or rule.bounds.calendar is None):
+            limits.check(key, rule.bind(key=key, created=now, tz=self.settings.tz), now)
+
     async def __aenter__(self) -> Self:
         await self._start()
         return self
@@ -308,6 +338,7 @@ class Scheduler(Foresees, ManagesCalendars):
     async def _start(self, on_stalled: Callable[[], None] = lambda: None) -> None:
         if self._is_started:
             raise Refused("this scheduler has started already; leave it before entering it again")
+        check_may_start()
         self._is_started = True
         try:
             await self._start_engine(on_stalled)
@@ -323,6 +354,8 @@ class Scheduler(Foresees, ManagesCalendars):
         if self.settings.concurrency > 0:
             engine = Engine(self._node(store), editor, self._engine_settings())
             engine.on_stalled = on_stalled
+            if self._clock is system_clock:
+                self._children.open()
             await engine.start()
             self._engine = engine
         self._portal.engine_loop = asyncio.get_running_loop()
@@ -340,6 +373,8 @@ class Scheduler(Foresees, ManagesCalendars):
         store, self._opened = self._opened, None
         if store is not None:
             await store.close()
+        if self._engine is None:
+            await self._children.close()
         self._threads.close()
 
     def _hurry(self) -> None:
@@ -349,6 +384,7 @@ class Scheduler(Foresees, ManagesCalendars):
     async def _store(self) -> Store:
         """The store, opened on first use."""
         if self._opened is None:
+            check_may_open_store(self.settings.url)
             store = self._parts.open_store(self.settings.url)
             await store.open(migrate=self.settings.migrate)
             if self._opened is not None:  # another coroutine was faster
@@ -371,6 +407,7 @@ class Scheduler(Foresees, ManagesCalendars):
             lease=self.settings.lease,
             hooks=self._hooks,
             declares=self._declarations.hashes(),
+            has_own_rates=self.settings.rate_limits == "memory",
         )
 
     def _engine_settings(self) -> EngineSettings:

@@ -10,8 +10,9 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from evertick.errors import InvalidKey, InvalidSetting, InvalidWhen
+from evertick.schedule_limits import ScheduleLimits, check_allowed
 from evertick.when.duration import Duration, duration_us
-from evertick.when.moment import DAY, SECOND
+from evertick.when.moment import DAY, MILLISECOND, SECOND
 from evertick.when.zone import zone_named
 
 __all__ = [
@@ -50,6 +51,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention: int
     keep_per_schedule: int
     stall_limit: int
+    # Who counts the rates of tasks: all nodes together, or each by itself.
+    rate_limits: Literal["store", "memory"] = "store"
+    # Which rules it takes; None: any.
+    min_interval: int | None = None
+    allow_schedules: tuple[str, ...] | None = None
+
+    @property
+    def schedule_limits(self) -> ScheduleLimits:
+        return ScheduleLimits(min_interval=self.min_interval, allowed=self.allow_schedules, tz=self.tz)
 
     @property
     def beat(self) -> int:
@@ -71,10 +81,17 @@ def make_settings(
     retention: Duration = "90d",
     keep_per_schedule: int = 10_000,
     stall_limit: Duration = "15m",
+    rate_limits: str = "store",
+    min_interval: Duration | None = None,
+    allow_schedules: Sequence[str] | None = None,
 ) -> Settings:
     """Check every setting; the error names the setting, the value and what would be right."""
     if migrate not in ("auto", "check"):
         raise InvalidSetting(f"migrate: {migrate!r} is neither 'auto' (apply what is missing) nor 'check' (refuse to)")
+    if rate_limits not in ("store", "memory"):
+        raise InvalidSetting(
+            f"rate_limits: {rate_limits!r} is neither 'store' (all nodes together) nor 'memory' (each node by itself)"
+        )
     if isinstance(queues, str):
         raise InvalidSetting(f"queues: {queues!r} is one text; pass a list of names, e.g. queues=[{queues!r}]")
     if not queues:
@@ -93,6 +110,9 @@ def make_settings(
         retention=_between(retention, "retention", SECOND, 36_500 * DAY),
         keep_per_schedule=_whole(keep_per_schedule, "keep_per_schedule", 1, 10**9),
         stall_limit=_between(stall_limit, "stall_limit", 10 * SECOND, DAY),
+        rate_limits="store" if rate_limits == "store" else "memory",
+        min_interval=None if min_interval is None else _between(min_interval, "min_interval", MILLISECOND, 3660 * DAY),
+        allow_schedules=None if allow_schedules is None else check_allowed(allow_schedules),
     )
 
 

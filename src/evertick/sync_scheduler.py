@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from evertick.model import Attempt, Gap, LogLine, Node, Run, Schedule, State, Verdict
 from evertick.options import PolicyOptions
 from evertick.task import Task
-from evertick.when import Calendar, When
+from evertick.when import Calendar, Duration, When
 from evertick.why import Why
 
 if TYPE_CHECKING:
+    from evertick.change import ChangePlan
+    from evertick.manage.backfill import BackfillOverlap, BackfillStep
+    from evertick.manage.bulk import OnChange
     from evertick.manage.foresight import Planned
     from evertick.scheduler import Health, Scheduler
 
@@ -53,6 +56,18 @@ class SyncScheduler:
     def trigger(self, key: str, *, args: Mapping[str, Any] | None = None) -> Run:
         return self._call(lambda: self._scheduler.trigger(key, args=args), "trigger")
 
+    def skip_next(self, key: str, *, note: str = "") -> Schedule:
+        return self._call(lambda: self._scheduler.skip_next(key, note=note), "skip_next")
+
+    def move(self, key: str, fire_at: datetime, *, to: datetime, note: str = "") -> Schedule:
+        return self._call(lambda: self._scheduler.move(key, fire_at, to=to, note=note), "move")
+
+    def run_early(self, key: str) -> Run:
+        return self._call(lambda: self._scheduler.run_early(key), "run_early")
+
+    def undo(self, key: str, fire_at: datetime | None = None) -> Schedule:
+        return self._call(lambda: self._scheduler.undo(key, fire_at), "undo")
+
     def schedules(
         self, *, labels: Mapping[str, str] | None = None, is_paused: bool | None = None, limit: int | None = None
     ) -> list[Schedule]:
@@ -68,6 +83,87 @@ class SyncScheduler:
 
     def calendars(self) -> list[Calendar]:
         return self._call(self._scheduler.calendars, "calendars")
+
+    def calendar(self, name: str) -> Calendar:
+        return self._call(lambda: self._scheduler.calendar(name), "calendar")
+
+    def calendar_users(self, name: str) -> list[str]:
+        return self._call(lambda: self._scheduler.calendar_users(name), "calendar_users")
+
+    def remove_calendar(self, name: str) -> None:
+        return self._call(lambda: self._scheduler.remove_calendar(name), "remove_calendar")
+
+    def preview_calendar(self, calendar: Calendar, *, days: int = 14) -> list[ChangePlan]:
+        return self._call(lambda: self._scheduler.preview_calendar(calendar, days=days), "preview_calendar")
+
+    def preview_change(
+        self,
+        key: str,
+        when: When | str | None = None,
+        *,
+        calendar: Calendar | str | None = None,
+        tz: str | None = None,
+        pause: bool = False,
+        until: datetime | None = None,
+        remove: bool = False,
+        days: int = 14,
+        **policies: Unpack[PolicyOptions],
+    ) -> ChangePlan:
+        return self._call(
+            lambda: self._scheduler.preview_change(
+                key, when, calendar=calendar, tz=tz, pause=pause, until=until, remove=remove, days=days, **policies
+            ),
+            "preview_change",
+        )
+
+    def pause_many(
+        self,
+        *,
+        labels: Mapping[str, str] | None = None,
+        note: str = "",
+        until: datetime | None = None,
+        everything: bool = False,
+        on_change: OnChange | None = None,
+    ) -> list[str]:
+        return self._call(
+            lambda: self._scheduler.pause_many(
+                labels=labels, note=note, until=until, everything=everything, on_change=on_change
+            ),
+            "pause_many",
+        )
+
+    def resume_many(
+        self,
+        *,
+        labels: Mapping[str, str] | None = None,
+        everything: bool = False,
+        on_change: OnChange | None = None,
+    ) -> list[str]:
+        return self._call(
+            lambda: self._scheduler.resume_many(labels=labels, everything=everything, on_change=on_change),
+            "resume_many",
+        )
+
+    def backfill(
+        self,
+        key: str,
+        start: datetime,
+        end: datetime,
+        *,
+        overlap: BackfillOverlap | None = None,
+        pace: Duration | None = None,
+        args: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+        limit: int = 10_000,
+        on_step: Callable[[BackfillStep], None] | None = None,
+    ) -> BackfillStep:
+        """Waits for the end; `on_step` hears of each step, on the event loop's thread."""
+        return self._call(
+            lambda: self._scheduler.backfill(
+                key, start, end, overlap=overlap, pace=pace, args=args, dry_run=dry_run, limit=limit
+            ).to_the_end(on_step),
+            "backfill",
+        )
 
     def preview(
         self, *, count: int = 10, until: datetime | None = None, after: datetime | None = None, key: str | None = None

@@ -12,12 +12,15 @@ import msgspec
 from evertick.context import Context, current
 from evertick.driver.base import OnLost, OnUnreachable, Work
 from evertick.driver.function import FunctionDriver
-from evertick.errors import InvalidInput, InvalidSetting
-from evertick.model import Cause, NewRun, Run
+from evertick.driver.process import Process, ProcessDriver, check_process
+from evertick.errors import InvalidInput, InvalidSetting, Refused
+from evertick.limits import Rate, make_concurrency, make_rate
+from evertick.model import UNIQUE_UNTIL, Cause, NewRun, Run, UniqueUntil
 from evertick.policy import RetryPolicy, never_again
 from evertick.settings import check_key, check_labels, check_one_of
-from evertick.when.duration import Duration, duration_us
-from evertick.when.moment import to_us
+from evertick.transaction import at_once
+from evertick.when.duration import Duration, duration_text, duration_us
+from evertick.when.moment import DAY, to_us
 
 if TYPE_CHECKING:
     from evertick.scheduler import Scheduler
@@ -31,6 +34,7 @@ T = TypeVar("T")
 # One transaction each; a longer list is for the caller to cut, who then knows what is in.
 ENQUEUE_MANY_MAX = 10_000
 PRIORITY_MAX = 1_000
+_UNIQUE_FOR_MAX = 366 * DAY
 
 
 class TaskOptions(TypedDict, total=False):
@@ -42,6 +46,11 @@ class TaskOptions(TypedDict, total=False):
     timeout: Duration | None
     on_lost: OnLost
     on_unreachable: OnUnreachable
+    process: bool | Process
+    concurrency: int | None
+    concurrency_key: str | None
+    rate: str | None
+    rate_key: str | None
 
 
 class Placing(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +61,8 @@ class Placing(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     queue: str = "default"
     unique: str | None = None
+    unique_until: UniqueUntil = "end"
+    unique_for: int | None = None
     expires: int | None = None
     labels: dict[str, str] = {}
 
@@ -63,9 +74,17 @@ class Task(Generic[P, R]):
         self.name = check_key(name, what="task")
         self._scheduler = scheduler
         self._function = function
-        self._driver = FunctionDriver(function, self.name, scheduler._threads)
+        self._driver = self._make_driver(options.get("process", False))
         self.work = make_work(self.name, self._driver, options)
+        self._check_rate(self.work.rate)
         functools.update_wrapper(self, function)
+
+    def _make_driver(self, process: bool | Process) -> FunctionDriver | ProcessDriver:
+        scheduler, settings = self._scheduler, check_process(process, self.name)
+        inside = FunctionDriver(self._function, self.name, scheduler._threads)
+        if settings is None:
+            return inside
+        return ProcessDriver(self._function, inside, settings, scheduler._children, lambda: scheduler.settings.url)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself, here and now. One that takes a context gets the current one if none is given."""
@@ -89,13 +108,18 @@ class Task(Generic[P, R]):
         priority: int = 0,
         queue: str = "default",
         unique: str | None = None,
+        unique_until: UniqueUntil | None = None,
+        unique_for: Duration | None = None,
         expires: Duration | None = None,
         labels: Mapping[str, str] | None = None,
+        connection: object = None,
     ) -> Enqueuer[P]:
         """Say where and when: `task.options(delay="10m", priority=5).enqueue(...)`.
 
         delay, at: when it is due. priority: higher first. unique: while a run with this key is live, enqueueing answers
-        that run. expires: how long after its due time it may still start; later it is missed.
+        that run; unique_until="start": only until it is first claimed; unique_for: for so long instead, live or not.
+        expires: how long after its due time it may still start; later it is missed.
+        connection: your own, to the database of the ledger: enqueue inside your transaction, which commits it.
         """
         if delay is not None and at is not None:
             raise InvalidSetting("delay and at both say when; give one of them")
@@ -105,10 +129,30 @@ class Task(Generic[P, R]):
             priority=check_priority(priority),
             queue=check_key(queue, what="queue"),
             unique=None if unique is None else check_key(unique, what="unique"),
+            unique_until=check_unique_until(unique_until, unique, unique_for),
+            unique_for=check_unique_for(unique_for, unique),
             expires=None if expires is None else duration_us(expires, what="expires"),
             labels=check_labels(labels or {}),
         )
-        return Enqueuer(self, placing)
+        return Enqueuer(self, placing, connection)
+
+    def _check_rate(self, rate: Rate | None) -> None:
+        """What only all tasks together, or the setting of the scheduler, can show to be wrong."""
+        if rate is None:
+            return
+        if rate.of.varies and self._scheduler.settings.rate_limits == "memory":
+            raise InvalidSetting(
+                f"task {self.name!r}: rate_key: {rate.of.text!r} names arguments, and with rate_limits='memory' a node "
+                "decides what to claim before it knows them; use a text without braces, or rate_limits='store'"
+            )
+        for other in self._scheduler._tasks.values():
+            theirs = other.work.rate
+            is_shared = theirs is not None and rate.of.text is not None and theirs.of.text == rate.of.text
+            if is_shared and str(theirs) != str(rate):
+                raise InvalidSetting(
+                    f"task {self.name!r}: rate: {rate} differs from {theirs} of task {other.name!r}, which shares "
+                    f"rate_key {rate.of.text!r}; give both the same rate, or keys of their own"
+                )
 
     @property
     def sync(self) -> SyncEnqueuer[P]:
@@ -119,6 +163,11 @@ class Task(Generic[P, R]):
         """The arguments of a call as they are kept. Raises InvalidArguments when they do not fit."""
         return self._driver.signature.encode(args, kwargs)
 
+    def _enter_child(self, url: str) -> Callable[..., R]:
+        """The function, for a child process that has found this task; what it enqueues goes to the node's database."""
+        self._scheduler.use_database(url)
+        return self._function
+
     def __repr__(self) -> str:
         return f"<Task {self.name}({self._driver.signature.text})>"
 
@@ -126,15 +175,25 @@ class Task(Generic[P, R]):
 class Enqueuer(Generic[P]):
     """Enqueues one task with the given options."""
 
-    def __init__(self, task: Task[P, Any], placing: Placing) -> None:
+    def __init__(self, task: Task[P, Any], placing: Placing, connection: object = None) -> None:
         self._task = task
         self._placing = placing
+        self._connection = connection
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run:
-        run = self._new_run(self._task.encode_call(args, kwargs))
-        return (await self._task._scheduler._enqueue([run]))[0]
+        return (await self._put([self._new_run(self._task.encode_call(args, kwargs))]))[0]
 
     async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Run]:
+        return await self._put(self._new_runs(calls))
+
+    async def _put(self, runs: list[NewRun]) -> list[Run]:
+        scheduler = self._task._scheduler
+        if self._connection is None or not runs:
+            return await scheduler._enqueue(runs)
+        # Nobody is woken: the runs are there with the user's commit, which the nodes notice like any other.
+        return await (await scheduler._store()).within(self._connection).enqueue(scheduler.app, runs)
+
+    def _new_runs(self, calls: Iterable[Mapping[str, Any]]) -> list[NewRun]:
         if not isinstance(calls, Iterable):
             raise InvalidInput(f"calls: {calls!r} is no list of arguments; pass [{{...}}, ...]")
         runs = []
@@ -142,7 +201,7 @@ class Enqueuer(Generic[P]):
             if number == ENQUEUE_MANY_MAX:
                 raise InvalidInput(f"more than {ENQUEUE_MANY_MAX} calls at once; enqueue them in several lists")
             runs.append(self._new_run(self._task.encode_call((), call)))
-        return await self._task._scheduler._enqueue(runs)
+        return runs
 
     @property
     def sync(self) -> SyncEnqueuer[P]:
@@ -163,6 +222,8 @@ class Enqueuer(Generic[P]):
             expires=placing.expires,
             labels=placing.labels,
             unique_key=placing.unique,
+            unique_until=placing.unique_until,
+            unique_for=placing.unique_for,
         )
 
 
@@ -179,10 +240,17 @@ class SyncEnqueuer(Generic[P]):
         return self._call(lambda: self._enqueuer.enqueue_many(calls), "enqueue_many")
 
     def _call(self, make: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
-        return self._enqueuer._task._scheduler._portal.call(make, f"{self._enqueuer._task.name}.sync.{what}()")
+        scheduler, connection = self._enqueuer._task._scheduler, self._enqueuer._connection
+        what = f"{self._enqueuer._task.name}.sync.{what}()"
+        if connection is None:
+            return scheduler._portal.call(make, what)
+        # On the user's connection in the user's thread; only opening the store is for an event loop.
+        if scheduler._portal.call(scheduler._store, what).within(connection).is_async:
+            raise Refused(f"{what} cannot wait for the async connection {connection!r}; use `await` without `.sync`")
+        return at_once(make())
 
 
-def make_work(name: str, driver: FunctionDriver, options: TaskOptions) -> Work:
+def make_work(name: str, driver: FunctionDriver | ProcessDriver, options: TaskOptions) -> Work:
     """Check a task's options."""
     unknown = sorted(set(options) - set(TaskOptions.__annotations__))
     if unknown:
@@ -210,7 +278,35 @@ def make_work(name: str, driver: FunctionDriver, options: TaskOptions) -> Work:
         timeout=None if timeout is None else duration_us(timeout, what="timeout"),
         on_lost=on_lost,  # type: ignore[arg-type]
         on_unreachable=on_unreachable,  # type: ignore[arg-type]
+        kill_after=driver.kill_after if isinstance(driver, ProcessDriver) else 0,
+        concurrency=make_concurrency(
+            options.get("concurrency"), options.get("concurrency_key"), name, driver.signature.defaults
+        ),
+        rate=make_rate(options.get("rate"), options.get("rate_key"), name, driver.signature.defaults),
     )
+
+
+def check_unique_until(until: Any, unique: str | None, unique_for: Any) -> UniqueUntil:
+    if until is None:
+        return "end"
+    if unique is None:
+        raise InvalidSetting(f"unique_until: {until!r} says how long a key is unique; give the key with unique=")
+    if unique_for is not None:
+        raise InvalidSetting("unique_until and unique_for both say how long the key is unique; give one of them")
+    return "start" if check_one_of(until, UNIQUE_UNTIL, "unique_until") == "start" else "end"
+
+
+def check_unique_for(period: Duration | None, unique: str | None) -> int | None:
+    if period is None:
+        return None
+    if unique is None:
+        raise InvalidSetting(f"unique_for: {period!r} says how long a key is unique; give the key with unique=")
+    us = duration_us(period, what="unique_for")
+    if not 0 < us <= _UNIQUE_FOR_MAX:
+        raise InvalidSetting(
+            f"unique_for: {period!r} must be more than nothing and at most {duration_text(_UNIQUE_FOR_MAX)}"
+        )
+    return us
 
 
 def check_priority(priority: Any) -> int:

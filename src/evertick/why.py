@@ -8,9 +8,10 @@ import msgspec
 
 from evertick.errors import EvertickError, NotFound
 from evertick.model import Gap, Node, Reason, Run, Schedule, State, Verdict
-from evertick.rules import load_calendars, rule_of
+from evertick.rules import blackout_of, load_calendars, rule_of
 from evertick.store.base import RunFilter, ScheduleFilter, Store
-from evertick.when import When, from_us
+from evertick.when import Calendar, When, from_us, to_us
+from evertick.when.base import COUNT_LIMIT
 
 __all__ = ["Why", "explain_schedule"]
 
@@ -32,6 +33,9 @@ _REASONS = {
     Reason.NODE_DIED: "its node died",
     Reason.SHUTDOWN: "its node was shut down, and it must not run twice",
     Reason.UNREACHABLE: "its node could not reach the store",
+    Reason.DUPLICATE: "another run has its unique key",
+    Reason.BLACKOUT: "the blackout of the schedule was closed, and drops what comes then",
+    Reason.BY_HAND: "somebody decided that it should not run",
     Reason.LATE: "it ran late, or for moments before it that nobody noticed in time",
 }
 
@@ -60,28 +64,43 @@ async def explain_schedule(store: Store, app: str, key: str) -> Why:
     if not found:
         raise NotFound(f"there is no schedule {key!r} in app {app!r}; `evertick list` shows those there are")
     schedule, now = found[0], from_us(await store.now())
-    rule, rule_error = await _rule(store, app, key)
+    rule, blackout, rule_error = await _rule(store, app, key)
     runs = await store.runs(app, RunFilter(schedule_key=key, limit=20))
     gaps = await store.gaps(app, RunFilter(schedule_key=key, limit=5))
+    made_up_for = await _made_up_for(store, app, key, gaps[:1])
     nodes = [node for node in await store.nodes(app) if node.died_at is None]
     return Why(
         key=key,
-        next=_next(schedule, rule, runs, now),
-        last=_last(runs, gaps, rule),
+        next=_next(schedule, rule, blackout, runs, now),
+        last=_last(runs, gaps, rule, made_up_for),
         now=_now(schedule, runs, nodes, now, rule),
-        notes=tuple(_notes(schedule, nodes, rule_error)),
+        notes=(*_decisions(schedule, rule), *_notes(schedule, nodes, rule_error)),
     )
 
 
-async def _rule(store: Store, app: str, key: str) -> tuple[When | None, str | None]:
+async def _rule(store: Store, app: str, key: str) -> tuple[When | None, Calendar | None, str | None]:
+    """The rule and the blackout, or why they cannot be read."""
     stored = await store.stored_schedules(app, keys=[key])
+    if not stored:
+        return None, None, None
     try:
-        return (rule_of(stored[0], await load_calendars(store, app)), None) if stored else (None, None)
+        calendars = await load_calendars(store, app)
+        rule = rule_of(stored[0], calendars)
+        return rule, blackout_of(stored[0], rule, calendars), None
     except EvertickError as error:
-        return None, str(error)
+        return None, None, str(error)
 
 
-def _next(schedule: Schedule, rule: When | None, runs: list[Run], now: datetime) -> str:
+async def _made_up_for(store: Store, app: str, key: str, gaps: list[Gap]) -> int:
+    """How many moments of the gap have a run by now: a run overrides the gap it lies in."""
+    stored = await store.stored_schedules(app, keys=[key])
+    if not gaps or not stored:
+        return 0
+    first, last = to_us(gaps[0].first_at), to_us(gaps[0].last_at)
+    return len(await store.recorded_moments(app, stored[0].id, first=first, last=last, limit=COUNT_LIMIT))
+
+
+def _next(schedule: Schedule, rule: When | None, blackout: Calendar | None, runs: list[Run], now: datetime) -> str:
     words = "its rule cannot be read" if rule is None else rule.explain()
     if schedule.is_paused:
         until = f" until {_time(schedule.paused_until, rule)}" if schedule.paused_until else ""
@@ -91,7 +110,12 @@ def _next(schedule: Schedule, rule: When | None, runs: list[Run], now: datetime)
         live = [run for run in runs if run.is_live]
         if live and "after=end" in schedule.when:
             return f"counted from the end of run {live[0].id}, which is {live[0].state.value}. ({words})"
+        moved = [each.to for each in schedule.occurrences if each.to is not None]
+        if moved:
+            return f"{_time(min(moved), rule)}, where somebody has moved its moment to. ({words})"
         return f"never: {_end_words(schedule, rule)}. ({words})"
+    if blackout is not None and not blackout.permits(to_us(schedule.next_fire_at)):
+        return f"{_held_words(schedule, rule, blackout, schedule.next_fire_at)} ({words})"
     due = schedule.next_due_at or schedule.next_fire_at
     delay = (due - schedule.next_fire_at).total_seconds()
     late = ""
@@ -102,6 +126,26 @@ def _next(schedule: Schedule, rule: When | None, runs: list[Run], now: datetime)
     return f"{_time(schedule.next_fire_at, rule)}{late}, because of its rule: {words}"
 
 
+def _held_words(schedule: Schedule, rule: When | None, blackout: Calendar, moment: datetime) -> str:
+    opens = blackout.next_open(to_us(moment))
+    until = "for good" if opens is None else f"until {_time(from_us(opens), rule)}"
+    fate = {
+        "drop": "it and what else comes until then is dropped",
+        "latest": "then the newest of what came until then runs for all of it",
+        "all": "then what came until then runs, one by one",
+    }[schedule.blackout_fate]
+    return f"{_time(moment, rule)} falls into the blackout {blackout.name!r}, which is closed {until}: {fate}."
+
+
+def _decisions(schedule: Schedule, rule: When | None) -> list[str]:
+    """What people decided about single moments to come."""
+    notes = []
+    for each in schedule.occurrences:
+        what = "is to be skipped" if each.to is None else f"is moved to {_time(each.to, rule)}"
+        notes.append(f"the moment {_time(each.fire_at, rule)} {what}{f': {each.note}' if each.note else ''}")
+    return notes
+
+
 def _end_words(schedule: Schedule, rule: When | None) -> str:
     if rule is not None and rule.bounds.max_fires is not None and schedule.fires >= rule.bounds.max_fires:
         return f"it has fired {schedule.fires} times, which is the most that it may"
@@ -110,7 +154,7 @@ def _end_words(schedule: Schedule, rule: When | None) -> str:
     return "its rule has no further moment"
 
 
-def _last(runs: list[Run], gaps: list[Gap], rule: When | None) -> str:
+def _last(runs: list[Run], gaps: list[Gap], rule: When | None, made_up_for: int) -> str:
     finished = [run for run in runs if not run.is_live]
     last_run = finished[0] if finished else None
     last_gap = gaps[0] if gaps else None
@@ -118,13 +162,13 @@ def _last(runs: list[Run], gaps: list[Gap], rule: When | None) -> str:
         return "nothing has come of it yet"
     parts = []
     if last_gap is not None and (last_run is None or last_gap.last_at >= last_run.fire_at):
-        parts.append(_gap_words(last_gap, rule))
+        parts.append(_gap_words(last_gap, rule, made_up_for))
         if last_run is not None:
             parts.append(f"the run before, of {_time(last_run.fire_at, rule)}, {_run_words(last_run, rule)}")
     elif last_run is not None:
         parts.append(f"the run of {_time(last_run.fire_at, rule)} {_run_words(last_run, rule)}")
         if last_gap is not None:
-            parts.append(f"before it, {_gap_words(last_gap, rule)}")
+            parts.append(f"before it, {_gap_words(last_gap, rule, made_up_for)}")
     return "; ".join(parts)
 
 
@@ -149,13 +193,15 @@ def _losses(run: Run) -> str:
     return f"; its node was lost {'once' if run.losses == 1 else f'{run.losses} times'} before, and it was run again"
 
 
-def _gap_words(gap: Gap, rule: When | None) -> str:
+def _gap_words(gap: Gap, rule: When | None, made_up_for: int) -> str:
     reason = _REASONS.get(Reason(gap.reason), gap.reason) if gap.reason in set(Reason) else gap.reason
     if gap.count == 1:
-        return f"the moment {_time(gap.first_at, rule)} was {gap.verdict.value}: {reason}"
+        since = ", and has been backfilled since" if made_up_for else ""
+        return f"the moment {_time(gap.first_at, rule)} was {gap.verdict.value}: {reason}{since}"
     count = str(gap.count) if gap.is_exact else f"at least {gap.count}"
     stretch = f"from {_time(gap.first_at, rule)} to {_time(gap.last_at, rule)}"
-    return f"{count} moments {stretch} were {gap.verdict.value}: {reason}"
+    since = f"; {made_up_for} of them have been backfilled since" if made_up_for else ""
+    return f"{count} moments {stretch} were {gap.verdict.value}: {reason}{since}"
 
 
 def _now(schedule: Schedule, runs: list[Run], nodes: list[Node], now: datetime, rule: When | None) -> str:
@@ -187,6 +233,12 @@ def _live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None) -
             knows = any(run.task in node.tasks and run.queue in node.queues for node in nodes)
             what = "a free slot" if knows else f"a node that knows task {run.task!r} and works on queue {run.queue!r}"
             return f"run {run.id} waits for {what} since {_time(run.due_at, rule)}"
+        case State.BLOCKED if run.reason == Reason.CONCURRENCY:
+            return f"run {run.id} waits for its turn: as many runs of {run.blocked_on!r} are at work as may be at once"
+        case State.BLOCKED if run.reason == Reason.RATE:
+            return (
+                f"run {run.id} waits for its turn: as many runs of {run.blocked_on!r} have started as its rate allows"
+            )
         case State.BLOCKED:
             return f"run {run.id} waits for the end of run {run.blocked_on}"
         case State.PARKED if run.reason == Reason.UNKNOWN_TASK:

@@ -112,6 +112,28 @@ def terminal() -> Iterator[Terminal]:
 
 
 @pytest.fixture
+def on_terminal(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., str]:
+    """What a command writes to a terminal."""
+
+    def draw(database: str, *args: str, **environment: str) -> str:
+        ours, theirs = pty.openpty()
+        variables = {"EVERTICK_DATABASE": database, "TERM": "xterm", **environment}
+        process = start(*args, env=variables, stdout=theirs, stdin=theirs)
+        os.close(theirs)
+        parts = []
+        try:
+            while part := os.read(ours, 65536):
+                parts.append(part)
+        except OSError:  # how Linux says that the other end was closed
+            pass
+        os.close(ours)
+        assert process.wait() == 0
+        return b"".join(parts).decode()
+
+    return draw
+
+
+@pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start the command as a process of its own, in an empty directory; what is left of it is killed."""
     processes: list[subprocess.Popen[str]] = []

@@ -44,6 +44,12 @@ def test_list_as_json_has_the_fields_of_a_schedule(database, ask):
     assert datetime.fromisoformat(schedules["report"]["next_fire_at"]).utcoffset() is not None
 
 
+def test_list_is_narrowed_by_labels(database, ask, evertick):
+    assert [schedule["key"] for schedule in ask("list", "--label", "team=sales")] == ["report"]
+    result = evertick("list", "--label", "team=nobody")
+    assert result.stderr == "there are no schedules with team=nobody in app 'default'\n"
+
+
 def test_show_tells_everything_about_one_schedule(database, evertick):
     text = evertick("show", "print").stdout
     assert "At 09:00, Monday to Friday, in Europe/Berlin" in text

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import click
 import pytest
 
 from evertick import Scheduler, __version__
 from evertick.cli import cli
 from evertick.cli.database import shown_url
+from evertick.cli.exits import EXIT_CODES
 
-COMMANDS = list(cli.commands)
+
+def every_command(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Groups and what is in them."""
+    if path:
+        yield " ".join(path)
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            yield from every_command(below, (*path, name))
+
+
+COMMANDS = list(every_command(cli))
+# Those that answer nothing but what they do: a node, a show, a group.
+WITHOUT_JSON = ("run", "demo", "db", "calendar")
+WITHOUT_STORE = (*WITHOUT_JSON, "explain", "completion")
 
 
 def test_the_version_is_told(evertick):
@@ -34,10 +49,27 @@ def test_the_first_sentence_of_every_help_fits_into_the_list_of_commands(evertic
     assert "..." not in listing.partition("Commands:")[2]
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("run", "explain", "demo")])
-def test_every_command_on_a_store_takes_a_database_an_app_and_json(evertick, command):
-    text = evertick(command, "--help").stdout
-    assert all(option in text for option in ("--database", "--app", "--json"))
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in WITHOUT_JSON])
+def test_every_command_that_answers_something_takes_json(evertick, command):
+    assert "--json" in evertick(*command.split(), "--help").stdout
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in WITHOUT_STORE])
+def test_every_command_on_a_store_takes_a_database_and_an_app(evertick, command):
+    text = evertick(*command.split(), "--help").stdout
+    assert "--database" in text
+    # What concerns the database itself concerns all apps.
+    assert ("--app" in text) != command.startswith("db ")
+
+
+def test_the_exit_codes_of_the_help_are_those_of_the_reference_page(evertick):
+    shown = evertick("--help").stdout.partition("Exit codes:\n")[2]
+    told = dict(re.findall(r"^ +(\d+) +(.+)$", shown, re.MULTILINE))
+    page = (Path(__file__).parents[2] / "docs/reference/command-line.md").read_text(encoding="utf-8")
+    table = page.partition("## Exit codes")[2]
+    documented = {code: words.replace("`", "") for code, words in re.findall(r"^\| `(\d+)` \| (.+) \|$", table, re.M)}
+    assert told == documented
+    assert set(told) == {str(code) for code in EXIT_CODES}
 
 
 @pytest.mark.parametrize(
@@ -51,6 +83,14 @@ def test_every_command_on_a_store_takes_a_database_an_app_and_json(evertick, com
         "preview --count -1",
         "run",
         "demo --seconds 1",
+        "top --interval 1ms",
+        "top --interval soon",
+        "forecast --days 0",
+        "forecast --tz Nowhere",
+        "forecast --label team",
+        "completion tcsh",
+        "db nonsense",
+        "logs",
     ],
 )
 def test_bad_usage_is_one_sentence_that_names_the_help(evertick, args):
@@ -104,25 +144,8 @@ def test_ctrl_c_makes_no_noise(start):
     assert errors.strip() == ""
 
 
-def _on_terminal(start, database, *args, **environment) -> str:
-    """What the command writes to a terminal."""
-    ours, theirs = pty.openpty()
-    variables = {"EVERTICK_DATABASE": database, "TERM": "xterm", **environment}
-    process = start(*args, env=variables, stdout=theirs, stdin=theirs)
-    os.close(theirs)
-    parts = []
-    try:
-        while part := os.read(ours, 65536):
-            parts.append(part)
-    except OSError:  # how Linux says that the other end was closed
-        pass
-    os.close(ours)
-    assert process.wait() == 0
-    return b"".join(parts).decode()
-
-
-def test_on_a_terminal_there_are_colours_and_long_texts_are_cut_to_its_width(start, database):
-    text = _on_terminal(start, database, "history", COLUMNS="80", NO_COLOR="")
+def test_on_a_terminal_there_are_colours_and_long_texts_are_cut_to_its_width(on_terminal, database):
+    text = on_terminal(database, "history", COLUMNS="80", NO_COLOR="")
     assert "\x1b[1;31mfailed" in text
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert "…" in plain
@@ -133,27 +156,27 @@ def _lines(text: str) -> list[str]:
     return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
 
 
-def test_the_note_of_a_pause_is_seen_on_a_narrow_terminal(start, database, evertick):
+def test_the_note_of_a_pause_is_seen_on_a_narrow_terminal(on_terminal, database, evertick):
     evertick("pause", "report", "--note", "out of paper", "--until", "2h")
     for zone in ("UTC", "Europe/Berlin"):
-        lines = _lines(_on_terminal(start, database, "list", COLUMNS="80", TZ=zone))
+        lines = _lines(on_terminal(database, "list", COLUMNS="80", TZ=zone))
         assert max(len(line) for line in lines) <= 80
         (line,) = (line for line in lines if line.startswith("report"))
         assert "paused" in line
         assert "out of paper" in line
-    lines = _lines(_on_terminal(start, database, "list", COLUMNS="160"))
+    lines = _lines(on_terminal(database, "list", COLUMNS="160"))
     (line,) = (line for line in lines if line.startswith("report"))
     assert re.search(r"out of paper; until \d{4}-\S+ \S+Z", line)
 
 
-def test_the_nodes_fit_on_a_narrow_terminal(start, database):
-    lines = _lines(_on_terminal(start, database, "nodes", COLUMNS="80"))
+def test_the_nodes_fit_on_a_narrow_terminal(on_terminal, database):
+    lines = _lines(on_terminal(database, "nodes", COLUMNS="80"))
     assert lines[0].split() == ["NAME", "STATE", "STARTED", "LAST", "BEAT", "ENDED", "RUNNING"]
     assert "…" not in lines[1]
 
 
-def test_no_color_is_respected(start, database):
-    text = _on_terminal(start, database, "history", COLUMNS="80", NO_COLOR="1")
+def test_no_color_is_respected(on_terminal, database):
+    text = on_terminal(database, "history", COLUMNS="80", NO_COLOR="1")
     assert "failed" in text
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]", text)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# ([\w./-]+\.py)\n")
 
 
 class Block(NamedTuple):
@@ -21,6 +22,18 @@ class Block(NamedTuple):
     @property
     def place(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def file(self) -> str | None:
+        """The file that the page tells its reader to save this as, named by the comment that it begins with."""
+        named = _FILE.match(self.text)
+        return None if named is None else named[1]
+
+    def save(self, folder: Path) -> None:
+        assert self.file is not None, f"{self.place} names no file"
+        path = folder / self.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.text, encoding="utf-8")
 
 
 def pages() -> list[Path]:
@@ -50,3 +63,14 @@ def prose(page: Path) -> str:
 
 def doc(path: str) -> str:
     return text_of(ROOT / "docs" / path)
+
+
+def files(page: Path) -> list[Block]:
+    """The files that a page tells its reader to save."""
+    return [block for block in blocks(page) if block.file is not None]
+
+
+def shell_lines(page: Path) -> list[str]:
+    """What a page tells its reader to type, without comments."""
+    typed = [line for block in blocks(page) if block.language == "sh" for line in block.text.splitlines()]
+    return [line.partition(" #")[0].strip() for line in typed]

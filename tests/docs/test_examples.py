@@ -4,6 +4,7 @@ How a Python block is run depends on what it says itself:
 - begins with `# continues`: together with the block before it on the page.
 - begins with a comment that is a file name (`# jobs.py`): as that file, beside those that the page named before; a
   `# test_….py` by pytest.
+- stands on a page that needs a project around it: by a test of its own (`ELSEWHERE`).
 - calls `scheduler.run()`: it never ends by itself, so it is stopped by TERM after its first fire, and must exit with 0.
 - any other: to its end, which must come soon.
 
@@ -13,35 +14,34 @@ tutorial has been running for a moment, in the order of the page.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from pages import ROOT, Block, blocks, pages
+from pages import ROOT, Block, blocks, files, pages
+from programs import SECONDS_MAX, clean_environment, running
 
 from evertick import Scheduler
 from evertick.cli import cli
 
-SECONDS_MAX = 30.0
+# Pages whose examples run in a test file of their own.
+ELSEWHERE = {"docs/how-to/django.md": "test_django.py"}
 
-_FILE = re.compile(r"# (\w+\.py)\n")
 _RUNS_ON = re.compile(r"^\s*\w+\.run\(\)\s*$", re.MULTILINE)
-_ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("EVERTICK_", "PYTEST_"))}
 
 
 def python_examples() -> list[tuple[Block, ...]]:
     """Blocks that belong together, together."""
     examples: list[tuple[Block, ...]] = []
     for page in pages():
+        if str(page.relative_to(ROOT)) in ELSEWHERE:
+            continue
         for block in blocks(page):
             if block.language != "python":
                 continue
@@ -53,11 +53,6 @@ def python_examples() -> list[tuple[Block, ...]]:
     return examples
 
 
-def file_name(block: Block) -> str:
-    named = _FILE.match(block.text)
-    return "example.py" if named is None else named[1]
-
-
 def source(example: tuple[Block, ...]) -> str:
     """The text of the example, on the lines that it has on its page, so that an error points there."""
     lines: list[str] = []
@@ -66,16 +61,12 @@ def source(example: tuple[Block, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def named_before(block: Block) -> list[Block]:
-    """The files that the page has told its reader to save so far."""
-    return [each for each in blocks(block.page) if each.line < block.line and _FILE.match(each.text)]
-
-
 @pytest.mark.parametrize("example", python_examples(), ids=lambda example: example[0].place)
 def test_every_python_example_runs(example: tuple[Block, ...], tmp_path: Path) -> None:
-    name = file_name(example[0])
-    for earlier in named_before(example[0]):
-        (tmp_path / file_name(earlier)).write_text(earlier.text, encoding="utf-8")
+    name = example[0].file or "example.py"
+    for earlier in files(example[0].page):
+        if earlier.line < example[0].line:
+            earlier.save(tmp_path)
     (tmp_path / name).write_text(source(example), encoding="utf-8")
     if Path(name).name.startswith("test_"):
         # The whole conformance suite runs in tests/store; here it is enough that the example can run it.
@@ -91,7 +82,7 @@ def run_to_the_end(arguments: list[str], folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env=_ENVIRONMENT,
+        env=clean_environment(),
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
@@ -101,29 +92,16 @@ def run_to_the_end(arguments: list[str], folder: Path) -> None:
 
 def run_until_the_first_fire(name: str, folder: Path) -> None:
     """The program goes on for ever; stop it as a supervisor would, once its ledger shows that a run has succeeded."""
-    with (folder / "output").open("w+") as output:
-        program = subprocess.Popen([sys.executable, name], cwd=folder, env=_ENVIRONMENT, stdout=output, stderr=output)
-        try:
-            wait_for_a_success(folder / "evertick.db", program)
-            program.send_signal(signal.SIGTERM)
-            assert program.wait(SECONDS_MAX) == 0, (folder / "output").read_text()
-        finally:
-            program.kill()
-            program.wait()
-
-
-def wait_for_a_success(database: Path, program: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + SECONDS_MAX
+    database = folder / "evertick.db"
     reader = Scheduler(f"sqlite:///{database}", concurrency=0)
     try:
-        while time.monotonic() < until:
-            assert program.poll() is None, f"the program has ended with {program.returncode}"
-            if database.exists() and reader.sync.runs(verdicts=["succeeded"]):
-                return
-            time.sleep(0.05)
+        with running(f"python {name}", folder) as program:
+            program.wait_until(
+                lambda: database.exists() and reader.sync.runs(verdicts=["succeeded"]), "a run has succeeded"
+            )
+            assert program.terminate() == 0, program.output
     finally:
         reader.sync.close()
-    raise AssertionError("no run has succeeded")
 
 
 # --- the command line ----------------------------------------------------------------------------------------------
@@ -146,9 +124,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory in which the tutorial's jobs.py has been running, and was stopped."""
     folder = tmp_path_factory.mktemp("workplace")
     tutorial = ROOT / "docs/tutorial/first-job.md"
-    programs = [block for block in blocks(tutorial) if block.language == "python" and file_name(block) == "jobs.py"]
+    programs = [block for block in files(tutorial) if block.file == "jobs.py"]
     assert programs, "the tutorial has no jobs.py"
-    (folder / "jobs.py").write_text(programs[-1].text, encoding="utf-8")
+    programs[-1].save(folder)
     run_until_the_first_fire("jobs.py", folder)
     return folder
 

@@ -27,9 +27,12 @@ from evertick import (
     Verdict,
 )
 from evertick import errors as errors_module
+from evertick.change import ChangedFire, ChangePlan, MovedFire, OptionChange
 from evertick.cli import cli
 from evertick.engine.engine import EngineHealth
 from evertick.events import EVENTS, Event
+from evertick.holiday import holiday_calendar, holiday_dates
+from evertick.manage.backfill import BackfillStep
 from evertick.manage.foresight import Planned
 from evertick.model import Attempt, Gap, LogLine, Node, Phase, Schedule
 from evertick.options import CronOptions, EveryOptions, OnceOptions, PolicyOptions, RuleOptions
@@ -98,8 +101,13 @@ def test_the_plain_forms_are_those_that_the_page_names() -> None:
 
 
 def test_what_the_scheduler_answers_is_documented_field_by_field() -> None:
-    for kind in (Health, EngineHealth, Planned, Why):
+    for kind in (Health, EngineHealth, Planned, Why, BackfillStep, ChangePlan, ChangedFire, MovedFire, OptionChange):
         assert not missing(kind.__struct_fields__, "reference/scheduler.md"), kind
+
+
+def test_every_parameter_of_the_holidays_is_documented() -> None:
+    for function in (holiday_calendar, holiday_dates):
+        assert not missing([function.__name__, *parameters(function)], "reference/schedules.md")
 
 
 @pytest.mark.parametrize("options", [RuleOptions, PolicyOptions, CronOptions, EveryOptions, OnceOptions])

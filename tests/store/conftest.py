@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from evertick.store.base import Store
 from evertick.store.sqlite import SqliteStore
 from evertick.testing.clock import SettableClock
-from evertick.testing.conformance import Stores
+from evertick.testing.conformance import Stores, Users, UserTransaction
 
 # Files that several folders of tests share.
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
@@ -93,3 +94,46 @@ async def postgres_stores(postgres_dsn: str) -> AsyncIterator[PostgresStores]:
     stores = PostgresStores(postgres_dsn)
     yield stores
     await stores.close()
+
+
+class PlainTransaction(UserTransaction):
+    """On a connection of the standard library, as a user opens it."""
+
+    def __init__(self, path: Path) -> None:
+        self.connection = sqlite3.connect(path)
+        self.connection.execute("BEGIN IMMEDIATE")
+
+    async def commit(self) -> None:
+        self.connection.commit()
+
+    async def rollback(self) -> None:
+        self.connection.rollback()
+
+
+class FileUsers(Users):
+    """Programs that share the file with the store."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._begun: list[PlainTransaction] = []
+
+    async def begin(self) -> UserTransaction:
+        return self._begin("evertick.db")
+
+    async def begin_elsewhere(self) -> UserTransaction:
+        return self._begin("other.db")
+
+    def _begin(self, name: str) -> UserTransaction:
+        self._begun.append(PlainTransaction(self._folder / name))
+        return self._begun[-1]
+
+    def close(self) -> None:
+        for each in self._begun:
+            each.connection.close()
+
+
+@pytest.fixture
+def file_users(tmp_path: Path) -> Iterator[FileUsers]:
+    users = FileUsers(tmp_path)
+    yield users
+    users.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evertick.testing.conformance import StoreConformance, Stores
+from evertick.testing.conformance import StoreConformance, Stores, TransactionConformance, Users
 
 
 class TestInlineSqlite(StoreConformance):
@@ -23,3 +23,13 @@ class TestPostgres(StoreConformance):
     @pytest.fixture
     def stores(self, postgres_stores: Stores) -> Stores:
         return postgres_stores
+
+
+class TestTransactionsOnFileSqlite(TransactionConformance):
+    @pytest.fixture
+    def stores(self, file_stores: Stores) -> Stores:
+        return file_stores
+
+    @pytest.fixture
+    def users(self, file_users: Users) -> Users:
+        return file_users

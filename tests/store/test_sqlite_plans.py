@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager
 
 import pytest
 
 from evertick.clock import system_clock
-from evertick.model import Cause, NewRun
+from evertick.limits import Concurrency, Rate, Subject
+from evertick.model import Cause, NewRun, Outcome, Verdict
 from evertick.store.base import NodeJoin, TaskTerms
 from evertick.store.sqlite import SqliteStore
+from evertick.store.sqlite.lines import InlineLine
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.reading import _CLAUSES, _INDEXES
 from evertick.store.sqlite.schema import migrate
@@ -38,12 +40,13 @@ def plan(db: sqlite3.Connection, statement: str) -> list[str]:
     [
         ("due_schedules", "evertick_due_at (app=? AND at<?)"),
         ("due_schedules", "evertick_runs_moment (schedule_id=?)"),
-        ("due_schedules", "evertick_runs_blocked (app=? AND schedule_id=?)"),
+        ("due_schedules", "evertick_runs_blocked (app=? AND schedule_id=? AND blocked_on>?)"),
         ("due_schedules.next", "evertick_due_at (app=? AND at>?)"),
         ("stored_schedules.by_ids", "s USING INTEGER PRIMARY KEY (rowid=?)"),
         ("stored_schedules.by_keys", "(app=? AND key=?)"),
+        ("schedules.by_due", "evertick_due_at (app=? AND at>?)"),
         ("record_fires.advance", "evertick_due USING INTEGER PRIMARY KEY (rowid=?)"),
-        ("record_fires.advance", "evertick_runs_blocked (app=? AND schedule_id=?)"),
+        ("record_fires.advance", "evertick_runs_blocked (app=? AND schedule_id=? AND blocked_on>?)"),
         ("record_fires.run", "evertick_history_moment (schedule_id=? AND fire_at=?)"),
         ("claim.next_priority", "evertick_runs_claim (app=? AND queue=? AND priority<?)"),
         ("claim.due", "evertick_runs_claim (app=? AND queue=? AND priority=? AND due_at<?)"),
@@ -55,8 +58,26 @@ def plan(db: sqlite3.Connection, statement: str) -> list[str]:
         ("beat.cancels", "evertick_runs_running (app=? AND node=?)"),
         ("rehome.find", "evertick_runs_running (app=?)"),
         ("join.unpark", "evertick_runs_parked (app=? AND task=?)"),
+        ("limits.running", "evertick_runs_limited (app=? AND limit_key=?)"),
+        ("limits.next_lane", "evertick_runs_held_back (app=? AND limit_key=? AND task=? AND queue>?)"),
+        ("limits.next_lane", "evertick_runs_held_back (app=? AND limit_key=? AND task>?)"),
+        ("limits.is_let_through", "evertick_runs_let_through (app=? AND limit_key=? AND task=? AND queue=?)"),
+        ("limits.let_through", "evertick_runs_held_back (app=? AND limit_key=? AND task=? AND queue=?)"),
+        ("limits.next_key", "evertick_runs_held_back (app=? AND limit_key>?)"),
+        ("limits.starts", "PRIMARY KEY (app=? AND key=? AND at>?)"),
+        ("limits.due", "evertick_limits_free (app=? AND free_at<?)"),
+        ("limits.next_time", "evertick_limits_free (app=?)"),
+        ("prune.starts", "evertick_grants_until (app=? AND until<?)"),
+        ("prune.unique", "evertick_unique_until (app=? AND until<?)"),
         ("prune.old_runs", "evertick_history_time (app=? AND fire_at<?)"),
         ("prune.finished_schedules", "evertick_due_finished (app=?)"),
+        ("failing.all", "s USING INDEX evertick_schedules_pause_after (app=?)"),
+        ("failing.of", "s USING INTEGER PRIMARY KEY (rowid=?)"),
+        ("failing.verdicts", "evertick_history_moment (schedule_id=?)"),
+        ("care.next_app", "evertick_history_time (app>?)"),
+        ("care.oldest", "evertick_history_time (app=?)"),
+        ("recorded_moments", "evertick_runs_moment (schedule_id=? AND fire_at>? AND fire_at<?)"),
+        ("recorded_moments", "evertick_history_moment (schedule_id=? AND fire_at>? AND fire_at<?)"),
     ],
 )
 def test_a_statement_searches_by_its_index(db: sqlite3.Connection, name: str, search: str) -> None:
@@ -64,7 +85,21 @@ def test_a_statement_searches_by_its_index(db: sqlite3.Connection, name: str, se
     assert any(search in step for step in steps), steps
 
 
-@pytest.mark.parametrize("name", ["due_schedules", "due_schedules.next", "claim.due", "claim.next_due", "owned"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "due_schedules",
+        "due_schedules.next",
+        "schedules.by_due",
+        "claim.due",
+        "claim.next_due",
+        "owned",
+        "limits.next_lane",
+        "limits.let_through",
+        "limits.starts_in_order",
+        "limits.due",
+    ],
+)
 def test_what_comes_in_order_is_not_sorted(db: sqlite3.Connection, name: str) -> None:
     assert not any("ORDER BY" in step for step in plan(db, SQL[name])), plan(db, SQL[name])
 
@@ -72,7 +107,7 @@ def test_what_comes_in_order_is_not_sorted(db: sqlite3.Connection, name: str) ->
 def test_every_statement_is_valid(db: sqlite3.Connection) -> None:
     for name, statement in SQL.items():
         if "{index}" not in statement:
-            plan(db, statement)
+            plan(db, statement.replace("{table}", "evertick_fence"))
         assert name
 
 
@@ -91,38 +126,108 @@ def test_reading_runs_never_scans_a_table(db: sqlite3.Connection, table: str, na
         assert not any(step.startswith("CORRELATED LIST") for step in steps), steps
 
 
-async def test_future_runs_of_a_high_priority_are_not_walked_over() -> None:
+@pytest.fixture
+async def store() -> AsyncIterator[SqliteStore]:
     store = SqliteStore("sqlite://", clock=system_clock, is_inline=True)
     await store.open(migrate="auto")
-    tasks = {"t": TaskTerms()}
     joined = NodeJoin(
-        id="n", name="n", app="a", version="1", lease=10**9, queues=("default",), tasks=tasks, declares={}
+        id="n", name="n", app="a", version="1", lease=10**9, queues=("default",), tasks=TASKS, declares={}
     )
     await store.join(joined)
-
-    def a_run(**fields: object) -> NewRun:
-        return NewRun(id=system_clock.new_id(), task="t", cause=Cause.ENQUEUE, **fields)  # type: ignore[arg-type]
-
-    async def steps_of_a_claim() -> int:
-        assert store._line is not None
-        db = await store._line.read(lambda db, _now: db)
-        await store.enqueue("a", [a_run()])
-        steps = 0
-
-        def count() -> int:
-            nonlocal steps
-            steps += 1
-            return 0
-
-        db.set_progress_handler(count, 10)
-        claim = await store.claim("a", "n", ["default"], tasks, 10)
-        db.set_progress_handler(None, 10)
-        assert len(claim.runs) == 1
-        return steps
-
-    await store.enqueue("a", [a_run(priority=9, delay=10**12)])
-    few = await steps_of_a_claim()
-    await store.enqueue("a", [a_run(priority=9, delay=10**12) for _ in range(5_000)])
-    many = await steps_of_a_claim()
+    yield store
     await store.close()
+
+
+TASKS = {
+    "t": TaskTerms(),
+    "capped": TaskTerms(concurrency=Concurrency(most=2, of=Subject(task="capped"))),
+    "rare": TaskTerms(rate=Rate(most=2, period=3_600_000_000, of=Subject(task="rare"))),
+}
+
+
+def a_run(task: str = "t", **fields: object) -> NewRun:
+    return NewRun(id=system_clock.new_id(), task=task, cause=Cause.ENQUEUE, **fields)  # type: ignore[arg-type]
+
+
+@contextmanager
+def counting_steps(store: SqliteStore) -> Iterator[list[int]]:
+    """How much SQLite itself has to do, whatever the machine is doing meanwhile."""
+    assert isinstance(store._line, InlineLine)
+    db, steps = store._line.shared.db, [0]
+
+    def count() -> int:
+        steps[0] += 1
+        return 0
+
+    db.set_progress_handler(count, 10)
+    yield steps
+    db.set_progress_handler(None, 10)
+
+
+async def steps_of_a_claim(store: SqliteStore) -> int:
+    """Of a claim that finds one run, and of its end."""
+    await store.enqueue("a", [a_run()])
+    with counting_steps(store) as steps:
+        claim = await store.claim("a", "n", ["default"], TASKS, 10)
+        [run] = claim.runs
+        await store.finish("a", "n", [Outcome(id=run.id, fence=run.fence, kind="done", verdict=Verdict.SUCCEEDED)])
+    return steps[0]
+
+
+async def test_future_runs_of_a_high_priority_are_not_walked_over(store: SqliteStore) -> None:
+    await store.enqueue("a", [a_run(priority=9, delay=10**12)])
+    few = await steps_of_a_claim(store)
+    await store.enqueue("a", [a_run(priority=9, delay=10**12) for _ in range(5_000)])
+    many = await steps_of_a_claim(store)
     assert many <= few * 1.5
+
+
+@pytest.mark.parametrize("task", ["t", "capped"])
+async def test_only_tasks_with_a_limit_pay_for_statements_about_limits(store: SqliteStore, task: str) -> None:
+    assert isinstance(store._line, InlineLine)
+    db, said = store._line.shared.db, list[str]()
+    await store.enqueue("a", [a_run(task) for _ in range(10)])
+    db.set_trace_callback(said.append)
+    claim = await store.claim("a", "n", ["default"], {task: TASKS[task]}, 10)
+    outcomes = [Outcome(id=run.id, fence=run.fence, kind="done", verdict=Verdict.SUCCEEDED) for run in claim.runs]
+    await store.finish("a", "n", outcomes)
+    db.set_trace_callback(None)
+    words = ("evertick_limits", "evertick_grants", "_runs_limited", "_held_back", "_let_through", "SET limit_key")
+    about_limits = [each for each in said if any(word in each for word in words)]
+    assert (len(outcomes), bool(about_limits)) == ((10, False) if task == "t" else (2, True))
+
+
+@pytest.mark.parametrize("task", ["capped", "rare"])
+async def test_runs_that_a_limit_holds_back_cost_nothing_however_many_there_are(store: SqliteStore, task: str) -> None:
+    await store.enqueue("a", [a_run(task) for _ in range(3)])
+    running = await store.claim("a", "n", ["default"], TASKS, 10)
+    assert len(running.runs) == 2
+    few = await steps_of_a_claim(store)
+    await hold_back(store, [a_run(task) for _ in range(20_000)])
+    many = await steps_of_a_claim(store)
+    assert many <= few * 1.5
+    assert (await store.pulse("a")).blocked == 10_000  # where counting ends
+
+
+async def test_the_end_of_a_run_finds_the_next_of_every_lane_however_many_are_held_back(store: SqliteStore) -> None:
+    async def steps_of_an_end() -> int:
+        await store.enqueue("a", [a_run("capped", priority=9)])
+        [run] = (await store.claim("a", "n", ["default"], TASKS, 1)).runs
+        with counting_steps(store) as steps:
+            await store.finish("a", "n", [Outcome(id=run.id, fence=run.fence, kind="done", verdict=Verdict.SUCCEEDED)])
+        return steps[0]
+
+    await hold_back(store, [a_run("capped", queue=queue) for queue in ("default", "zoo") for _ in range(10)])
+    few = await steps_of_an_end()
+    await hold_back(store, [a_run("capped") for _ in range(20_000)])
+    many = await steps_of_an_end()
+    assert many <= few * 1.5
+
+
+async def hold_back(store: SqliteStore, runs: list[NewRun]) -> None:
+    """What claims do in bites, at once."""
+    await store.enqueue("a", runs)
+    assert isinstance(store._line, InlineLine)
+    key = "concurrency=capped" if runs[0].task == "capped" else "rate=rare"
+    held = "UPDATE evertick_runs SET state = 'blocked', limit_key = ? WHERE state = 'waiting' AND task = ?"
+    store._line.shared.db.execute(held, (key, runs[0].task))

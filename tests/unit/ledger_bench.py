@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from evertick.edit import Addition, Editor, run_of
+from evertick.decide import Decider
+from evertick.edit import Addition, facts_of, run_of
 from evertick.engine.fire import advance_of
 from evertick.model import Definition, Gap, Outcome, Run, State, Verdict
-from evertick.plan import Facts, plan
+from evertick.plan import plan
 from evertick.rules import Rules
 from evertick.store.base import DeclaredBy, NodeJoin, RunFilter, StoredSchedule, TaskTerms
 from evertick.store.sqlite import SqliteStore
@@ -24,7 +25,7 @@ class Bench:
         self.clock = SettableClock()
         self.start = self.clock.now_us()
         self.store = SqliteStore("sqlite://", clock=self.clock, is_inline=True)
-        self.editor = Editor(self.store, APP, self.clock, "UTC")
+        self.editor = Decider(self.store, APP, self.clock, "UTC")
 
     async def open(self) -> None:
         await self.store.open(migrate="auto")
@@ -67,16 +68,7 @@ class Bench:
         for row in due.schedules:
             stored, rule = known[row.id].stored, known[row.id].rule
             assert rule is not None
-            facts = Facts(
-                key=stored.key,
-                definition=stored.definition,
-                rule=rule,
-                fire_at=row.fire_at,
-                at=row.at,
-                fires=row.fires,
-                live=row.live,
-                pause=stored.pause,
-            )
+            facts = facts_of(stored, rule, row, blackout=known[row.id].blackout)
             made = plan(facts, due.now, self.clock.uniform)
             runs = tuple(run_of(self.clock.new_id(), stored, fire) for fire in made.fires)
             recorded = await self.store.record_fires(APP, None, [advance_of(row, facts, made, runs)])

@@ -23,8 +23,11 @@ def bound(rule: When) -> When:
 
 
 def facts(rule: When | None = None, fire_at: int | None = at(12), **fields: Any) -> Facts:
-    """An hourly schedule whose cursor is at noon, unless something else is said; policies go into its definition."""
-    own = {name: fields.pop(name) for name in ("at", "fires", "live", "pause") if name in fields}
+    """An hourly schedule whose cursor is at noon, unless something else is said; policies go into its definition.
+
+    `closed` is the calendar of its blackout.
+    """
+    own = {name: fields.pop(name) for name in ("at", "fires", "live", "pause", "closed") if name in fields}
     bound_rule = bound(rule or Every("1h"))
     definition = Definition(task="job", when=bound_rule.text, **fields)
     return Facts(
@@ -36,6 +39,7 @@ def facts(rule: When | None = None, fire_at: int | None = at(12), **fields: Any)
         fires=own.get("fires", 0),
         live=own.get("live", 0),
         pause=own.get("pause"),
+        blackout=own.get("closed"),
     )
 
 

@@ -11,9 +11,9 @@ import evertick
 
 NAMES = """
 AlreadyDeclared Calendar Cause Constant Context Cron Event EvertickError Every Exponential Forked Gap InvalidArguments
-InvalidDuration InvalidInput InvalidKey InvalidSetting InvalidWhen Linear Node NotFound Once Reason Refused Retry
-Run Schedule Scheduler Skip State Stopped StoreError StoreRefused StoreUnavailable Task Verdict WouldBlock __version__
-current parse_when
+InvalidDuration InvalidInput InvalidKey InvalidSetting InvalidWhen Linear Lost Node NotFound Once Process ProcessDied
+Reason Refused Retry Run Schedule Scheduler Skip State Stopped StoreError StoreRefused StoreUnavailable Task
+TransactionTimeout Verdict WouldBlock __version__ current parse_when
 """
 
 _FOREIGN = """

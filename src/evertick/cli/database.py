@@ -18,9 +18,10 @@ import click
 from evertick.errors import StoreRefused
 from evertick.scheduler import Scheduler
 from evertick.settings import DATABASE_VARIABLE, DEFAULT_DATABASE
+from evertick.store.base import Store
 from evertick.store.sqlite.location import location_of
 
-__all__ = ["database_option", "on_store", "shown_url"]
+__all__ = ["app_option", "check_exists", "database_option", "on_store", "shown_url", "store_of"]
 
 P = ParamSpec("P")
 
@@ -42,10 +43,15 @@ def on_store(command: Callable[Concatenate[Scheduler, P], Coroutine[Any, Any, No
         url, app = kwargs.pop("database"), kwargs.pop("app")
         assert url is None or isinstance(url, str)
         scheduler = Scheduler(url, app=str(app), concurrency=0, migrate="check")
-        _check_exists(scheduler.settings.url)
+        check_exists(scheduler.settings.url)
         asyncio.run(_closing(scheduler, command(scheduler, *args, **kwargs)))
 
     return with_store
+
+
+async def store_of(scheduler: Scheduler) -> Store:
+    """The store itself, for what only commands ask of it."""
+    return await scheduler._store()
 
 
 async def _closing(scheduler: Scheduler, work: Coroutine[Any, Any, None]) -> None:
@@ -55,7 +61,8 @@ async def _closing(scheduler: Scheduler, work: Coroutine[Any, Any, None]) -> Non
         await scheduler.close()
 
 
-def _check_exists(url: str) -> None:
+def check_exists(url: str) -> None:
+    """Refuse a database that is not there."""
     if not url.startswith("sqlite://"):
         return
     path = location_of(url).path

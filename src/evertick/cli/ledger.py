@@ -9,21 +9,22 @@ from typing import Any
 import click
 import msgspec
 
+from evertick.cli.candidates import complete_keys
 from evertick.cli.database import on_store
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table
 from evertick.cli.parameters import MomentParameter
-from evertick.cli.words import outcome, remark, stamp, took
+from evertick.cli.words import called, outcome, remark, stamp, took
 from evertick.model import Gap, Run, State
 from evertick.scheduler import Scheduler
 from evertick.why import Why
 
-__all__ = ["called", "history", "print_ledger", "print_why", "row_data", "why"]
+__all__ = ["history", "print_ledger", "print_why", "row_data", "why"]
 
 _LIMIT_MAX = 100_000
 
 
 @click.command()
-@click.argument("key", required=False)
+@click.argument("key", required=False, shell_complete=complete_keys)
 @click.option("--limit", type=click.IntRange(1, _LIMIT_MAX), default=20, show_default=True, help="So many rows.")
 @click.option("--since", type=MomentParameter(is_past=True), help="Not before this; a duration counts back from now.")
 @click.option("--until", type=MomentParameter(is_past=True), help="Not after this; a duration counts back from now.")
@@ -61,11 +62,6 @@ def row_data(row: Run | Gap) -> dict[str, Any]:
     return {"kind": "run" if isinstance(row, Run) else "gap", **msgspec.structs.asdict(row)}
 
 
-def called(run: Run) -> str:
-    """The key of its schedule. A task that was enqueued by hand has none: it is shown as the call that it is."""
-    return f"{run.task}()" if run.schedule_key is None else run.schedule_key
-
-
 def print_ledger(rows: Sequence[Run | Gap], *, is_one_schedule: bool = False) -> None:
     columns = [
         Column(title="MOMENT"),
@@ -94,7 +90,7 @@ def _line(row: Run | Gap) -> list[str]:
 
 
 @click.command()
-@click.argument("key")
+@click.argument("key", shell_complete=complete_keys)
 @as_json_option
 @on_store
 async def why(scheduler: Scheduler, key: str, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from evertick.cli.words import distance, now, stamp
 from evertick.model import Node
 from evertick.scheduler import Scheduler
 
-__all__ = ["nodes"]
+__all__ = ["node_state", "nodes"]
 
 
 @click.command()
@@ -31,7 +31,7 @@ async def nodes(scheduler: Scheduler, as_json: bool) -> None:
     found, moment = await scheduler.nodes(), now()
     found.sort(key=lambda node: (node.died_at is not None, -node.started_at.timestamp()))
     if as_json:
-        print_json([{**msgspec.structs.asdict(node), "state": _state(node, moment)} for node in found])
+        print_json([{**msgspec.structs.asdict(node), "state": node_state(node, moment)} for node in found])
     elif not found:
         hint(f"no node has run in app {scheduler.app!r}; start one with `evertick run module:attribute`")
     else:
@@ -53,7 +53,7 @@ async def nodes(scheduler: Scheduler, as_json: bool) -> None:
 def _row(node: Node, moment: datetime) -> list[str]:
     return [
         node.name,
-        _state(node, moment),
+        node_state(node, moment),
         stamp(node.started_at),
         distance(node.beat_at, moment),
         distance(node.died_at, moment),
@@ -65,7 +65,8 @@ def _row(node: Node, moment: datetime) -> list[str]:
     ]
 
 
-def _state(node: Node, moment: datetime) -> str:
+def node_state(node: Node, moment: datetime) -> str:
+    """alive, silent, stopped or dead."""
     if node.died_at is not None:
         # Others write a node off only after its lease; within it, only the node itself can have said so.
         return "stopped" if node.died_at <= node.lease_until else "dead"

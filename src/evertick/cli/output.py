@@ -16,18 +16,21 @@ import msgspec
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 __all__ = [
     "Column",
     "as_json_option",
     "ask",
     "clean",
+    "console",
     "hint",
     "print_facts",
     "print_json",
     "print_table",
     "say",
     "style_of",
+    "table_for_terminal",
 ]
 
 _CUT_TO_AT_LEAST = 8
@@ -49,6 +52,9 @@ _STYLES = {
     "silent": "yellow",
     "stopped": "dim",
     "dead": "red",
+    "error": "bold red",
+    "warning": "yellow",
+    "note": "cyan",
 }
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
@@ -102,7 +108,7 @@ def say(*parts: str | tuple[str, str]) -> None:
         return
     from rich.text import Text
 
-    _console().print(Text.assemble(*((_printable(text), style) for text, style in pairs)))
+    console().print(Text.assemble(*((_printable(text), style) for text, style in pairs)))
 
 
 def print_facts(facts: Iterable[tuple[str, str | Sequence[str]]]) -> None:
@@ -122,19 +128,19 @@ def _print_facts_for_terminal(pairs: list[tuple[str, str]]) -> None:
     from rich.text import Text
 
     grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(no_wrap=True)
     grid.add_column()
     for name, line in pairs:
-        grid.add_row(name, Text(line))
-    _console().print(grid)
+        grid.add_row(Text(name, style_of(name) or "bold"), Text(line))
+    console().print(grid)
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    cleaned = [[clean(cell) or _NOTHING for cell in row] for row in rows]
     if sys.stdout.isatty():
-        _print_for_terminal(columns, cleaned)
+        screen = console()
+        screen.print(table_for_terminal(columns, rows, screen.width))
     else:
-        _print_plain(columns, cleaned)
+        _print_plain(columns, [[clean(cell) or _NOTHING for cell in row] for row in rows])
 
 
 def _print_plain(columns: Sequence[Column], rows: list[list[str]]) -> None:
@@ -145,19 +151,20 @@ def _print_plain(columns: Sequence[Column], rows: list[list[str]]) -> None:
 
 
 def _width(columns: Sequence[Column], rows: list[list[str]], place: int) -> int:
-    return max(len(columns[place].title), *(len(row[place]) for row in rows))
+    return max([len(columns[place].title), *(len(row[place]) for row in rows)])
 
 
 def _padded(column: Column, cell: str, width: int) -> str:
     return cell.rjust(width) if column.is_right else cell.ljust(width)
 
 
-def _print_for_terminal(columns: Sequence[Column], rows: list[list[str]]) -> None:
+def table_for_terminal(columns: Sequence[Column], given: Iterable[Sequence[str]], width: int) -> Table:
+    """A table as rich draws it, for a terminal of this width."""
     from rich.table import Table
     from rich.text import Text
 
-    console = _console()
-    shown = [place for place in range(len(columns)) if _is_shown(columns[place], console.width, rows, place)]
+    rows = [[clean(cell) or _NOTHING for cell in row] for row in given]
+    shown = [place for place in range(len(columns)) if _is_shown(columns[place], width, rows, place)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for place in shown:
         column = columns[place]
@@ -172,7 +179,7 @@ def _print_for_terminal(columns: Sequence[Column], rows: list[list[str]]) -> Non
         styles = [style_of(row[place].partition(" ")[0]) if columns[place].is_coloured else "" for place in shown]
         cells = zip((row[place] for place in shown), styles, strict=True)
         table.add_row(*(Text(text, style, no_wrap=True, overflow="ellipsis") for text, style in cells))
-    console.print(table)
+    return table
 
 
 def _is_shown(column: Column, width: int, rows: list[list[str]], place: int) -> bool:
@@ -180,7 +187,7 @@ def _is_shown(column: Column, width: int, rows: list[list[str]], place: int) -> 
     return width >= column.width_least and any(row[place] != _NOTHING for row in rows)
 
 
-def _console() -> Console:
+def console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import click
 import msgspec
@@ -12,8 +13,16 @@ from evertick.cli.words import now
 from evertick.errors import EvertickError
 from evertick.when import duration_us, from_us
 from evertick.when.moment import moment_of
+from evertick.when.zone import zone_named
 
-__all__ = ["ArgumentsParameter", "MomentParameter"]
+__all__ = [
+    "ArgumentsParameter",
+    "DurationParameter",
+    "LabelParameter",
+    "MomentParameter",
+    "ZoneParameter",
+    "labels_option",
+]
 
 
 class MomentParameter(click.ParamType[datetime]):
@@ -54,3 +63,54 @@ class ArgumentsParameter(click.ParamType[dict[str, Any]]):
             return msgspec.json.decode(value, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeError) as error:
             self.fail(f"{value!r} is no JSON object like '{{\"name\": 1}}' ({error})", param, ctx)
+
+
+class DurationParameter(click.ParamType[timedelta]):
+    """A length of time, like "2s" or "1h30m"."""
+
+    name = "duration"
+
+    def __init__(self, *, least: str = "0s") -> None:
+        self._least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        try:
+            microseconds = duration_us(value)
+        except EvertickError as error:
+            self.fail(str(error), param, ctx)
+        if microseconds < duration_us(self._least):
+            self.fail(f"{value!r} is too short; write {self._least} or more", param, ctx)
+        return timedelta(microseconds=microseconds)
+
+
+class ZoneParameter(click.ParamType[ZoneInfo]):
+    """The IANA name of a zone."""
+
+    name = "zone"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> ZoneInfo:
+        try:
+            return zone_named(value)
+        except EvertickError as error:
+            self.fail(str(error), param, ctx)
+
+
+class LabelParameter(click.ParamType[tuple[str, str]]):
+    """A label: name=value."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = value.partition("=")
+        if not name or not equals:
+            self.fail(f"{value!r} is no label; write name=value, like team=sales", param, ctx)
+        return name, text
+
+
+labels_option = click.option(
+    "--label", "labels", type=LabelParameter(), multiple=True, help="Only those with this label; may be repeated."
+)

@@ -7,10 +7,12 @@ from datetime import datetime
 import click
 import msgspec
 
+from evertick.cli.candidates import complete_keys
 from evertick.cli.database import on_store
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table
 from evertick.cli.parameters import MomentParameter
 from evertick.cli.words import distance, now, stamp
+from evertick.manage.foresight import Planned
 from evertick.scheduler import Scheduler
 from evertick.when import Cron, When, parse_when, to_us
 from evertick.when.base import UPCOMING_LIMIT
@@ -25,7 +27,7 @@ _SOME_KEY = "example"
 
 
 @click.command()
-@click.argument("key", required=False)
+@click.argument("key", required=False, shell_complete=complete_keys)
 @click.option("--count", type=click.IntRange(1, UPCOMING_LIMIT), help=f"So many fires; default: {_COUNT}.")
 @click.option("--until", type=MomentParameter(), help="All fires until then (or --count of them).")
 @as_json_option
@@ -52,10 +54,25 @@ async def preview(
         return
     moment = now()
     columns = [Column(title="MOMENT"), Column(title="IN"), Column(title="KEY"), Column(title="TASK", is_cut=True)]
-    rows = [
-        [stamp(each.fire_at, is_exact=True), distance(each.fire_at, moment), each.key, each.task] for each in planned
-    ]
+    rows = [[stamp(each.fire_at, is_exact=True), distance(each.at, moment), each.key, each.task] for each in planned]
+    if any(each.prospect is not None for each in planned):
+        columns.append(Column(title="NOTE"))
+        rows = [[*row, _prospect_words(each)] for row, each in zip(rows, planned, strict=True)]
     print_table(columns, rows)
+
+
+def _prospect_words(planned: Planned) -> str:
+    match planned.prospect:
+        case "moved":
+            return f"moved to {stamp(planned.at, is_exact=True)}"
+        case "held":
+            return f"held by its blackout until {stamp(planned.at, is_exact=True)}"
+        case "dropped":
+            return "dropped by its blackout"
+        case "skipped":
+            return "to be skipped"
+        case None:
+            return ""
 
 
 class Explained(msgspec.Struct, frozen=True, kw_only=True):

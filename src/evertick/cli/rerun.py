@@ -12,12 +12,14 @@ from typing import Any
 
 import click
 
+from evertick.cli.candidates import complete_keys, complete_runs
 from evertick.cli.database import on_store
-from evertick.cli.ledger import called, row_data
+from evertick.cli.ledger import row_data
 from evertick.cli.output import Column, as_json_option, ask, hint, print_json, print_table, say
 from evertick.cli.parameters import ArgumentsParameter, MomentParameter
+from evertick.cli.progress import progress
 from evertick.cli.runs import hint_if_stuck
-from evertick.cli.words import last_line, outcome, stamp
+from evertick.cli.words import called, last_line, outcome, stamp
 from evertick.errors import Refused
 from evertick.model import Run, Verdict
 from evertick.scheduler import Scheduler
@@ -30,7 +32,7 @@ _LIMIT_MAX = 100_000
 
 
 @click.command()
-@click.argument("key", required=False)
+@click.argument("key", required=False, shell_complete=complete_keys)
 @click.option("--limit", type=click.IntRange(1, _LIMIT_MAX), default=20, show_default=True, help="So many runs.")
 @as_json_option
 @on_store
@@ -85,7 +87,7 @@ def _line(run: Run, was_rerun: bool) -> list[str]:
 
 
 @click.command()
-@click.argument("run", metavar="[RUN|KEY]", required=False)
+@click.argument("run", metavar="[RUN|KEY]", required=False, shell_complete=complete_runs)
 @click.option("--args", type=ArgumentsParameter(), help="Arguments for the new run, instead of the old one's.")
 @click.option("--failed", "is_failed", is_flag=True, help="All that failed or were lost, perhaps of one schedule KEY.")
 @click.option("--since", type=MomentParameter(is_past=True), help="With --failed: not before; a duration counts back.")
@@ -141,7 +143,7 @@ async def _rerun_failed(
     if len(dead) > 1 and not is_sure:
         what = ", ".join(f"{count} of {name}" for name, count in Counter(map(called, dead)).items())
         ask(f"rerun {len(dead)} runs of app {scheduler.app!r} ({what})?", "rerun them")
-    again = await _rerun_each(scheduler, dead)
+    again = await _rerun_each(scheduler, dead, as_json)
     if as_json:
         print_json([row_data(run) for run in again])
         return
@@ -153,13 +155,17 @@ async def _rerun_failed(
         hint(f"nothing is left to rerun in app {scheduler.app!r} for this question")
 
 
-async def _rerun_each(scheduler: Scheduler, dead: Sequence[Run]) -> list[Run]:
-    again = []
-    for run in dead:
-        try:
-            again.append(await scheduler.rerun(run))
-        except Refused as refused:
-            hint(f"note: {refused}")
+async def _rerun_each(scheduler: Scheduler, dead: Sequence[Run], as_json: bool) -> list[Run]:
+    again, refusals = [], []
+    with progress("runs looked at", is_quiet=as_json) as report:
+        for count, run in enumerate(dead, 1):
+            try:
+                again.append(await scheduler.rerun(run))
+            except Refused as refused:
+                refusals.append(refused)
+            report(count, len(dead))
+    for refusal in refusals:
+        hint(f"note: {refusal}")
     return again
 
 

@@ -13,26 +13,33 @@ from typing import Any, NoReturn
 
 import click
 
+from evertick.cli.backfill import backfill
+from evertick.cli.calendars import calendar
+from evertick.cli.care import db
+from evertick.cli.change import add, update
+from evertick.cli.completion import completion
 from evertick.cli.demo import demo
+from evertick.cli.doctor import doctor
+from evertick.cli.exits import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_WRONG, exit_codes_help
+from evertick.cli.forecast import forecast
 from evertick.cli.ledger import history, why
+from evertick.cli.logs import logs
 from evertick.cli.nodes import nodes
+from evertick.cli.occurrences import move, run_early, skip_next, undo
 from evertick.cli.output import clean
+from evertick.cli.pausing import pause, resume
 from evertick.cli.preview import explain, preview
 from evertick.cli.rerun import failed, rerun
 from evertick.cli.run import run
 from evertick.cli.runs import cancel
-from evertick.cli.schedules import list_schedules, pause, remove, resume, show, trigger
+from evertick.cli.schedules import list_schedules, remove, show, trigger
+from evertick.cli.top import top
 from evertick.errors import EvertickError, InvalidInput
 from evertick.version import VERSION
 
-__all__ = ["EXIT_BROKEN_PIPE", "EXIT_INTERRUPTED", "EXIT_WRONG", "TRACEBACK_VARIABLE", "cli"]
+__all__ = ["TRACEBACK_VARIABLE", "cli"]
 
 TRACEBACK_VARIABLE = "EVERTICK_TRACEBACK"
-
-EXIT_WRONG = 2
-# As the shell reports a program that ended by SIGINT or by SIGPIPE.
-EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
 
 
 class Root(click.Group):
@@ -108,7 +115,7 @@ def _exit_code(error: Exception) -> int:
             return 1
 
 
-@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]}, epilog=exit_codes_help())
 @click.version_option(VERSION, message="evertick %(version)s")
 def cli() -> None:
     """Runs jobs on time, once per promised moment, and can always say why.
@@ -125,18 +132,32 @@ for command in (
     run,
     list_schedules,
     show,
+    logs,
     history,
     failed,
     why,
     trigger,
     rerun,
     cancel,
+    add,
+    update,
     pause,
     resume,
     remove,
+    skip_next,
+    move,
+    run_early,
+    undo,
+    backfill,
     preview,
+    forecast,
     explain,
+    calendar,
+    top,
     nodes,
+    doctor,
+    db,
+    completion,
     demo,
 ):
     cli.add_command(command)

@@ -7,22 +7,22 @@ from typing import Any
 
 import click
 
+from evertick.cli.candidates import complete_runs
 from evertick.cli.database import on_store
 from evertick.cli.ledger import row_data
+from evertick.cli.logs import log_texts, whole_log
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table, say
 from evertick.cli.words import data_text, last_line, losses_words, outcome, span, stamp, took
 from evertick.errors import Refused
-from evertick.model import Attempt, LogLine, Phase, Reason, Run, State
+from evertick.model import Attempt, Phase, Reason, Run, State
 from evertick.scheduler import Scheduler
 from evertick.when import from_us
 
 __all__ = ["cancel", "hint_if_stuck", "print_run", "run_data"]
 
-_PAGE = 1_000
-
 
 @click.command()
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @as_json_option
 @on_store
 async def cancel(scheduler: Scheduler, run: str, as_json: bool) -> None:
@@ -65,16 +65,7 @@ async def hint_if_stuck(scheduler: Scheduler, run: Run) -> None:
 
 async def run_data(scheduler: Scheduler, run: Run) -> dict[str, Any]:
     """The run as JSON, with what is kept beside it."""
-    return {"run": run, "attempts": await scheduler.attempts(run), "log": await _whole_log(scheduler, run)}
-
-
-async def _whole_log(scheduler: Scheduler, run: Run) -> list[LogLine]:
-    lines = await scheduler.log(run, limit=_PAGE)
-    page = lines
-    while len(page) == _PAGE:
-        page = await scheduler.log(run, after=len(lines), limit=_PAGE)
-        lines = lines + page
-    return lines
+    return {"run": run, "attempts": await scheduler.attempts(run), "log": await whole_log(scheduler, run.id)}
 
 
 async def print_run(scheduler: Scheduler, run: Run) -> None:
@@ -85,8 +76,8 @@ async def print_run(scheduler: Scheduler, run: Run) -> None:
         say("")
         say(("Earlier attempts", "bold"))
         _print_attempts(attempts)
-    if lines := await _whole_log(scheduler, run):
-        _print_section("Log", [text for line in lines for text in _log_texts(line)])
+    if lines := await whole_log(scheduler, run.id):
+        _print_section("Log", [text for line in lines for text in log_texts(line)])
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str | list[str]]]:
@@ -118,7 +109,11 @@ def _state(run: Run) -> Iterator[str]:
     yield _verdict(run)
     if run.is_cancel_requested and run.is_live:
         yield "it was asked to stop"
-    if run.blocked_on is not None:
+    if run.state is State.BLOCKED and run.reason == Reason.CONCURRENCY:
+        yield f"as many runs of {run.blocked_on!r} are at work as may be at once"
+    elif run.state is State.BLOCKED and run.reason == Reason.RATE:
+        yield f"as many runs of {run.blocked_on!r} have started as its rate allows"
+    elif run.blocked_on is not None:
         yield f"it waits for the end of run {run.blocked_on}"
     if run.state is State.PARKED:
         is_unknown = run.reason == Reason.UNKNOWN_TASK
@@ -160,8 +155,3 @@ def _attempt_row(attempt: Attempt) -> list[str]:
         last_line(attempt.error),
         attempt.node or "-",
     ]
-
-
-def _log_texts(line: LogLine) -> list[str]:
-    first, *more = line.text.splitlines() or [""]
-    return [f"{stamp(line.at, is_exact=True)}  {line.level:7}  {first}", *(f"  {text}" for text in more)]

@@ -1,4 +1,4 @@
-"""Commands about schedules: list, show (which shows a run, too), trigger, pause, resume, remove."""
+"""Commands about schedules: list, show (which shows a run, too), trigger, remove."""
 
 from __future__ import annotations
 
@@ -9,39 +9,43 @@ from typing import Any
 import click
 import msgspec
 
+from evertick.cli.candidates import complete_keys
 from evertick.cli.database import on_store
 from evertick.cli.ledger import print_ledger, row_data
 from evertick.cli.output import Column, as_json_option, ask, hint, print_facts, print_json, print_table, say
-from evertick.cli.parameters import ArgumentsParameter, MomentParameter
+from evertick.cli.parameters import ArgumentsParameter, labels_option
 from evertick.cli.runs import hint_if_stuck, print_run, run_data
-from evertick.cli.words import data_text, distance, now, span, stamp
+from evertick.cli.words import data_text, decision_words, distance, now, stamp
 from evertick.errors import EvertickError, NotFound
 from evertick.model import Run, Schedule, State
 from evertick.scheduler import Scheduler
 from evertick.when import parse_when
 
-__all__ = ["list_schedules", "pause", "remove", "resume", "show", "trigger"]
+__all__ = ["list_schedules", "remove", "rule_words", "show", "show_data", "trigger", "upcoming_of"]
 
 _UPCOMING = 5
 _RECENT = 10
 
 
 @click.command("list")
+@labels_option
 @as_json_option
 @on_store
-async def list_schedules(scheduler: Scheduler, as_json: bool) -> None:
+async def list_schedules(scheduler: Scheduler, labels: tuple[tuple[str, str], ...], as_json: bool) -> None:
     """List the schedules, their next fire and last verdict.
 
     \b
     Example:
       evertick list
+      evertick list --label team=sales
       evertick list --database sqlite:////var/lib/shop/jobs.db --app shop --json
     """
-    found = await scheduler.schedules()
+    found = await scheduler.schedules(labels=dict(labels))
     if as_json:
         print_json(found)
     elif not found:
-        hint(f"there are no schedules in app {scheduler.app!r}")
+        those = f" with {' and '.join(f'{name}={value}' for name, value in labels)}" if labels else ""
+        hint(f"there are no schedules{those} in app {scheduler.app!r}")
     else:
         moment = now()
         rows = [_row(schedule, moment) for schedule in found]
@@ -93,7 +97,7 @@ def _remarks(schedule: Schedule) -> Iterator[str]:
 
 
 @click.command()
-@click.argument("key", metavar="KEY|RUN")
+@click.argument("key", metavar="KEY|RUN", shell_complete=complete_keys)
 @as_json_option
 @on_store
 async def show(scheduler: Scheduler, key: str, as_json: bool) -> None:
@@ -127,33 +131,42 @@ async def _schedule_or_run(scheduler: Scheduler, name: str) -> Schedule | Run:
 
 
 async def _show_schedule(scheduler: Scheduler, schedule: Schedule, as_json: bool) -> None:
-    upcoming = await _upcoming(scheduler, schedule)
     recent = await scheduler.history(schedule.key, limit=_RECENT)
     if as_json:
-        more = {"words": _rule_words(schedule), "upcoming": upcoming}
-        print_json({**msgspec.structs.asdict(schedule), **more, "recent": [row_data(row) for row in recent]})
+        print_json({**await show_data(scheduler, schedule), "recent": [row_data(row) for row in recent]})
         return
-    print_facts(_facts(schedule, upcoming))
+    print_facts(_facts(schedule, await upcoming_of(scheduler, schedule)))
     if recent:
         say("")
         print_ledger(recent, is_one_schedule=True)
 
 
-async def _upcoming(scheduler: Scheduler, schedule: Schedule) -> list[datetime]:
-    """The next fires. The first is the one that is planned, even if that is overdue or counts from the end of a run."""
+async def show_data(scheduler: Scheduler, schedule: Schedule) -> dict[str, Any]:
+    """The schedule as JSON, with its rule in words and its next fires."""
+    upcoming = await upcoming_of(scheduler, schedule)
+    return {**msgspec.structs.asdict(schedule), "words": rule_words(schedule), "upcoming": upcoming}
+
+
+async def upcoming_of(scheduler: Scheduler, schedule: Schedule) -> list[datetime]:
+    """The next fires. The first is the one that is planned, even if that is overdue or counts from the end of a run.
+
+    What somebody decided about single moments is in it: a skipped one is left out, a moved one is where it goes.
+    """
+    decided = {each.fire_at: each.to for each in schedule.occurrences}
     try:
-        planned = [each.fire_at for each in await scheduler.preview(key=schedule.key, count=_UPCOMING)]
-    except EvertickError:  # a rule that cannot be read any more: `_rule_words` says why
+        planned = await scheduler.preview(key=schedule.key, count=_UPCOMING + len(decided))
+    except EvertickError:  # a rule that cannot be read any more: `rule_words` says why
         return []
-    first = schedule.next_fire_at
-    if schedule.is_paused or first is None:
-        return planned
-    # In the zone of the others, which is that of the rule.
-    shown = first.astimezone(planned[0].tzinfo) if planned else first
-    return [shown, *(each for each in planned if each > first)][:_UPCOMING]
+    zone = planned[0].fire_at.tzinfo if planned else None
+    moments = {each.fire_at for each in planned}
+    if schedule.next_fire_at is not None and not schedule.is_paused:
+        moments = {each for each in moments if each > schedule.next_fire_at} | {schedule.next_fire_at}
+    moments = {each for each in moments if each not in decided} | {to for to in decided.values() if to is not None}
+    return [each.astimezone(zone) for each in sorted(moments)][:_UPCOMING]
 
 
-def _rule_words(schedule: Schedule) -> str:
+def rule_words(schedule: Schedule) -> str:
+    """The rule in words, or why it has none."""
     try:
         return parse_when(schedule.when).explain()
     except EvertickError as error:
@@ -167,13 +180,17 @@ def _facts(schedule: Schedule, upcoming: list[datetime]) -> Iterator[tuple[str, 
     yield "Task", schedule.task
     yield "Arguments", data_text(schedule.args) if schedule.args else ""
     yield "Rule", schedule.when
-    yield "In words", _rule_words(schedule)
+    yield "In words", rule_words(schedule)
     yield "State", [_state(schedule), *_remarks(schedule)]
     nexts = [f"{stamp(each, is_local=False, is_exact=True)}  {_ahead(each, moment)}" for each in upcoming]
     yield ("Would fire" if schedule.is_paused else "Next fires"), nexts or "never"
+    yield "Decided", [decision_words(each) for each in schedule.occurrences]
     yield "Catch-up", schedule.catch_up + (f", up to {schedule.catch_up_limit}" if schedule.catch_up == "all" else "")
     yield "Grace", "" if schedule.grace_seconds is None else f"{schedule.grace_seconds:g} s"
     yield "Overlap", schedule.overlap
+    yield "Unique", schedule.unique or ""
+    yield "Blackout", "" if schedule.blackout is None else f"{schedule.blackout}, {schedule.blackout_fate}"
+    yield "Pauses", "" if schedule.pause_after is None else f"after {schedule.pause_after} failures in a row"
     yield "Queue", f"{schedule.queue}, priority {schedule.priority}"
     yield "Labels", ", ".join(f"{name}={value}" for name, value in schedule.labels.items())
     yield "Defined", "in code" if schedule.is_declared else "at run time"
@@ -192,7 +209,7 @@ def _state(schedule: Schedule) -> str:
 
 
 @click.command()
-@click.argument("key")
+@click.argument("key", shell_complete=complete_keys)
 @click.option("--args", type=ArgumentsParameter(), help="Arguments for this run, as a JSON object.")
 @as_json_option
 @on_store
@@ -215,58 +232,7 @@ async def trigger(scheduler: Scheduler, key: str, args: dict[str, Any] | None, a
 
 
 @click.command()
-@click.argument("key")
-@click.option("--note", default="", help="Why; shown wherever the schedule is.")
-@click.option("--until", type=MomentParameter(), help="Resume by itself then.")
-@as_json_option
-@on_store
-async def pause(scheduler: Scheduler, key: str, note: str, until: datetime | None, as_json: bool) -> None:
-    """Stop a schedule from firing.
-
-    What runs, runs on; the moments that pass are recorded as skipped when the pause ends.
-
-    \b
-    Example:
-      evertick pause report --note "the warehouse moves" --until 2h
-      evertick pause report --until 2026-01-31T09:00:00Z
-    """
-    schedule = await scheduler.pause(key, note=note, until=until)
-    if as_json:
-        print_json(schedule)
-    elif schedule.paused_until is None:
-        say(f"paused {key}, until `evertick resume {key}`")
-    else:
-        say(f"paused {key} until {stamp(schedule.paused_until)} ({distance(schedule.paused_until, now())})")
-
-
-@click.command()
-@click.argument("key")
-@as_json_option
-@on_store
-async def resume(scheduler: Scheduler, key: str, as_json: bool) -> None:
-    """Let a paused schedule go on from now.
-
-    The moments that have passed do not run.
-
-    \b
-    Example:
-      evertick resume report
-    """
-    before = await scheduler.schedule(key)
-    schedule = await scheduler.resume(key)
-    if as_json:
-        print_json(schedule)
-    elif not before.is_paused:
-        say(f"{key} was not paused")
-    else:
-        next_fire = schedule.next_fire_at
-        following = "" if next_fire is None else f"; next fire {stamp(next_fire)} ({distance(next_fire, now())})"
-        stood = "" if before.paused_at is None else f" after {span(now() - before.paused_at)}"
-        say(f"resumed {key}{stood}{following}")
-
-
-@click.command()
-@click.argument("key")
+@click.argument("key", shell_complete=complete_keys)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @as_json_option
 @on_store

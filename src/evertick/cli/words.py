@@ -7,12 +7,27 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from evertick.clock import system_clock
-from evertick.model import Cause, Gap, Reason, Run, State, Verdict
+from evertick.model import Cause, Gap, OccurrenceEdit, Reason, Run, State, Verdict
 from evertick.when import from_us
 
-__all__ = ["data_text", "distance", "last_line", "losses_words", "now", "outcome", "remark", "span", "stamp", "took"]
+__all__ = [
+    "amount",
+    "called",
+    "data_text",
+    "decision_words",
+    "distance",
+    "last_line",
+    "losses_words",
+    "now",
+    "outcome",
+    "remark",
+    "span",
+    "stamp",
+    "took",
+]
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+_KIBI = 1_024
 # From so many of the larger unit on the smaller one is noise.
 _FEW = 10
 
@@ -81,6 +96,11 @@ def outcome(row: Run | Gap) -> str:
     return row.state.value if row.verdict is None else row.verdict.value
 
 
+def called(run: Run) -> str:
+    """The key of its schedule. A task that was enqueued by hand has none: it is shown as the call that it is."""
+    return f"{run.task}()" if run.schedule_key is None else run.schedule_key
+
+
 def remark(row: Run | Gap) -> str:
     """What a person wants to know beside the verdict: what it is if no fire, the error, the delay, the result."""
     if isinstance(row, Gap):
@@ -134,3 +154,21 @@ def _live_remark(run: Run) -> str:
 def data_text(data: Any) -> str:
     """JSON-like data in one line."""
     return json.dumps(data, ensure_ascii=False)
+
+
+def amount(size: int) -> str:
+    """Bytes in their largest unit: "12 KiB", "3.4 GiB"."""
+    value = float(size)
+    for unit in ("bytes", "KiB", "MiB"):
+        if abs(value) < _KIBI:
+            return f"{value:.0f} {unit}" if unit == "bytes" or abs(value) >= _FEW else f"{value:.1f} {unit}"
+        value /= _KIBI
+    return f"{value:.1f} GiB"
+
+
+def decision_words(decided: OccurrenceEdit) -> str:
+    """What somebody decided about one moment."""
+    at, note = stamp(decided.fire_at, is_exact=True), f": {decided.note}" if decided.note else ""
+    moved = "" if decided.to is None else f" to {stamp(decided.to, is_exact=True)}"
+    verb = {"skip": "is skipped", "move": "moves"}.get(decided.kind, "has run early")
+    return f"{at} {verb}{moved}{note}"

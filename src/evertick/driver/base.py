@@ -11,10 +11,13 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from evertick.context import Context
+from evertick.driver.place import type_name
+from evertick.errors import Retry
+from evertick.limits import Concurrency, Rate
 from evertick.policy import RetryPolicy, never_again
 from evertick.store.base import TaskTerms
 
-__all__ = ["Driver", "OnLost", "OnUnreachable", "Work"]
+__all__ = ["Driver", "OnLost", "OnUnreachable", "Reported", "Work"]
 
 OnLost = Literal["rerun", "fail"]
 OnUnreachable = Literal["continue", "stop"]
@@ -36,6 +39,20 @@ class Driver(Protocol):
         ...
 
 
+class Reported(Exception):
+    """What a job raised in another process: its text with the traceback, and its types by name, as told from there."""
+
+    def __init__(self, text: str, *, types: frozenset[str], retry: Retry | None = None) -> None:
+        super().__init__(text)
+        self.text = text
+        self.types = types
+        # What the job asked for, if it was a `Retry`.
+        self.retry = retry
+
+    def is_a(self, kinds: tuple[type[BaseException], ...]) -> bool:
+        return any(type_name(kind) in self.types for kind in kinds)
+
+
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """A task as a node knows it: how to carry it out and how to judge it. Durations in microseconds."""
 
@@ -48,7 +65,18 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     timeout: int | None = None
     on_lost: OnLost = "rerun"
     on_unreachable: OnUnreachable = "continue"
+    # How long the driver itself takes to end work that does not stop when told to.
+    kill_after: int = 0
+    concurrency: Concurrency | None = None
+    rate: Rate | None = None
 
     @property
     def terms(self) -> TaskTerms:
-        return TaskTerms(hash=self.hash, timeout=self.timeout, at_most_once=self.on_lost == "fail")
+        return TaskTerms(
+            hash=self.hash,
+            # Others may take a run that is long past its deadline. What is being killed is not past it yet.
+            timeout=None if self.timeout is None else self.timeout + self.kill_after,
+            at_most_once=self.on_lost == "fail",
+            concurrency=self.concurrency,
+            rate=self.rate,
+        )

@@ -8,6 +8,7 @@
 | note   | carries progress and log lines                               | claimed    |
 | beat   | extends the lease (own thread)                               | every-node |
 | tend   | judges the dead, re-homes their runs, reconciles our own     | idempotent |
+| brake  | pauses schedules that have failed too often in a row         | idempotent |
 | sweep  | parks, prunes, pauses what is no longer declared             | idempotent |
 | watch  | notices what other processes wrote                           | every-node |
 """
@@ -22,6 +23,7 @@ import msgspec
 
 from evertick.edit import Editor
 from evertick.engine.beat import Heart
+from evertick.engine.failing import FailureWatch
 from evertick.engine.finish import Finisher
 from evertick.engine.fire import Recorder
 from evertick.engine.judge import Stop
@@ -89,12 +91,26 @@ class Engine:
         self._finish = self._loop("finish", self._finisher.step)
         self._note = self._loop("note", notes.step, rest_most=3600.0)
         self._tend = self._loop("tend", self._tender.step)
+        failures = FailureWatch(node, editor)
+        self._brake = self._loop("brake", failures.step, rest_most=3600.0)
         self._sweep = self._loop("sweep", sweeper.step, rest_most=settings.sweep)
         self._watch = self._loop("watch", self._watch_store)
-        self._loops = (self._fire, self._work, self._finish, self._note, self._tend, self._sweep, self._watch)
+        self._loops = (
+            self._fire,
+            self._work,
+            self._finish,
+            self._note,
+            self._tend,
+            self._brake,
+            self._sweep,
+            self._watch,
+        )
         self._worker.on_slot_free = self._work.wake
         self._finisher.on_outcome = self._finish.wake
         self._finisher.on_freed = self._look_again
+        self._finisher.on_failed = failures.failed
+        self._tender.on_lost = failures.lost_elsewhere
+        failures.on_failed = self._brake.wake
         notes.on_begun = self._note.wake
         notes.on_lost = lambda attempt: self._worker.stop(attempt, Stop.LOST)
         self._heart = Heart(
@@ -269,7 +285,7 @@ class Engine:
 
     async def _write_last_outcomes(self) -> None:
         """The finish loop writes until nothing is left, or time is up."""
-        for loop in (self._note, self._tend):
+        for loop in (self._note, self._tend, self._brake):
             loop.end()
         while len(self._finisher) and self._seconds_left() > 0:
             self._finish.wake()

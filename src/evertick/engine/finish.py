@@ -2,18 +2,21 @@
 
 Outcomes that come while a write is under way go together in the next one, so that the batch grows with the load and a
 single run waits for nothing. A write whose answer was lost is simply repeated: the store answers per run, and "already"
-is as good as "done".
+is as good as "done". Of a job that has ended its own run in a transaction, "already" says that it was committed: what
+the job did afterwards changes nothing. If it was rolled back, its outcome is written like any other.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from evertick.engine.failing import FAILURES
 from evertick.engine.node import EVENT_OF, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
-from evertick.model import Outcome, Verdict
+from evertick.model import Cause, Outcome, Verdict
+from evertick.store.base import FinishAnswer
 from evertick.when.duration import duration_text
 
 __all__ = ["Finisher"]
@@ -32,6 +35,8 @@ class Finisher:
         self._backlog: deque[tuple[Attempt, Outcome]] = deque()
         self.on_outcome: Callable[[], None] = lambda: None
         self.on_freed: Callable[[], None] = lambda: None
+        # Hears of the schedules whose fires have failed.
+        self.on_failed: Callable[[set[int]], None] = lambda _: None
 
     def __len__(self) -> int:
         return len(self._backlog)
@@ -48,10 +53,16 @@ class Finisher:
         await self._notes.carry([attempt for attempt, _ in batch])
         outcomes = [outcome for _, outcome in batch]
         finished = await self._node.store.finish(self._node.app, batch[0][0].node, outcomes)
+        own_ends = _own_ends(batch, finished.answers)
+        # How these ended is the ledger's word, not ours. Read before anything is settled: if it cannot be read, the
+        # batch is written once more, and answered in the same way.
+        await self._node.tell_ended(own_ends)
         for (attempt, outcome), answer in zip(batch, finished.answers, strict=True):
-            self._settle(attempt, outcome, is_lost=answer == "lost")
-        if finished.freed:
+            self._settle(attempt, outcome, answer)
+        if finished.freed or own_ends:
             self.on_freed()
+        if failed := _failed_fires(batch, finished.answers):
+            self.on_failed(failed)
         return 0.0 if self._backlog else None
 
     def _next_batch(self) -> list[tuple[Attempt, Outcome]]:
@@ -63,21 +74,33 @@ class Finisher:
             batch.append((attempt, outcome))
         return batch
 
-    def _settle(self, attempt: Attempt, outcome: Outcome, *, is_lost: bool) -> None:
+    def _settle(self, attempt: Attempt, outcome: Outcome, answer: FinishAnswer) -> None:
         answered, _ = self._backlog.popleft()
         assert answered is attempt, "answers come in the order of the outcomes"
         self._node.hold.let_go(attempt)
-        if not is_lost:
-            self._log_failure(attempt, outcome)
-        if is_lost:
+        if answer == "lost":
             log.warning("the outcome of run %s (%s) was not taken: its claim is lost", outcome.id, outcome.kind)
-        elif outcome.kind == "retry":
+        elif answer == "already" and attempt.context._own_end:
+            self._log_afterword(attempt, outcome)
+        else:
+            self._log_failure(attempt, outcome)
+            self._tell(attempt, outcome)
+
+    def _tell(self, attempt: Attempt, outcome: Outcome) -> None:
+        if outcome.kind == "retry":
             self._node.tell("retrying", attempt.run, reason=outcome.reason, error=outcome.error)
         elif outcome.verdict is not None:
             reason = outcome.reason or (
                 attempt.why.value if outcome.verdict is Verdict.CANCELLED and attempt.why else None
             )
             self._node.tell(EVENT_OF[outcome.verdict], attempt.run, reason=reason, error=outcome.error)
+
+    def _log_afterword(self, attempt: Attempt, outcome: Outcome) -> None:
+        """What a job returned or raised after it had ended its run in a transaction of its own changes nothing."""
+        run = attempt.run
+        what = "%s: run %s has ended in a transaction of its own; what came of its job afterwards is dropped: %s"
+        level = logging.DEBUG if outcome.error is None else logging.WARNING
+        log.log(level, what, run.schedule_key or run.task, run.id, outcome.error or "it returned or was stopped")
 
     def _log_failure(self, attempt: Attempt, outcome: Outcome) -> None:
         """A job that fails must not do so in silence; its error is in the ledger, and here."""
@@ -96,3 +119,22 @@ class Finisher:
             log.warning("%s: run %s is parked: %s", run.schedule_key or run.task, run.id, outcome.error)
         elif outcome.verdict is Verdict.FAILED:
             log.error("%s: run %s failed: %s", run.schedule_key or run.task, run.id, outcome.error)
+
+
+def _own_ends(batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[FinishAnswer]) -> list[str]:
+    """Runs that their jobs have ended themselves, in a transaction."""
+    if "already" not in answers:
+        return []
+    pairs = zip(batch, answers, strict=True)
+    return [attempt.run.id for (attempt, _), answer in pairs if answer == "already" and attempt.context._own_end]
+
+
+def _failed_fires(batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[FinishAnswer]) -> set[int]:
+    return {
+        attempt.run.schedule_id
+        for (attempt, outcome), answer in zip(batch, answers, strict=True)
+        if outcome.verdict in FAILURES
+        and answer != "lost"
+        and attempt.run.cause is Cause.FIRE
+        and attempt.run.schedule_id is not None
+    }

@@ -16,8 +16,9 @@ from evertick.engine.work import Worker
 from evertick.events import Event, EventKind
 from evertick.model import Claimed, NewGap, NewRun, Reason
 from evertick.plan import Facts, Fire, Plan, plan
-from evertick.rules import KnownSchedule, Rules
+from evertick.rules import KnownSchedule, Rules, fingerprint_of
 from evertick.store.base import Advance, Due, DueSchedule, Recorded
+from evertick.unique import gaps_with_duplicates
 from evertick.when.moment import HOUR, MINUTE, from_us
 
 __all__ = ["Recorder", "advance_of"]
@@ -25,6 +26,8 @@ __all__ = ["Recorder", "advance_of"]
 log = logging.getLogger("evertick.fire")
 
 BATCH = 1_000
+# Gaps that somebody has asked for, in advance or by a policy.
+_EXPECTED = frozenset({Reason.OVERLAP, Reason.DUPLICATE, Reason.BY_HAND, Reason.BLACKOUT})
 
 
 class Recorder:
@@ -62,7 +65,7 @@ class Recorder:
         stored = known.stored
         if known.rule is None:
             return _failed(row, now, known.error or "the rule cannot be read")
-        facts = facts_of(stored, known.rule, row)
+        facts = facts_of(stored, known.rule, row, blackout=known.blackout)
         try:
             made = plan(facts, now, self._node.clock.uniform)
         except Exception as error:
@@ -75,10 +78,11 @@ class Recorder:
         run = run_of(self._node.clock.new_id(), known.stored, fire)
         terms = self._node.terms.get(run.task)
         # The fused claim: inserted as already running here, where a slot is free and nothing waits ahead of it. A run
-        # that may expire goes through a claim, which judges that by the store's time.
+        # that may expire goes through a claim, which judges that by the store's time; so does one with a limit, which
+        # a claim alone passes, and one with a unique key, which may end with its first claim.
         if terms is None or room <= 0 or fire.is_blocked or run.expires is not None:
             return run
-        if run.queue not in self._node.queues:
+        if run.queue not in self._node.queues or self._node.is_limited(run.task) or run.unique_key is not None:
             return run
         return msgspec.structs.replace(run, is_claimed=True, timeout=terms.timeout, at_most_once=terms.at_most_once)
 
@@ -102,20 +106,25 @@ class Recorder:
 
     def _follow_up(self, advances: list[Advance], recorded: Recorded | None, known: dict[int, KnownSchedule]) -> None:
         """Whom it concerns: the work loop, the runs that are replaced, the hooks."""
-        for advance, is_taken in zip(advances, recorded.taken if recorded else (), strict=True):
+        if recorded is None:
+            return
+        duplicates = set(recorded.duplicates)
+        for advance, is_taken in zip(advances, recorded.taken, strict=True):
             if not is_taken:
                 continue
             if any(not run.is_claimed for run in advance.runs):
                 self._worker.queue_has_grown()
-            if advance.replaces_live:
+            # One whose unique key is taken does not run, and replaces nobody.
+            if advance.replaces_live and not any(run.id in duplicates for run in advance.runs):
                 self._worker.stop_schedule(advance.schedule_id)
-            self._tell(known[advance.schedule_id].stored.key, advance)
+            self._tell(known[advance.schedule_id].stored.key, advance, duplicates)
 
-    def _tell(self, key: str, advance: Advance) -> None:
+    def _tell(self, key: str, advance: Advance, duplicates: set[str]) -> None:
         for run in advance.runs:
-            self._tell_scheduled(key, run)
-        for gap in advance.gaps:
-            level = logging.INFO if gap.reason == Reason.OVERLAP else logging.WARNING
+            if run.id not in duplicates:
+                self._tell_scheduled(key, run)
+        for gap in gaps_with_duplicates(advance.gaps, [run for run in advance.runs if run.id in duplicates]):
+            level = logging.INFO if gap.reason in _EXPECTED else logging.WARNING
             moments = "the moment" if gap.count == 1 else f"{gap.count} moments up to"
             log.log(level, "%s: %s %s: %s (%s)", key, moments, from_us(gap.last_at), gap.verdict, gap.reason)
             tell_gap(self._node, key, gap)
@@ -164,7 +173,8 @@ def advance_of(row: DueSchedule, facts: Facts, made: Plan, runs: tuple[NewRun, .
         after_end=made.after_end,
         replaces_live=made.replaces_live,
         ends_pause=made.ends_pause,
-        fingerprint=facts.rule.fingerprint,
+        occurrences=made.occurrences,
+        fingerprint=fingerprint_of(facts.rule, facts.blackout),
     )
 
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import traceback
 from enum import StrEnum
-from pathlib import Path
-from types import TracebackType
 from typing import assert_never
 
 import msgspec
 
-from evertick.driver.base import Work
+from evertick.driver.base import Reported, Work
+from evertick.driver.error_text import error_text
 from evertick.errors import InvalidDuration, Retry, Skip
 from evertick.model import Claimed, Outcome, Phase, Reason, Verdict
-from evertick.policy import Constant, RetryPolicy
+from evertick.policy import Constant
 from evertick.when.duration import duration_us
 
 __all__ = ["Ending", "Raised", "Returned", "Stop", "StoppedBy", "Unfit", "error_text", "judge"]
 
-_OUR_FILES = str(Path(__file__).parent.parent) + os.sep
-_ERROR_MAX_CHARS = 16_384
 _REASON_MAX_CHARS = 500
 
 # A job that asks for a retry itself, of a task that has no policy: it gets some, not endless ones.
@@ -108,14 +103,15 @@ def _judge_error(run: Claimed, work: Work, error: BaseException, uniform: float,
     if isinstance(error, Skip):
         return _done(run, Verdict.SKIPPED, str(error.reason)[:_REASON_MAX_CHARS] or "skipped by the job", phases=phases)
     reason = Reason.TIMEOUT if isinstance(error, TimeoutError) and not error.__traceback__ else Reason.ERROR
-    attempt, text = run.attempts + 1, error_text(error)
-    policy = _policy(work, error)
-    if not policy.allows_another(attempt) or not _may_retry(work, error):
+    attempt, text = run.attempts + 1, error.text if isinstance(error, Reported) else error_text(error)
+    asked = error.retry if isinstance(error, Reported) else error if isinstance(error, Retry) else None
+    policy = _ASKED_FOR if asked is not None and work.retry.attempts == 1 else work.retry
+    if not policy.allows_another(attempt) or not (asked is not None or _may_retry(work, error)):
         return _done(run, Verdict.FAILED, reason, error=text, phases=phases)
     delay = policy.delay_with_jitter(attempt, uniform)
-    if isinstance(error, Retry) and error.after is not None:
+    if asked is not None and asked.after is not None:
         try:
-            delay = duration_us(error.after, what="Retry(after=…)")
+            delay = duration_us(asked.after, what="Retry(after=…)")
         except InvalidDuration as invalid:  # the run must end up somewhere: the policy's delay holds
             text = f"{text}\n{invalid}"
     return Outcome(
@@ -130,12 +126,10 @@ def _judge_error(run: Claimed, work: Work, error: BaseException, uniform: float,
     )
 
 
-def _policy(work: Work, error: BaseException) -> RetryPolicy:
-    return _ASKED_FOR if isinstance(error, Retry) and work.retry.attempts == 1 else work.retry
-
-
 def _may_retry(work: Work, error: BaseException) -> bool:
-    return isinstance(error, Retry) or (isinstance(error, work.retry_on) and not isinstance(error, work.give_up_on))
+    if isinstance(error, Reported):
+        return error.is_a(work.retry_on) and not error.is_a(work.give_up_on)
+    return isinstance(error, work.retry_on) and not isinstance(error, work.give_up_on)
 
 
 def _done(
@@ -158,21 +152,3 @@ def _done(
         attempts=run.attempts + 1,
         phases=phases,
     )
-
-
-def _without_our_frames(where: TracebackType | None) -> TracebackType | None:
-    """The traceback from the job's own first frame on: how Evertick came to call it helps nobody."""
-    own = where
-    while own is not None and own.tb_frame.f_code.co_filename.startswith(_OUR_FILES):
-        own = own.tb_next
-    return own or where
-
-
-def error_text(error: BaseException) -> str:
-    """The error with its traceback, cut in the middle when it is long: both ends say the most."""
-    own = _without_our_frames(error.__traceback__)
-    text = "".join(traceback.format_exception(type(error), error, own)).rstrip()
-    if len(text) <= _ERROR_MAX_CHARS:
-        return text
-    half = _ERROR_MAX_CHARS // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"

@@ -14,6 +14,7 @@ from evertick.clock import Clock
 from evertick.context import Context
 from evertick.driver.base import Work
 from evertick.engine.judge import Stop
+from evertick.engine.rates import OwnRates
 from evertick.events import Event, EventKind, Hooks
 from evertick.model import Claimed, Run, Verdict
 from evertick.store.base import NodeJoin, RunFilter, Store, TaskTerms
@@ -124,6 +125,7 @@ class LocalNode:
         lease: int,
         hooks: Hooks,
         declares: Mapping[str, str],
+        has_own_rates: bool = False,
     ) -> None:
         self.name, self.app, self.version = name, app, version
         self.store, self.clock = store, clock
@@ -135,6 +137,9 @@ class LocalNode:
         self.hold = Hold(concurrency)
         self.id = clock.new_token()
         self.terms: dict[str, TaskTerms] = {task: work.terms for task, work in works.items()}
+        # The rates that this node counts by itself, which the store then hears nothing of.
+        self.rates = OwnRates(clock, self.terms if has_own_rates else {})
+        self.terms = {task: self.rates.without_rate(task, terms) for task, terms in self.terms.items()}
         # Held over every statement that claims, and over the comparison of what the store says we hold: in between,
         # a claim whose answer is under way would look like a stray.
         self.claiming = asyncio.Lock()
@@ -145,6 +150,9 @@ class LocalNode:
     def reborn(self) -> None:
         """Another incarnation: the old id never comes back."""
         self.id = self.clock.new_token()
+
+    def is_limited(self, task: str) -> bool:
+        return self.terms[task].is_limited or task in self.rates
 
     def joining(self) -> NodeJoin:
         return NodeJoin(

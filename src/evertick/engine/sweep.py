@@ -1,4 +1,5 @@
-"""Upkeep, in small bites: park what nobody can run, prune old history, pause what no code declares any more.
+"""Upkeep, in small bites: park what nobody can run, prune old history, pause what no code declares any more or what
+has failed too often.
 
 Every bite is idempotent, so that any number of nodes may do it at once.
 """
@@ -9,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from evertick.edit import Editor
+from evertick.engine.failing import pause_failing
 from evertick.engine.node import LocalNode, declarer_of
 from evertick.store.base import StoredSchedule
 
@@ -37,6 +39,8 @@ class Sweeper:
             refreshed = await self._editor.refresh_cursors()
             if refreshed:
                 log.warning("zone rules have changed: %d schedules were planned anew", refreshed)
+            # What a node that died between a verdict and its look has left; while we live we look ourselves.
+            await pause_failing(self._node, self._editor, None)
             self._has_refreshed = True
         await self._in_bites(lambda: self._node.store.park_unknown(self._node.app, BITE))
         await self._pause_undeclared()

@@ -11,11 +11,12 @@ know.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from evertick.engine.judge import Stop
 from evertick.engine.node import Attempt, LocalNode
 from evertick.engine.work import Worker
-from evertick.model import Outcome
+from evertick.model import Outcome, Verdict
 from evertick.store.base import Beat
 
 __all__ = ["Tender"]
@@ -33,6 +34,8 @@ class Tender:
         self._judges_from = 0.0
         self._last_beat: tuple[float, int] | None = None
         self._has_beaten = False
+        # Runs of dead nodes have ended as lost.
+        self.on_lost: Callable[[], None] = lambda: None
 
     def begin_anew(self) -> None:
         """An incarnation has just joined, and has seen nothing yet."""
@@ -70,12 +73,15 @@ class Tender:
         node = self._node
         async with node.claiming:
             room = 0 if node.is_draining else max(node.hold.free, 0)
-            rehomed = await node.store.rehome(node.app, node.id, node.queues, node.terms, room)
+            # What has a rate that this node counts by itself goes back to waiting, and through a claim.
+            rehomed = await node.store.rehome(node.app, node.id, node.queues, node.rates.without_any(node.terms), room)
             self._worker.start(rehomed.claimed)
         for run, verdict in rehomed.ended:
             log.warning("run %s of a dead node ends as %s", run, verdict)
         await node.tell_ended([run for run, _ in rehomed.ended])
-        if rehomed.released:
+        if any(verdict is Verdict.LOST for _, verdict in rehomed.ended):
+            self.on_lost()
+        if rehomed.released or rehomed.freed:
             self._worker.queue_has_grown()
 
     async def _reconcile(self) -> None:
@@ -94,7 +100,8 @@ class Tender:
                 await node.store.finish(node.app, node.id, outcomes)
                 self._worker.queue_has_grown()
         for attempt in gone:
-            self._worker.stop(attempt, Stop.LOST)
+            if not await self._worker.has_ended_itself(attempt):
+                self._worker.stop(attempt, Stop.LOST)
 
 
 def _claim(attempt: Attempt) -> tuple[str, int]:

@@ -19,8 +19,9 @@ from evertick.engine.judge import Ending, Raised, Returned, Stop, StoppedBy, Unf
 from evertick.engine.node import Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.errors import InvalidArguments
-from evertick.model import Claimed
-from evertick.store.base import Claim
+from evertick.model import Claimed, Verdict
+from evertick.store.base import Claim, RunFilter
+from evertick.transaction import Holder
 
 __all__ = ["Worker"]
 
@@ -28,7 +29,6 @@ log = logging.getLogger("evertick.work")
 
 # How long a told-to-stop attempt may take to end before the ledger goes on without it.
 PATIENCE_SECONDS = 5.0
-RESULT_MAX_BYTES = 64 * 1024
 
 
 class Worker:
@@ -53,17 +53,20 @@ class Worker:
             if room <= 0 or node.is_draining:
                 self.queue_is_short = False  # nobody has looked; the next free slot does
                 return None
-            claim = await node.store.claim(node.app, node.id, node.queues, node.terms, room)
+            tasks, most = node.rates.admit(node.terms, room)
+            claim = await node.store.claim(node.app, node.id, node.queues, tasks, most)
+            node.rates.started(claim.runs)
             self.start(claim.runs)
         await node.tell_ended(claim.expired)
-        return self._rest_after(claim, room)
+        return self._rest_after(claim, most)
 
     def start(self, runs: Iterable[Claimed]) -> None:
         """Begin the life of each run. Their claim must have been answered."""
+        holder = Holder(self._node.store, self._node.app, self._node.id, self._node.lease)
         for run in runs:
             work = self._node.works[run.task]
             deadline = None if work.timeout is None else run.claimed_at + work.timeout
-            context = Context(run, clock=self._node.clock, deadline=deadline)
+            context = Context(run, clock=self._node.clock, deadline=deadline, holder=holder)
             attempt = Attempt(run, work, context, self._node.id)
             self._node.hold.take(attempt)
             self._notes.begun()
@@ -80,7 +83,18 @@ class Worker:
         if attempt.work.driver.can_be_cancelled and attempt.task is not None:
             attempt.task.cancel()
         if is_first:
-            asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self.abandon, attempt)
+            patience = PATIENCE_SECONDS + attempt.work.kill_after / 1e6
+            asyncio.get_running_loop().call_later(patience, self.abandon, attempt)
+
+    async def has_ended_itself(self, attempt: Attempt) -> bool:
+        """Whether a run that the store says we do not hold was ended by its own job, which may still be at work."""
+        context, claim = attempt.context, (attempt.node, attempt.run.fence)
+        if context._own_end == "written":
+            runs = await self._node.store.runs(self._node.app, RunFilter(ids=(attempt.run.id,)))
+            # Nobody else's word makes a run of this claim succeed.
+            if any(run.verdict is Verdict.SUCCEEDED and (run.node, run.fence) == claim for run in runs):
+                context._own_end = "committed"
+        return context._own_end == "committed"
 
     def queue_has_grown(self) -> None:
         """A run was put into the queue that nobody has claimed yet."""
@@ -120,7 +134,7 @@ class Worker:
             # A job that saw that it was to stop, and returned, has stopped; one that did not look has done its work.
             if attempt.why is not None and attempt.context._has_seen_stop:
                 return StoppedBy(attempt.why)
-            return Returned(_result_json(attempt, result))
+            return Returned(attempt.context._encode_result(result))
         except asyncio.CancelledError as error:
             return self._judge_cancel(attempt, error)
         except GeneratorExit:
@@ -148,7 +162,8 @@ class Worker:
 
     def _give_outcome(self, attempt: Attempt, ending: Ending) -> None:
         if attempt.why is Stop.LOST:
-            ending = StoppedBy(Stop.LOST)
+            # What has ended itself is no loss; the store knows its end, and is only asked to confirm it.
+            ending = Returned(None) if attempt.context._own_end == "committed" else StoppedBy(Stop.LOST)
         phases = tuple(attempt.context._notebook.phases)
         uniform = self._node.clock.uniform()
         try:
@@ -184,26 +199,10 @@ class Worker:
         elif not attempt.is_over:
             self._end(attempt, StoppedBy(attempt.why or Stop.SHUTDOWN))
 
-    def _rest_after(self, claim: Claim, room: int) -> float | None:
+    def _rest_after(self, claim: Claim, asked: int) -> float | None:
         self.claimed_at = self._node.clock.elapsed()
-        self.queue_is_short = len(claim.runs) < room
+        self.queue_is_short = len(claim.runs) < asked
         if not self.queue_is_short:
             return 0.0 if self._node.hold.free else None
-        return None if claim.next_due_at is None else max((claim.next_due_at - claim.now) / 1e6, 0.001)
-
-
-def _result_json(attempt: Attempt, result: object) -> bytes | None:
-    """The result as JSON. One that cannot be kept does not undo the work: it is left out, with a line that says so."""
-    if result is None:
-        return None
-    try:
-        data = msgspec.json.encode(result)
-    except (TypeError, ValueError, RecursionError) as error:
-        attempt.context.log(f"the result is not kept: it is no JSON-like data: {error}", level="warning")
-        return None
-    if len(data) > RESULT_MAX_BYTES:
-        attempt.context.log(
-            f"the result is not kept: it takes {len(data)} bytes, more than {RESULT_MAX_BYTES}", level="warning"
-        )
-        return None
-    return data
+        rests = [] if claim.next_due_at is None else [max((claim.next_due_at - claim.now) / 1e6, 0.001)]
+        return min(rests + self._node.rates.rests(), default=None)

@@ -20,9 +20,10 @@ from evertick.store.base import Store
 from evertick.task import Task
 from evertick.when import from_us
 
-__all__ = ["Managing", "check_limit", "run_id_of"]
+__all__ = ["Managing", "check_limit", "check_note", "run_id_of"]
 
 _LIMIT_MAX = 1_000_000
+_NOTE_LONGEST = 1_000
 
 
 class Managing(ABC):
@@ -46,7 +47,7 @@ class Managing(ABC):
         """The store, opened on first use."""
 
     def _editor(self, store: Store) -> Editor:
-        return Editor(store, self.app, self._clock, self.settings.tz)
+        return Editor(store, self.app, self._clock, self.settings.tz, self.settings.schedule_limits)
 
     def _encode_arguments(self, task: str, args: Mapping[str, Any]) -> bytes:
         given = make_definition("", {"args": args}).args
@@ -78,6 +79,12 @@ def run_id_of(run: Any) -> str:
     if not isinstance(run, str):
         raise InvalidInput(f"run: {run!r} is neither a run nor the id of one")
     return run
+
+
+def check_note(note: Any) -> str:
+    if not isinstance(note, str):
+        raise InvalidInput(f"note: {note!r} is not text")
+    return note[:_NOTE_LONGEST]
 
 
 def check_limit(limit: Any) -> int:

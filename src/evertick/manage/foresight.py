@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import islice
 
 import msgspec
 
+from evertick.errors import InvalidInput
 from evertick.manage.schedules import ManagesSchedules
-from evertick.rules import load_calendars, rule_of
-from evertick.when import from_us, upcoming_over
+from evertick.rules import blackout_of, load_calendars, rule_of
+from evertick.store.base import StoredSchedule
+from evertick.upcoming import Expected, Prospect, upcoming_fires
+from evertick.when import Calendar, from_us, to_us
+from evertick.when.base import UPCOMING_LIMIT
+from evertick.when.moment import LATEST
 
 __all__ = ["Foresees", "Planned"]
 
@@ -16,11 +22,18 @@ _PAGE = 1_000
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A fire to come."""
+    """A fire to come.
+
+    `at` is when it is to run, jitter aside: `fire_at`, unless it was moved or a blackout holds it. `prospect` is None
+    for a fire that just runs, else "skipped" or "moved" (somebody decided so), "held" (a blackout is closed; `at` is
+    when it opens) or "dropped" (by its blackout).
+    """
 
     fire_at: datetime
     key: str
     task: str
+    at: datetime
+    prospect: Prospect | None = None
 
 
 class Foresees(ManagesSchedules):
@@ -30,18 +43,41 @@ class Foresees(ManagesSchedules):
         self, *, count: int = 10, until: datetime | None = None, after: datetime | None = None, key: str | None = None
     ) -> list[Planned]:
         """The next fires over all schedules that are not paused (or of one), in order."""
+        if type(count) is not int or not 0 <= count <= UPCOMING_LIMIT:
+            raise InvalidInput(f"count: {count!r} is not a whole number from 0 to {UPCOMING_LIMIT}")
         store = await self._store()
         schedules = [await self.schedule(key)] if key is not None else await self.schedules(is_paused=False)
         calendars = await load_calendars(store, self.app)
-        rules, tasks, left = {}, {}, {}
+        expected, tasks = [], {}
         for start in range(0, len(schedules), _PAGE):
             keys = [schedule.key for schedule in schedules[start : start + _PAGE]]
             for stored in await store.stored_schedules(self.app, keys=keys):
-                if stored.fire_at is not None:
-                    rules[stored.key] = rule_of(stored, calendars)
+                if stored.fire_at is not None or stored.occurrences:
+                    expected.append(_expected(stored, calendars))
                     tasks[stored.key] = stored.definition.task
-                    if (most := rules[stored.key].bounds.max_fires) is not None:
-                        left[stored.key] = most - stored.fires
-        since = after if after is not None else from_us(await store.now())
-        upcoming = upcoming_over(rules, since, count=count, until=until, most=left)
-        return [Planned(fire_at=moment, key=each, task=tasks[each]) for moment, each in upcoming]
+        zones = {each.key: each.rule.zone for each in expected}
+        since = await store.now() if after is None else to_us(after)
+        found = upcoming_fires(expected, since, LATEST if until is None else to_us(until))
+        return [
+            Planned(
+                fire_at=from_us(each.fire_at, zones[each.key]),
+                key=each.key,
+                task=tasks[each.key],
+                at=from_us(each.at, zones[each.key]),
+                prospect=each.prospect,
+            )
+            for each in islice(found, count)
+        ]
+
+
+def _expected(stored: StoredSchedule, calendars: dict[str, Calendar]) -> Expected:
+    rule = rule_of(stored, calendars)
+    most = rule.bounds.max_fires
+    return Expected(
+        key=stored.key,
+        rule=rule,
+        occurrences=stored.occurrences,
+        blackout=blackout_of(stored, rule, calendars),
+        blackout_fate=stored.definition.blackout_fate,
+        left=None if most is None else most - stored.fires,
+    )

@@ -33,6 +33,8 @@ class ManagesRuns(Managing):
             raise NotFound(f"there is no run {run_id!r} in app {self.app!r}")
         if answer.answer == "asked" and self._engine is not None:
             self._engine.cancel([run_id])
+        if answer.answer == "ended":
+            self._wake_runs()  # what it held up may start
         if answer.answer == "ended" and self._hooks.wants("cancelled"):
             self._hooks.tell(ended_event(await self.get_run(run_id), from_us(self._clock.now_us())))
         return answer.answer != "done"

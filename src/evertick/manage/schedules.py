@@ -8,10 +8,10 @@ from typing import Any, Unpack
 
 from evertick.edit import Addition
 from evertick.errors import AlreadyDeclared, InvalidInput, InvalidSetting, NotFound
-from evertick.manage.base import check_limit
+from evertick.manage.base import check_limit, check_note
 from evertick.manage.runs import ManagesRuns
 from evertick.model import Run, Schedule
-from evertick.options import CronOptions, PolicyOptions, make_definition, refuse_task_options, split
+from evertick.options import CronOptions, PolicyOptions, blackout_given, make_definition, refuse_task_options, split
 from evertick.settings import check_key, check_labels
 from evertick.store.base import ScheduleFilter
 from evertick.task import Task
@@ -58,7 +58,9 @@ class ManagesSchedules(ManagesRuns):
         for stored in current:
             changed = make_definition(stored.definition.task, options, stored.definition)
             self._check_arguments(changed.task, changed.args)
-        await self._editor(store).edit(key, lambda base: make_definition(base.task, options, base), rule=rule)
+        await self._editor(store).edit(
+            key, lambda base: make_definition(base.task, options, base), rule=rule, blackout=blackout_given(options)
+        )
         self._wake_fires()
         return await self.schedule(key)
 
@@ -70,9 +72,8 @@ class ManagesSchedules(ManagesRuns):
     async def pause(self, key: str, *, note: str = "", until: datetime | None = None) -> Schedule:
         """Stop a schedule from firing, with a note why and perhaps until a moment. What runs, runs on."""
         until_us = None if until is None else to_us(until)
-        if not isinstance(note, str):
-            raise InvalidInput(f"note: {note!r} is not text")
-        await self._editor(await self._store()).pause(key, note=note[:1000], until=until_us)
+        said = check_note(note)
+        await self._editor(await self._store()).pause(key, note=said, until=until_us)
         self._tell("paused", key, note=note)
         self._wake_fires()
         return await self.schedule(key)
@@ -137,7 +138,7 @@ class ManagesSchedules(ManagesRuns):
         refuse_task_options(tasks, name)
         definition = make_definition(name, policies)
         self._check_arguments(name, definition.args)
-        return Addition(key=key, rule=when, definition=definition)
+        return Addition(key=key, rule=when, definition=definition, blackout=blackout_given(policies))
 
 
 def rule_given(when: Any) -> When:

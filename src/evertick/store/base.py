@@ -17,10 +17,11 @@ All times are integer microseconds. docs/explanation/protocol.md gives the reaso
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from evertick.limits import Concurrency, Rate
 from evertick.model import (
     Attempt,
     Claimed,
@@ -44,13 +45,18 @@ __all__ = [
     "Beat",
     "BeatLine",
     "Cancelled",
+    "Care",
+    "CaredFor",
     "Change",
+    "Checked",
     "Claim",
     "DeclaredBy",
     "Due",
     "DueSchedule",
+    "Failing",
     "FinishAnswer",
     "Finished",
+    "GivenBack",
     "NodeJoin",
     "Note",
     "Owned",
@@ -60,8 +66,11 @@ __all__ = [
     "RunFilter",
     "ScheduleFilter",
     "Store",
+    "StoreStatus",
     "StoredSchedule",
+    "TableRows",
     "TaskTerms",
+    "Within",
 ]
 
 MigrateMode = Literal["auto", "check"]
@@ -118,7 +127,8 @@ class DueSchedule(msgspec.Struct, frozen=True, kw_only=True):
     fires: int
     failures: int
     fingerprint: str
-    # Live runs of the schedule as read: bit 0 = any is live, bit 1 = one is blocked. The guard of overlap.
+    # Live runs of the schedule as read: bit 0 = any is live, bit 1 = one is blocked on another run (to be held back by a
+    # limit does not count). The guard of overlap.
     live: int
 
 
@@ -153,6 +163,8 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     replaces_live: bool = False
     # The pause ended by its `until`.
     ends_pause: bool = False
+    # The decisions about single moments from now on; None leaves them as they are. Anything else raises the version.
+    occurrences: tuple[Occurrence, ...] | None = None
     # Why planning failed; counts as a failure and changes nothing but `next_at`.
     error: str | None = None
     fingerprint: str = ""
@@ -164,8 +176,12 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     fence: int
     # One answer per advance: False = the guard did not match, nothing of it was written.
     taken: list[bool]
-    # Ids of runs of taken advances that the ledger had already: not inserted, and not to be started.
+    # Ids of runs of taken advances that the ledger had already, or whose unique key was taken: not inserted, and not to
+    # be started.
     left_out: list[str] = []
+    # Those whose unique key was taken: fires became gaps, skipped(duplicate). An advance that brings a run by hand
+    # (trigger, rerun) with a key that is taken is not taken either.
+    duplicates: list[str] = []
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,6 +205,21 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str = ""
 
 
+class Failing(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule whose last `count` fires have failed, all of them, and which is to be paused for that."""
+
+    schedule_id: int
+    key: str
+    # As read: what was changed since is judged anew.
+    version: int
+    count: int
+    # Of the newest of them.
+    run: str
+    verdict: Verdict
+    reason: str | None
+    error: str | None
+
+
 class ScheduleFilter(msgspec.Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...] | None = None
     labels: dict[str, str] = {}
@@ -196,17 +227,26 @@ class ScheduleFilter(msgspec.Struct, frozen=True, kw_only=True):
     after_key: str | None = None
     limit: int = 1000
     with_counts: bool = True
+    # In the order in which they want to be looked at, those that do not left out; costs what is answered.
+    is_by_due: bool = False
 
 
 # --- runs --------------------------------------------------------------------------------------------------------
 
 
 class TaskTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says about a task when it claims: how long an attempt may take, whether it may run twice."""
+    """What a node says about a task when it claims: how long an attempt may take, whether it may run twice, how many of
+    its runs may be at work at once or start in a period."""
 
     hash: str = ""
     timeout: int | None = None
     at_most_once: bool = False
+    concurrency: Concurrency | None = None
+    rate: Rate | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        return self.concurrency is not None or self.rate is not None
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,13 +255,14 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[Claimed]
     # Runs that were too old to start, ended here as missed(expired).
     expired: list[str]
-    # When the next waiting run of these queues and tasks is due (None: none waits; <= now: more is waiting).
+    # When the next waiting run of these queues and tasks is due (None: none waits; <= now: more is waiting), or when
+    # the next start under a rate is free, whichever is earlier.
     next_due_at: int | None
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
     """One answer per outcome. `freed`: something has become due by it, now or later: a retry, a released run, one that
-    was blocked, a schedule that counts from the end of a run."""
+    was blocked on the run or by a limit, a schedule that counts from the end of a run."""
 
     answers: list[FinishAnswer]
     freed: bool
@@ -241,8 +282,10 @@ class Rehomed(msgspec.Struct, frozen=True, kw_only=True):
     fence: int
     # Taken over by the asking node, to be started now.
     claimed: list[Claimed]
-    # Put back to waiting for others.
+    # Put back to waiting for others. Runs of tasks with a limit always are: a limit is passed by a claim alone.
     released: int
+    # Whether a limit let something through because of it.
+    freed: bool = False
     # Ended: (run id, verdict): lost for good, or cancelled because somebody had asked for it.
     ended: list[tuple[str, Verdict]]
 
@@ -333,6 +376,47 @@ class BeatLine(Protocol):
     async def close(self) -> None: ...
 
 
+# --- transactions of others --------------------------------------------------------------------------------------
+
+
+class Within(Protocol):
+    """A transaction of the user's own, on the user's connection to this very store: it commits, or rolls back.
+
+    Each intent is all or nothing in itself: an error leaves the user's transaction as it was. On a plain connection
+    (`is_async` False) nothing waits for an event loop: plain code may run these coroutines to their end by itself.
+    Raises `Refused` for a connection that leads elsewhere, or that has no transaction open and begins none by itself.
+    """
+
+    @property
+    def is_async(self) -> bool: ...
+
+    async def enqueue(self, app: str, runs: Sequence[NewRun]) -> list[Run]:
+        """Like `Store.enqueue`. Other connections see the runs after the user's commit, and are woken by it."""
+        ...
+
+    async def finish(self, app: str, node: str, outcome: Outcome) -> FinishAnswer:
+        """Like `Store.finish`, for one run: the user's commit ends it, and a rollback leaves it running."""
+        ...
+
+
+class JobTransaction(Protocol):
+    """A transaction that the store opens for a job: the job's rows and the end of its run, together or not at all.
+
+    When its seconds are over it is rolled back, whatever the job is doing; its connection and `commit` raise
+    `TransactionTimeout` after that. Plain ones wait for no event loop, like `Within`.
+    """
+
+    async def begin(self, app: str, node: str, run: str, fence: int) -> Any:
+        """A connection in a transaction that can write; None if (node, fence) do not hold the run."""
+        ...
+
+    async def commit(self, app: str, node: str, outcome: Outcome) -> bool:
+        """Write the outcome, unless this transaction has it already, and commit. False: rolled back, it is lost."""
+        ...
+
+    async def rollback(self) -> None: ...
+
+
 class Store(Protocol):
     """The ledger. Opened lazily; every intent may be called from any event loop of the process that opened it."""
 
@@ -385,7 +469,7 @@ class Store(Protocol):
         inserted as waiting, and the fence is 0. An insert of a run that is there already (same id, or same nominal
         moment) is left out, never an error. Runs in state blocked are blocked on the schedule's newest live run; if
         none is live any more they are inserted as waiting. `fires` counts runs of cause fire alone. A pause that ends
-        raises the version.
+        raises the version, and so do changed `occurrences`. A fire whose unique key is taken becomes a gap, skipped(duplicate).
         """
         ...
 
@@ -402,6 +486,22 @@ class Store(Protocol):
         """For people, by key."""
         ...
 
+    async def failing(self, app: str, *, ids: Sequence[int] | None = None, limit: int = 1000) -> list[Failing]:
+        """Schedules with `pause_after` N, not paused, whose newest N fires that count have all failed or were lost.
+
+        Fires that were succeeded, failed or lost count, in the order of their moments. Those recorded before the
+        definition was last changed, or before the last pause ended, do not. Of these schedules, or of all of the app.
+        """
+        ...
+
+    async def calendar_users(self, app: str, name: str, *, limit: int = 1000) -> list[str]:
+        """Keys of the schedules that use a calendar, in their rule or as their blackout, by key."""
+        ...
+
+    async def remove_calendar(self, app: str, name: str) -> bool:
+        """Forget a calendar. False: a schedule uses it, or there is none of that name; nothing was removed."""
+        ...
+
     async def calendars(self, app: str) -> dict[str, bytes]:
         """All named calendars, newest version each."""
         ...
@@ -413,13 +513,23 @@ class Store(Protocol):
     # runs
 
     async def enqueue(self, app: str, runs: Sequence[NewRun]) -> list[Run]:
-        """Insert runs by hand, all or none. The same id again, or the unique key of a live run, answers that run."""
+        """Insert runs by hand, all or none. The same id again, or a unique key that is taken, answers the run there is.
+
+        A key is taken while a live run has it (`unique_until` "start": until its first claim, for good), and for the
+        time of `unique_for` from the insertion, as long as the ledger knows that run.
+        """
         ...
 
     async def claim(
         self, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
     ) -> Claim:
-        """Take up to `limit` due waiting runs: highest priority first, then longest due. A dead node gets nothing."""
+        """Take up to `limit` due waiting runs: highest priority first, then longest due. A dead node gets nothing.
+
+        Runs of tasks with a limit are taken only while fewer than `concurrency` of their key run, and fewer than
+        `rate` of their key were claimed within any period; a claim is the only thing that passes a limit, and every
+        claim counts. The others become blocked, and wait again when their key is free: a limited task at the head of
+        the queue holds up nobody behind it.
+        """
         ...
 
     async def finish(self, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
@@ -431,6 +541,14 @@ class Store(Protocol):
         """
         ...
 
+    def within(self, connection: object) -> Within:
+        """Work inside the transaction of a user's own connection, or of what leads to one. Nothing is done yet."""
+        ...
+
+    def transaction(self, *, seconds: float, is_plain: bool) -> JobTransaction:
+        """A transaction for a job, open for so long at most. Plain: for code without an event loop."""
+        ...
+
     async def owned(self, app: str, node: str) -> list[Owned]:
         """What the store believes the node holds."""
         ...
@@ -438,10 +556,17 @@ class Store(Protocol):
     async def cancel(self, app: str, ids: Sequence[str], reason: str) -> list[Cancelled]: ...
 
     async def note(self, app: str, node: str, notes: Sequence[Note]) -> list[str]:
-        """Write progress and log lines of running runs. Answers the ids that are not the node's any more."""
+        """Write progress and log lines of running runs. Answers the ids that are not the node's any more.
+
+        Lines of a run that this very claim has ended as succeeded are taken: its job may have ended it by itself.
+        """
         ...
 
     async def runs(self, app: str, wanted: RunFilter) -> list[Run]: ...
+
+    async def recorded_moments(self, app: str, schedule_id: int, *, first: int, last: int, limit: int) -> list[int]:
+        """The nominal moments in [first, last] that have a run by fire or backfill, live or done, oldest first."""
+        ...
 
     async def gaps(self, app: str, wanted: RunFilter) -> list[Gap]:
         """Gaps that touch the time of the filter, newest first. Filters that only runs have match no gap."""
@@ -472,8 +597,9 @@ class Store(Protocol):
     ) -> Rehomed:
         """Settle runs whose node is dead or missing, and runs long past their deadline.
 
-        Each costs one loss. Up to `limit` that the node can run are claimed by it at once; others go back to waiting.
-        A run that must not run twice, or was lost too often, ends as lost; one that was to be cancelled as cancelled.
+        Each costs one loss. Up to `limit` that the node can run are claimed by it at once, but none of a task with a
+        limit; others go back to waiting. A run that must not run twice, or was lost too often, ends as lost; one that
+        was to be cancelled as cancelled.
         """
         ...
 
@@ -482,14 +608,102 @@ class Store(Protocol):
     # upkeep
 
     async def park_unknown(self, app: str, limit: int) -> int:
-        """Park due waiting runs whose task no live node knows; free parked ones whose task is known again."""
+        """Park due waiting runs whose task no live node knows; free parked ones whose task is known again.
+
+        Also lets through what a limit holds back though nothing of its key runs or is about to: by the rules of claim
+        and finish there is no such thing, but older code or a clock put back may have left some.
+        """
         ...
 
     async def prune(self, app: str, *, before: int, keep_per_schedule: int, limit: int) -> int:
-        """Delete a bite of old history (and what hangs on it), gaps, dead nodes, finished one-shot schedules."""
+        """Delete a bite of old history (and what hangs on it), gaps, dead nodes, finished one-shot schedules, starts
+        that no rate counts any more, unique keys whose period is over."""
         ...
 
     async def pulse(self, app: str) -> Pulse: ...
+
+
+# --- care ---------------------------------------------------------------------------------------------------------
+
+
+class TableRows(msgspec.Struct, frozen=True, kw_only=True):
+    """How many rows a table has; `is_exact` is False where counting stopped at its bound."""
+
+    name: str
+    rows: int
+    is_exact: bool = True
+
+
+class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How the database itself is. None: the store has no such thing, or it cannot be told."""
+
+    description: str
+    # What keeps it, like "SQLite 3.46.1".
+    engine: str
+    store_id: str | None
+    # The migration it has reached, the one that this code knows, and the names of those in between.
+    version: int
+    version_known: int
+    missing: tuple[str, ...] = ()
+    bytes: int
+    # Waiting in the write-ahead log.
+    wal_bytes: int | None = None
+    journal_mode: str | None = None
+    page_bytes: int | None = None
+    pages: int | None = None
+    free_pages: int | None = None
+    # Whether free pages can be given back in bites: incremental, full (by itself, at every commit) or none.
+    vacuum: Literal["incremental", "full", "none"] | None = None
+    disk_free_bytes: int | None = None
+    file_system: str | None = None
+    is_on_network: bool = False
+    tables: tuple[TableRows, ...] = ()
+    # The oldest moment in history, over all apps.
+    oldest_at: int | None = None
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with the database, each in a sentence. `is_complete` False: the time for looking was over."""
+
+    problems: tuple[str, ...]
+    is_complete: bool = True
+
+
+class GivenBack(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bite has given back to the file system, and how much is left to give."""
+
+    pages: int
+    pages_left: int
+
+
+class Care(Protocol):
+    """Looking after the database itself, for people. Works on a store that is not open: one that cannot be opened is
+    what somebody wants to look at."""
+
+    async def status(self) -> StoreStatus: ...
+
+    async def check(self, *, is_quick: bool = False, seconds_most: float | None = None) -> Checked:
+        """Whether the tables are those of this code and the file is whole; quick: without comparing indexes."""
+        ...
+
+    async def migrate(self) -> list[str]:
+        """Apply what is missing; answers the names of what was applied here."""
+        ...
+
+    async def give_back(self, pages_most: int) -> GivenBack:
+        """Give a bite of free space back. Refused where the store was not made for it."""
+        ...
+
+    async def rewrite(self) -> None:
+        """Write the whole database anew, without free space; nobody else can write meanwhile."""
+        ...
+
+
+@runtime_checkable
+class CaredFor(Protocol):
+    """A store that can be looked after; it is not asked of every store."""
+
+    def care(self) -> Care: ...
 
 
 class OpensStore(Protocol):

@@ -50,8 +50,8 @@ def pending(
     if missing and mode == "check":
         names = ", ".join(migration.name for migration in missing)
         raise StoreRefused(
-            f"the {description} lacks the migrations {names}; "
-            'start one node with migrate="auto", which applies them, or use the store that this code was made for'
+            f"the {description} lacks the migrations {names}; apply them with `evertick db migrate`, "
+            'or start one node with migrate="auto"'
         )
     return missing
 

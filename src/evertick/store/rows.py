@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from evertick.limits import shown_key
 from evertick.model import (
     Attempt,
     Cause,
@@ -141,7 +142,7 @@ def schedule_of(app: str, stored: StoredSchedule, last: Row | None, counts: Iter
         paused_at=None if pause is None else from_us(pause.at),
         pause_note="" if pause is None else pause.note,
         paused_until=None if pause is None else moment(pause.until),
-        occurrences=tuple(_edit_of(occurrence) for occurrence in stored.occurrences),
+        occurrences=tuple(_edit_of(occurrence) for occurrence in stored.occurrences if occurrence.kind != "done"),
         unique=definition.unique,
         blackout=definition.blackout,
         blackout_fate=definition.blackout_fate,
@@ -200,6 +201,8 @@ def run_of(row: Row, *, is_new: bool = True) -> Run:
     state = State(row["state"])
     # A run that went back keeps its last claim in the row, but nobody holds it.
     is_held = state in _HELD
+    # What it waits for: a run before it, or a limit.
+    limit, key = (None, None) if state is not State.BLOCKED or row["limit_key"] is None else shown_key(row["limit_key"])
     return Run(
         id=row["id"],
         app=row["app"],
@@ -210,7 +213,7 @@ def run_of(row: Row, *, is_new: bool = True) -> Run:
         due_at=from_us(row["due_at"]),
         state=state,
         verdict=None if row["verdict"] is None else Verdict(row["verdict"]),
-        reason=row["parked_for"] or row["reason"],
+        reason=row["parked_for"] or limit or row["reason"],
         cause=Cause(row["cause"]),
         attempts=row["attempts"],
         losses=row["losses"],
@@ -228,7 +231,7 @@ def run_of(row: Row, *, is_new: bool = True) -> Run:
         progress=row["progress"],
         progress_text=row["progress_text"],
         phases=() if row["phases"] is None else _phases.decode(row["phases"]),
-        blocked_on=row["blocked_on"],
+        blocked_on=row["blocked_on"] or key,
         caused_by=row["caused_by"],
         is_cancel_requested=bool(row["is_cancel_requested"]),
         is_new=is_new,

@@ -293,7 +293,7 @@ class When(ABC):
 
     def _count_open(self, calendar: Calendar, first: int, last: int, limit: int) -> int:
         count, at = 0, first
-        for _ in range(JUMPS):
+        for _ in range(2 * JUMPS):  # one step over an open stretch, one over a closed one
             found = self._raw_next(at - 1)
             if found is None or found > last or count >= limit:
                 break

@@ -226,6 +226,29 @@ class Calendar:
                 at = midnight(self.zone, day)
         return latest
 
+    def open_since(self, moment: int, earliest: int) -> int:
+        """When the open stretch that holds this moment opened, or `earliest` if it was open then."""
+        at = moment
+        while at >= earliest:
+            day = day_of(self.zone, at)
+            held = _holding(self._of_day(day), at)
+            if held is None:
+                return at + 1
+            at = held[0] - 1
+            if self._is_plain(day - 1) and held[0] == midnight(self.zone, day):
+                at = midnight(self.zone, self._begin_of_plain(day - 1, earliest)) - 1
+        return earliest
+
+    def inverse(self, since: int, until: int) -> Calendar:
+        """Open where this one is closed. It looks no further than from `since` to `until`, which keeps it quick."""
+        return _Inverse(self, since, until)
+
+    def _begin_of_plain(self, day: int, earliest: int) -> int:
+        """The first of the plain days that end with this one."""
+        while self._is_plain(day - 1) and (day + 1) * DAY >= earliest:
+            day -= 1
+        return day
+
     def _end_of_plain(self, day: int, latest: int) -> int:
         while self._is_plain(day) and (day - 1) * DAY <= latest:
             day += 1
@@ -311,6 +334,42 @@ class Calendar:
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restore, (self.to_json(), self.zone.key)
+
+
+class _Inverse(Calendar):
+    """The closed moments of another calendar, from one moment to another."""
+
+    __slots__ = ("_other", "_since", "_until")
+
+    _other: Calendar
+    _since: int
+    _until: int
+
+    def __init__(self, other: Calendar, since: int, until: int) -> None:
+        for slot in Calendar.__slots__:
+            object.__setattr__(self, slot, getattr(other, slot))
+        self._fill(_other=other, _since=since, _until=until)
+
+    def permits(self, moment: int) -> bool:
+        return self._since <= moment <= self._until and not self._other.permits(moment)
+
+    def next_open(self, moment: int) -> int | None:
+        moment = max(moment, self._since)
+        if moment > self._until:
+            return None
+        closes = self._other.open_until(moment, self._until + 1) if self._other.permits(moment) else moment
+        return None if closes > self._until else closes
+
+    def previous_open(self, moment: int) -> int | None:
+        moment = min(moment, self._until)
+        if moment < self._since:
+            return None
+        closed = self._other.open_since(moment, self._since) - 1 if self._other.permits(moment) else moment
+        return None if closed < self._since else closed
+
+    def open_until(self, moment: int, latest: int) -> int:
+        opens = self._other.next_open(moment)
+        return latest if opens is None else min(opens, latest)
 
 
 class _Stored(msgspec.Struct, forbid_unknown_fields=True):

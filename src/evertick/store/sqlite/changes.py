@@ -73,6 +73,7 @@ def _change(db: sqlite3.Connection, now: int, app: str, change: Change) -> bool:
         db.execute(SQL["change_schedules.declare"], (settle.schedule_id, json_text(change.declared)))
     if change.kind == "resume":
         db.execute(SQL["change_schedules.pause"], (settle.schedule_id, None))
+        db.execute(SQL["change_schedules.count_failures_anew"], (settle.schedule_id,))
     elif change.pause is not None:
         db.execute(SQL["change_schedules.pause"], (settle.schedule_id, json_text(change.pause)))
     count_from_end(db, now, [settle.schedule_id])
@@ -85,6 +86,7 @@ def _define(db: sqlite3.Connection, app: str, key: str, schedule: int, definitio
         return
     db.execute(SQL["change_schedules.define"], (schedule, text, definition.format))
     db.execute(SQL["change_schedules.define_due"], (schedule, definition.format))
+    db.execute(SQL["change_schedules.count_failures_anew"], (schedule,))
     _keep_version(db, app, key, schedule, definition)
 
 

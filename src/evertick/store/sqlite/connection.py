@@ -71,7 +71,13 @@ def check_version() -> None:
         )
 
 
-def connect(where: Location, *, may_create: bool = False, busy_timeout_ms: int | None = None) -> sqlite3.Connection:
+def connect(
+    where: Location,
+    *,
+    may_create: bool = False,
+    busy_timeout_ms: int | None = None,
+    factory: type[sqlite3.Connection] = sqlite3.Connection,
+) -> sqlite3.Connection:
     """A connection as the store wants it. The file's own properties (WAL, auto_vacuum) are set by `open_file`."""
     timeout = where.busy_timeout_ms if busy_timeout_ms is None else busy_timeout_ms
     name = ":memory:" if where.path is None else f"{_file_uri(where.path)}?mode={'rwc' if may_create else 'rw'}"
@@ -83,6 +89,7 @@ def connect(where: Location, *, may_create: bool = False, busy_timeout_ms: int |
         # Each connection has one thread at a time, but not always the one that opened it.
         check_same_thread=False,
         cached_statements=_STATEMENTS_CACHED,
+        factory=factory,
     )
     db.row_factory = sqlite3.Row
     try:

@@ -1,7 +1,8 @@
 """How runs end, and what an ending sets free.
 
 Every ending goes through `archive`: out of the live table into history, runs blocked on it become due, a schedule that
-counts from the end of its runs gets its next moment. Only the holder of the newest claim may finish a run.
+counts from the end of its runs gets its next moment, a limit that it ran under has room. Only the holder of the newest
+claim may finish a run.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 from evertick.model import Outcome, Reason, Verdict
 from evertick.store.base import FinishAnswer, Finished
 from evertick.store.rows import json_text, plain_text
+from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.queries import SQL
 
 __all__ = ["Ending", "archive", "count_from_end", "end", "finish"]
@@ -33,26 +35,29 @@ class Ending(msgspec.Struct, frozen=True):
 def finish(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
     answers: list[FinishAnswer] = []
     ended: list[str] = []
+    limits: list[str | None] = []
     is_put_back = False
     for outcome in outcomes:
         if outcome.kind == "done":
             is_taken = is_ended = _end_as_told(db, now, app, node, outcome)
         else:
-            is_taken, is_ended = _put_back(db, now, app, node, outcome)
+            is_taken, is_ended, limit = _put_back(db, now, app, node, outcome)
+            limits.append(limit)
             is_put_back = is_put_back or (is_taken and not is_ended)
         if is_ended:
             ended.append(outcome.id)
         answers.append("done" if is_taken else _told_before(db, app, node, outcome))
     has_freed = archive(db, now, app, ended)
+    has_freed = make_room(db, app, limits) or has_freed
     return Finished(answers=answers, freed=is_put_back or has_freed)
 
 
-def end(db: sqlite3.Connection, now: int, app: str, endings: Sequence[Ending]) -> None:
-    """End live runs by the store's own hand: cancelled, expired, lost."""
+def end(db: sqlite3.Connection, now: int, app: str, endings: Sequence[Ending]) -> bool:
+    """End live runs by the store's own hand: cancelled, expired, lost. True if anything was freed by it."""
     db.executemany(
         SQL["run.end"], [(app, ending.id, ending.verdict, plain_text(ending.reason), now) for ending in endings]
     )
-    archive(db, now, app, [ending.id for ending in endings])
+    return archive(db, now, app, [ending.id for ending in endings])
 
 
 def archive(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> bool:
@@ -62,11 +67,14 @@ def archive(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> b
     keys = [(app, id_) for id_ in ids]
     if db.executemany(SQL["run.archive"], keys).rowcount < len(keys):
         log.warning("history of app %s had one of these moments already, their runs were dropped: %s", app, list(ids))
-    schedules = [db.execute(SQL["run.forget"], key).fetchone()["schedule_id"] for key in keys]
-    of_schedules = [(id_, schedule) for id_, schedule in zip(ids, schedules, strict=True) if schedule is not None]
+    gone = [db.execute(SQL["run.forget"], key).fetchone() for key in keys]
+    of_schedules = [
+        (id_, row["schedule_id"]) for id_, row in zip(ids, gone, strict=True) if row["schedule_id"] is not None
+    ]
     unblocked = db.executemany(SQL["run.unblock"], [(app, schedule, id_, now) for id_, schedule in of_schedules])
     counted = count_from_end(db, now, dict.fromkeys(schedule for _, schedule in of_schedules))
-    return unblocked.rowcount > 0 or counted
+    has_room = make_room(db, app, [row["limit_key"] for row in gone])
+    return unblocked.rowcount > 0 or counted or has_room
 
 
 def count_from_end(db: sqlite3.Connection, now: int, schedules: Iterable[int]) -> bool:
@@ -95,13 +103,14 @@ def _end_as_told(db: sqlite3.Connection, now: int, app: str, node: str, outcome:
     return written.rowcount == 1
 
 
-def _put_back(db: sqlite3.Connection, now: int, app: str, node: str, outcome: Outcome) -> tuple[bool, bool]:
-    """Whether it was taken, and whether that ended the run: a cancel that was asked for meanwhile comes first."""
+def _put_back(db: sqlite3.Connection, now: int, app: str, node: str, outcome: Outcome) -> tuple[bool, bool, str | None]:
+    """Whether it was taken, whether that ended the run (a cancel that was asked for meanwhile comes first), and the
+    limit that it no longer runs under."""
     held = db.execute(SQL["finish.held"], (app, outcome.id, node, outcome.fence)).fetchone()
     if held is None:
-        return False, False
+        return False, False, None
     if held["is_cancel_requested"]:
-        return True, _end_as_told(db, now, app, node, _cancelled_instead(outcome, held))
+        return True, _end_as_told(db, now, app, node, _cancelled_instead(outcome, held)), None
     reason, error = plain_text(outcome.reason), plain_text(outcome.error)
     match outcome.kind:
         case "retry":
@@ -112,7 +121,7 @@ def _put_back(db: sqlite3.Connection, now: int, app: str, node: str, outcome: Ou
             db.execute(SQL["finish.release"], (app, outcome.id, now))
         case "park":
             db.execute(SQL["finish.park"], (app, outcome.id, reason, error, outcome.task_hash))
-    return True, False
+    return True, False, held["limit_key"]
 
 
 def _cancelled_instead(outcome: Outcome, held: sqlite3.Row) -> Outcome:

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from typing import Literal
 
 from evertick.model import Cause, NewRun, Reason, State, Verdict
 from evertick.store.base import Advance, Recorded
 from evertick.store.rows import json_text, plain_text
 from evertick.store.sqlite.endings import Ending, count_from_end, end
 from evertick.store.sqlite.queries import SQL
+from evertick.unique import gaps_with_duplicates
 from evertick.when.moment import MINUTE
 
-__all__ = ["Claimant", "insert_run", "record_fires", "take"]
+__all__ = ["Claimant", "Inserted", "insert_run", "key_holder", "record_fires", "take"]
+
+Inserted = Literal["new", "known", "duplicate"]
 
 # When to look again at a schedule whose rows could not be written.
 _UNWRITABLE_PAUSE = MINUTE
+_BY_HAND = frozenset({Cause.TRIGGER, Cause.RERUN})
 
 
 class Claimant:
@@ -32,6 +37,7 @@ class Claimant:
         # The fence that was really given to a run, else 0.
         self.fence = 0
         self.left_out: list[str] = []
+        self.duplicates: list[str] = []
 
     def draw(self) -> int:
         self._fence = self._fence or draw_fence(self._db)
@@ -66,7 +72,13 @@ def record_fires(db: sqlite3.Connection, now: int, app: str, node: str | None, a
 def _record_all(db: sqlite3.Connection, now: int, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
     claimant = Claimant(db, node)
     taken = [_record_one(db, now, app, advance, claimant) for advance in advances]
-    return Recorded(now=now, fence=claimant.fence, taken=taken, left_out=claimant.left_out)
+    return _recorded(now, claimant, taken)
+
+
+def _recorded(now: int, claimant: Claimant, taken: list[bool]) -> Recorded:
+    return Recorded(
+        now=now, fence=claimant.fence, taken=taken, left_out=claimant.left_out, duplicates=claimant.duplicates
+    )
 
 
 def _record_each(db: sqlite3.Connection, now: int, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
@@ -85,7 +97,7 @@ def _record_each(db: sqlite3.Connection, now: int, app: str, node: str | None, a
             _note_failure(db, app, advance, f"its rows cannot be written: {error}", now + _UNWRITABLE_PAUSE)
             taken.append(False)
         db.execute("RELEASE fire")
-    return Recorded(now=now, fence=claimant.fence, taken=taken, left_out=claimant.left_out)
+    return _recorded(now, claimant, taken)
 
 
 def _record_one(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant: Claimant) -> bool:
@@ -96,20 +108,29 @@ def _record_one(db: sqlite3.Connection, now: int, app: str, advance: Advance, cl
         return False
     if advance.ends_pause:
         db.execute(SQL["change_schedules.pause"], (advance.schedule_id, None))
+        db.execute(SQL["change_schedules.count_failures_anew"], (advance.schedule_id,))
     if advance.after_end is not None:
         count_from_end(db, now, [advance.schedule_id])
     return True
 
 
 def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant: Claimant, *, bump: int) -> bool:
-    """Move the cursor if the guard matches, then write what the plan owes. The version rises by `bump`."""
+    """Move the cursor if the guard matches, then write what the plan owes.
+
+    The version rises by `bump`, or by one for changed decisions: they are part of what is cached by version.
+    """
+    duplicates = [run for run in advance.runs if run.unique_key is not None and _is_duplicate(db, now, app, run)]
+    by_hand = [run.id for run in duplicates if run.cause in _BY_HAND]
+    if by_hand:
+        claimant.duplicates += by_hand
+        return False
     fires = sum(1 for run in advance.runs if run.cause is Cause.FIRE)
     moved = db.execute(
         SQL["record_fires.advance"],
         (
             advance.schedule_id,
             app,
-            bump,
+            bump or int(advance.occurrences is not None),
             advance.next_fire_at,
             advance.next_at,
             advance.after_end,
@@ -123,21 +144,53 @@ def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant:
     )
     if moved.rowcount == 0:
         return False
-    if advance.replaces_live and not _was_written(db, app, advance):
+    if advance.occurrences is not None:
+        decided = json_text(advance.occurrences) if advance.occurrences else None
+        db.execute(SQL["record_fires.decide"], (advance.schedule_id, decided))
+    # Nobody is replaced for a run that is not to be.
+    if advance.replaces_live and not duplicates and not _was_written(db, app, advance):
         _replace_live(db, now, app, advance.schedule_id)
-    for run in advance.runs:
-        if not insert_run(db, now, app, run, claimant):
-            claimant.left_out.append(run.id)
-            if run.cause is Cause.FIRE:
-                db.execute(SQL["record_fires.count_back"], (advance.schedule_id,))
-    for gap in advance.gaps:
-        stretch = (gap.first_at, gap.last_at, gap.count, gap.is_exact, gap.verdict, plain_text(gap.reason), now)
-        db.execute(SQL["record_fires.gap"], (app, advance.schedule_id, *stretch))
+    _write_rows(db, now, app, advance, claimant)
     return True
 
 
-def insert_run(db: sqlite3.Connection, now: int, app: str, run: NewRun, claimant: Claimant) -> bool:
-    """False: the ledger has it already."""
+def _write_rows(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant: Claimant) -> None:
+    duplicates = []
+    for run in advance.runs:
+        answer = insert_run(db, now, app, run, claimant)
+        if answer == "new":
+            continue
+        claimant.left_out.append(run.id)
+        if run.cause is Cause.FIRE:
+            db.execute(SQL["record_fires.count_back"], (advance.schedule_id,))
+        if answer == "duplicate":
+            duplicates.append(run)
+    claimant.duplicates += [run.id for run in duplicates]
+    for gap in gaps_with_duplicates(advance.gaps, duplicates):
+        stretch = (gap.first_at, gap.last_at, gap.count, gap.is_exact, gap.verdict, plain_text(gap.reason), now)
+        db.execute(SQL["record_fires.gap"], (app, advance.schedule_id, *stretch))
+
+
+def key_holder(db: sqlite3.Connection, now: int, app: str, key: str) -> str | None:
+    """The run that has a unique key: a live one, or one whose period is not over."""
+    found = db.execute(SQL["enqueue.find_unique"], (app, key)).fetchone()
+    if found is None:
+        found = db.execute(SQL["enqueue.find_unique_for"], (app, key, now)).fetchone()
+    return None if found is None else str(found["id"])
+
+
+def _is_duplicate(db: sqlite3.Connection, now: int, app: str, run: NewRun) -> bool:
+    """Whether another run has its key; a run that is sent again is no duplicate of itself."""
+    assert run.unique_key is not None, "asked of runs with a unique key"
+    if key_holder(db, now, app, run.unique_key) in (None, run.id):
+        return False
+    return db.execute(SQL["cancel.find"], (app, run.id)).fetchone() is None
+
+
+def insert_run(db: sqlite3.Connection, now: int, app: str, run: NewRun, claimant: Claimant) -> Inserted:
+    """known: the ledger has it, or its moment, already. duplicate: another run has its unique key."""
+    if run.unique_key is not None and _is_duplicate(db, now, app, run):
+        return "duplicate"
     fire_at = run.fire_at if run.fire_at is not None else now + run.delay
     state, blocked_on = _state_of(db, run)
     is_claimed = run.is_claimed and state is State.WAITING and claimant.node is not None
@@ -163,7 +216,8 @@ def insert_run(db: sqlite3.Connection, now: int, app: str, run: NewRun, claimant
             None if run.args is None else run.args.decode(),
             json_text(run.labels) if run.labels else None,
             run.expires,
-            run.unique_key,
+            run.unique_key if run.unique_for is None else None,
+            None if run.unique_key is None else run.unique_until,
             run.caused_by,
             run.traceparent,
             now,
@@ -171,9 +225,13 @@ def insert_run(db: sqlite3.Connection, now: int, app: str, run: NewRun, claimant
             blocked_on,
         ),
     )
-    if inserted.rowcount == 1 and is_claimed:
+    if inserted.rowcount == 0:
+        return "known"
+    if is_claimed:
         claimant.claimed()
-    return inserted.rowcount == 1
+    if run.unique_key is not None and run.unique_for is not None:
+        db.execute(SQL["enqueue.keep_unique_for"], (app, run.unique_key, run.id, now + run.unique_for))
+    return "new"
 
 
 def _state_of(db: sqlite3.Connection, run: NewRun) -> tuple[State, str | None]:

@@ -14,8 +14,9 @@ from evertick.store.base import Beat, NodeJoin, Rehomed, TaskTerms
 from evertick.store.rows import json_text, node_of
 from evertick.store.sqlite.endings import Ending, end
 from evertick.store.sqlite.fires import is_alive
+from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.queries import SQL
-from evertick.store.sqlite.runs import take_runs
+from evertick.store.sqlite.runs import Taker
 from evertick.when.moment import MINUTE
 
 __all__ = ["DEADLINE_MARGIN", "beat", "die", "join", "judge", "nodes", "rehome"]
@@ -70,16 +71,25 @@ def rehome(
     lost = db.execute(SQL["rehome.find"], (app, now - DEADLINE_MARGIN, _REHOMED_MOST)).fetchall()
     db.executemany(SQL["rehome.lose"], [(app, row["id"], row["losses"]) for row in lost])
     endings = [ending for row in lost if (ending := _ending_of(row)) is not None]
-    end(db, now, app, endings)
+    has_freed = end(db, now, app, endings)
     over = {ending.id for ending in endings}
     left = [row for row in lost if row["id"] not in over]
-    mine = [row["id"] for row in left if row["queue"] in queues and row["task"] in tasks][:limit]
+    mine = [row["id"] for row in left if row["queue"] in queues and _may_be_taken(row, tasks)][:limit]
     others = [row["id"] for row in left if row["id"] not in set(mine)]
     db.executemany(SQL["rehome.release"], [(app, id_, now) for id_ in others])
-    to_claim = [db.execute(SQL["claim.read"], (app, id_)).fetchone() for id_ in mine]
-    fence, claimed = take_runs(db, now, app, node, to_claim, tasks)
+    has_freed = make_room(db, app, [row["limit_key"] for row in left]) or has_freed
+    taker = Taker(db, now, app, node, tasks)
+    taker.take([db.execute(SQL["claim.read"], (app, id_)).fetchone() for id_ in mine])
     ended = [(ending.id, ending.verdict) for ending in endings]
-    return Rehomed(now=now, fence=fence, claimed=claimed, released=len(others), ended=ended)
+    return Rehomed(
+        now=now, fence=taker.fence, claimed=taker.claimed, released=len(others), freed=has_freed, ended=ended
+    )
+
+
+def _may_be_taken(row: sqlite3.Row, tasks: Mapping[str, TaskTerms]) -> bool:
+    """Whether the asking node can run it, and no limit has a say in that."""
+    terms = tasks.get(row["task"])
+    return terms is not None and not terms.is_limited and row["limit_key"] is None
 
 
 def _ending_of(row: sqlite3.Row) -> Ending | None:

@@ -16,10 +16,11 @@ UPDATE evertick_fence SET value = value + 1 WHERE id = 1 RETURNING value;
 SELECT 1 FROM evertick_nodes WHERE id = ?1 AND died_at IS NULL;
 
 -- name: run.end
--- How a live run ends by the store's own hand. An error of an earlier try stays for people to see.
+-- How a live run ends by the store's own hand. An error of an earlier try stays for people to see. What was held back by
+-- a limit makes no room for others; what ran under it or was let through does.
 UPDATE evertick_runs
 SET state = 'done', verdict = ?3, reason = coalesce(?4, reason), finished_at = ?5, unique_key = NULL, blocked_on = NULL,
-    parked_for = NULL
+    parked_for = NULL, limit_key = CASE state WHEN 'blocked' THEN NULL ELSE limit_key END
 WHERE app = ?1 AND id = ?2;
 
 -- name: run.archive
@@ -27,8 +28,8 @@ WHERE app = ?1 AND id = ?2;
 INSERT INTO evertick_history SELECT * FROM evertick_runs WHERE app = ?1 AND id = ?2 ON CONFLICT DO NOTHING;
 
 -- name: run.forget
--- Out of the live table; the schedule tells what to free.
-DELETE FROM evertick_runs WHERE app = ?1 AND id = ?2 RETURNING schedule_id;
+-- Out of the live table; schedule and limit tell what to free.
+DELETE FROM evertick_runs WHERE app = ?1 AND id = ?2 RETURNING schedule_id, limit_key;
 
 -- name: run.unblock
 -- What was blocked on a run that has ended is due now, unless its own jitter says later.
@@ -45,14 +46,26 @@ SET (fire_at, at) = (
 WHERE schedule_id = ?1 AND after_end IS NOT NULL
     AND EXISTS (SELECT 1 FROM evertick_schedules s WHERE s.id = ?1 AND s.pause IS NULL);
 
+-- ================================================================================================= within
+
+-- name: within.lock
+-- Takes the write lock and changes nothing. First of all: a transaction that has read before cannot always write later.
+DELETE FROM main.evertick_meta WHERE 0;
+
+-- name: within.store_id
+-- Which store a connection leads to.
+SELECT store_id FROM main.evertick_meta;
+
 -- ================================================================================================= schedules
 
 -- name: due_schedules
--- Longest due first, with the live runs as overlap looks at them (bit 0: any, bit 1: one is blocked).
+-- Longest due first, with the live runs as overlap looks at them (bit 0: any, bit 1: one is blocked on another run; what
+-- a limit holds back is live and no more: it stands where it would if it were waiting).
 SELECT schedule_id AS id, version, fire_at, at, fires, failures, fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = d.schedule_id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = d.app AND r.schedule_id = d.schedule_id) AS live
+        WHERE r.state = 'blocked' AND r.app = d.app AND r.schedule_id = d.schedule_id
+            AND r.blocked_on IS NOT NULL) AS live
 FROM evertick_due d
 WHERE app = ?1 AND at <= ?2 AND format <= ?3
 ORDER BY at LIMIT ?4;
@@ -67,7 +80,7 @@ SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrence
     d.fires, d.failures, d.error, d.fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id) AS live
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL) AS live
 FROM json_each(?2) wanted
 CROSS JOIN evertick_schedules s NOT INDEXED ON s.id = wanted.value
 CROSS JOIN evertick_due d ON d.schedule_id = s.id
@@ -79,7 +92,7 @@ SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrence
     d.fires, d.failures, d.error, d.fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id) AS live
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL) AS live
 FROM json_each(?2) wanted
 CROSS JOIN evertick_schedules s ON s.app = ?1 AND s.key = wanted.value
 CROSS JOIN evertick_due d ON d.schedule_id = s.id
@@ -96,7 +109,7 @@ SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrence
     d.fires, d.failures, d.error, d.fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id) AS live
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL) AS live
 FROM evertick_due d CROSS JOIN evertick_schedules s ON s.id = d.schedule_id
 WHERE d.app = ?1 AND d.fingerprint = ?2 AND d.schedule_id > ?3 AND d.format <= ?4
 ORDER BY d.schedule_id LIMIT ?5;
@@ -107,7 +120,7 @@ SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrence
     d.fires, d.failures, d.error, d.fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id) AS live
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL) AS live
 FROM evertick_schedules s JOIN evertick_due d ON d.schedule_id = s.id
 WHERE s.app = ?1 AND s.declared IS NOT NULL AND s.format <= ?2
 ORDER BY s.key;
@@ -121,7 +134,11 @@ WHERE schedule_id = ?1 AND app = ?2 AND version = ?9 AND fire_at IS ?10 AND at I
     AND (?12 IS NULL OR ?12 = (
         EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = ?1)
         + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-            WHERE r.state = 'blocked' AND r.app = ?2 AND r.schedule_id = ?1)));
+            WHERE r.state = 'blocked' AND r.app = ?2 AND r.schedule_id = ?1 AND r.blocked_on IS NOT NULL)));
+
+-- name: record_fires.decide
+-- What people have decided about single moments, as far as it is still to come; NULL for nothing.
+UPDATE evertick_schedules SET occurrences = ?2 WHERE id = ?1;
 
 -- name: record_fires.fail
 -- A plan that failed moves nothing but the next look.
@@ -153,10 +170,10 @@ SELECT id FROM evertick_runs WHERE schedule_id = ?1 AND state IN ('waiting', 'bl
 -- name: record_fires.run
 -- A run, unless its id or its moment is in the ledger already.
 INSERT INTO evertick_runs (app, id, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue, priority,
-    state, reason, args, labels, expires, unique_key, caused_by, traceparent, created_at, node, fence, started_at,
-    deadline, at_most_once, blocked_on)
+    state, reason, args, labels, expires, unique_key, unique_until, caused_by, traceparent, created_at, node, fence,
+    started_at, deadline, at_most_once, blocked_on)
 SELECT ?1, ?2, ?3, (SELECT key FROM evertick_schedules WHERE id = ?3), ?4, ?5, ?6, ?7, ?8, ?9, ?10,
-    ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25
+    ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26
 WHERE NOT EXISTS (SELECT 1 FROM evertick_history h WHERE h.app = ?1 AND h.id = ?2)
     AND (?3 IS NULL OR ?6 NOT IN ('fire', 'backfill') OR NOT EXISTS (
         SELECT 1 FROM evertick_history h
@@ -211,7 +228,7 @@ SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrence
     d.fires, d.failures, d.error, d.fingerprint,
     EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
     + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id) AS live
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL) AS live
 FROM evertick_schedules s JOIN evertick_due d ON d.schedule_id = s.id
 WHERE s.app = ?1 AND s.key > ?2 AND s.format <= ?3
     AND (?4 IS NULL OR s.key IN (SELECT value FROM json_each(?4)))
@@ -221,6 +238,23 @@ WHERE s.app = ?1 AND s.key > ?2 AND s.format <= ?3
             SELECT 1 FROM json_each(s.definition, '$.labels') label
             WHERE label.key = wanted.key AND label.value = wanted.value))
 ORDER BY s.key LIMIT ?7;
+
+-- name: schedules.by_due
+-- The same in the order of the tick, from its index: who is next costs no look at the others.
+SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, s.declared, d.fire_at, d.at,
+    d.fires, d.failures, d.error, d.fingerprint,
+    EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id)
+    + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
+        WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL) AS live
+FROM evertick_due d INDEXED BY evertick_due_at CROSS JOIN evertick_schedules s ON s.id = d.schedule_id
+WHERE d.app = ?1 AND d.at IS NOT NULL AND s.key > ?2 AND s.format <= ?3
+    AND (?4 IS NULL OR s.key IN (SELECT value FROM json_each(?4)))
+    AND (?5 IS NULL OR (s.pause IS NOT NULL) = ?5)
+    AND NOT EXISTS (
+        SELECT 1 FROM json_each(?6) wanted WHERE NOT EXISTS (
+            SELECT 1 FROM json_each(s.definition, '$.labels') label
+            WHERE label.key = wanted.key AND label.value = wanted.value))
+ORDER BY d.at LIMIT ?7;
 
 -- name: schedules.last_run
 -- The newest moment that became a run, live or done.
@@ -235,6 +269,43 @@ ORDER BY fire_at DESC, id DESC LIMIT 1;
 -- name: schedules.counts
 -- Finished runs by verdict, as far as history is kept.
 SELECT verdict, count(*) AS count FROM evertick_history WHERE schedule_id = ?1 GROUP BY verdict;
+
+-- name: change_schedules.count_failures_anew
+-- What failed before a changed definition, or before the end of a pause, does not count for pause_after.
+UPDATE evertick_due SET counts_from = version WHERE schedule_id = ?1;
+
+-- name: failing.of
+-- After a batch with failed verdicts: those of their schedules that pause themselves.
+SELECT s.id, s.key, d.version, d.counts_from, json_extract(s.definition, '$.pause_after') AS pause_after
+FROM json_each(?2) wanted
+CROSS JOIN evertick_schedules s NOT INDEXED ON s.id = wanted.value
+CROSS JOIN evertick_due d ON d.schedule_id = s.id
+WHERE s.app = ?1 AND s.format <= ?3 AND s.pause IS NULL AND json_extract(s.definition, '$.pause_after') IS NOT NULL;
+
+-- name: failing.all
+-- What a node that died in between has left to the next start. From the partial index: the others cost nothing.
+SELECT s.id, s.key, d.version, d.counts_from, json_extract(s.definition, '$.pause_after') AS pause_after
+FROM evertick_schedules s INDEXED BY evertick_schedules_pause_after
+CROSS JOIN evertick_due d ON d.schedule_id = s.id
+WHERE s.app = ?1 AND s.format <= ?2 AND s.pause IS NULL AND json_extract(s.definition, '$.pause_after') IS NOT NULL;
+
+-- name: failing.verdicts
+-- The newest fires that count, newest first; whoever asks stops at the first success.
+SELECT id, verdict, reason, error FROM evertick_history INDEXED BY evertick_history_moment
+WHERE schedule_id = ?1 AND cause = 'fire' AND version >= ?2 AND verdict IN ('succeeded', 'failed', 'lost')
+ORDER BY fire_at DESC LIMIT ?3;
+
+-- name: calendar_users
+-- A scan, for people: the rule ends with the name, or an option follows; the blackout is the name.
+SELECT key FROM evertick_schedules
+WHERE app = ?1 AND (
+    instr(json_extract(definition, '$.when') || ';', '; calendar=' || ?2 || ';') > 0
+    OR json_extract(definition, '$.blackout') = ?2)
+ORDER BY key LIMIT ?3;
+
+-- name: remove_calendar
+-- All of its versions.
+DELETE FROM evertick_calendars WHERE app = ?1 AND name = ?2;
 
 -- name: calendars
 -- The newest version of each name.
@@ -258,6 +329,18 @@ INSERT INTO evertick_calendars (app, name, version, content, put_at) VALUES (?1,
 -- name: enqueue.find_unique
 -- Whose key it is: the live run that answers for a duplicate.
 SELECT id FROM evertick_runs WHERE app = ?1 AND unique_key = ?2;
+
+-- name: enqueue.find_unique_for
+-- The run that has the key for a period, live or done. One that the ledger no longer knows could not be answered.
+SELECT u.run AS id FROM evertick_unique u
+WHERE u.app = ?1 AND u.key = ?2 AND u.until > ?3
+    AND (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.app = ?1 AND r.id = u.run)
+        OR EXISTS (SELECT 1 FROM evertick_history h WHERE h.app = ?1 AND h.id = u.run));
+
+-- name: enqueue.keep_unique_for
+-- From its insertion, by the store's time; the period of an earlier run is over.
+INSERT INTO evertick_unique (app, key, run, until) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (app, key) DO UPDATE SET run = excluded.run, until = excluded.until;
 
 -- name: enqueue.find_moment
 -- The run that has the nominal moment already, live or done.
@@ -287,6 +370,7 @@ ORDER BY due_at LIMIT 1;
 -- What the owner needs. Arguments are the run's own, or those of the schedule's version it was recorded under.
 SELECT r.id, r.task, r.fire_at, r.due_at, r.attempts, r.losses, r.schedule_id, r.schedule_key, r.cause, r.queue,
     r.priority, r.labels, r.traceparent, r.expires,
+    r.limit_key, r.limit_key IS NOT NULL OR r.unique_until IS 'start' AS has_marks,
     coalesce(r.args, (
         SELECT v.args FROM evertick_schedule_versions v
         WHERE v.app = r.app AND v.key = r.schedule_key AND v.schedule_id = r.schedule_id AND v.version <= r.version
@@ -300,6 +384,13 @@ SET state = 'running', node = ?3, fence = ?4, started_at = ?5, deadline = ?6, at
     progress = NULL, progress_text = NULL, task_hash = NULL
 WHERE app = ?1 AND id = ?2;
 
+-- name: claim.mark
+-- For the few it concerns: the limit it counts under, and a unique key that was to last until the start. It is forgotten
+-- for good, for a retry that wanted it back could fail on another run that has it by then.
+UPDATE evertick_runs
+SET limit_key = ?3, unique_key = CASE unique_until WHEN 'start' THEN NULL ELSE unique_key END
+WHERE app = ?1 AND id = ?2;
+
 -- name: finish.done
 -- Guarded by the claim. The reason it was recorded with (late) holds where the outcome brings none.
 UPDATE evertick_runs
@@ -309,7 +400,7 @@ WHERE app = ?1 AND id = ?2 AND state = 'running' AND node = ?3 AND fence = ?4;
 
 -- name: finish.held
 -- Before a run goes back: is it ours, and does somebody want it cancelled?
-SELECT is_cancel_requested, cancel_reason, attempts FROM evertick_runs
+SELECT is_cancel_requested, cancel_reason, attempts, limit_key FROM evertick_runs
 WHERE app = ?1 AND id = ?2 AND state = 'running' AND node = ?3 AND fence = ?4;
 
 -- name: finish.keep_attempt
@@ -319,19 +410,22 @@ SELECT app, id, ?3, fence, node, started_at, ?4, ?5, ?6 FROM evertick_runs WHERE
 ON CONFLICT DO NOTHING;
 
 -- name: finish.retry
--- The same row, due later. Its (node, fence) stay until the next claim.
+-- The same row, due later. Its (node, fence) stay until the next claim; its limit must be passed again by that.
 UPDATE evertick_runs
-SET state = 'waiting', due_at = ?3, attempts = ?4, error = ?5, phases = ?6, started_at = NULL, deadline = NULL
+SET state = 'waiting', due_at = ?3, attempts = ?4, error = ?5, phases = ?6, started_at = NULL, deadline = NULL,
+    limit_key = NULL
 WHERE app = ?1 AND id = ?2;
 
 -- name: finish.release
 -- Nothing is spent. It had started in time, so the time in which it may start begins anew.
-UPDATE evertick_runs SET state = 'waiting', due_at = ?3, started_at = NULL, deadline = NULL WHERE app = ?1 AND id = ?2;
+UPDATE evertick_runs SET state = 'waiting', due_at = ?3, started_at = NULL, deadline = NULL, limit_key = NULL
+WHERE app = ?1 AND id = ?2;
 
 -- name: finish.park
 -- Leaves the claim index until a node comes that can run it. The reason it was recorded with is not forgotten.
 UPDATE evertick_runs
-SET state = 'parked', parked_for = ?3, error = coalesce(?4, error), task_hash = ?5, started_at = NULL, deadline = NULL
+SET state = 'parked', parked_for = ?3, error = coalesce(?4, error), task_hash = ?5, started_at = NULL, deadline = NULL,
+    limit_key = NULL
 WHERE app = ?1 AND id = ?2;
 
 -- name: finish.is_done_already
@@ -362,6 +456,10 @@ WHERE app = ?1 AND id = ?2;
 UPDATE evertick_runs SET progress = coalesce(?5, progress), progress_text = coalesce(?6, progress_text)
 WHERE app = ?1 AND id = ?2 AND state = 'running' AND node = ?3 AND fence = ?4;
 
+-- name: note.is_own_end
+-- A job that has ended its own run may have lines left to say; nobody else's word makes a run of this claim succeed.
+SELECT 1 FROM evertick_history WHERE app = ?1 AND id = ?2 AND node = ?3 AND fence = ?4 AND verdict = 'succeeded';
+
 -- name: note.lines
 -- A note that is sent again replaces itself; the longer one has all the lines of the shorter.
 INSERT INTO evertick_log_chunks (app, run, fence, seq, count, lines) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
@@ -388,6 +486,15 @@ FROM evertick_history r INDEXED BY {index} WHERE r.app = :app
 -- A key that was removed and added again names several schedules.
 SELECT DISTINCT schedule_id FROM evertick_schedule_versions WHERE app = ?1 AND key = ?2;
 
+-- name: recorded_moments
+-- By the index that keeps a moment from being recorded twice.
+SELECT fire_at FROM evertick_runs INDEXED BY evertick_runs_moment
+WHERE schedule_id = ?1 AND fire_at BETWEEN ?2 AND ?3 AND cause IN ('fire', 'backfill') AND app = ?5
+UNION
+SELECT fire_at FROM evertick_history INDEXED BY evertick_history_moment
+WHERE schedule_id = ?1 AND fire_at BETWEEN ?2 AND ?3 AND cause IN ('fire', 'backfill') AND app = ?5
+ORDER BY fire_at LIMIT ?4;
+
 -- name: gaps
 -- Gaps that touch a stretch of time, newest first.
 SELECT * FROM evertick_gaps
@@ -410,6 +517,84 @@ WHERE app = ?1 AND run = ?2 ORDER BY fence;
 -- name: log
 -- Chunks in the order of the attempts.
 SELECT fence, seq, count, lines FROM evertick_log_chunks WHERE app = ?1 AND run = ?2 ORDER BY fence, seq;
+
+-- ================================================================================================= limits
+
+-- name: limits.running
+-- What counts against a concurrency: a few entries of a partial index.
+SELECT count(*) FROM evertick_runs INDEXED BY evertick_runs_limited
+WHERE state = 'running' AND app = ?1 AND limit_key = ?2;
+
+-- name: limits.hold_back
+-- Out of the claim index until its key is free.
+UPDATE evertick_runs SET state = 'blocked', limit_key = ?3 WHERE app = ?1 AND id = ?2;
+
+-- name: limits.next_lane
+-- The next task and queue in which something of the key is held back, by a seek each: comparing (task, queue) as a pair
+-- would walk over all of the lane before it.
+SELECT task, queue FROM (
+    SELECT task, queue FROM evertick_runs INDEXED BY evertick_runs_held_back
+    WHERE state = 'blocked' AND app = ?1 AND limit_key = ?2 AND task = ?3 AND queue > ?4 ORDER BY queue LIMIT 1)
+UNION ALL
+SELECT task, queue FROM (
+    SELECT task, queue FROM evertick_runs INDEXED BY evertick_runs_held_back
+    WHERE state = 'blocked' AND app = ?1 AND limit_key = ?2 AND task > ?3 ORDER BY task, queue LIMIT 1)
+LIMIT 1;
+
+-- name: limits.is_let_through
+-- Whether somebody of the lane is on its way already.
+SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_let_through
+WHERE state = 'waiting' AND app = ?1 AND limit_key = ?2 AND task = ?3 AND queue = ?4 LIMIT 1;
+
+-- name: limits.let_through
+-- The best of a lane wait again; the key stays as the mark of it.
+UPDATE evertick_runs SET state = 'waiting' WHERE app = ?1 AND id IN (
+    SELECT id FROM evertick_runs INDEXED BY evertick_runs_held_back
+    WHERE state = 'blocked' AND app = ?1 AND limit_key = ?2 AND task = ?3 AND queue = ?4
+    ORDER BY priority DESC, due_at LIMIT ?5);
+
+-- name: limits.next_key
+-- One seek to the next key that holds something back.
+SELECT min(limit_key) FROM evertick_runs INDEXED BY evertick_runs_held_back
+WHERE state = 'blocked' AND app = ?1 AND limit_key > ?2;
+
+-- name: limits.starts
+-- Starts of a rate within its period.
+SELECT coalesce(sum(count), 0) FROM evertick_grants WHERE app = ?1 AND key = ?2 AND at > ?3;
+
+-- name: limits.starts_in_order
+-- The same one by one: the first to leave the period come first.
+SELECT at, count FROM evertick_grants WHERE app = ?1 AND key = ?2 AND at > ?3 ORDER BY at;
+
+-- name: limits.take_out
+-- To be put back as one row: what is gathered with a new start, and starts of a time that has not come.
+DELETE FROM evertick_grants WHERE app = ?1 AND key = ?2 AND at >= ?3 RETURNING count;
+
+-- name: limits.put
+-- Starts of one moment. Needed until the period is over.
+INSERT INTO evertick_grants (app, key, at, count, until) VALUES (?1, ?2, ?3, ?4, ?5);
+
+-- name: limits.set_time
+-- When to look at a key again: the earliest counts, for looking too early only costs a look.
+INSERT INTO evertick_limits (app, key, free_at, set_at) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (app, key) DO UPDATE SET free_at = min(free_at, excluded.free_at), set_at = excluded.set_at;
+
+-- name: limits.due
+-- Keys whose time has come.
+SELECT key FROM evertick_limits INDEXED BY evertick_limits_free
+WHERE app = ?1 AND free_at <= ?2 ORDER BY free_at LIMIT ?3;
+
+-- name: limits.time_of
+-- When one of them is to be looked at.
+SELECT free_at, set_at FROM evertick_limits WHERE app = ?1 AND key = ?2;
+
+-- name: limits.forget_time
+-- It has come.
+DELETE FROM evertick_limits WHERE app = ?1 AND key = ?2;
+
+-- name: limits.next_time
+-- How long a claim may sleep.
+SELECT min(free_at) FROM evertick_limits INDEXED BY evertick_limits_free WHERE app = ?1;
 
 -- ================================================================================================= nodes
 
@@ -453,7 +638,8 @@ DELETE FROM evertick_tasks WHERE node = ?1;
 
 -- name: rehome.find
 -- Running rows whose node is dead or missing, or that are long past their deadline whoever holds them.
-SELECT r.id, r.task, r.queue, r.losses + 1 AS losses, r.at_most_once, r.is_cancel_requested, r.cancel_reason
+SELECT r.id, r.task, r.queue, r.losses + 1 AS losses, r.at_most_once, r.is_cancel_requested, r.cancel_reason,
+    r.limit_key
 FROM evertick_runs r INDEXED BY evertick_runs_running
 WHERE r.state = 'running' AND r.app = ?1
     AND (r.deadline < ?2 OR NOT EXISTS (SELECT 1 FROM evertick_nodes n WHERE n.id = r.node AND n.died_at IS NULL))
@@ -465,7 +651,7 @@ UPDATE evertick_runs SET losses = ?3, fence = NULL WHERE app = ?1 AND id = ?2;
 
 -- name: rehome.release
 -- Back to waiting for others, due anew like a released one.
-UPDATE evertick_runs SET state = 'waiting', node = NULL, due_at = ?3, started_at = NULL, deadline = NULL
+UPDATE evertick_runs SET state = 'waiting', node = NULL, due_at = ?3, started_at = NULL, deadline = NULL, limit_key = NULL
 WHERE app = ?1 AND id = ?2;
 
 -- name: nodes
@@ -481,13 +667,13 @@ FROM evertick_nodes n WHERE n.app = ?1 ORDER BY n.started_at, n.id;
 
 -- name: park_unknown
 -- Due and known to no live node, found in the claim index alone.
-SELECT id FROM evertick_runs INDEXED BY evertick_runs_claim
+SELECT id, limit_key FROM evertick_runs INDEXED BY evertick_runs_claim
 WHERE state = 'waiting' AND app = ?1 AND due_at <= ?2 AND task NOT IN (SELECT name FROM evertick_tasks WHERE app = ?1)
 LIMIT ?3;
 
 -- name: park_unknown.park
 -- Out of the claim index.
-UPDATE evertick_runs SET state = 'parked', parked_for = 'unknown_task' WHERE app = ?1 AND id = ?2;
+UPDATE evertick_runs SET state = 'parked', parked_for = 'unknown_task', limit_key = NULL WHERE app = ?1 AND id = ?2;
 
 -- name: park_unknown.known_again
 -- Parked runs that some live node can run: the task is known, or with another signature.
@@ -530,6 +716,16 @@ DELETE FROM evertick_log_chunks WHERE app = ?1 AND run = ?2;
 -- name: prune.gaps
 -- Gaps that ended before.
 DELETE FROM evertick_gaps WHERE id IN (SELECT id FROM evertick_gaps WHERE app = ?1 AND last_at < ?2 ORDER BY last_at LIMIT ?3);
+
+-- name: prune.starts
+-- Starts that no rate counts any more.
+DELETE FROM evertick_grants WHERE (app, key, at) IN (
+    SELECT app, key, at FROM evertick_grants WHERE app = ?1 AND until <= ?2 ORDER BY until LIMIT ?3);
+
+-- name: prune.unique
+-- Unique keys whose period is over.
+DELETE FROM evertick_unique WHERE (app, key) IN (
+    SELECT app, key FROM evertick_unique WHERE app = ?1 AND until <= ?2 ORDER BY until LIMIT ?3);
 
 -- name: prune.nodes
 -- Nodes long dead, unless a run still waits to be re-homed from them.
@@ -587,3 +783,46 @@ SELECT min(queue) FROM evertick_runs INDEXED BY evertick_runs_claim WHERE state 
 -- One seek per queue and priority in use.
 SELECT due_at FROM evertick_runs INDEXED BY evertick_runs_claim
 WHERE state = 'waiting' AND app = ?1 AND queue = ?2 AND priority = ?3 ORDER BY due_at LIMIT 1;
+
+-- ================================================================================================= care
+
+-- name: care.tables
+-- Which there are, whatever the version of the store.
+SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'evertick\_%' ESCAPE '\' ORDER BY name;
+
+-- name: care.objects
+-- Tables and indexes as they were made, to be compared with those that this code would make.
+SELECT type, name, sql FROM sqlite_master WHERE tbl_name LIKE 'evertick\_%' ESCAPE '\' AND sql IS NOT NULL;
+
+-- name: care.rows
+-- Counted up to a bound; the table is put in by `care.py`.
+SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT ?1)
+
+-- name: care.meta
+-- Which store it is, and how far it has come.
+SELECT store_id, version FROM evertick_meta;
+
+-- name: care.next_app
+-- One seek per app.
+SELECT min(app) FROM evertick_history INDEXED BY evertick_history_time WHERE app > ?1;
+
+-- name: care.oldest
+-- One seek to the oldest moment of an app.
+SELECT min(fire_at) FROM evertick_history INDEXED BY evertick_history_time WHERE app = ?1;
+
+-- name: care.both
+-- A run is live or done, never both.
+SELECT count(*) FROM (
+    SELECT 1 FROM evertick_runs r JOIN evertick_history h ON h.app = r.app AND h.id = r.id LIMIT ?1);
+
+-- name: care.no_cursor
+-- A schedule without its cursor never fires.
+SELECT count(*) FROM (
+    SELECT 1 FROM evertick_schedules s
+    WHERE NOT EXISTS (SELECT 1 FROM evertick_due d WHERE d.schedule_id = s.id) LIMIT ?1);
+
+-- name: care.no_schedule
+-- A cursor without its schedule is looked at for ever.
+SELECT count(*) FROM (
+    SELECT 1 FROM evertick_due d
+    WHERE NOT EXISTS (SELECT 1 FROM evertick_schedules s WHERE s.id = d.schedule_id) LIMIT ?1);

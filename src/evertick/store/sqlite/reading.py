@@ -14,7 +14,7 @@ from evertick.store.base import RunFilter
 from evertick.store.rows import attempt_of, gap_of, json_text, lines_of, run_of
 from evertick.store.sqlite.queries import SQL
 
-__all__ = ["attempts", "gaps", "log", "runs"]
+__all__ = ["attempts", "gaps", "log", "recorded_moments", "runs"]
 
 _FIRST, _LAST = -(2**63), 2**63 - 1
 
@@ -96,6 +96,12 @@ def _read(db: sqlite3.Connection, table: str, values: dict[str, Any]) -> list[sq
     clauses = "".join(f" AND {clause}" for name, clause in _CLAUSES.items() if name in values)
     order = "ORDER BY r.fire_at DESC, r.id DESC LIMIT :limit"
     return db.execute(f"{SQL[table].format(index=index)}{clauses} {order}", values).fetchall()
+
+
+def recorded_moments(
+    db: sqlite3.Connection, now: int, app: str, schedule: int, stretch: tuple[int, int], limit: int
+) -> list[int]:
+    return [row["fire_at"] for row in db.execute(SQL["recorded_moments"], (schedule, *stretch, limit, app))]
 
 
 def gaps(db: sqlite3.Connection, now: int, app: str, wanted: RunFilter) -> list[Gap]:

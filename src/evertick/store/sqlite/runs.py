@@ -15,14 +15,16 @@ from evertick.model import Claimed, NewRun, Reason, Run, State, Verdict
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
 from evertick.store.rows import claimed_of, json_text, plain_text
 from evertick.store.sqlite.endings import Ending, end
-from evertick.store.sqlite.fires import Claimant, draw_fence, insert_run, is_alive
+from evertick.store.sqlite.fires import Claimant, draw_fence, insert_run, is_alive, key_holder
+from evertick.store.sqlite.limits import Gate, let_next
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.reading import runs as read_runs
 
-__all__ = ["cancel", "claim", "enqueue", "note", "owned", "priorities", "take_runs"]
+__all__ = ["Taker", "cancel", "claim", "enqueue", "note", "owned", "priorities"]
 
-# Runs too old to start that one claim ends at most: bounds its transaction.
-_EXPIRED_MOST = 1_000
+# Runs that one claim looks at without taking them, at most: too old to start, or held back by a limit. Bounds its
+# transaction; what is behind them is there for the next claim, which follows at once.
+_PASSED_MOST = 1_000
 _ABOVE_ALL = 2**63 - 1
 
 
@@ -30,21 +32,21 @@ def enqueue(db: sqlite3.Connection, now: int, app: str, runs: Sequence[NewRun]) 
     claimant = Claimant(db, None)
     answers: list[tuple[str, bool]] = []
     for run in runs:
-        is_new = insert_run(db, now, app, run, claimant)
-        answers.append((run.id if is_new else _known_as(db, app, run), is_new))
+        is_new = insert_run(db, now, app, run, claimant) == "new"
+        answers.append((run.id if is_new else _known_as(db, now, app, run), is_new))
     ids = tuple(dict.fromkeys(id_ for id_, _ in answers))
     stored = {run.id: run for run in read_runs(db, now, app, RunFilter(ids=ids, limit=len(ids)))}
     return [msgspec.structs.replace(stored[id_], is_new=is_new) for id_, is_new in answers]
 
 
-def _known_as(db: sqlite3.Connection, app: str, run: NewRun) -> str:
-    """The run that is there instead: the same sent twice, or the live one with the same unique key or moment."""
+def _known_as(db: sqlite3.Connection, now: int, app: str, run: NewRun) -> str:
+    """The run that is there instead: the same sent twice, or the one that has the unique key or moment."""
     if db.execute(SQL["cancel.find"], (app, run.id)).fetchone() is not None:
         return run.id
-    same_key = db.execute(SQL["enqueue.find_unique"], (app, run.unique_key)).fetchone()
-    if same_key is None:
-        same_key = db.execute(SQL["enqueue.find_moment"], (run.schedule_id, run.fire_at)).fetchone()
-    return str(same_key["id"])
+    holder = None if run.unique_key is None else key_holder(db, now, app, run.unique_key)
+    if holder is None:
+        holder = str(db.execute(SQL["enqueue.find_moment"], (run.schedule_id, run.fire_at)).fetchone()["id"])
+    return holder
 
 
 # --- claims ------------------------------------------------------------------------------------------------------
@@ -62,35 +64,66 @@ def claim(
     if not is_alive(db, node):
         return Claim(now=now, fence=0, runs=[], expired=[], next_due_at=None)
     names = json_text(list(tasks))
+    gate = Gate.of(db, now, app, tasks)
+    if gate is not None:
+        gate.open_due()
+    taker = Taker(db, now, app, node, tasks)
     expired: list[str] = []
-    while True:
-        rows = _due(db, now, app, queues, names, limit)
+    passed = 0
+    while passed < _PASSED_MOST:
+        rows = _due(db, now, app, queues, names, limit - len(taker.claimed))
         too_old = [row["id"] for row in rows if _is_expired(row, now)]
-        # They leave the index, and those behind them come into view.
+        # They leave the index, and those behind them come into view; the same goes for what a limit holds back.
         end(db, now, app, [Ending(id_, Verdict.MISSED, Reason.EXPIRED) for id_ in too_old])
         expired += too_old
-        if not too_old or len(expired) >= _EXPIRED_MOST:
+        taken = taker.take([row for row in rows if not _is_expired(row, now)], gate)
+        passed += len(rows) - taken
+        has_let_through = gate is not None and gate.settle(limit - len(taker.claimed))
+        if taken == len(rows) and not has_let_through:
             break
-    rows = [row for row in rows if not _is_expired(row, now)]
-    fence, claimed = take_runs(db, now, app, node, rows, tasks)
     next_due_at = _next_due(db, app, queues, names)
-    return Claim(now=now, fence=fence, runs=claimed, expired=expired, next_due_at=next_due_at)
+    if gate is not None and (free_at := gate.next_free_at()) is not None:
+        next_due_at = free_at if next_due_at is None else min(free_at, next_due_at)
+    return Claim(now=now, fence=taker.fence, runs=taker.claimed, expired=expired, next_due_at=next_due_at)
 
 
-def take_runs(
-    db: sqlite3.Connection, now: int, app: str, node: str, rows: Sequence[sqlite3.Row], tasks: Mapping[str, TaskTerms]
-) -> tuple[int, list[Claimed]]:
-    """Make the node the owner of runs as read by `claim.read`, under one new fence."""
-    if not rows:
-        return 0, []
-    fence = draw_fence(db)
-    taken = []
-    for row in rows:
-        terms = tasks[row["task"]]
-        deadline = None if terms.timeout is None else now + terms.timeout
-        taken.append((app, row["id"], node, fence, now, deadline, int(terms.at_most_once)))
-    db.executemany(SQL["claim.take"], taken)
-    return fence, [claimed_of(row, fence, now) for row in rows]
+class Taker:
+    """Makes a node the owner of runs, all under one fence, which is drawn when there is something to take."""
+
+    def __init__(self, db: sqlite3.Connection, now: int, app: str, node: str, tasks: Mapping[str, TaskTerms]) -> None:
+        self._db = db
+        self._now = now
+        self._app = app
+        self._node = node
+        self._tasks = tasks
+        self.fence = 0
+        self.claimed: list[Claimed] = []
+
+    def take(self, rows: Sequence[sqlite3.Row], gate: Gate | None = None) -> int:
+        """Take runs as read by `claim.read`, those that pass the gate; answers how many did."""
+        keys: Mapping[str, str | None] = {} if gate is None else gate.pass_through(rows)
+        passed = rows if gate is None else [row for row in rows if row["id"] in keys]
+        if not passed:
+            return 0
+        self.fence = self.fence or draw_fence(self._db)
+        self._db.executemany(SQL["claim.take"], [self._taken(row) for row in passed])
+        marked = [row for row in passed if row["has_marks"] or keys.get(row["id"]) is not None]
+        if marked:
+            self._mark(marked, keys, is_gated=gate is not None)
+        self.claimed += [claimed_of(row, self.fence, self._now) for row in passed]
+        return len(passed)
+
+    def _taken(self, row: sqlite3.Row) -> tuple[object, ...]:
+        terms = self._tasks[row["task"]]
+        deadline = None if terms.timeout is None else self._now + terms.timeout
+        return self._app, row["id"], self._node, self.fence, self._now, deadline, int(terms.at_most_once)
+
+    def _mark(self, rows: Sequence[sqlite3.Row], keys: Mapping[str, str | None], *, is_gated: bool) -> None:
+        self._db.executemany(SQL["claim.mark"], [(self._app, row["id"], keys.get(row["id"])) for row in rows])
+        if not is_gated:
+            # Held back under a limit that the code no longer has: whoever is behind it is not to wait for it either.
+            for key in {row["limit_key"] for row in rows if row["limit_key"] is not None}:
+                let_next(self._db, self._app, key, only_idle=True)
 
 
 def priorities(db: sqlite3.Connection, app: str, queues: Sequence[str]) -> Iterator[int]:
@@ -152,7 +185,7 @@ def note(db: sqlite3.Connection, now: int, app: str, node: str, notes: Sequence[
 def _note_one(db: sqlite3.Connection, app: str, node: str, one: Note) -> bool:
     claim_of = (app, one.id, node, one.fence)
     guarded = db.execute(SQL["note.progress"], (*claim_of, one.progress, plain_text(one.progress_text)))
-    if guarded.rowcount == 0:
+    if guarded.rowcount == 0 and db.execute(SQL["note.is_own_end"], claim_of).fetchone() is None:
         return False
     if one.lines:
         lines = json_text([(at, level, plain_text(text)) for at, level, text in one.lines])

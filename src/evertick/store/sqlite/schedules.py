@@ -11,12 +11,14 @@ from evertick.store.rows import FORMAT, json_text, schedule_of, stored_of
 from evertick.store.sqlite.queries import SQL
 
 __all__ = [
+    "calendar_users",
     "calendars",
     "computed_with",
     "declared_schedules",
     "due_schedules",
     "fingerprints",
     "put_calendar",
+    "remove_calendar",
     "schedules",
     "stored_schedules",
 ]
@@ -62,7 +64,7 @@ def _readable(rows: Sequence[sqlite3.Row]) -> list[StoredSchedule]:
 
 def schedules(db: sqlite3.Connection, now: int, app: str, wanted: ScheduleFilter) -> list[Schedule]:
     rows = db.execute(
-        SQL["schedules"],
+        SQL["schedules.by_due" if wanted.is_by_due else "schedules"],
         (
             app,
             wanted.after_key or "",
@@ -86,6 +88,17 @@ def schedules(db: sqlite3.Connection, now: int, app: str, wanted: ScheduleFilter
 
 def calendars(db: sqlite3.Connection, now: int, app: str) -> dict[str, bytes]:
     return {row["name"]: bytes(row["content"]) for row in db.execute(SQL["calendars"], (app,))}
+
+
+def calendar_users(db: sqlite3.Connection, now: int, app: str, name: str, limit: int) -> list[str]:
+    return [row["key"] for row in db.execute(SQL["calendar_users"], (app, name, limit))]
+
+
+def remove_calendar(db: sqlite3.Connection, now: int, app: str, name: str) -> bool:
+    # Asked in the transaction that removes: a schedule added meanwhile keeps its calendar.
+    if calendar_users(db, now, app, name, 1):
+        return False
+    return db.execute(SQL["remove_calendar"], (app, name)).rowcount > 0
 
 
 def put_calendar(db: sqlite3.Connection, now: int, app: str, name: str, version: str, content: bytes) -> None:

@@ -17,22 +17,34 @@ from evertick.store.base import MigrateMode
 from evertick.store.migrations import Migration, pending, read_migrations, refuse_newer
 from evertick.store.sqlite.connection import transaction
 
-__all__ = ["SCHEMA_VERSION", "migrate"]
+__all__ = ["SCHEMA_VERSION", "migrate", "missing"]
 
 SCHEMA_VERSION = 1
 
 _FOLDER = Path(__file__).with_name("migrations")
 
 
-def migrate(db: sqlite3.Connection, clock: Clock, mode: MigrateMode, description: str) -> None:
-    """Apply what is missing, or refuse: a changed migration, a store too new, or (mode check) anything missing."""
+def migrate(db: sqlite3.Connection, clock: Clock, mode: MigrateMode, description: str) -> list[str]:
+    """Apply what is missing, or refuse: a changed migration, a store too new, or (mode check) anything missing.
+
+    Answers the names of what was applied here.
+    """
     _check_meta(db, description)
+    applied = []
     for migration in pending(migrations(), _applied(db), description, mode):
         with transaction(db):
             # Another process may have been faster between the look and the lock.
             if migration.version not in _applied(db):
                 _apply(db, clock, migration)
+                applied.append(migration.name)
     _check_meta(db, description)
+    return applied
+
+
+def missing(db: sqlite3.Connection, description: str) -> list[str]:
+    """The names of the migrations that the store lacks. Refuses what `migrate` refuses."""
+    _check_meta(db, description)
+    return [migration.name for migration in pending(migrations(), _applied(db), description)]
 
 
 @cache

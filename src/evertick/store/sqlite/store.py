@@ -17,28 +17,35 @@ from evertick.clock import Clock
 from evertick.errors import Forked, InvalidSetting, StoreUnavailable
 from evertick.model import Attempt, Gap, LogLine, NewRun, Node, Outcome, Run, Schedule
 from evertick.store import base
+from evertick.store.sqlite.care import FileCare
 from evertick.store.sqlite.changes import change_schedules
 from evertick.store.sqlite.connection import StoreTime, check_version, open_file, translated
 from evertick.store.sqlite.endings import finish
+from evertick.store.sqlite.failing import failing
 from evertick.store.sqlite.fires import record_fires
+from evertick.store.sqlite.job_transaction import FileTransaction
 from evertick.store.sqlite.lines import FileBeatLine, FileLine, Inline, InlineLine, Line, MemoryLine, SharedBeatLine
 from evertick.store.sqlite.location import location_of
 from evertick.store.sqlite.nodes import die, join, judge, nodes, rehome
-from evertick.store.sqlite.reading import attempts, gaps, log
+from evertick.store.sqlite.queries import SQL
+from evertick.store.sqlite.reading import attempts, gaps, log, recorded_moments
 from evertick.store.sqlite.reading import runs as read_runs
 from evertick.store.sqlite.runs import cancel, claim, enqueue, note, owned
 from evertick.store.sqlite.schedules import (
+    calendar_users,
     calendars,
     computed_with,
     declared_schedules,
     due_schedules,
     fingerprints,
     put_calendar,
+    remove_calendar,
     stored_schedules,
 )
 from evertick.store.sqlite.schedules import schedules as read_schedules
 from evertick.store.sqlite.schema import migrate as migrate_tables
-from evertick.store.sqlite.upkeep import PruneCursor, park_unknown, prune, pulse
+from evertick.store.sqlite.upkeep import LimitsCursor, PruneCursor, park_unknown, prune, pulse
+from evertick.store.sqlite.within import UserTransaction, refuse_memory
 
 __all__ = ["SqliteStore"]
 
@@ -58,8 +65,11 @@ class SqliteStore:
         self._is_inline = is_inline
         self._line: Line | None = None
         self._opener: int | None = None
+        # Of an open store on a file: whether a user's connection leads to it.
+        self._store_id = ""
         self._opening = threading.Lock()
         self._prune_cursor: PruneCursor = {}
+        self._limits_cursor: LimitsCursor = {}
 
     @classmethod
     def sharing(cls, other: SqliteStore, clock: Clock | None = None) -> SqliteStore:
@@ -96,6 +106,7 @@ class SqliteStore:
             try:
                 with translated(self._where):
                     migrate_tables(db, self._clock, migrate, self.description)
+                    self._store_id = db.execute(SQL["within.store_id"]).fetchone()["store_id"]
                     self._line = self._line_on(db)
             except BaseException:
                 db.close()
@@ -182,6 +193,15 @@ class SqliteStore:
     async def put_calendar(self, app: str, name: str, version: str, content: bytes) -> None:
         await self._write(put_calendar, app, name, version, content)
 
+    async def calendar_users(self, app: str, name: str, *, limit: int = 1000) -> list[str]:
+        return await self._read(calendar_users, app, name, limit)
+
+    async def remove_calendar(self, app: str, name: str) -> bool:
+        return await self._write(remove_calendar, app, name)
+
+    async def failing(self, app: str, *, ids: Sequence[int] | None = None, limit: int = 1000) -> list[base.Failing]:
+        return await self._read(failing, app, ids, limit)
+
     # --- runs ----------------------------------------------------------------------------------------------------
 
     async def enqueue(self, app: str, runs: Sequence[NewRun]) -> list[Run]:
@@ -195,6 +215,16 @@ class SqliteStore:
     async def finish(self, app: str, node: str, outcomes: Sequence[Outcome]) -> base.Finished:
         return await self._write(finish, app, node, outcomes)
 
+    def within(self, connection: object) -> base.Within:
+        self._open_line()
+        refuse_memory(self._where)
+        return UserTransaction(connection, self._where, self._store_id, self._time)
+
+    def transaction(self, *, seconds: float, is_plain: bool) -> base.JobTransaction:
+        self._open_line()
+        refuse_memory(self._where)
+        return FileTransaction(self._where, self._time, seconds=seconds, is_plain=is_plain)
+
     async def owned(self, app: str, node: str) -> list[base.Owned]:
         return await self._read(owned, app, node)
 
@@ -206,6 +236,9 @@ class SqliteStore:
 
     async def runs(self, app: str, wanted: base.RunFilter) -> list[Run]:
         return await self._read(read_runs, app, wanted)
+
+    async def recorded_moments(self, app: str, schedule_id: int, *, first: int, last: int, limit: int) -> list[int]:
+        return await self._read(recorded_moments, app, schedule_id, (first, last), limit)
 
     async def gaps(self, app: str, wanted: base.RunFilter) -> list[Gap]:
         return await self._read(gaps, app, wanted)
@@ -238,10 +271,13 @@ class SqliteStore:
     # --- upkeep --------------------------------------------------------------------------------------------------
 
     async def park_unknown(self, app: str, limit: int) -> int:
-        return await self._write(park_unknown, app, limit)
+        return await self._write(park_unknown, app, limit, self._limits_cursor)
 
     async def prune(self, app: str, *, before: int, keep_per_schedule: int, limit: int) -> int:
         return await self._write(prune, app, before, keep_per_schedule, limit, self._prune_cursor)
 
     async def pulse(self, app: str) -> base.Pulse:
         return await self._read(pulse, app)
+
+    def care(self) -> base.Care:
+        return FileCare(self._where, self._clock)

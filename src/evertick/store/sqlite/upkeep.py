@@ -6,11 +6,12 @@ import sqlite3
 from collections.abc import Callable
 
 from evertick.store.base import Pulse
+from evertick.store.sqlite.limits import let_stuck_through, make_room
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.runs import priorities
 from evertick.when.moment import DAY
 
-__all__ = ["PruneCursor", "park_unknown", "prune", "pulse"]
+__all__ = ["LimitsCursor", "PruneCursor", "free_pages", "park_unknown", "prune", "pulse"]
 
 # Counts of live runs stop here.
 _COUNT_MOST = 10_000
@@ -22,11 +23,15 @@ _DEAD_NODES_KEPT = DAY
 
 # Where the next bite looks on, per app: the last schedule (key, id) that the one before looked at.
 PruneCursor = dict[str, tuple[str, int]]
+# The same for keys of limits.
+LimitsCursor = dict[str, str]
 
 
-def park_unknown(db: sqlite3.Connection, now: int, app: str, limit: int) -> int:
+def park_unknown(db: sqlite3.Connection, now: int, app: str, limit: int, limits_cursor: LimitsCursor) -> int:
     unknown = db.execute(SQL["park_unknown"], (app, now, limit)).fetchall()
     db.executemany(SQL["park_unknown.park"], [(app, row["id"]) for row in unknown])
+    make_room(db, app, [row["limit_key"] for row in unknown])
+    limits_cursor[app] = let_stuck_through(db, now, app, limits_cursor.get(app, ""), limit)
     known = db.execute(SQL["park_unknown.known_again"], (app, limit)).fetchall()
     db.executemany(SQL["park_unknown.free"], [(app, row["id"]) for row in known])
     return len(unknown)
@@ -67,15 +72,27 @@ def prune(
         lambda: bite.runs("prune.old_runs", app, before),
         lambda: _prune_surplus(bite, keep_per_schedule, cursor),
         lambda: bite.rows("prune.gaps", app, before),
+        lambda: bite.rows("prune.starts", app, now),
+        lambda: bite.rows("prune.unique", app, now),
         lambda: bite.rows("prune.nodes", app, max(before, now - _DEAD_NODES_KEPT)),
         lambda: _prune_finished(bite, before),
     )
     for step in steps:
         if bite.left > 0:
             step()
-    # Stepped to its end by fetchall: each step frees one page.
-    db.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_BITE})").fetchall()
+    free_pages(db, _PAGES_PER_BITE)
     return bite.eaten
+
+
+def free_pages(db: sqlite3.Connection, most: int) -> None:
+    """Give free pages at the end of the file back to the file system.
+
+    One at a time: the statement frees a page at each step and answers rows without columns, which Python's sqlite3 does
+    not step through, so that asking for 200 at once gives one.
+    """
+    left = int(db.execute("PRAGMA freelist_count").fetchone()[0])
+    for _ in range(min(most, left)):
+        db.execute("PRAGMA incremental_vacuum(1)")
 
 
 def _prune_surplus(bite: _Bite, keep: int, cursor: PruneCursor) -> None:

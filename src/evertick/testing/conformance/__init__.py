@@ -21,6 +21,9 @@ What the hook must do:
   except where `patience` is checked: set it to what `pass_time` may be asked to wait, and the few tests that need a day
   to pass are skipped. They prove promises, so run the suite once more with a store that can be told its time.
 
+A store that takes part in the transactions of others (`within`, `transaction`) passes `TransactionConformance`, too:
+one more class with the same fixture, and a fixture `users` that gives a `Users`. Any other raises `Refused` there.
+
 The tests are arranged by promise, one file per group, and speak only to the protocol in `evertick.store.base`. After
 each test the whole ledger is checked against what must always hold (`laws`).
 """
@@ -43,10 +46,14 @@ pytest.register_assert_rewrite(
             "finishing",
             "fires",
             "laws",
+            "managing",
+            "limits",
             "nodes",
+            "occurrences",
             "queries",
             "schedules",
             "upkeep",
+            "within",
         )
     )
 )
@@ -65,15 +72,22 @@ from evertick.testing.conformance.claims import Claims  # noqa: E402
 from evertick.testing.conformance.finishing import Finishing  # noqa: E402
 from evertick.testing.conformance.fires import Fires  # noqa: E402
 from evertick.testing.conformance.laws import check_ledger  # noqa: E402
+from evertick.testing.conformance.limits import Limits  # noqa: E402
+from evertick.testing.conformance.managing import Managing  # noqa: E402
 from evertick.testing.conformance.nodes import Nodes  # noqa: E402
+from evertick.testing.conformance.occurrences import Occurrences  # noqa: E402
 from evertick.testing.conformance.queries import Queries  # noqa: E402
 from evertick.testing.conformance.schedules import Schedules  # noqa: E402
 from evertick.testing.conformance.upkeep import Upkeep  # noqa: E402
+from evertick.testing.conformance.within import Users, UserTransaction, Within  # noqa: E402
 
 __all__ = [
     "Bench",
     "StoreConformance",
     "Stores",
+    "TransactionConformance",
+    "UserTransaction",
+    "Users",
     "a_definition",
     "a_fire",
     "a_gap",
@@ -84,8 +98,8 @@ __all__ = [
 ]
 
 
-class StoreConformance(Schedules, Fires, Claims, Finishing, Nodes, Upkeep, Queries):
-    """Derive from it, name it `Test...`, provide the fixture `stores`."""
+class _OnBench:
+    """The fixtures of both suites."""
 
     pytestmark = pytest.mark.asyncio
 
@@ -99,3 +113,17 @@ class StoreConformance(Schedules, Fires, Claims, Finishing, Nodes, Upkeep, Queri
         bench = Bench(stores, await stores.open())
         yield bench
         await bench.check()
+
+
+class StoreConformance(
+    _OnBench, Schedules, Occurrences, Fires, Claims, Limits, Finishing, Nodes, Upkeep, Queries, Managing
+):
+    """Derive from it, name it `Test...`, provide the fixture `stores`."""
+
+
+class TransactionConformance(_OnBench, Within):
+    """The same for transactions that the ledger shares with other tables. Provide the fixture `users`, too."""
+
+    @pytest.fixture
+    def users(self, stores: Stores) -> Users:
+        raise NotImplementedError(f"{type(self).__name__} has no fixture `users`: provide one that gives a Users")

@@ -368,7 +368,7 @@ class Finishing:
     async def test_a_note_about_what_is_not_held_any_more_is_answered_and_not_written(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         mine, gone = await bench.hold(node), await bench.hold(node)
-        await bench.end(node, gone)
+        await bench.end(node, gone, verdict=Verdict.FAILED)
         theirs = await bench.hold(other)
         stale = msgspec.structs.replace(mine, fence=mine.fence - 1)
         text = ((1, "info", "a line"),)

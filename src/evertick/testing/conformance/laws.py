@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evertick.model import LOSSES_MAX, TRANSITIONS, Cause, Claimed, Gap, Run, State
+from evertick.model import LOSSES_MAX, TRANSITIONS, Cause, Claimed, Gap, Reason, Run, State
 
 __all__ = ["Sightings", "check_ledger"]
 
@@ -37,7 +37,9 @@ def _check_run(run: Run, live: set[str]) -> None:
         assert run.node, f"running, and nobody runs it: {run}"
         assert run.fence, f"running under no fence: {run}"
         assert run.started_at, f"running, and never started: {run}"
-    if run.state is State.BLOCKED:
+    if run.state is State.BLOCKED and run.reason in (Reason.CONCURRENCY, Reason.RATE):
+        assert run.blocked_on, f"held back by a limit without a key: {run}"
+    elif run.state is State.BLOCKED:
         assert run.blocked_on in live, f"blocked on what is not live: {run}"
     if run.state is State.PARKED:
         assert run.reason, f"parked for no reason: {run}"

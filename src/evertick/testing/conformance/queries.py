@@ -221,6 +221,20 @@ class Queries:
         assert await found(keys=("delta", "alpha", "no such")) == ["alpha", "delta"]
         assert await found(keys=()) == []
 
+    async def test_schedules_come_in_the_order_in_which_they_are_due(self, bench: Bench) -> None:
+        start = await bench.now()
+        for key, minutes in (("late", 30), ("early", 10), ("middle", 20)):
+            await bench.add(key, fire_at=start + minutes * MINUTE, at=start + minutes * MINUTE)
+        await bench.pause(await bench.add("paused"), pause=Pause(at=5))
+
+        async def found(**wanted: Any) -> list[str]:
+            filter_ = ScheduleFilter(is_by_due=True, **wanted)
+            return [schedule.key for schedule in await bench.store.schedules(APP, filter_)]
+
+        assert await found() == ["early", "middle", "late"]
+        assert await found(limit=2) == ["early", "middle"]
+        assert await found(keys=("late", "early", "paused")) == ["early", "late"]
+
     async def test_schedules_are_found_by_label_and_by_pause(self, bench: Bench) -> None:
         await bench.add("plain", labels={"a": "1"})
         await bench.pause(await bench.add("paused", labels={"a": "1", "b": "2"}), pause=Pause(at=5))

@@ -17,6 +17,7 @@ _PATIENCE = 6 * SECOND
 def check_jobs(evidence: Evidence) -> Iterator[str]:
     checker = _Checker(evidence)
     yield from checker.starts()
+    yield from checker.slots()
     yield from checker.verdicts()
     yield from checker.done_is_done()
     yield from checker.stops()
@@ -79,6 +80,19 @@ class _Checker:
                 yield f"run {run} was claimed by {claim[1]['node']} and started by {starts[0].who}"
             if WORKS[starts[0].task].on_lost == "fail" and by_run[run] > 1:
                 yield f"run {run} of {starts[0].task} must not run twice, and was started {by_run[run]} times"
+
+    def slots(self) -> Iterator[str]:
+        """No node has more work going on than it has slots, abandoned work included."""
+        going_on: dict[str, set[tuple[str, int]]] = {}
+        for job in self._evidence.jobs:
+            at_work = going_on.setdefault(job.who, set())
+            if job.what == "started":
+                at_work.add((job.run, job.fence))
+            elif job.what != "ignored":
+                at_work.discard((job.run, job.fence))
+            slots = self._evidence.story.nodes[int(job.who.partition(".")[0][1:])]
+            if len(at_work) > slots:
+                yield f"{job.who} has {len(at_work)} jobs at work, and {slots} slots"
 
     def verdicts(self) -> Iterator[str]:
         """A run ends as what its last claim came to."""

@@ -1,7 +1,8 @@
 """Every nominal moment has exactly one run or lies in exactly one gap, and every gap tells the truth.
 
 The life of a schedule is a row of spans, one per version: a rule, paused or not, from one moment to another. The
-moments of each span are reckoned from its rule alone, then held against the runs and gaps of the ledger.
+moments of each span are reckoned from its rule alone, then held against the runs and gaps of the ledger. A moment that
+people decided about has a row of its own, whatever lies around it; what a blackout drops is a gap of its own.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from evertick.model import Definition
+from evertick.model import Definition, Occurrence
 from evertick.store.base import Change
 from evertick.testing.simulation.evidence import SECOND, Evidence
 from evertick.testing.simulation.replay import Call, Ledger, Row
-from evertick.testing.simulation.story import REST
+from evertick.testing.simulation.story import FREEZE, REST
 from evertick.when import Every, Once, When, parse_when
 
 __all__ = ["check_moments"]
@@ -39,8 +40,12 @@ class GapSeen(NamedTuple):
     at: int
     row: Row
     span: Span
+    # As it was then: an edit may leave what is held to the next definition.
+    definition: Definition
     intent: str
     live_before: int
+    # Whether one of them was queued behind another by overlap.
+    was_queued: bool
     # The change of people that recorded it, if one did.
     kind: str
 
@@ -55,6 +60,13 @@ class Life(msgspec.Struct, kw_only=True):
     fires: dict[int, tuple[int, Row]]
     gaps: list[GapSeen]
     cursor: int | None = None
+    # What people have decided about single moments by now, and all moments that they ever decided about.
+    occurrences: tuple[Occurrence, ...] = ()
+    decided: set[int]
+
+    @property
+    def is_plain(self) -> bool:
+        return not self.decided and not any(span.definition.blackout for span in self.spans)
 
 
 def check_moments(evidence: Evidence) -> Iterator[str]:
@@ -89,6 +101,8 @@ class _Watcher:
         for change in call.changes:
             if change.table == "schedules" and change.how == "insert":
                 self._begin(change.row)
+            if change.table == "schedules" and change.how == "update":
+                self._note_decisions(change.row)
             if change.table == "runs" and change.how == "insert" and change.row["schedule_id"] is not None:
                 yield from self._new_run(call, change.row, before[change.row["schedule_id"]], changed)
             if change.table == "runs" and change.row["state"] == "running":
@@ -112,8 +126,13 @@ class _Watcher:
         # Only a one-shot may mean the moment of its creation; a rhythm begins with the next beat.
         since = row["created_at"] - 1 if isinstance(rule, Once) else row["created_at"]
         span = Span(definition=definition, rule=rule, since=since)
-        life = Life(id=row["id"], key=row["key"], spans=[span], fires={}, gaps=[])
+        life = Life(id=row["id"], key=row["key"], spans=[span], fires={}, gaps=[], decided=set())
         self.lives[row["id"]] = life
+
+    def _note_decisions(self, row: Row) -> None:
+        life = self.lives[row["id"]]
+        life.occurrences = msgspec.json.decode(row["occurrences"] or "[]", type=tuple[Occurrence, ...])
+        life.decided |= {each.fire_at for each in life.occurrences}
 
     # --- new rows
 
@@ -123,11 +142,13 @@ class _Watcher:
         overlap = self._overlap[row["id"]] = span.definition.overlap
         name = f"run {row['id']} for {row['fire_at']}"
         if row["cause"] == "fire":
+            if call.intent == "record_fires" and call.who.startswith("people"):
+                life.decided.add(row["fire_at"])  # run early
             life.fires[row["fire_at"]] = (call.at, row)
             yield from self._may_fire(call, life, row, changed.get(life.id))
         if overlap == "skip" and live:
             yield f"{name}: {life.key} has a live run already, and overlap is skip"
-        if overlap == "queue" and any(each["state"] == "blocked" for each in live):
+        if overlap == "queue" and any(map(_is_queued, live)):
             yield f"{name}: {life.key} has one queued already"
         # Runs that were ended by this very call (replaced) have made way.
         if overlap != "allow" and row["state"] != "blocked":
@@ -150,6 +171,7 @@ class _Watcher:
         if (
             call.at - due_at <= evidence.poll + 3 * SECOND
             or span.definition.catch_up == "all"
+            or span.definition.blackout is not None
             or not evidence.is_gentle
         ):
             return False
@@ -162,18 +184,24 @@ class _Watcher:
         span, name = life.spans[-1], f"run {row['id']} of {life.key} for {row['fire_at']}"
         if span.is_paused:
             yield f"{name} was recorded while it was paused"
-        if any(each.is_paused and _is_in(each, row["fire_at"]) for each in life.spans):
+        is_decided = row["fire_at"] in life.decided
+        if any(each.is_paused and _is_in(each, row["fire_at"]) for each in life.spans) and not is_decided:
             yield f"{name} lies in a pause"
         # What a change cuts off within its jitter becomes a run that waits for the rest of it.
-        if call.at < row["fire_at"] or (change is None and call.at < row["due_at"]):
+        if (call.at < row["fire_at"] and not is_decided) or (change is None and call.at < row["due_at"]):
             yield f"{name} was recorded before it was due"
+        # What was planned while it was open may be written a little later.
+        planned_at = call.at - 5 * SECOND
+        is_closed = _is_closed(span, call.at) and _is_closed(span, planned_at) and self._evidence.is_gentle
+        if is_closed and not is_decided and planned_at > span.since:
+            yield f"{name} was recorded in the blackout"
         if change is None and self._is_neglected(call, span, row["due_at"]):
             yield f"{name} was recorded {call.at - row['due_at']} us late, and nothing was wrong"
         if change is not None:
             cut = self._read[call.who]
             if change.kind in ("remove", "add") or (change.kind == "resume" and span.since > row["fire_at"]):
                 yield f"{name} was recorded by a {change.kind}, which fires nothing"
-            if row["fire_at"] > cut or row["due_at"] < cut - _FRESH:
+            if (row["fire_at"] > cut and not is_decided) or row["due_at"] < cut - _FRESH:
                 yield f"{name} was recorded by a {change.kind} at {cut}"
 
     def _new_gap(self, call: Call, row: Row, live: list[Row], changed: dict[int, Change]) -> None:
@@ -181,7 +209,9 @@ class _Watcher:
         change = changed.get(life.id)
         kind = "" if change is None else change.kind
         span = next((each for each in reversed(life.spans) if _is_in(each, row["first_at"])), life.spans[-1])
-        life.gaps.append(GapSeen(call.at, row, span, call.intent, len(live), kind))
+        life.gaps.append(
+            GapSeen(call.at, row, span, span.definition, call.intent, len(live), any(map(_is_queued, live)), kind)
+        )
 
     # --- new versions
 
@@ -200,6 +230,10 @@ class _Watcher:
             life = self.lives[schedule]
             cut = self._read[call.who]
             yield from self._was_kept_up(call, life, cut)
+            if _stays_held(life, cut, change):
+                # The account goes on under the new definition.
+                life.spans[-1].definition = change.definition or life.spans[-1].definition
+                continue
             self._next_span(life, cut, change)
             if life.cursor is not None and life.cursor <= cut and change.kind != "remove":
                 yield f"{change.kind} of {life.key} at {cut} left the cursor at {life.cursor}"
@@ -242,6 +276,8 @@ class _Watcher:
         is_quiet = cut > self._healed + evidence.lease + 2 * evidence.beat + 2 * evidence.poll
         if not self._healed or not is_quiet or span.is_paused or span.definition.catch_up == "all":
             return
+        if not life.is_plain:
+            return
         for change in call.changes:
             if change.table != "gaps" or change.row["schedule_id"] != life.id:
                 continue
@@ -269,7 +305,7 @@ def _advances(call: Call) -> list[Any]:
 
 
 def _rule(definition: Definition, row: Row) -> When:
-    calendars = {REST.name: REST}
+    calendars = {REST.name: REST, FREEZE.name: FREEZE}
     return parse_when(definition.when, calendars).bind(key=row["key"], created=row["created_at"], calendars=calendars)
 
 
@@ -282,11 +318,21 @@ def _account(life: Life) -> Iterator[str]:
     for span in fixed:
         moments.update(dict.fromkeys(_moments(span, life), span))
     covers = dict.fromkeys(life.fires, 1)
-    for gap in life.gaps:
+    # Rows of single moments first, then what a blackout dropped: the others hold what these leave.
+    for gap in sorted(life.gaps, key=lambda each: (each.row["count"] > 1, each.row["reason"] != "blackout")):
         yield from _gap_is_true(gap, life)
-        if _is_from_end(gap.span.rule):
+        if _is_from_end(gap.span.rule) or _is_of_decided(gap, life):
+            covers |= (
+                {gap.row["first_at"]: covers.get(gap.row["first_at"], 0) + 1} if gap.row["first_at"] in moments else {}
+            )
             continue
         inside = [at for at in moments if gap.row["first_at"] <= at <= gap.row["last_at"] and moments[at] is gap.span]
+        if not life.is_plain and gap.row["count"] > 1:
+            inside = [
+                at
+                for at in inside
+                if at not in covers and (gap.row["reason"] != "blackout" or _is_closed(gap.span, at))
+            ]
         for at in inside:
             covers[at] = covers.get(at, 0) + 1
         if len(inside) != gap.row["count"] or not inside or (inside[0], inside[-1]) != _ends(gap.row):
@@ -295,10 +341,13 @@ def _account(life: Life) -> Iterator[str]:
     for at, count in covers.items():
         if count > 1:
             yield f"the moment {at} is covered {count} times"
-        if at not in moments and not any(_is_in(span, at) for span in from_end):
+        if at not in moments and at not in life.decided and not any(_is_in(span, at) for span in from_end):
             yield f"there is a run for {at}, which is no moment of it"
     spent_at = _spent_at(life)
+    moved_away = {each.fire_at for each in life.occurrences if each.kind == "move"}
     for at, span in moments.items():
+        if at in moved_away:
+            continue
         if at not in covers and not (spent_at is not None and at > spent_at and span.rule.bounds.max_fires):
             yield f"the moment {at} of {span.definition.when} ({_state(span)}) has neither run nor gap"
     yield from _intervals(life)
@@ -310,7 +359,9 @@ def _cursor(life: Life, *, is_spent: bool) -> Iterator[str]:
     last = life.spans[-1]
     if last.until is not None or not last.is_paused or _is_from_end(last.rule):
         return
-    expected = last.rule.next_us(last.since)
+    expected, decided = last.rule.next_us(last.since), {each.fire_at for each in life.occurrences}
+    while expected in decided:
+        expected = last.rule.next_us(expected)
     if life.cursor != expected and not (is_spent and life.cursor is None):
         yield f"it was paused at {last.since}, and its cursor is {life.cursor}, not {expected}"
 
@@ -341,18 +392,24 @@ def _spent_at(life: Life) -> int | None:
 
 
 def _gap_is_true(gap: GapSeen, life: Life) -> Iterator[str]:
-    row, definition, reason = gap.row, gap.span.definition, gap.row["reason"]
+    row, definition, reason = gap.row, gap.definition, gap.row["reason"]
     told = f"the gap {row['first_at']}-{row['last_at']} ({row['verdict']}, {reason})"
     following = gap.span.rule.next_us(row["last_at"])
     runs_after = life.fires.get(following or 0, (0, {}))[0] == gap.at
-    jitter = gap.span.rule.bounds.jitter
+    if not life.is_plain:
+        runs_after = any(recorded == gap.at and at > row["last_at"] for at, (recorded, _) in life.fires.items())
+    jitter, is_decided, fate = gap.span.rule.bounds.jitter, row["first_at"] in life.decided, definition.blackout_fate
+    catches_up = {definition.catch_up, *((fate,) if definition.blackout else ())}
     is_true = {
-        "coalesced": definition.catch_up == "latest" and runs_after,
-        "overlap": gap.live_before > 0 and definition.overlap in ("skip", "queue"),
-        "grace": definition.grace is not None and gap.at - row["last_at"] > definition.grace,
-        "limit": definition.catch_up == "all" and _owed_after(gap) >= definition.catch_up_limit - (1 if jitter else 0),
-        "downtime": definition.catch_up == "skip" and (runs_after or gap.at - row["last_at"] > _FRESH),
-        "paused": gap.span.is_paused or gap.kind == "pause",
+        "coalesced": "latest" in catches_up and runs_after,
+        "overlap": {"skip": gap.live_before > 0, "queue": gap.was_queued}.get(definition.overlap, False),
+        "duplicate": definition.unique is not None,
+        "grace": definition.grace is not None and (is_decided or gap.at - row["last_at"] > definition.grace),
+        "limit": "all" in catches_up and _owed_after(gap) >= definition.catch_up_limit - (1 if jitter else 0),
+        "downtime": definition.catch_up == "skip" and (is_decided or runs_after or gap.at - row["last_at"] > _FRESH),
+        "paused": gap.span.is_paused or gap.kind == "pause" or (is_decided and any(s.is_paused for s in life.spans)),
+        "blackout": fate == "drop" and _is_closed(gap.span, row["first_at"]) and _is_closed(gap.span, row["last_at"]),
+        "by_hand": is_decided or (_is_from_end(gap.span.rule) and bool(life.decided)),
         "edited": gap.kind == "edit",
         "removed": gap.kind == "remove",
     }.get(reason, False)
@@ -361,6 +418,11 @@ def _gap_is_true(gap: GapSeen, life: Life) -> Iterator[str]:
     verdict = "missed" if reason in ("grace", "limit", "downtime") else "skipped"
     if row["verdict"] != verdict:
         yield f"{told} should be {verdict}"
+
+
+def _is_queued(row: Row) -> bool:
+    """By overlap; a limit holds back, too, but queues nothing."""
+    return bool(row["state"] == "blocked" and row["blocked_on"] is not None)
 
 
 def _owed_after(gap: GapSeen) -> int:
@@ -378,6 +440,23 @@ def _intervals(life: Life) -> Iterator[str]:
             continue
         if at - span.since < span.rule.interval_us and at - life.spans[0].since < span.rule.interval_us:
             yield f"run {row['id']} for {at} comes before its interval is over"
+
+
+def _is_of_decided(gap: GapSeen, life: Life) -> bool:
+    """Whether it is the row of a moment that people decided about: it need not be one of the span's."""
+    return gap.row["count"] == 1 and gap.row["first_at"] in life.decided
+
+
+def _is_closed(span: Span, at: int) -> bool:
+    return span.definition.blackout is not None and not FREEZE.permits(at)
+
+
+def _stays_held(life: Life, cut: int, change: Change) -> bool:
+    """Whether an edit leaves what a blackout holds, and what was owed before it, as it is."""
+    last, definition = life.spans[-1], change.definition
+    if change.kind != "edit" or definition is None or last.is_paused or life.cursor is None or life.cursor > cut:
+        return False
+    return definition.when == last.definition.when and definition.blackout is not None and _is_closed(last, cut)
 
 
 def _is_from_end(rule: When) -> bool:

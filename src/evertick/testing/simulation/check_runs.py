@@ -16,7 +16,7 @@ __all__ = ["check_runs"]
 
 _NEXT = {
     None: {"waiting", "blocked", "running"},
-    "waiting": {"waiting", "running", "parked", "done"},
+    "waiting": {"waiting", "running", "blocked", "parked", "done"},
     "blocked": {"blocked", "waiting", "done"},
     "parked": {"parked", "waiting", "done"},
     "running": {"running", "waiting", "parked", "done"},
@@ -72,7 +72,7 @@ class _Checker:
                 yield from self._step_of_run(call, old, new, fence_before)
         yield from self._answers(call, before)
         if call.intent == "claim":
-            yield from self._order(call)
+            yield from self._order(call, before)
         if call.intent == "enqueue" and call.answer is not None:
             self._promised |= {run.id for run in call.answer}
             if any(
@@ -238,17 +238,19 @@ class _Checker:
         elif outcome.kind == "release":
             self._not_before.pop(outcome.id, None)
 
-    def _order(self, call: Call) -> Iterator[str]:
-        """Highest priority first, then longest due."""
+    def _order(self, call: Call, before: dict[str, Row | None]) -> Iterator[str]:
+        """Highest priority first, then longest due. What a limit lets through because of a claim comes after it."""
         claimed = [change.row for change in call.changes if change.table == "runs" and change.row["state"] == "running"]
         if not claimed:
             return
         last = min((row["priority"], -row["due_at"]) for row in claimed)
         slot = int(call.who.partition(".")[0][1:])
         unknown = self._evidence.story.lacks[slot]
+        let_through = {run for run, old in before.items() if old is not None and old["state"] == "blocked"}
         for row in self.ledger.live.values():
             if (
-                row["task"] not in unknown
+                row["id"] not in let_through
+                and row["task"] not in unknown
                 and row["state"] == "waiting"
                 and row["due_at"] <= call.at
                 and (row["priority"], -row["due_at"]) > last
@@ -262,7 +264,7 @@ class _Checker:
             return
         keys: dict[str, str] = {}
         for row in self.ledger.live.values():
-            if row["state"] == "blocked" and row["blocked_on"] not in self.ledger.live:
+            if row["state"] == "blocked" and row["limit_key"] is None and row["blocked_on"] not in self.ledger.live:
                 yield f"{_name(row)} is blocked on {row['blocked_on']}, which has ended"
             if row["unique_key"] is not None:
                 if row["unique_key"] in keys:

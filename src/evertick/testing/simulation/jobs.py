@@ -1,19 +1,21 @@
 """The jobs of a simulation. Each tells the witness of its start and its end, outside of the store.
 
 One per way to end: quick, slow, failing, failing at first, skipping, over time, deaf to being cancelled, not to be run
-twice, asking for a retry, talking while it works, taking its node down with it. How long each takes is an argument.
+twice, asking for a retry, talking while it works, taking its node down with it; and one per kind of limit. How long
+each takes is an argument.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from evertick.context import Context
 from evertick.driver.base import Work
 from evertick.driver.function import FunctionDriver, Threads
 from evertick.errors import Retry, Skip
+from evertick.limits import make_concurrency, make_rate
 from evertick.policy import Constant, Exponential, Linear
 from evertick.testing.simulation.loop import Machine, here
 
@@ -50,9 +52,10 @@ def token(run: str, fence: int) -> str:
     return f"{run}/{fence}"
 
 
-async def _witnessed(context: Context, work: Awaitable[None]) -> str:
+async def _witnessed(context: Context, work: Awaitable[None], key: str = "") -> str:
+    """`key`: what the limits of the job count it under."""
     witness = _employer().witness
-    witness.hear("started", context)
+    witness.hear("started", context, key)
     try:
         await work
     except asyncio.CancelledError:
@@ -150,12 +153,52 @@ async def deadly(ctx: Context, seconds: float = 0.0) -> str:
     return await _witnessed(ctx, take_all_down())
 
 
+async def _fail_at_first(ctx: Context, seconds: float) -> None:
+    await asyncio.sleep(seconds)
+    if ctx.attempt == 1:
+        raise RuntimeError("fails at first")
+
+
+async def capped(ctx: Context, seconds: float = 0.0) -> str:
+    return await _witnessed(ctx, asyncio.sleep(seconds / 2), "capped")
+
+
+async def keyed(ctx: Context, seconds: float = 0.0, key: str = "a") -> str:
+    return await _witnessed(ctx, _fail_at_first(ctx, seconds / 2), f"k-{key}")
+
+
+async def keyed_too(ctx: Context, seconds: float = 0.0, key: str = "a") -> str:
+    return await _witnessed(ctx, asyncio.sleep(seconds / 4), f"k-{key}")
+
+
+async def rated(ctx: Context, seconds: float = 0.0) -> str:
+    return await _witnessed(ctx, _fail_at_first(ctx, seconds / 8), "rated")
+
+
+async def rated_by_key(ctx: Context, seconds: float = 0.0, key: str = "a") -> str:
+    return await _witnessed(ctx, asyncio.sleep(seconds / 8), f"r-{key}")
+
+
+async def rare_and_alone(ctx: Context, seconds: float = 0.0) -> str:
+    return await _witnessed(ctx, asyncio.sleep(seconds / 8), "rare_and_alone")
+
+
 _threads = Threads()
 
 
 def _work(function: Callable[..., Awaitable[str]], **terms: object) -> Work:
     driver = FunctionDriver(function, function.__name__, _threads)
     return Work(task=function.__name__, driver=driver, hash=driver.signature.hash, **terms)  # type: ignore[arg-type]
+
+
+def _limits(
+    task: str, concurrency: int | None = None, rate: str | None = None, key: str | None = None
+) -> dict[str, Any]:
+    defaults = {"key": "a"}
+    return {
+        "concurrency": make_concurrency(concurrency, key if concurrency else None, task, defaults),
+        "rate": make_rate(rate, key if rate else None, task, defaults),
+    }
 
 
 WORKS: dict[str, Work] = {
@@ -172,5 +215,11 @@ WORKS: dict[str, Work] = {
         _work(asking),
         _work(talking),
         _work(deadly),
+        _work(capped, **_limits("capped", concurrency=2)),
+        _work(keyed, retry=Constant("1s", attempts=3), **_limits("keyed", concurrency=1, key="k-{key}")),
+        _work(keyed_too, **_limits("keyed_too", concurrency=2, key="k-{key}")),
+        _work(rated, retry=Constant("1s", attempts=3), **_limits("rated", rate="3/10s")),
+        _work(rated_by_key, **_limits("rated_by_key", rate="2/6s", key="r-{key}")),
+        _work(rare_and_alone, **_limits("rare_and_alone", concurrency=1, rate="2/8s")),
     )
 }

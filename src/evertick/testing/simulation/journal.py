@@ -16,16 +16,17 @@ __all__ = ["Deed", "Happening", "Job", "Journal", "RowChange"]
 
 _RUN = (
     "id schedule_id version task cause fire_at due_at queue priority state verdict reason expires unique_key attempts "
-    "losses node fence started_at finished_at deadline at_most_once is_cancel_requested blocked_on progress"
+    "losses node fence started_at finished_at deadline at_most_once is_cancel_requested blocked_on limit_key progress"
 )
 _WATCHED: dict[str, tuple[str, tuple[str, ...], str]] = {
     # table: (columns, when to look, a condition on an update)
     "runs": (_RUN, ("INSERT", "UPDATE"), ""),
     "history": (f"{_RUN} result", ("INSERT",), ""),
     "due": ("schedule_id version fire_at at after_end fires error", ("INSERT", "UPDATE", "DELETE"), ""),
-    "schedules": ("id key definition pause created_at", ("INSERT", "UPDATE", "DELETE"), ""),
+    "schedules": ("id key definition pause occurrences created_at", ("INSERT", "UPDATE", "DELETE"), ""),
     "gaps": ("schedule_id first_at last_at count is_exact verdict reason", ("INSERT",), ""),
     "log_chunks": ("run fence seq count", ("INSERT", "UPDATE"), ""),
+    "limits": ("key free_at", ("INSERT", "UPDATE", "DELETE"), ""),
     "nodes": ("id name lease_until died_at", ("INSERT", "UPDATE"), "WHEN OLD.died_at IS NOT NEW.died_at"),
 }
 

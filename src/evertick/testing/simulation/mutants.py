@@ -20,9 +20,9 @@ from evertick import edit, plan
 from evertick.engine import engine, finish, fire, judge, node, tend, work
 from evertick.engine.judge import Stop
 from evertick.errors import StoreUnavailable
-from evertick.model import Outcome, Verdict
+from evertick.model import Outcome, Reason, Verdict
 from evertick.store.base import Recorded
-from evertick.store.sqlite import changes, endings, fires, nodes, runs
+from evertick.store.sqlite import changes, endings, fires, limits, nodes, runs
 from evertick.store.sqlite.queries import SQL
 from evertick.testing.simulation.run import Simulated, simulate
 
@@ -178,10 +178,35 @@ def _forget_pause(original: Any) -> Any:
 
 
 def _cursor_in_the_past(original: Any) -> Any:
-    def cursor_after(rule: Any, key: str, after: int, uniform: Any) -> Any:
-        return original(rule, key, after - 30_000_000, uniform)
+    def cursor_after(rule: Any, key: str, after: int, *more: Any) -> Any:
+        return original(rule, key, after - 30_000_000, *more)
 
     return cursor_after
+
+
+def _drop_skipped(original: Any) -> Any:
+    def with_decisions(facts: Any, made: Any, now: int) -> Any:
+        planned = original(facts, made, now)
+        kept = tuple(gap for gap in planned.gaps if gap.reason != Reason.BY_HAND)
+        return msgspec.structs.replace(planned, gaps=kept)
+
+    return with_decisions
+
+
+def _forget_done(original: Any) -> Any:
+    def with_decisions(facts: Any, made: Any, now: int) -> Any:
+        planned = original(facts, made, now)
+        kept = tuple(each for each in planned.occurrences or () if each.kind != "done")
+        return planned if planned.occurrences is None else msgspec.structs.replace(planned, occurrences=kept)
+
+    return with_decisions
+
+
+def _without_blackout(original: Any) -> Any:
+    def facts_of(stored: Any, rule: Any, row: Any = None, **more: Any) -> Any:
+        return original(stored, rule, row)
+
+    return facts_of
 
 
 def _unguarded(original: Any) -> Any:
@@ -259,6 +284,32 @@ def _deaf_to_beats(self: engine.Engine, run_ids: list[str]) -> None:
 def _leave_waiting(db: sqlite3.Connection, now: int, app: str, schedule: int) -> None:
     db.execute(SQL["change_schedules.remove"], (schedule,))
     db.execute(SQL["change_schedules.remove_due"], (schedule,))
+
+
+def _count_before_taking(original: Any) -> Any:
+    def let_in(self: limits.Gate, row: Any, terms: Any) -> Any:
+        key = original(self, row, terms)
+        # Read again from the tables, where those that this claim takes do not stand yet.
+        self._running.clear()
+        return key
+
+    return let_in
+
+
+def _retry_for_free(original: Any) -> Any:
+    def let_in(self: limits.Gate, row: Any, terms: Any) -> Any:
+        key = original(self, row, terms)
+        if row["attempts"] and terms.rate is not None:
+            starts = self._starts[terms.rate.key(row["args"])]
+            starts.count -= 1
+            starts._added -= 1
+        return key
+
+    return let_in
+
+
+def _one_slot_too_many(self: node.Hold) -> int:
+    return self.capacity - self._busy + 1
 
 
 _ANY_CLAIM = "?3 IS NOT NULL AND ?4 IS NOT NULL"
@@ -712,16 +763,150 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         patches=(_attribute(changes, "_remove", _leave_waiting),),
     ),
+    # --- limits
+    Mutant(
+        name="limit_fused",
+        what="a fire of a limited task is recorded as already running",
+        seeds=(18, 47, 60),
+        patches=(_attribute(node.LocalNode, "is_limited", lambda self, task: False),),
+    ),
+    Mutant(
+        name="limit_counted_before",
+        what="a claim counts what runs, and then takes as many as it likes up to the limit, for each of them anew",
+        seeds=(3, 8, 10),
+        patches=(_wrapped(limits.Gate, "_let_in", _count_before_taking),),
+    ),
+    Mutant(
+        name="limit_not_asked_by_rehoming",
+        what="the runs of the dead are taken over whatever their limit says",
+        seeds=(41, 94, 103),
+        patches=(_attribute(nodes, "_may_be_taken", lambda row, tasks: row["task"] in tasks),),
+    ),
+    Mutant(
+        name="limit_lets_nobody_through",
+        what="the end of a run under a limit lets nobody through",
+        seeds=(1, 3, 8),
+        patches=(_attribute(endings, "make_room", lambda db, app, keys: False),),
+    ),
+    Mutant(
+        name="limit_forgets_the_put_back",
+        what="a run that is put back counts as running on, so that nobody is let through for it",
+        seeds=(3, 8, 10),
+        patches=(
+            _sql("finish.held", "attempts, limit_key", "attempts, NULL AS limit_key"),
+            _sql("rehome.find", "r.limit_key", "NULL AS limit_key"),
+        ),
+    ),
+    Mutant(
+        name="limit_forgets_the_cancelled",
+        what="one that was let through and is cancelled takes its turn with it",
+        seeds=(1, 14, 34),
+        patches=(_sql("run.end", "ELSE limit_key END", "ELSE NULL END"),),
+    ),
+    Mutant(
+        name="limit_does_not_go_on",
+        what="a claim lets nobody through after those it has taken, and sets no time for them",
+        seeds=(3, 4, 10),
+        patches=(_attribute(limits.Gate, "settle", lambda self, slots: False),),
+    ),
+    Mutant(
+        name="limit_times_ignored",
+        what="nobody looks at the keys whose time has come",
+        seeds=(1, 4, 10),
+        patches=(_attribute(limits.Gate, "open_due", lambda self: None),),
+    ),
+    Mutant(
+        name="limit_queues_for_overlap",
+        what="a run that a limit holds back counts as one that overlap has queued",
+        seeds=(10, 126),
+        patches=(
+            _sql("due_schedules", "\n            AND r.blocked_on IS NOT NULL", ""),
+            _sql("record_fires.advance", " AND r.blocked_on IS NOT NULL", ""),
+            _sql("stored_schedules.by_ids", " AND r.blocked_on IS NOT NULL", ""),
+            _sql("stored_schedules.by_keys", " AND r.blocked_on IS NOT NULL", ""),
+        ),
+    ),
+    Mutant(
+        name="rate_of_a_shorter_period",
+        what="a start counts three seconds too short",
+        seeds=(10, 18, 20),
+        patches=(_sql("limits.starts", "at > ?3", "at > ?3 + 3000000"),),
+    ),
+    Mutant(
+        name="rate_spares_retries",
+        what="a retry does not count as a start",
+        seeds=(4, 18, 20),
+        patches=(_wrapped(limits.Gate, "_let_in", _retry_for_free),),
+    ),
+    Mutant(
+        name="node_over_its_slots",
+        what="a node takes one run more than it has slots",
+        seeds=(3, 4, 8),
+        patches=(_attribute(node.Hold, "free", property(_one_slot_too_many)),),
+    ),
+    # --- decisions about single moments, and blackouts
+    Mutant(
+        name="skip_not_recorded",
+        what="a moment that somebody skipped is in no row",
+        seeds=(6, 7, 12, 18),
+        patches=(_wrapped(plan, "with_decisions", _drop_skipped),),
+    ),
+    Mutant(
+        name="moved_moment_comes_again",
+        what="a moment that was moved to an earlier time comes once more at its own (done, and left out: a pair)",
+        seeds=(6, 12, 18, 20),
+        patches=(
+            _wrapped(plan, "with_decisions", _forget_done),
+            _attribute(edit, "without_decided", lambda rule, occurrences: rule),
+        ),
+    ),
+    Mutant(
+        name="decision_not_written",
+        what="what was decided about a moment is not kept",
+        seeds=(6, 7, 12, 21),
+        patches=(_no_sql("record_fires.decide"),),
+    ),
+    Mutant(
+        name="blackout_not_looked_at",
+        what="a schedule fires while its blackout is closed",
+        seeds=(20, 56, 63, 96),
+        patches=(_wrapped(fire, "facts_of", _without_blackout),),
+    ),
+    Mutant(
+        name="dropped_not_recorded",
+        what="what a blackout drops is in no row",
+        seeds=(6, 52, 56, 62),
+        patches=(_attribute(plan, "_gap_of_held", lambda facts, until: ()),),
+    ),
+    # --- unique keys
+    Mutant(
+        name="unique_key_kept_after_start",
+        what="a key that is to be free from the first start on is kept until the end",
+        seeds=(20, 76, 80),
+        patches=(_sql("claim.mark", "THEN NULL", "THEN unique_key"),),
+    ),
+    Mutant(
+        name="unique_period_ignored",
+        what="a key that is taken for a period is given to others when its run has ended",
+        seeds=(4, 18, 20),
+        patches=(_sql("enqueue.find_unique_for", "u.until > ?3", "u.until < ?3 * 0"),),
+    ),
+    Mutant(
+        name="unique_period_without_end",
+        what="a key that is taken for a period is never free again",
+        seeds=(18, 20, 24),
+        patches=(_sql("enqueue.find_unique_for", "u.until > ?3", "u.until > ?3 * 0"),),
+    ),
     Mutant(
         name="unique_key_shared",
-        what="two live runs may have the same unique key",
+        what="two live runs may have the same unique key (nobody looks, and no index forbids it, a pair)",
         seeds=(
             1,
             7,
             8,
             13,
         ),
-        patches=(),
+        patches=(_attribute(fires, "_is_duplicate", lambda *args: False),),
         tables=(
             "DROP INDEX evertick_runs_unique",
             "CREATE INDEX evertick_runs_unique ON evertick_runs (app, unique_key)",
@@ -733,5 +918,6 @@ MUTANTS: tuple[Mutant, ...] = (
 SURVIVORS: dict[str, str] = {
     "finish without its fence guard": "the node guard holds, unless one node claims a run twice: 1 story in 150",
     "finish without its node guard": "a fence is never drawn twice, so it names the node, too",
+    "no unique index on keys": "whoever inserts a run looks first, in the same transaction",
     "no unique index on moments": "the cursor guard lets only one plan of a moment through",
 }

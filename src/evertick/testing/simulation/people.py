@@ -1,4 +1,6 @@
-"""People who add, edit, pause, resume, remove, trigger, enqueue and cancel, over the same bad ways as the nodes.
+"""People who add, edit, pause, resume, remove, trigger, enqueue, cancel and decide about single moments.
+
+They go over the same bad ways as the nodes.
 
 They hear "unavailable" without knowing whether their change was made. What they meant and what they heard is noted.
 """
@@ -12,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from evertick.edit import Addition, Editor
+from evertick.decide import Decider
+from evertick.edit import Addition
 from evertick.errors import EvertickError, StoreUnavailable
 from evertick.model import Cause, Definition, NewRun
 from evertick.store.base import ScheduleFilter, Store
@@ -59,7 +62,7 @@ class _Person:
         self.name = name
         self._store = store
         self._clock = clock
-        self._editor = Editor(store, APP, clock, "UTC")
+        self._editor = Decider(store, APP, clock, "UTC")
 
     async def do(self, act: Act, live_runs: list[str]) -> object:
         key, detail, editor = act.about, act.detail, self._editor
@@ -80,6 +83,14 @@ class _Person:
                 await editor.remove(key)
             case "trigger":
                 return await editor.trigger(key)
+            case "skip_next":
+                return await editor.skip_next(key)
+            case "move":
+                return await self._move(key, detail)
+            case "run_early":
+                return await editor.run_early(key)
+            case "undo":
+                return await editor.undo(key)
             case "enqueue":
                 return await self._enqueue(detail)
             case "cancel":
@@ -89,6 +100,18 @@ class _Person:
             case _:
                 raise AssertionError(f"people do not {act.verb}")
         return "done"
+
+    async def _move(self, key: str, detail: dict[str, Any]) -> object:
+        """One of the next moments, to some time from now on."""
+        found, now = await self._store.stored_schedules(APP, keys=[key]), await self._store.now()
+        moment: int | None = now
+        for stored in found:
+            for _ in range(detail["ahead"]):
+                moment = None if moment is None else parse_when(stored.definition.when).next_us(moment)
+        if moment is None or not found:
+            return "nothing to move"
+        await self._editor.move(key, moment, to=now + int(detail["after"] * 1_000_000))
+        return moment
 
     async def _enqueue(self, detail: dict[str, Any]) -> object:
         runs = [
@@ -101,6 +124,8 @@ class _Person:
                 expires=detail["expires"],
                 delay=detail["delay"],
                 unique_key=detail["unique_key"],
+                unique_until=detail.get("unique_until", "end"),
+                unique_for=detail.get("unique_for"),
             )
             for _ in range(detail["times"])
         ]

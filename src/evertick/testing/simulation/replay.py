@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from evertick.testing.simulation.journal import Deed, Happening, RowChange
 
 __all__ = ["Call", "Ledger", "Row"]
 
 Row = dict[str, Any]
+K = TypeVar("K", int, str)
 
 
 class Call(NamedTuple):
@@ -37,6 +38,8 @@ class Ledger:
         self.machine_of: dict[str, str] = {}
         self.schedules: dict[int, Row] = {}
         self.due: dict[int, Row] = {}
+        # Keys of limits that are to be looked at, at their time.
+        self.limits: dict[str, Row] = {}
         self.fence = 0
 
     def live_of(self, schedule: int | None) -> list[Row]:
@@ -59,9 +62,11 @@ class Ledger:
                 self._put(self.schedules, row["id"], change)
             case "due":
                 self._put(self.due, row["schedule_id"], change)
+            case "limits":
+                self._put(self.limits, row["key"], change)
 
     @staticmethod
-    def _put(table: dict[int, Row], key: int, change: RowChange) -> None:
+    def _put(table: dict[K, Row], key: K, change: RowChange) -> None:
         if change.how == "delete":
             table.pop(key, None)
         else:

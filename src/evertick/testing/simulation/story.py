@@ -10,15 +10,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from evertick.model import CATCH_UPS, OVERLAPS
+from evertick.model import BLACKOUT_FATES, CATCH_UPS, OVERLAPS
 from evertick.testing.simulation.faults import Climate
 from evertick.when import Calendar
 
-__all__ = ["REST", "Act", "Pace", "Planned", "Story", "tell"]
+__all__ = ["FREEZE", "REST", "Act", "Pace", "Planned", "Story", "tell"]
 
 Verb = Literal[
     "kill", "freeze", "stop", "start", "cut_off", "outage", "blackout", "jump",
     "add", "edit", "pause", "resume", "remove", "trigger", "enqueue", "cancel",
+    "skip_next", "move", "run_early", "undo",
 ]  # fmt: skip
 
 
@@ -80,6 +81,9 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
 # Some schedules rest at times. Stories begin at 9:00.
 REST = Calendar("rest", exclude=["09:00:20-09:00:35", "09:01:10-09:01:50", "09:03-09:05"])
 
+# Nothing of those that have it as their blackout fires meanwhile.
+FREEZE = Calendar("freeze", exclude=["09:00:15-09:00:30", "09:00:50-09:01:20", "09:02-09:04", "09:06-09:06:30"])
+
 _PACES = (
     Pace(length=60, beat=3, lease=15, poll=1, step=1),
     Pace(length=150, beat=3, lease=15, poll=5, step=3),
@@ -98,6 +102,9 @@ _TASKS = (
 )  # fmt: skip
 
 
+_LIMITED_TASKS = ("capped", "keyed", "keyed_too", "rated", "rated_by_key", "rare_and_alone")
+_LIMITED_SHARE = 0.35
+_DECIDED_SHARE = 0.4
 _ENQUEUED = {"priority": 0, "expires": None, "delay": 0, "unique_key": None, "times": 1}
 _TROUBLES = ("kill", "freeze", "stop", "cut_off", "outage", "blackout", "jump")
 
@@ -111,6 +118,10 @@ class _Teller:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._draw = random.Random(f"story {seed}")
+        # Drawn apart: stories without limits are what they were before there were any.
+        self._limits = random.Random(f"limits {seed}")
+        # Drawn apart for the same reason.
+        self._decisions = random.Random(f"decisions {seed}")
         pace = self._draw.choices(_PACES, (5, 3, 1))[0]
         self._pace = msgspec.structs.replace(pace, length=pace.length * self._draw.uniform(0.7, 1.3))
 
@@ -122,6 +133,14 @@ class _Teller:
         lacks, climate = self._lacks(len(nodes)), draw.choice(_CLIMATES)
         if draw.random() < 0.2:
             acts += self._undead(len(nodes))
+        if self._limits.random() < _LIMITED_SHARE:
+            limited = self._limited_schedules()
+            planned += limited
+            acts += self._limited(limited)
+        if self._decisions.random() < _DECIDED_SHARE:
+            decided = self._decided_schedules()
+            planned += decided
+            acts += self._decided(decided)
         return Story(
             seed=self._seed,
             pace=self._pace,
@@ -186,6 +205,51 @@ class _Teller:
             fields["expires"] = int(draw.choice((1, 3, 10, 30)) * step * 1_000_000)
         return fields
 
+    # --- limits and unique keys
+
+    def _limited_schedules(self) -> tuple[Planned, ...]:
+        draw, step = self._limits, self._pace.step
+        planned = []
+        for number in range(draw.choice((0, 1, 2))):
+            fields = {**self._limited_task(), "catch_up": draw.choice(CATCH_UPS), "overlap": draw.choice(OVERLAPS)}
+            if draw.random() < 0.5:
+                fields |= {"unique": draw.choice(("u1", "u3")), **self._unique_term()}
+            planned.append(Planned(key=f"l{number}", when=f"every {draw.choice((1, 2, 4)) * step:g}s", fields=fields))
+        return tuple(planned)
+
+    def _limited(self, planned: tuple[Planned, ...]) -> list[Act]:
+        """Bursts of limited work, now and then cancelled, and keys that are wanted again and again."""
+        draw, pace = self._limits, self._pace
+        acts = [Act(at=draw.uniform(0, 2), verb="add", about=plan.key, detail=_detail(plan)) for plan in planned]
+        for number in range(draw.choice((1, 2, 3))):
+            at, detail = draw.uniform(1, pace.length * 0.6), {**_ENQUEUED, **self._limited_task()}
+            detail |= {"times": draw.choice((2, 4, 7)), "priority": draw.choice((0, 0, 5))}
+            if draw.random() < 0.4:
+                detail["expires"] = int(draw.choice((1, 4)) * pace.step * 1_000_000)
+            acts.append(Act(at=at, verb="enqueue", about=f"limited{number}", detail=detail))
+            if draw.random() < 0.5:
+                acts.append(Act(at=at + draw.uniform(0.5, 5), verb="cancel", about=str(draw.randrange(1_000))))
+        if draw.random() < 0.5:
+            key, term, begun = draw.choice(("u1", "u3")), self._unique_term(), draw.uniform(1, pace.length * 0.5)
+            for number in range(4):
+                detail = {**_ENQUEUED, **self._limited_task(), "unique_key": key, **term}
+                at = begun + draw.uniform(0, 5) * pace.step
+                acts.append(Act(at=at, verb="enqueue", about=f"unique{number}", detail=detail))
+        return acts
+
+    def _limited_task(self) -> dict[str, Any]:
+        draw, step = self._limits, self._pace.step
+        task = draw.choice(_LIMITED_TASKS)
+        args: dict[str, Any] = {"seconds": round(draw.choice((1, 4, 8)) * step * draw.uniform(0.5, 1.2), 2)}
+        if task in ("keyed", "keyed_too", "rated_by_key"):
+            args["key"] = draw.choice(("a", "b"))
+        return {"task": task, "args": args}
+
+    def _unique_term(self) -> dict[str, Any]:
+        draw, step = self._limits, self._pace.step
+        period = int(draw.choice((3, 10)) * step * 1_000_000)
+        return draw.choice(({}, {"unique_until": "start"}, {"unique_for": period}))
+
     # --- what goes wrong
 
     def _nature(self, nodes: int) -> list[Act]:
@@ -225,6 +289,64 @@ class _Teller:
             Act(at=at, verb="enqueue", about="long", detail={**_ENQUEUED, **long, "times": 2 * nodes, "priority": 9}),
             Act(at=at + pace.poll + 2, verb=verb, about=slot, seconds=pace.lease * draw.uniform(1.2, 1.6)),
         ]
+
+    # --- decisions about single moments, and blackouts
+
+    def _decided_schedules(self) -> tuple[Planned, ...]:
+        draw, step = self._decisions, self._pace.step
+        planned = []
+        for number in range(draw.choice((1, 2, 3))):
+            fields = {
+                "task": draw.choice(("quick", "slow", "slow", "flaky")),
+                "args": {"seconds": round(draw.choice((1, 4, 8)) * step * draw.uniform(0.5, 1.2), 2)},
+                "overlap": draw.choice(OVERLAPS),
+                **self._decided_fields(),
+            }
+            if draw.random() < 0.6:
+                fields["blackout"] = FREEZE.name
+            planned.append(Planned(key=f"d{number}", when=self._decided_when(), fields=fields))
+        return tuple(planned)
+
+    def _decided_when(self) -> str:
+        draw, seconds = self._decisions, self._decisions.choice((2, 3, 5, 7)) * self._pace.step
+        text = draw.choice(
+            (f"every {seconds:g}s", f"every {seconds:g}s; since=start", f"every {seconds:g}s; after=end")
+        )
+        if "after" not in text and draw.random() < 0.3:
+            text += f"; jitter={seconds:g}s; jitter_mode={draw.choice(('stable', 'fresh'))}"
+        return text
+
+    def _decided_fields(self) -> dict[str, Any]:
+        draw, step = self._decisions, self._pace.step
+        return {
+            "catch_up": draw.choice(CATCH_UPS),
+            "catch_up_limit": draw.choice((2, 100)),
+            "blackout_fate": draw.choice(BLACKOUT_FATES),
+            "grace": draw.choice((None, None, int(5 * step * 1_000_000))),
+        }
+
+    def _decided(self, planned: tuple[Planned, ...]) -> list[Act]:
+        draw, pace = self._decisions, self._pace
+        acts = [Act(at=draw.uniform(0, 2), verb="add", about=plan.key, detail=_detail(plan)) for plan in planned]
+        for _ in range(draw.choice((6, 12, 20))):
+            at, key = draw.uniform(2, pace.length), draw.choice(planned).key
+            verbs: tuple[Verb, ...] = ("skip_next", "move", "run_early", "undo", "edit", "pause", "resume", "remove")
+            verb = draw.choices(verbs, (5, 6, 4, 3, 2, 1, 2, 0.3))[0]
+            acts.append(Act(at=at, verb=verb, about=key, detail=self._decision(verb)))
+        return acts
+
+    def _decision(self, verb: Verb) -> dict[str, Any]:
+        draw, step = self._decisions, self._pace.step
+        match verb:
+            case "move":
+                return {"ahead": draw.choice((1, 1, 2, 5)), "after": round(draw.uniform(0.1, 30) * step, 3)}
+            case "edit":
+                detail: dict[str, Any] = {"fields": self._decided_fields()}
+                return detail | ({"when": self._decided_when()} if draw.random() < 0.4 else {})
+            case "pause":
+                return {"until": 5 * step} if draw.random() < 0.5 else {}
+            case _:
+                return {}
 
     # --- what people do
 

@@ -28,7 +28,7 @@ from evertick.testing.simulation.jobs import WORKS, Employer
 from evertick.testing.simulation.journal import Deed, Job, Journal
 from evertick.testing.simulation.loop import Machine, VirtualLoop
 from evertick.testing.simulation.people import APP, People
-from evertick.testing.simulation.story import REST, Act, Story
+from evertick.testing.simulation.story import FREEZE, REST, Act, Story
 
 __all__ = ["NodeMachine", "World"]
 
@@ -143,7 +143,8 @@ class World:
         await self.store.open(migrate="auto")
         if self._prepare is not None:
             self._prepare(self.database)
-        await self.store.put_calendar(APP, REST.name, REST.version, REST.to_json().encode())
+        for calendar in (REST, FREEZE):
+            await self.store.put_calendar(APP, calendar.name, calendar.version, calendar.to_json().encode())
         self.journal.watch(self.database)
         self._people_machine = Machine("people")
         people_clock = NodeClock(self.loop, f"{self.story.seed} people", skew=7.0, drift=0.0)

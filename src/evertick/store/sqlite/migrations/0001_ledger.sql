@@ -38,6 +38,10 @@ CREATE TABLE evertick_schedules (
     UNIQUE (app, key)
 );
 
+-- The few schedules that pause themselves: looked at by every node that starts.
+CREATE INDEX evertick_schedules_pause_after ON evertick_schedules (app, id)
+    WHERE json_extract(definition, '$.pause_after') IS NOT NULL;
+
 -- A definition as it was from a version on. Kept after removal, so that old runs can show their arguments.
 CREATE TABLE evertick_schedule_versions (
     app         TEXT    NOT NULL,
@@ -61,7 +65,9 @@ CREATE TABLE evertick_due (
     fires       INTEGER NOT NULL DEFAULT 0,
     failures    INTEGER NOT NULL DEFAULT 0,
     error       TEXT,
-    fingerprint TEXT    NOT NULL DEFAULT ''
+    fingerprint TEXT    NOT NULL DEFAULT '',
+    -- Runs recorded under an earlier version do not count for pause_after.
+    counts_from INTEGER NOT NULL DEFAULT 1
 );
 -- The tick: who is due, longest due first.
 CREATE INDEX evertick_due_at ON evertick_due (app, at) WHERE at IS NOT NULL;
@@ -130,10 +136,10 @@ CREATE UNIQUE INDEX evertick_runs_unique ON evertick_runs (app, unique_key) WHER
 CREATE INDEX evertick_runs_blocked ON evertick_runs (app, schedule_id, blocked_on) WHERE state = 'blocked';
 -- What runs under a limit, counted by its key at the claim; nothing for tasks without one.
 CREATE INDEX evertick_runs_limited ON evertick_runs (app, limit_key) WHERE state = 'running' AND limit_key IS NOT NULL;
--- What waits for a limit, best first of each task; and what was freed for one and is not claimed yet.
-CREATE INDEX evertick_runs_held_back ON evertick_runs (app, limit_key, task, priority DESC, due_at)
+-- What waits for a limit, best first of each task and queue; and what was let through for one and is not claimed yet.
+CREATE INDEX evertick_runs_held_back ON evertick_runs (app, limit_key, task, queue, priority DESC, due_at)
     WHERE state = 'blocked' AND limit_key IS NOT NULL;
-CREATE INDEX evertick_runs_let_through ON evertick_runs (app, limit_key)
+CREATE INDEX evertick_runs_let_through ON evertick_runs (app, limit_key, task, queue)
     WHERE state = 'waiting' AND limit_key IS NOT NULL;
 -- What a node frees when it comes.
 CREATE INDEX evertick_runs_parked ON evertick_runs (app, task) WHERE state = 'parked';
@@ -242,18 +248,19 @@ CREATE TABLE evertick_tasks (
     PRIMARY KEY (app, name, node)
 ) WITHOUT ROWID;
 
--- Keys of limits that something waits for by time: when the next start of that key is free. Also the row that a claim
--- locks where several can claim at once.
+-- Keys of limits that something waits for by time: when to let the next of that key through, and when that was set (a
+-- time to come there shows that the clock was put back).
 CREATE TABLE evertick_limits (
     app     TEXT    NOT NULL,
     key     TEXT    NOT NULL,
-    free_at INTEGER,
-    used_at INTEGER NOT NULL,
+    free_at INTEGER NOT NULL,
+    set_at  INTEGER NOT NULL,
     PRIMARY KEY (app, key)
 ) WITHOUT ROWID;
-CREATE INDEX evertick_limits_free ON evertick_limits (app, free_at) WHERE free_at IS NOT NULL;
+CREATE INDEX evertick_limits_free ON evertick_limits (app, free_at);
 
--- Starts under a rate, the newest of each key: one row each up to a thousand per period, above that gathered.
+-- Starts under a rate, by key, while they count: up to a thousand per period each with its time, above that gathered in
+-- rows whose time is that of their last start.
 CREATE TABLE evertick_grants (
     app   TEXT    NOT NULL,
     key   TEXT    NOT NULL,

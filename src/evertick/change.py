@@ -1,0 +1,339 @@
+"""What a change to a schedule would do to its fires: which are added, removed, moved, and how many stay. Pure.
+
+Both sides are listed over the same stretch of time and compared. An instant that both have stays. What is left on one
+local day is paired in order, each with the nearest, and called moved; the rest is added or removed. So applying the
+plan to the old fires gives the new ones, whatever the rules.
+
+The work is bounded: a side with more than `LISTED` fires is listed so far, counted for the rest, and the comparison
+ends where the shorter list does.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby, islice
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from evertick.model import Occurrence
+from evertick.when.base import When
+from evertick.when.calendar import Calendar
+from evertick.when.duration import duration_words
+from evertick.when.moment import DAY, SECOND, from_us
+from evertick.when.zone import changes
+
+__all__ = [
+    "LISTED",
+    "ChangePlan",
+    "ChangedFire",
+    "Comparison",
+    "Kind",
+    "MovedFire",
+    "OptionChange",
+    "Side",
+    "compare",
+    "plan_change",
+]
+
+Kind = Literal["update", "pause", "remove", "calendar"]
+
+# Fires of one side that are listed; beyond it they are counted.
+LISTED = 2_000
+_COUNT_MOST = 10**9
+_MINUTE_SECONDS = 60
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """What fires: before the change, or after it. Without a rule, nothing does."""
+
+    rule: When | None
+    # How often it may still fire, where its `max_fires` bounds that.
+    left: int | None = None
+    # Nothing fires before this: a pause with an end.
+    begins: int | None = None
+    # The one moment that is known of a rule that counts from the end of its runs.
+    only: int | None = None
+    occurrences: tuple[Occurrence, ...] = ()
+    blackout: Calendar | None = None
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two lists of fires, taken apart. Times in microseconds, in order."""
+
+    stays: tuple[int, ...]
+    adds: tuple[int, ...]
+    removes: tuple[int, ...]
+    moves: tuple[tuple[int, int], ...]
+
+    def applied_to(self, old: Iterable[int]) -> list[int]:
+        """The fires after the change."""
+        gone = {*self.removes, *(before for before, _ in self.moves)}
+        return sorted([*(at for at in old if at not in gone), *self.adds, *(after for _, after in self.moves)])
+
+
+class ChangedFire(msgspec.Struct, frozen=True, kw_only=True):
+    """A fire that is added or removed, in the zone of its rule.
+
+    `clock_change` says what the clock of that zone does on this day; empty on nearly all.
+    """
+
+    at: datetime
+    clock_change: str = ""
+
+
+class MovedFire(msgspec.Struct, frozen=True, kw_only=True):
+    """A fire that comes at another time, each in the zone of its rule. `clock_change` is that of the new day."""
+
+    old: datetime
+    new: datetime
+    clock_change: str = ""
+
+    @property
+    def by(self) -> timedelta:
+        return self.new - self.old
+
+
+class OptionChange(msgspec.Struct, frozen=True, kw_only=True):
+    """An option of the schedule that is not about its fires, as JSON text."""
+
+    name: str
+    old: str
+    new: str
+
+
+class ChangePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change would do, before it is made."""
+
+    key: str
+    kind: Kind
+    # The rule before and after; None where nothing would fire any more, or where the stored one cannot be read.
+    when_old: str | None
+    when_new: str | None
+    # Of a pause with an end.
+    paused_until: datetime | None = None
+    # The stretch that was looked at: from now on, so many days.
+    since: datetime
+    until: datetime
+    # All fires in it, before and after.
+    fires_old: int
+    fires_new: int
+    # Of the compared ones: `compared_until` is `until`, unless there were too many to list (`is_complete` False).
+    stays: int
+    adds: tuple[ChangedFire, ...]
+    removes: tuple[ChangedFire, ...]
+    moves: tuple[MovedFire, ...]
+    compared_until: datetime
+    is_complete: bool
+    options: tuple[OptionChange, ...] = ()
+    # What else a person should know before making it.
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no fire changes."""
+        return not (self.adds or self.removes or self.moves) and self.fires_old == self.fires_new
+
+    def words(self) -> str:
+        """In one sentence: "14 fires in 14 days: 14 move"."""
+        parts = [
+            f"{count:,} {verb}"
+            for count, verb in (
+                (self.stays, "stay" if self.stays != 1 else "stays"),
+                (len(self.moves), "move" if len(self.moves) != 1 else "moves"),
+                (len(self.adds), "are added" if len(self.adds) != 1 else "is added"),
+                (len(self.removes), "are removed" if len(self.removes) != 1 else "is removed"),
+            )
+            if count
+        ]
+        upto = "" if self.is_complete else f" up to {_shown(self.compared_until)}"
+        count = f"{self.fires_old:,} fires before, {self.fires_new:,} after"
+        return f"{self.key}: {count}; {', '.join(parts) or 'none'}{upto}"
+
+    def lines(self, most: int = 50) -> list[str]:
+        """For a terminal: the rules, the sentence, the changed fires in the order of time, the notes."""
+        found = [
+            f"{self.key}: {self.when_old or 'a rule that cannot be read'} -> {self._after()}",
+            f"{_shown(self.since)} to {_shown(self.until)}",
+            self.words(),
+            *islice(self._fire_lines(), most),
+        ]
+        hidden = len(self.adds) + len(self.removes) + len(self.moves) - most
+        found += [f"  … and {hidden:,} more"] if hidden > 0 else []
+        found += [f"{option.name}: {option.old} -> {option.new}" for option in self.options]
+        return [*found, *self.notes]
+
+    def _after(self) -> str:
+        if self.kind == "pause":
+            return "paused" if self.paused_until is None else f"paused until {_shown(self.paused_until)}"
+        return "removed" if self.kind == "remove" else self.when_new or "nothing fires"
+
+    def _fire_lines(self) -> Iterator[str]:
+        rows = [
+            *((fire.at, "  + ", fire.at, None, fire.clock_change) for fire in self.adds),
+            *((fire.at, "  - ", fire.at, None, fire.clock_change) for fire in self.removes),
+            *((move.old, "  ~ ", move.old, move.new, move.clock_change) for move in self.moves),
+        ]
+        for _, sign, at, to, clock_change in sorted(rows, key=lambda row: (row[0], row[1])):
+            moved = "" if to is None else f" -> {_shown(to)}"
+            yield f"{sign}{_shown(at)}{moved}{f' ({clock_change})' if clock_change else ''}"
+
+
+def plan_change(
+    key: str,
+    kind: Kind,
+    old: Side,
+    new: Side,
+    *,
+    since: int,
+    until: int,
+    options: tuple[OptionChange, ...] = (),
+    notes: tuple[str, ...] = (),
+) -> ChangePlan:
+    """The fires in (since, until] before and after a change, compared."""
+    before, after = _listed(old, since, until), _listed(new, since, until)
+    upto = min(until, before.upto, after.upto)
+    zone_old, zone_new = _zone(old, new), _zone(new, old)
+    compared = compare(_until(before.moments, upto), _until(after.moments, upto), zone_new)
+    return ChangePlan(
+        key=key,
+        kind=kind,
+        when_old=None if old.rule is None else old.rule.text,
+        when_new=None if new.rule is None else new.rule.text,
+        paused_until=from_us(new.begins, zone_new) if kind == "pause" and new.begins is not None else None,
+        since=from_us(since, zone_new),
+        until=from_us(until, zone_new),
+        fires_old=before.count,
+        fires_new=after.count,
+        stays=len(compared.stays),
+        adds=tuple(_changed(at, zone_new) for at in compared.adds),
+        removes=tuple(_changed(at, zone_old) for at in compared.removes),
+        moves=tuple(
+            MovedFire(old=from_us(at, zone_old), new=from_us(to, zone_new), clock_change=clock_change(zone_new, to))
+            for at, to in compared.moves
+        ),
+        compared_until=from_us(upto, zone_new),
+        is_complete=upto == until,
+        options=options,
+        notes=notes,
+    )
+
+
+def compare(old: Sequence[int], new: Sequence[int], zone: ZoneInfo) -> Comparison:
+    """Take two sorted lists of instants apart; what is left of one local day is paired."""
+    both = set(old) & set(new)
+    left: list[tuple[int, bool]] = sorted(
+        [*((at, False) for at in old if at not in both), *((at, True) for at in new if at not in both)]
+    )
+    adds, removes, moves = list[int](), list[int](), list[tuple[int, int]]()
+    for _, same_day in groupby(left, key=lambda each: from_us(each[0], zone).date()):
+        day = list(same_day)
+        gone, come = [at for at, is_new in day if not is_new], [at for at, is_new in day if is_new]
+        pairs = _paired(gone, come)
+        moves += pairs
+        removes += sorted(set(gone) - {before for before, _ in pairs})
+        adds += sorted(set(come) - {after for _, after in pairs})
+    return Comparison(stays=tuple(sorted(both)), adds=tuple(adds), removes=tuple(removes), moves=tuple(moves))
+
+
+def _paired(old: Sequence[int], new: Sequence[int]) -> list[tuple[int, int]]:
+    """Each of the fewer with its nearest among the others, in order: two moves never cross."""
+    if len(old) > len(new):
+        return [(before, after) for after, before in _paired(new, old)]
+    pairs, free = list[tuple[int, int]](), 0
+    for place, at in enumerate(old):
+        # As many must remain as there are still to be paired.
+        last = len(new) - (len(old) - place)
+        chosen = bisect_left(new, at, free, last)
+        if chosen > free and at - new[chosen - 1] <= new[chosen] - at:
+            chosen -= 1
+        pairs.append((at, new[chosen]))
+        free = chosen + 1
+    return pairs
+
+
+# --- listing ---------------------------------------------------------------------------------------------------------
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    """The first fires, all of those up to `upto`, and how many there are in all."""
+
+    moments: list[int]
+    count: int
+    upto: int
+
+
+def _listed(side: Side, since: int, until: int) -> _Listed:
+    if side.rule is None:
+        return _Listed([], 0, until)
+    if side.only is not None:
+        moments = [side.only] if since < side.only <= until else []
+        return _Listed(moments, len(moments), until)
+    since = since if side.begins is None else max(since, side.begins - 1)
+    most = _COUNT_MOST if side.left is None else max(side.left, 0)
+    count = min(side.rule.count_us(since + 1, until, _COUNT_MOST), most)
+    if count > LISTED:
+        listed = list(islice(_moments(side.rule, since, until), LISTED))
+        return _Listed(_decided(side, listed, since, listed[-1]), count, listed[-1])
+    moments = _decided(side, list(islice(_moments(side.rule, since, until), most)), since, until)
+    return _Listed(moments, len(moments), until)
+
+
+def _moments(rule: When, since: int, until: int) -> Iterator[int]:
+    at = rule.next_us(since)
+    while at is not None and at <= until:
+        yield at
+        at = rule.next_us(at)
+
+
+def _decided(side: Side, moments: list[int], since: int, until: int) -> list[int]:
+    """Without what is skipped, has happened or falls into a blackout; a moved one at its new time."""
+    apart = {each.fire_at for each in side.occurrences}
+    stay = (at for at in moments if at not in apart and (side.blackout is None or side.blackout.permits(at)))
+    moved = (each.to for each in side.occurrences if each.to is not None and since < each.to <= until)
+    return sorted({*stay, *moved})
+
+
+def _until(moments: list[int], upto: int) -> list[int]:
+    return [at for at in moments if at <= upto]
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def clock_change(zone: ZoneInfo, moment: int) -> str:
+    """What the clock of the zone does on the local day of this moment, in words; empty if nothing."""
+    day, all_changes = from_us(moment, zone).date(), changes(zone)
+    first = bisect_left(all_changes, (moment - 2 * DAY) // SECOND, key=lambda change: change.at)
+    for change in islice(all_changes, first, first + 4):
+        if change.at * SECOND > moment + 2 * DAY:
+            break
+        turned = from_us(change.at * SECOND - 1, zone)
+        if day in (turned.date(), from_us(change.at * SECOND, zone).date()):
+            way = "forward" if change.after > change.before else "back"
+            size = duration_words(abs(change.after - change.before) * SECOND)
+            wall = (turned + timedelta(microseconds=1)).strftime("%H:%M")
+            return f"the clock goes {way} {size} at {wall}, from {_offset(change.before)} to {_offset(change.after)}"
+    return ""
+
+
+def _offset(seconds: int) -> str:
+    minutes = abs(seconds) // _MINUTE_SECONDS
+    return f"UTC{'-' if seconds < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
+
+
+def _changed(moment: int, zone: ZoneInfo) -> ChangedFire:
+    return ChangedFire(at=from_us(moment, zone), clock_change=clock_change(zone, moment))
+
+
+def _zone(side: Side, other: Side) -> ZoneInfo:
+    rule = side.rule or other.rule
+    return ZoneInfo("UTC") if rule is None else rule.zone
+
+
+def _shown(moment: datetime) -> str:
+    seconds = ":%S" if moment.second else ""
+    return moment.strftime(f"%a %Y-%m-%d %H:%M{seconds} %Z")

@@ -1,0 +1,27 @@
+"""The exit codes of the command line, in one table: the help of the root and the reference page show it."""
+
+from __future__ import annotations
+
+from evertick.serve import EXIT_RESTART, EXIT_STALLED
+
+__all__ = ["EXIT_BROKEN_PIPE", "EXIT_CODES", "EXIT_INTERRUPTED", "EXIT_WRONG", "exit_codes_help"]
+
+EXIT_WRONG = 2
+# As the shell reports a program that ended by SIGINT or by SIGPIPE.
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+EXIT_CODES = {
+    0: "done; run: after TERM or INT; top: after q or Ctrl-C",
+    1: "something went wrong; doctor, db check: something is; logs --follow, backfill: no success",
+    EXIT_WRONG: "something was written wrongly: an unknown flag, a rule that cannot be",
+    EXIT_STALLED: "run: the event loop was blocked for longer than stall_limit",
+    EXIT_RESTART: "run: after HUP, which asks for a restart",
+    EXIT_INTERRUPTED: "interrupted by Ctrl-C",
+    EXIT_BROKEN_PIPE: "the reader of a pipe has gone",
+}
+
+
+def exit_codes_help() -> str:
+    lines = [f"  {code:<5} {words}" for code, words in sorted(EXIT_CODES.items())]
+    return "\b\nExit codes:\n" + "\n".join(lines)

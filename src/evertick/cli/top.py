@@ -1,0 +1,306 @@
+"""The command top: a live view of one app in the terminal; one frame of it in a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from evertick.cli.database import on_store, store_of
+from evertick.cli.frame import Frame, NodeLine, look
+from evertick.cli.ledger import row_data
+from evertick.cli.output import Column, as_json_option, clean, console, print_json, print_table, say, table_for_terminal
+from evertick.cli.parameters import DurationParameter
+from evertick.cli.words import called, distance, outcome, remark, span, stamp, took
+from evertick.errors import StoreUnavailable
+from evertick.model import Gap, Run, Schedule
+from evertick.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+__all__ = ["top"]
+
+_BAR_WIDTH = 10
+_COUNT_MOST = 10_000
+# A lag that a node on its feet has: it looks for work at least every second.
+_LAG_USUAL_SECONDS = 2.0
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True):
+    title: str
+    columns: list[Column]
+    rows: list[list[str]]
+    # Its part of the lines that a terminal has.
+    share: float
+
+
+@click.command()
+@click.option(
+    "--interval", type=DurationParameter(least="200ms"), default="2s", show_default=True, help="Look again so often."
+)
+@click.option("--once", is_flag=True, help="One look, then end.")
+@as_json_option
+@on_store
+async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bool) -> None:
+    """Watch what runs, what is next, what came of it.
+
+    q or Ctrl-C ends it. In a pipe and with --json it is one look.
+
+    \b
+    Example:
+      evertick top
+      evertick top --interval 500ms
+      evertick top --once
+    """
+    store = await store_of(scheduler)
+    if as_json:
+        frame = await look(store, scheduler.app)
+        print_json({**msgspec.structs.asdict(frame), "recent": [row_data(row) for row in frame.recent]})
+    elif not sys.stdout.isatty():
+        _print_plain(await look(store, scheduler.app))
+    elif once:
+        screen = console()
+        screen.print(_view(await look(store, scheduler.app), screen.width, None))
+    else:
+        await _watch(scheduler, interval.total_seconds())
+
+
+# --- the live view ---------------------------------------------------------------------------------------------------
+
+
+async def _watch(scheduler: Scheduler, seconds: float) -> None:
+    from rich.live import Live
+    from rich.text import Text
+
+    store, ended, screen = await store_of(scheduler), asyncio.Event(), console()
+    with _ends(ended), Live(console=screen, screen=True, auto_refresh=False) as live:
+        while not ended.is_set():
+            try:
+                frame = await look(store, scheduler.app)
+                live.update(_view(frame, screen.width, screen.height), refresh=True)
+            except StoreUnavailable as error:
+                # It may come back, and whoever watches wants to see that, too.
+                live.update(Text(clean(str(error)), "bold red"), refresh=True)
+            try:
+                await asyncio.wait_for(ended.wait(), seconds)
+            except TimeoutError:
+                continue
+
+
+@contextmanager
+def _ends(ended: asyncio.Event) -> Iterator[None]:
+    """Set the event at q, Ctrl-C or TERM; the terminal is as before afterwards."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    try:
+        with _keys(ended) if sys.stdin.isatty() else _no_keys():
+            yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+@contextmanager
+def _no_keys() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _keys(ended: asyncio.Event) -> Iterator[None]:
+    """Hear single keys, which a terminal otherwise keeps until the end of the line."""
+    import termios
+    import tty
+
+    loop, keyboard = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def hear() -> None:
+        if os.read(keyboard, 64)[:1] in (b"q", b"Q", b""):
+            ended.set()
+
+    before = termios.tcgetattr(keyboard)
+    tty.setcbreak(keyboard)
+    loop.add_reader(keyboard, hear)
+    try:
+        yield
+    finally:
+        loop.remove_reader(keyboard)
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+def _view(frame: Frame, width: int, height: int | None) -> Group:
+    """What fits: each section has its part of the lines, and tells how many rows it has left out."""
+    from rich.console import Group, RenderableType
+    from rich.text import Text
+
+    head = Text.assemble(*_head(frame))
+    parts: list[RenderableType] = [head]
+    sections = _sections(frame)
+    # The head is wrapped where it is too long.
+    lines = None if height is None else height - len(head.plain) // width - 1
+    for section, most in zip(sections, _rows_shown(sections, lines), strict=True):
+        more = len(section.rows) - most
+        parts.append(Text(""))
+        if not section.rows:
+            parts.append(Text.assemble((section.title, "bold"), ("  none", "dim")))
+            continue
+        parts.append(Text(section.title + (f" (and {more} more)" if more > 0 else ""), "bold"))
+        parts.append(table_for_terminal(section.columns, section.rows[:most], width))
+    return Group(*parts)
+
+
+def _rows_shown(sections: list[_Section], lines: int | None) -> list[int]:
+    """How many rows of each section fit. What one does not need of its part goes to the others, first come first."""
+    wanted = [len(section.rows) for section in sections]
+    if lines is None:
+        return wanted
+    # A section takes an empty line, its title and, with rows, a line of heads.
+    left = lines - sum(3 if count else 2 for count in wanted)
+    shown = [min(count, max(1, int(each.share * left))) for each, count in zip(sections, wanted, strict=True)]
+    for place, count in enumerate(wanted):
+        shown[place] = min(count, shown[place] + max(0, left - sum(shown)))
+    return shown
+
+
+# --- what is told ----------------------------------------------------------------------------------------------------
+
+
+def _head(frame: Frame) -> list[str | tuple[str, str]]:
+    lag = _whole(timedelta(seconds=frame.lag_seconds))
+    return [
+        (f"{clean(frame.app)}  ", "bold cyan"),
+        f"{stamp(frame.at)}  ",
+        f"{frame.schedules} schedules  ",
+        (f"{_count(frame.running)} running  ", "cyan" if frame.running else ""),
+        (f"{_count(frame.waiting)} waiting  ", "blue" if frame.waiting else ""),
+        f"{_count(frame.blocked)} blocked  ",
+        (f"{_count(frame.parked)} parked  ", "red" if frame.parked else ""),
+        (f"lag {lag}", "bold red" if frame.lag_seconds > _LAG_USUAL_SECONDS else "green"),
+        (_overdue(frame), "bold red"),
+    ]
+
+
+def _overdue(frame: Frame) -> str:
+    if frame.overdue_seconds <= _LAG_USUAL_SECONDS:
+        return ""
+    return f"  schedules overdue by {span(timedelta(seconds=frame.overdue_seconds))}"
+
+
+def _count(count: int) -> str:
+    return f"{count}" if count < _COUNT_MOST else f"{count}+"
+
+
+def _sections(frame: Frame) -> list[_Section]:
+    names = {node.id: node.name for node in frame.nodes}
+    return [
+        _Section(
+            title="Running",
+            columns=[
+                Column(title="TASK"),
+                Column(title="KEY", width_least=100),
+                Column(title="NODE", is_cut=True),
+                Column(title="FOR", is_right=True),
+                Column(title="TRY", is_right=True),
+                Column(title="PROGRESS", is_cut=True),
+                Column(title="RUN", width_least=150),
+            ],
+            rows=[_running_row(run, names, frame.at) for run in frame.runs],
+            share=0.35,
+        ),
+        _Section(
+            title="Next",
+            columns=[Column(title="IN"), Column(title="AT"), Column(title="KEY"), Column(title="TASK", is_cut=True)],
+            rows=[_next_row(each, frame.at) for each in frame.next],
+            share=0.2,
+        ),
+        _Section(
+            title="Lately",
+            columns=[
+                Column(title="ENDED"),
+                Column(title="KEY"),
+                Column(title="VERDICT", is_coloured=True),
+                Column(title="TOOK", is_right=True),
+                Column(title="DETAIL", is_cut=True),
+            ],
+            rows=[_recent_row(row, frame.at) for row in frame.recent],
+            share=0.3,
+        ),
+        _Section(
+            title="Nodes",
+            columns=[
+                Column(title="NAME", is_cut=True),
+                Column(title="STATE", is_coloured=True),
+                Column(title="RUNNING", is_right=True),
+                Column(title="LAST BEAT"),
+                Column(title="SINCE"),
+                Column(title="QUEUES", is_cut=True, width_least=100),
+            ],
+            rows=[_node_row(node, frame.at) for node in frame.nodes],
+            share=0.15,
+        ),
+    ]
+
+
+def _running_row(run: Run, names: dict[str, str], now: datetime) -> list[str]:
+    length = "" if run.started_at is None else _whole(now - run.started_at)
+    node = names.get(run.node or "", run.node or "")
+    return [run.task, run.schedule_key or "", node, length, str(run.attempts + 1), _progress(run), run.id]
+
+
+def _whole(duration: timedelta) -> str:
+    """In whole seconds: what changes faster than the view is noise."""
+    seconds = int(duration.total_seconds())
+    return span(timedelta(seconds=seconds)) if seconds >= 1 else "0 s"
+
+
+def _progress(run: Run) -> str:
+    if run.is_cancel_requested:
+        return "asked to stop"
+    if run.progress is None:
+        return run.progress_text or ""
+    full = round(min(max(run.progress, 0.0), 1.0) * _BAR_WIDTH)
+    bar = "█" * full + "░" * (_BAR_WIDTH - full)
+    return f"{bar} {run.progress:.0%} {run.progress_text or ''}".rstrip()
+
+
+def _next_row(schedule: Schedule, now: datetime) -> list[str]:
+    due = schedule.next_due_at
+    return [distance(due, now).replace("ago", "overdue"), stamp(due), schedule.key, schedule.task]
+
+
+def _recent_row(row: Run | Gap, now: datetime) -> list[str]:
+    if isinstance(row, Gap):
+        return [distance(row.recorded_at, now), row.schedule_key, outcome(row), "", f"{row.reason}: {remark(row)}"]
+    detail = ": ".join(part for part in (row.reason or "", remark(row)) if part)
+    return [distance(row.finished_at, now), called(row), outcome(row), took(row), detail]
+
+
+def _node_row(node: NodeLine, now: datetime) -> list[str]:
+    return [
+        node.name,
+        node.state,
+        str(node.running),
+        distance(node.beat_at, now),
+        stamp(node.started_at),
+        ", ".join(node.queues),
+    ]
+
+
+def _print_plain(frame: Frame) -> None:
+    say(*_head(frame))
+    for section in _sections(frame):
+        say("")
+        say(section.title)
+        if section.rows:
+            print_table(section.columns, section.rows)
+        else:
+            say("none")

@@ -1,0 +1,66 @@
+"""What is wrong, or will surprise somebody, and what to do about it: the doctor's findings.
+
+Reads the store by its protocol and changes nothing. Its questions are bounded: all schedules, a page at a time, and of
+the runs a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+
+from evertick.doctor.database import about_database
+from evertick.doctor.finding import Finding, Severity, shortened
+from evertick.doctor.nodes import about_clock, about_nodes
+from evertick.doctor.runs import about_parked, about_waiting
+from evertick.doctor.schedules import about_schedules
+from evertick.errors import EvertickError
+from evertick.model import State
+from evertick.store.base import Care, RunFilter, Store
+from evertick.survey import survey
+from evertick.when import from_us
+
+__all__ = ["Finding", "Severity", "examine", "examine_database"]
+
+_RUNS_MOST = 2_000
+
+
+async def examine_database(care: Care) -> list[Finding]:
+    """Findings about the database itself, whether it can be opened or not."""
+    return await _gathered(about_database(care))
+
+
+async def examine(store: Store, app: str, own_now: datetime) -> list[Finding]:
+    """Findings about an app on an open store: its clock, nodes, runs and schedules."""
+    return await _gathered(_about_app(store, app, own_now))
+
+
+async def _about_app(store: Store, app: str, own_now: datetime) -> AsyncIterator[Finding]:
+    now = from_us(await store.now())
+    nodes = await store.nodes(app)
+    living = [node for node in nodes if node.died_at is None]
+    surveyed = [each async for each in survey(store, app)]
+    for finding in about_clock(now, own_now, nodes):
+        yield finding
+    for finding in about_nodes(nodes, now, has_schedules=bool(surveyed)):
+        yield finding
+    for finding in about_parked(await store.runs(app, _those(State.PARKED))):
+        yield finding
+    for finding in about_waiting(await store.runs(app, _those(State.WAITING)), living, now):
+        yield finding
+    ended = await store.runs(app, _those(State.DONE))
+    for finding in about_schedules(surveyed, ended, living, now):
+        yield finding
+
+
+def _those(state: State) -> RunFilter:
+    return RunFilter(states=(state,), limit=_RUNS_MOST)
+
+
+async def _gathered(findings: AsyncIterator[Finding]) -> list[Finding]:
+    try:
+        return shortened([finding async for finding in findings])
+    except EvertickError as error:
+        # A store that cannot be asked is itself what is wrong.
+        fix = "see to it, then ask again"
+        return [Finding(severity=Severity.ERROR, check="store", what=str(error), fix=fix)]

@@ -1,0 +1,97 @@
+"""What can be wrong with nodes and clocks: nobody there, late beats, different code, a clock that was put back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from evertick.doctor.finding import Finding, Severity, named
+from evertick.model import Node
+
+__all__ = ["about_clock", "about_nodes"]
+
+_CLOCK_APART = timedelta(seconds=2)
+# A node beats five times in a lease: by this share of it two beats are missing and the third is due.
+_LATE_SHARE = 0.6
+
+
+def about_clock(store_now: datetime, own_now: datetime, nodes: Sequence[Node]) -> Iterator[Finding]:
+    """The store's time against that of this machine, and against what the nodes have written."""
+    apart = abs(store_now - own_now)
+    if apart > _CLOCK_APART:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="clock",
+            what=f"the clock of this machine and that of the store are {apart.total_seconds():.1f} s apart",
+            fix="keep both right with NTP; the store's clock decides what is due",
+        )
+    ahead = max((node.beat_at - store_now for node in nodes if node.died_at is None), default=timedelta(0))
+    if ahead > _CLOCK_APART:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="clock_step",
+            what=f"a node has beaten {ahead.total_seconds():.1f} s in the future: the clock was put back since",
+            fix="nothing is lost, but moments may come twice on the clock; keep it right with NTP, which does not step",
+        )
+
+
+def about_nodes(nodes: Sequence[Node], now: datetime, *, has_schedules: bool) -> Iterator[Finding]:
+    living = [node for node in nodes if node.died_at is None]
+    if not living and has_schedules:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="no_node",
+            what="no node is alive: nothing fires and nothing runs",
+            fix="start one with `evertick run module:attribute`",
+        )
+    for node in living:
+        yield from _about_beat(node, now)
+    yield from _about_declarations(living)
+    versions = sorted({node.version for node in living})
+    if len(versions) > 1:
+        yield Finding(
+            severity=Severity.NOTE,
+            check="versions",
+            what=f"live nodes run different versions of Evertick: {', '.join(versions)}",
+            fix="fine during an update; afterwards restart the old ones",
+        )
+
+
+def _about_beat(node: Node, now: datetime) -> Iterator[Finding]:
+    silent, lease = now - node.beat_at, node.lease_until - node.beat_at
+    if node.lease_until < now:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="silent_node",
+            what=f"node {node.name} is silent for {silent.total_seconds():.0f} s, its lease has run out",
+            fix="if its process is gone, another node takes its runs over; if it is there, see what holds it up",
+            about=(node.id,),
+        )
+    elif lease and silent > _LATE_SHARE * lease:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="late_beat",
+            what=f"node {node.name} has not beaten for {silent.total_seconds():.1f} s of its lease of "
+            f"{lease.total_seconds():.0f} s",
+            fix="see whether its machine is overloaded or stands still, or whether the store was locked",
+            about=(node.id,),
+        )
+
+
+def _about_declarations(living: Sequence[Node]) -> Iterator[Finding]:
+    """Who starts last wins: with two programs that differ, that is by chance."""
+    hashes: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for node in living:
+        for key, declared in node.declares.items():
+            hashes[key][declared].append(node.name)
+    for key, by_hash in sorted(hashes.items()):
+        if len(by_hash) > 1:
+            who = " against ".join(named(sorted(set(names))) for names in by_hash.values())
+            yield Finding(
+                severity=Severity.WARNING,
+                check="declared_differently",
+                what=f"schedule {key} is declared differently by live nodes ({who}); the last one started has won",
+                fix="run the same code everywhere, or give one of them another key",
+                about=(key,),
+            )

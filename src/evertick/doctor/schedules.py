@@ -1,0 +1,196 @@
+"""What can be wrong with schedules: ones that cannot fire, are overdue, come too close, or all come at once."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from statistics import fmean
+
+from evertick.doctor.finding import Finding, Severity, named
+from evertick.forecast import collisions_of
+from evertick.model import Node, Run, State
+from evertick.spread import spread_rule
+from evertick.survey import Surveyed
+from evertick.when import Once, When, from_us, to_us
+from evertick.when.every import Every
+from evertick.when.moment import DAY
+
+__all__ = ["about_schedules"]
+
+# A node looks at least every 15 seconds; whatever is this late, nobody looks at.
+_OVERDUE = timedelta(minutes=1)
+# So many schedules at one instant are a herd.
+_HERD = 10
+_HERD_SCHEDULES_MOST = 5_000
+_RUNS_LEAST = 3
+_DISTANCES = 20
+
+
+def about_schedules(
+    surveyed: Sequence[Surveyed], ended: Sequence[Run], living: Sequence[Node], now: datetime
+) -> Iterator[Finding]:
+    for each in surveyed:
+        yield from _about_rule(each, now)
+    yield from _about_lateness(surveyed, living, now)
+    yield from _about_tasks(surveyed, living)
+    yield from _about_overlap(surveyed, ended, now)
+    yield from _about_herds(surveyed, now)
+
+
+# --- one schedule ----------------------------------------------------------------------------------------------------
+
+
+def _about_rule(each: Surveyed, now: datetime) -> Iterator[Finding]:
+    key, schedule = each.schedule.key, each.schedule
+    if each.rule is None:
+        yield Finding(
+            severity=Severity.ERROR,
+            check="unreadable_rule",
+            what=f"the rule of {key} cannot be used: {each.rule_error}",
+            fix=f"define what it lacks, or give it another rule with `evertick update {key} --when RULE`",
+            about=(key,),
+        )
+    elif schedule.error:
+        yield Finding(
+            severity=Severity.ERROR,
+            check="plan_error",
+            what=f"{key} could not be planned: {schedule.error}",
+            fix=f"it is tried again by itself; `evertick why {key}` tells when",
+            about=(key,),
+        )
+    elif not schedule.is_paused and schedule.next_fire_at is None:
+        yield from _about_end(each, each.rule, now)
+
+
+def _about_end(each: Surveyed, rule: When, now: datetime) -> Iterator[Finding]:
+    """One that has no next moment: over as it was meant to be, or never again by a mistake."""
+    key, schedule = each.schedule.key, each.schedule
+    if isinstance(rule, Once) or (isinstance(rule, Every) and rule.is_after_end):
+        return
+    if schedule.last_state not in (None, State.DONE):
+        return
+    is_spent = rule.bounds.max_fires is not None and schedule.fires >= rule.bounds.max_fires
+    is_ended = rule.bounds.end is not None and rule.bounds.end < to_us(now)
+    if is_spent or is_ended:
+        why = "it has fired as often as it may" if is_spent else "its end has passed"
+        yield Finding(
+            severity=Severity.NOTE,
+            check="over",
+            what=f"{key} is over: {why}",
+            fix=f"remove it with `evertick remove {key}`, or leave it: it costs nothing",
+            about=(key,),
+        )
+        return
+    calendar = f" that calendar {rule.bounds.calendar!r} permits" if rule.bounds.calendar else ""
+    yield Finding(
+        severity=Severity.WARNING,
+        check="never_again",
+        what=f"{key} never fires again: its rule ({schedule.when}) has no further moment{calendar}",
+        fix=f"give it another rule or calendar with `evertick update {key}`, or remove it",
+        about=(key,),
+    )
+
+
+# --- many ------------------------------------------------------------------------------------------------------------
+
+
+def _about_lateness(surveyed: Sequence[Surveyed], living: Sequence[Node], now: datetime) -> Iterator[Finding]:
+    schedules = [each.schedule for each in surveyed]
+    stuck = [each for each in schedules if each.paused_until is not None and now - each.paused_until > _OVERDUE]
+    if stuck:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="pause_not_ended",
+            what=f"the pause of {named(each.key for each in stuck)} was to end, and nobody has ended it",
+            fix="start a node of this app, or resume it with `evertick resume`",
+            about=tuple(each.key for each in stuck),
+        )
+    overdue = [
+        each
+        for each in schedules
+        if not each.is_paused and each.next_due_at is not None and now - each.next_due_at > _OVERDUE
+    ]
+    if overdue:
+        longest = max((now - each.next_due_at).total_seconds() for each in overdue if each.next_due_at is not None)
+        late = f"{len(overdue)} {'schedule is' if len(overdue) == 1 else 'schedules are'} overdue by up to"
+        who = named(each.name for each in living)
+        yield Finding(
+            severity=Severity.WARNING,
+            check="stalled_node" if living else "overdue",
+            what=f"{late} {longest / 60:.0f} min ({named(each.key for each in overdue)})"
+            + (f", though {who} beats" if living else ""),
+            fix="something blocks the event loop there: its log names the task and shows the stack"
+            if living
+            else "start a node of this app",
+            about=tuple(each.key for each in overdue),
+        )
+
+
+def _about_tasks(surveyed: Sequence[Surveyed], living: Sequence[Node]) -> Iterator[Finding]:
+    if not living:
+        return
+    known = {task for node in living for task in node.tasks}
+    unknown: dict[str, list[str]] = defaultdict(list)
+    for each in surveyed:
+        if not each.schedule.is_paused and each.schedule.next_fire_at is not None and each.schedule.task not in known:
+            unknown[each.schedule.task].append(each.schedule.key)
+    for task, keys in sorted(unknown.items()):
+        yield Finding(
+            severity=Severity.WARNING,
+            check="unknown_task",
+            what=f"no live node knows task {task} of {named(keys)}: its runs will be parked",
+            fix="start a node that knows it, or pause the schedule",
+            about=(task, *keys),
+        )
+
+
+def _about_overlap(surveyed: Sequence[Surveyed], ended: Sequence[Run], now: datetime) -> Iterator[Finding]:
+    """Under overlap "skip" a schedule that comes sooner than its runs end skips moments as a rule."""
+    lengths: dict[str, list[float]] = defaultdict(list)
+    for run in ended:
+        if run.schedule_key is not None and run.started_at is not None and run.finished_at is not None:
+            lengths[run.schedule_key].append((run.finished_at - run.started_at).total_seconds())
+    for each in surveyed:
+        seconds = lengths.get(each.schedule.key, [])
+        if each.schedule.overlap != "skip" or each.expected is None or len(seconds) < _RUNS_LEAST:
+            continue
+        apart = each.expected.rule.minimum_distance(now, _DISTANCES)
+        if apart is not None and apart.total_seconds() < fmean(seconds):
+            yield Finding(
+                severity=Severity.WARNING,
+                check="too_close",
+                what=f"{each.schedule.key} fires every {apart.total_seconds():g} s at its closest, and its runs take "
+                f"{fmean(seconds):.1f} s: moments are skipped (overlap is 'skip')",
+                fix="fire less often, make it faster, or choose overlap='queue' or Every(…, after='end')",
+                about=(each.schedule.key,),
+            )
+
+
+def _about_herds(surveyed: Sequence[Surveyed], now: datetime) -> Iterator[Finding]:
+    """The largest herd of the next day, and how its members could go apart."""
+    expected = {each.schedule.key: each.expected for each in surveyed[:_HERD_SCHEDULES_MOST] if each.expected}
+    since = to_us(now)
+    herds = [each for each in collisions_of(expected, since, since + DAY, from_us) if len(each.keys) >= _HERD]
+    if not herds:
+        return
+    largest = herds[0]
+    yield Finding(
+        severity=Severity.WARNING,
+        check="herd",
+        what=f"{len(largest.keys)} schedules fire at the same instant, first at {largest.at:%Y-%m-%d %H:%M:%S} UTC "
+        f"({named(largest.keys)})",
+        fix=_spreading({key: expected[key].rule for key in largest.keys}, since),
+        about=largest.keys,
+    )
+
+
+def _spreading(rules: Mapping[str, When], since: int) -> str:
+    found = [(text, key) for key, rule in rules.items() if (text := spread_rule(rule, key, since)) is not None]
+    more = "`evertick forecast` shows them all"
+    if not found:
+        return f"give them jitter=, or fewer of them the same minute; {more}"
+    # The rule that most of them have says best what is meant.
+    alike = Counter(instead for instead, _ in found)
+    instead, key = min(found, key=lambda pair: ("jitter=" in pair[0], -alike[pair[0]]))
+    return f"spread them by H or jitter, like {key}: {instead!r} instead of {rules[key].text!r}; {more}"

@@ -1,0 +1,101 @@
+"""What a job in a child says: through its context, through `logging`.
+
+Lines leave at once: the last one before a crash is the one that explains it. Progress may be said in a tight loop, so
+it leaves some times a second, and its last word always.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from evertick.clock import system_clock
+from evertick.context import Context, Notebook
+from evertick.driver.message import Said
+
+__all__ = ["ChildNotebook", "LogCapture"]
+
+_PROGRESS_SECONDS = 0.05
+
+
+class ChildNotebook(Notebook):
+    """A notebook that tells everything to the node. Bounded as any other."""
+
+    __slots__ = ("_process", "_send", "_telling", "_timer", "_told_at")
+
+    def __init__(self, send: Callable[[Said], None]) -> None:
+        super().__init__()
+        self._send = send
+        self._telling = threading.RLock()
+        self._timer: threading.Timer | None = None
+        self._told_at = 0.0
+        self._process = os.getpid()
+
+    def write(self, at: int, level: str, text: str) -> None:
+        # What no JSON can hold (half a character, a name from the file system) must not cost the line.
+        super().write(at, level, text.encode("utf-8", "replace").decode())
+        self.tell()
+
+    def set_progress(self, fraction: float, text: str) -> None:
+        super().set_progress(fraction, text.encode("utf-8", "replace").decode())
+        with self._telling:
+            if system_clock.elapsed() - self._told_at >= _PROGRESS_SECONDS:
+                self.tell()
+            elif self._timer is None:
+                self._timer = threading.Timer(_PROGRESS_SECONDS, self.tell)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def tell(self) -> None:
+        """Send what has not been sent yet."""
+        if os.getpid() != self._process:
+            return  # a fork that the job has made; two voices on one channel would garble both
+        with self._telling:
+            self._timer = None
+            self._told_at = system_clock.elapsed()
+            taken = self.take()
+            if taken is not None:
+                self._send(Said(lines=taken[1], progress=taken[2]))
+
+
+class LogCapture:
+    """Keeps records of `logging` with the run, and from being kept a second time as a line of stderr."""
+
+    def __init__(self) -> None:
+        self.context: Context | None = None
+        self._process = os.getpid()
+        self._make_record = logging.getLogRecordFactory()
+        self._emit = logging.StreamHandler.emit
+        self._formatter = logging.Formatter()
+
+    def install(self) -> None:
+        logging.setLogRecordFactory(self._listen)
+        capture = self
+
+        def emit(self: logging.StreamHandler[Any], record: logging.LogRecord) -> None:
+            is_kept = getattr(record, "_is_kept_by_evertick", False)
+            if not (is_kept and self.stream in (sys.stdout, sys.stderr)):
+                capture._emit(self, record)
+
+        logging.StreamHandler.emit = emit  # type: ignore[assignment,method-assign]
+
+    def _listen(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = self._make_record(*args, **kwargs)
+        context = self.context
+        if context is not None and os.getpid() == self._process:
+            context.log(self._text(record), level=record.levelname.lower())
+            record._is_kept_by_evertick = True
+        return record
+
+    def _text(self, record: logging.LogRecord) -> str:
+        try:
+            text = record.getMessage()
+        except Exception:  # arguments that do not fit their format; logging itself complains about it
+            text = str(record.msg)
+        if record.exc_info and record.exc_info[1] is not None:
+            text += "\n" + self._formatter.formatException(record.exc_info)
+        return text

@@ -1,0 +1,198 @@
+"""A command line under its keeper, as the node holds it.
+
+The node's end of the keeper's line is all that holds the command alive: letting go of it, also by dying, ends the
+command and everything that came of it. `ended` is answered when nothing is left, not before.
+
+All of it happens on the event loop: files that are ready are read, no thread waits for anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from evertick.context import LINE_MAX_CHARS
+
+__all__ = ["DEATH_GRACE_SECONDS", "Ending", "Kept"]
+
+_KEEPER = str(Path(__file__).with_name("keeper.py"))
+# What a command gets between TERM and KILL when its node has died. Short: its run is given to another node when the
+# lease is over, and nothing of it may be left then.
+DEATH_GRACE_SECONDS = 0.5
+_CHUNK = 65_536
+_WORDS_MAX_BYTES = 4_096
+# A command that floods its output must not keep the node from its other work.
+_CHUNKS_AT_ONCE = 4
+_REAP_AGAIN_SECONDS = 0.002
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a command ended: with an exit code, by a signal, or never begun."""
+
+    code: int | None = None
+    signal: int | None = None
+    failure: str | None = None
+
+    def __str__(self) -> str:
+        if self.failure is not None:
+            return self.failure
+        if self.signal is None:
+            return f"it ended with exit code {self.code}"
+        hint = "; the kernel does that when memory runs out" if self.signal == signal.SIGKILL else ""
+        return f"it was ended by signal {_signal_name(self.signal)}{hint}"
+
+
+class Kept:
+    """One command. Made on a running event loop; `files` are passed on to the command under their own numbers."""
+
+    def __init__(self, command: Sequence[str], on_line: Callable[[str, str], None], files: Sequence[int] = ()) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[Ending] = self._loop.create_future()
+        self._words = b""
+        self._group: int | None = None
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            self._line, line = (
+                stack.enter_context(end) for stack, end in zip((ours, theirs), socket.socketpair(), strict=True)
+            )
+            out, outs_end = _pipe(ours, theirs)
+            err, errs_end = _pipe(ours, theirs)
+            self._keeper = subprocess.Popen(  # noqa: S603 - the command is the caller's own
+                [sys.executable, "-I", "-S", _KEEPER, str(line.fileno()), str(DEATH_GRACE_SECONDS), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=outs_end,
+                stderr=errs_end,
+                pass_fds=(line.fileno(), *files),
+                start_new_session=True,  # Ctrl-C at a terminal is for the node, which stops its work in its own way
+            )
+            ours.pop_all()  # it has begun: they are closed at its end
+        self._line.setblocking(False)
+        self._output = [_Output(out, "stdout", on_line), _Output(err, "stderr", on_line)]
+        self._loop.add_reader(self._line, self._hear)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the command itself, which leads its process group; None until it has begun."""
+        return self._group
+
+    def stop(self, seconds: float) -> None:
+        """TERM now, KILL after so many seconds. A second word counts, too, if it leaves less time."""
+        with contextlib.suppress(OSError):  # it has ended already
+            self._line.send(f"stop {seconds:.3f}\n".encode())
+
+    def catch_up(self) -> None:
+        """Read what the command has written so far; a line without an end is one, too."""
+        for output in self._output:
+            output.catch_up()
+
+    def _hear(self) -> None:
+        try:
+            words = self._line.recv(_WORDS_MAX_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            words = b""
+        self._words = (self._words + words)[-_WORDS_MAX_BYTES:]
+        if self._group is None and self._words.startswith(b"started ") and b"\n" in self._words:
+            self._group = int(self._words.split()[1])
+        if not words:
+            self._loop.remove_reader(self._line)
+            self._reap()
+
+    def _reap(self) -> None:
+        """The keeper has closed its line: it has ended, or is about to."""
+        if self._keeper.poll() is None:
+            # By a timer, not by a task: a program that ends cancels its tasks, and waits for what waits for this.
+            self._loop.call_later(_REAP_AGAIN_SECONDS, self._reap)
+            return
+        self._line.close()
+        ending = _read_ending(self._words)
+        if ending is None:  # the keeper itself was killed, and could not clear up
+            ending = Ending(failure="its keeper was killed, so it was ended, too")
+            if self._group is not None:
+                with contextlib.suppress(OSError):
+                    os.killpg(self._group, signal.SIGKILL)
+        for output in self._output:
+            output.close()
+        if not self.ended.done():
+            self.ended.set_result(ending)
+
+
+class _Output:
+    """A pipe of the command, read as lines. Bounded: what is no text of lines is cut into such."""
+
+    def __init__(self, file: IO[bytes], name: str, on_line: Callable[[str, str], None]) -> None:
+        self._file = file
+        os.set_blocking(file.fileno(), False)
+        self._name, self._on_line = name, on_line
+        self._rest = b""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(file, self._read)
+
+    def _read(self) -> bool:
+        """Read one chunk; False if there was none."""
+        try:
+            chunk = self._file.read(_CHUNK)
+        except OSError:
+            chunk = b""
+        if chunk:
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            for line in lines:
+                self._say(line)
+            while len(self._rest) > LINE_MAX_CHARS:
+                self._say(self._rest[:LINE_MAX_CHARS])
+                self._rest = self._rest[LINE_MAX_CHARS:]
+        elif chunk == b"":
+            self._loop.remove_reader(self._file)
+        return bool(chunk)
+
+    def catch_up(self) -> None:
+        for _ in range(_CHUNKS_AT_ONCE):
+            if self._file.closed or not self._read():
+                break
+        if self._rest:
+            self._say(self._rest)
+            self._rest = b""
+
+    def close(self) -> None:
+        self.catch_up()
+        self._loop.remove_reader(self._file)
+        self._file.close()
+
+    def _say(self, line: bytes) -> None:
+        self._on_line(self._name, line.decode(errors="replace").rstrip("\r"))
+
+
+def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+    reader, writer = os.pipe()
+    writing = theirs.enter_context(open(writer, "wb", buffering=0))  # noqa: SIM115 - entered at once
+    return ours.enter_context(open(reader, "rb", buffering=0)), writing
+
+
+def _read_ending(words: bytes) -> Ending | None:
+    kind, _, rest = words.decode(errors="replace").rstrip("\n").rpartition("\n")[2].partition(" ")
+    match kind:
+        case "exited":
+            return Ending(code=int(rest))
+        case "killed":
+            return Ending(signal=int(rest))
+        case "failed":
+            return Ending(failure=f"it could not be started: {rest}")
+        case _:
+            return None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

@@ -1,0 +1,85 @@
+"""What a plan is made from, what it says, and whether overlap lets one more run be."""
+
+from __future__ import annotations
+
+import msgspec
+
+from evertick.model import Definition, NewGap, Occurrence, Overlap, Pause
+from evertick.when.base import When
+from evertick.when.calendar import Calendar
+from evertick.when.every import Every
+from evertick.when.moment import SECOND
+
+__all__ = ["FRESH", "LATE", "Facts", "Fire", "Plan", "admit"]
+
+# With catch-up "skip" a moment that is noticed this soon is on time; on an edit such a moment still becomes a run.
+FRESH = 60 * SECOND
+# A run that is recorded later than this after it was due is marked as late.
+LATE = 5 * SECOND
+
+LIVE, BLOCKED = 1, 2
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan is made from."""
+
+    key: str
+    definition: Definition
+    rule: When
+    fire_at: int | None
+    at: int | None
+    fires: int = 0
+    live: int = 0
+    pause: Pause | None = None
+    # What people decided about single moments, by the moment.
+    occurrences: tuple[Occurrence, ...] = ()
+    # While it is closed nothing fires.
+    blackout: Calendar | None = None
+
+    @property
+    def counts_from_end(self) -> bool:
+        return isinstance(self.rule, Every) and self.rule.is_after_end
+
+    @property
+    def is_spent(self) -> bool:
+        most = self.rule.bounds.max_fires
+        return most is not None and self.fires >= most
+
+
+class Fire(msgspec.Struct, frozen=True, kw_only=True):
+    """A moment that becomes a run."""
+
+    fire_at: int
+    due_at: int
+    is_late: bool = False
+    # Must wait for the verdict of the schedule's live run.
+    is_blocked: bool = False
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows owed and the new cursor. `next_at` None: not before something else happens."""
+
+    fires: tuple[Fire, ...] = ()
+    gaps: tuple[NewGap, ...] = ()
+    next_fire_at: int | None = None
+    next_at: int | None = None
+    after_end: int | None = None
+    replaces_live: bool = False
+    ends_pause: bool = False
+    # The decisions that remain; None: as they were.
+    occurrences: tuple[Occurrence, ...] | None = None
+
+
+def admit(overlap: Overlap, live: int) -> str | None:
+    """What overlap makes of one more run: "free", "blocked" behind the live one, or None: it must not be."""
+    match overlap:
+        case "allow":
+            return "free"
+        case "skip":
+            return None if live & LIVE else "free"
+        case "queue":
+            if live & BLOCKED:
+                return None
+            return "blocked" if live & LIVE else "free"
+        case "replace":
+            return "blocked" if live & LIVE else "free"

@@ -1,0 +1,102 @@
+"""Public holidays as calendars, from the package `holidays` (`pip install 'evertick[holidays]'`).
+
+The package is needed only where the calendar is made. What is stored is a plain calendar of dates: nodes without the
+package go by it, and a newer version of the package changes nothing that is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date
+from types import ModuleType
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from evertick.errors import InvalidInput, InvalidWhen
+from evertick.when.calendar import Calendar
+
+__all__ = ["holiday_calendar", "holiday_dates"]
+
+_YEAR_FIRST, _YEAR_LAST, _YEARS_MOST = 1970, 2099, 50
+_CODE_LONGEST = 50
+_SHOWN = 20
+
+
+def holiday_dates(country: str, *, years: int | Iterable[int], subdivision: str | None = None) -> list[date]:
+    """The public holidays of a country, or of a part of it, in these years: `holiday_dates("DE", years=2027)`.
+
+    `country` and `subdivision` are codes of ISO 3166 ("DE", "BY"). The dates can be given to `Calendar.weekdays`.
+    """
+    known = _package()
+    wanted = _checked_years(years)
+    code, part = _checked_code(country, "country"), None if subdivision is None else _checked_code(subdivision, "part")
+    countries: dict[str, list[str]] = known.list_supported_countries()
+    if code not in countries:
+        raise InvalidInput(f"country: {country!r} is not known to the package holidays; pass a code like 'DE' or 'US'")
+    if part is not None and part not in countries[code]:
+        some = ", ".join(countries[code][:_SHOWN]) or "none"
+        raise InvalidInput(f"subdivision: {subdivision!r} is no part of {code}; known are {some}")
+    # Observed days are in it, as the law of the country has them.
+    return sorted(known.country_holidays(code, subdiv=part, years=wanted))
+
+
+def holiday_calendar(
+    name: str,
+    country: str,
+    *,
+    years: int | Iterable[int],
+    subdivision: str | None = None,
+    on_holidays: Literal["closed", "open"] = "closed",
+    days: str | None = None,
+    tz: str | ZoneInfo | None = None,
+) -> Calendar:
+    """A calendar that is closed on public holidays, or open on them alone.
+
+    `days` are the days of the week on which a calendar that is closed on holidays is open, such as "mon-fri"; by
+    default all. After the last of the years it knows no holiday: store it anew in time.
+    """
+    if on_holidays not in ("closed", "open"):
+        raise InvalidInput(f"on_holidays: {on_holidays!r} is neither 'closed' nor 'open'")
+    if on_holidays == "open" and days is not None:
+        raise InvalidInput(f"days: {days!r} goes with on_holidays='closed'; holidays are what they are")
+    dates = holiday_dates(country, years=years, subdivision=subdivision)
+    if not dates:
+        raise InvalidInput(f"{country} has no public holiday in these years; choose others")
+    if on_holidays == "open":
+        return Calendar(name, include=dates, tz=tz)
+    return Calendar(name, include=None if days is None else [days], exclude=dates, tz=tz)
+
+
+def _package() -> ModuleType:
+    try:
+        import holidays
+    except ImportError as error:
+        raise InvalidInput(
+            "public holidays need the package holidays, which is not installed here; "
+            "install it with: pip install 'evertick[holidays]'"
+        ) from error
+    return holidays
+
+
+def _checked_years(years: int | Iterable[int]) -> list[int]:
+    given = [years] if isinstance(years, int) else list(_bounded(years))
+    if not given or any(isinstance(year, bool) or not isinstance(year, int) for year in given):
+        raise InvalidInput(f"years: {years!r} must be a year or a list of years, such as range(2027, 2030)")
+    if not all(_YEAR_FIRST <= year <= _YEAR_LAST for year in given):
+        raise InvalidWhen(f"years: {min(given)} to {max(given)} is outside of {_YEAR_FIRST} to {_YEAR_LAST}")
+    return sorted(set(given))
+
+
+def _bounded(years: Iterable[int]) -> Iterable[int]:
+    if isinstance(years, str) or not isinstance(years, Iterable):
+        raise InvalidInput(f"years: {years!r} must be a year or a list of years, such as range(2027, 2030)")
+    for count, year in enumerate(years, 1):
+        if count > _YEARS_MOST:
+            raise InvalidInput(f"years: more than {_YEARS_MOST} are too many for one calendar; choose fewer")
+        yield year
+
+
+def _checked_code(code: str, what: str) -> str:
+    if not isinstance(code, str) or not 1 <= len(code) <= _CODE_LONGEST:
+        raise InvalidInput(f"{what}: {code!r:.60} is no code; pass one like 'DE' or 'BY'")
+    return code

@@ -1,0 +1,208 @@
+"""Limits of a task: how many of its runs may be at work at once, and how many may start in a period. Pure.
+
+A limit is counted by a key. Without a text of its own the key is the task itself; with one, such as
+"customer-{customer}", it is made from the arguments of each run, and all tasks of the app that write the same text
+share it. What stands in the ledger is the key with its kind before it, so that a rate and a concurrency of the same
+text are not mixed up, nor a task's own key and a shared text that happens to read the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Literal
+
+import msgspec
+
+from evertick.errors import InvalidDuration, InvalidSetting
+from evertick.when.duration import duration_text, duration_us
+from evertick.when.moment import DAY, MILLISECOND
+
+__all__ = [
+    "CONCURRENCY_MAX",
+    "EXACT_MOST",
+    "RATE_MAX",
+    "Concurrency",
+    "LimitKind",
+    "Rate",
+    "Subject",
+    "make_concurrency",
+    "make_rate",
+    "shown_key",
+]
+
+LimitKind = Literal["concurrency", "rate"]
+
+CONCURRENCY_MAX = 10_000
+RATE_MAX = 1_000_000
+# Up to this many per period every start is remembered with its own time; above it, starts are gathered.
+EXACT_MOST = 1_000
+# A longer key is cut, and told apart from others by a hash.
+KEY_LONGEST = 200
+_PERIOD_LEAST, _PERIOD_MOST = 10 * MILLISECOND, 31 * DAY
+_TEXT_LONGEST = 200
+_PERIODS = {"s": "1s", "sec": "1s", "second": "1s", "m": "1m", "min": "1m", "minute": "1m"}
+_PERIODS |= {"h": "1h", "hour": "1h", "d": "1d", "day": "1d"}
+_RATE = re.compile(r"\s*(\d{1,9})\s*/\s*(.{1,64}?)\s*", re.ASCII)
+_PART = re.compile(r"\{(\w*)\}|([^{}]+)|(.)", re.DOTALL)
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose runs a limit counts together."""
+
+    task: str
+    # None: all runs of the task, and no others.
+    text: str | None = None
+    # What the arguments that the text names are where a run does not give them, as they stand in the key.
+    defaults: dict[str, str] = {}
+
+    @property
+    def varies(self) -> bool:
+        """Whether runs of the task may have different keys."""
+        return self.text is not None and "{" in self.text
+
+    def key(self, kind: LimitKind, args: str | None) -> str:
+        """The key of a run with these arguments (JSON), as it stands in the ledger."""
+        if self.text is None:
+            return f"{kind}={self.task}"
+        return f"{kind}:{_cut(self._filled(args) if self.varies else self.text)}"
+
+    def _filled(self, args: str | None) -> str:
+        assert self.text is not None
+        given = _arguments(args)
+        parts = []
+        for name, literal, _ in _PART.findall(self.text):
+            parts.append(literal or (_value_text(given[name]) if name in given else self.defaults.get(name, "null")))
+        return "".join(parts)
+
+
+class Concurrency(msgspec.Struct, frozen=True, kw_only=True):
+    """At most so many runs at work at once."""
+
+    most: int
+    of: Subject
+
+    def key(self, args: str | None) -> str:
+        return self.of.key("concurrency", args)
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """At most so many starts in any stretch of `period` microseconds."""
+
+    most: int
+    period: int
+    of: Subject
+
+    def key(self, args: str | None) -> str:
+        return self.of.key("rate", args)
+
+    @property
+    def grain(self) -> int:
+        """Starts within so much time may share one record. It counts as its last start, so never too early."""
+        return 0 if self.most <= EXACT_MOST else self.period // EXACT_MOST
+
+    def __str__(self) -> str:
+        return f"{self.most}/{duration_text(self.period)}"
+
+
+def make_concurrency(most: Any, text: Any, task: str, defaults: Mapping[str, Any]) -> Concurrency | None:
+    """Check what was written. `defaults`: the names of the task's arguments; ... for those that must be given."""
+    if most is None:
+        _refuse_key_alone(text, task, "concurrency")
+        return None
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= CONCURRENCY_MAX:
+        raise InvalidSetting(
+            f"task {task!r}: concurrency: {most!r} must be a whole number from 1 to {CONCURRENCY_MAX}; "
+            "leave it out for no limit"
+        )
+    return Concurrency(most=most, of=_subject(text, task, "concurrency_key", defaults))
+
+
+def make_rate(rate: Any, text: Any, task: str, defaults: Mapping[str, Any]) -> Rate | None:
+    """Check what was written, e.g. "100/min" or "5/10s"."""
+    if rate is None:
+        _refuse_key_alone(text, task, "rate")
+        return None
+    most, period = _parse_rate(rate, task)
+    return Rate(most=most, period=period, of=_subject(text, task, "rate_key", defaults))
+
+
+def shown_key(limit_key: str) -> tuple[LimitKind, str]:
+    """A key of the ledger as people read it: its kind, and the text or the task."""
+    kind, _, text = limit_key.partition("=" if limit_key.startswith(("concurrency=", "rate=")) else ":")
+    return ("rate" if kind == "rate" else "concurrency"), text
+
+
+def _parse_rate(rate: Any, task: str) -> tuple[int, int]:
+    wanted = "write it like '100/min', '5/10s' or '1000/h'"
+    found = _RATE.fullmatch(rate) if isinstance(rate, str) else None
+    if found is None:
+        raise InvalidSetting(f"task {task!r}: rate: {rate!r} is not a rate; {wanted}")
+    most, period = int(found[1]), found[2]
+    if not 1 <= most <= RATE_MAX:
+        raise InvalidSetting(f"task {task!r}: rate: {rate!r}: the number of starts must be from 1 to {RATE_MAX}")
+    try:
+        us = duration_us(_PERIODS.get(period, period), what="rate")
+    except InvalidDuration:
+        raise InvalidSetting(f"task {task!r}: rate: {rate!r}: {period!r} is not a period; {wanted}") from None
+    if not _PERIOD_LEAST <= us <= _PERIOD_MOST:
+        raise InvalidSetting(
+            f"task {task!r}: rate: {rate!r}: the period must be from {duration_text(_PERIOD_LEAST)} "
+            f"to {duration_text(_PERIOD_MOST)}"
+        )
+    return most, us
+
+
+def _refuse_key_alone(text: Any, task: str, what: str) -> None:
+    if text is not None:
+        raise InvalidSetting(f"task {task!r}: {what}_key: {text!r} limits nothing by itself; give {what}= too")
+
+
+def _subject(text: Any, task: str, what: str, defaults: Mapping[str, Any]) -> Subject:
+    if text is None:
+        return Subject(task=task)
+    if not isinstance(text, str) or not 1 <= len(text) <= _TEXT_LONGEST or not text.isprintable():
+        raise InvalidSetting(f"task {task!r}: {what}: {text!r} must be text of 1 to {_TEXT_LONGEST} characters")
+    named = {}
+    for name, literal, stray in _PART.findall(text):
+        if literal:
+            continue
+        if stray or name not in defaults:
+            known = ", ".join(f"{{{each}}}" for each in defaults) or "none, for it takes no arguments"
+            wrong = stray or f"{{{name}}}"
+            raise InvalidSetting(f"task {task!r}: {what}: {text!r}: {wrong!r} is no argument; known are {known}")
+        if defaults[name] is not ...:
+            named[name] = _default_text(defaults[name], task, what, name)
+    return Subject(task=task, text=text, defaults=named)
+
+
+def _default_text(value: Any, task: str, what: str, name: str) -> str:
+    try:
+        return _value_text(msgspec.json.decode(msgspec.json.encode(value)))
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidSetting(
+            f"task {task!r}: {what}: the default of {name!r}, {value!r}, cannot stand in a key; use plain data"
+        ) from None
+
+
+def _arguments(args: str | None) -> dict[str, Any]:
+    """What does not read as arguments has none: the run is parked for it when it starts, not here."""
+    try:
+        decoded = msgspec.json.decode(args or "{}")
+    except msgspec.MsgspecError:
+        return {}
+    return decoded if isinstance(decoded, dict) else {}
+
+
+def _value_text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _cut(text: str) -> str:
+    # Halves of surrogate pairs are text in Python and in no database.
+    text = text.encode(errors="replace").decode()
+    if len(text) <= KEY_LONGEST:
+        return text
+    mark = blake2b(text.encode(), digest_size=8).hexdigest()
+    return f"{text[: KEY_LONGEST - len(mark) - 1]}~{mark}"

@@ -1,0 +1,152 @@
+"""Which rules a scheduler takes at all: none that fires too often, none that is not on its list. Pure.
+
+What counts is the real time between two nominal moments. Jitter only delays, so it neither makes a rule slow enough nor
+too fast. The clock changes of the coming year are looked at besides the next moments: a rule that only crowds where a
+clock is turned is refused in summer as it is in March.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import islice, pairwise
+
+import msgspec
+
+from evertick.errors import EvertickError, InvalidSetting, Refused
+from evertick.when.base import When
+from evertick.when.duration import duration_text
+from evertick.when.moment import DAY, SECOND, moment_text
+from evertick.when.once import Once
+from evertick.when.text import parse_when
+from evertick.when.zone import changes
+
+__all__ = ["ANY_ONCE", "ScheduleLimits", "check_allowed"]
+
+# On an allow-list: every one-shot, whatever its moment.
+ANY_ONCE = "once"
+
+_MOMENTS = 100
+_YEAR = 366 * DAY
+_ALLOWED_MOST = 1_000
+_SHOWN = 10
+# They take moments away or delay them: what may fire at a time may also not fire then.
+_NARROWING = ("start=", "end=", "max_fires=", "jitter=", "jitter_mode=", "calendar=", "key=")
+
+
+class ScheduleLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of a scheduler. None: no limit. `allowed` holds texts of rules, `tz` is the zone of those without."""
+
+    min_interval: int | None = None
+    allowed: tuple[str, ...] | None = None
+    tz: str = "UTC"
+
+    @property
+    def are_none(self) -> bool:
+        return self.min_interval is None and self.allowed is None
+
+    def check(self, key: str, rule: When, now: int) -> None:
+        """Refuse the bound rule of a schedule that is made or changed at `now`."""
+        if self.allowed is not None and not self._is_allowed(self.allowed, rule, now):
+            listed = ", ".join(repr(text) for text in self.allowed[:_SHOWN])
+            more = f" and {len(self.allowed) - _SHOWN} more" if len(self.allowed) > _SHOWN else ""
+            raise Refused(
+                f"schedule {key!r}: the rule {rule.text!r} is not among allow_schedules ({listed or 'none'}{more}); "
+                "choose one of them, or add it there"
+            )
+        if self.min_interval is not None and (nearest := _nearest_of(rule, now)) is not None:
+            self._check_distance(key, rule, nearest, self.min_interval)
+
+    def _check_distance(self, key: str, rule: When, nearest: tuple[int, int], least: int) -> None:
+        first, second = nearest
+        if second - first < least:
+            raise Refused(
+                f"schedule {key!r}: the rule {rule.text!r} fires {duration_text(second - first)} apart "
+                f"({moment_text(first)} and {moment_text(second)}), and min_interval is {duration_text(least)}; "
+                "choose a longer interval, or lower min_interval"
+            )
+
+    def _is_allowed(self, allowed: Sequence[str], rule: When, now: int) -> bool:
+        if isinstance(rule, Once) and ANY_ONCE in allowed:
+            return True
+        bare = _bare(rule.text)
+        return any(_bare_as_bound(text, now, self.tz) == bare for text in allowed if text != ANY_ONCE)
+
+
+def check_allowed(texts: object) -> tuple[str, ...]:
+    """The allow-list as somebody wrote it, each rule in its canonical text."""
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise InvalidSetting(f"allow_schedules: {texts!r} is no list of rules; pass e.g. ['0 * * * *', 'every 15m']")
+    if len(texts) > _ALLOWED_MOST:
+        raise InvalidSetting(f"allow_schedules: {len(texts)} rules are too many; list at most {_ALLOWED_MOST}")
+    return tuple(ANY_ONCE if text == ANY_ONCE else _canonical(text) for text in texts)
+
+
+def _canonical(text: object) -> str:
+    try:
+        rule = parse_when(text)  # type: ignore[arg-type]
+    except EvertickError as error:
+        raise InvalidSetting(f"allow_schedules: {error}") from None
+    if rule.bounds.calendar is not None:
+        raise InvalidSetting(
+            f"allow_schedules: {rule.text!r} names a calendar; leave it out: a rule may have any, which only takes "
+            "moments away"
+        )
+    return rule.text
+
+
+def _bare(text: str) -> str:
+    head, *options = text.split("; ")
+    return "; ".join([head, *(option for option in options if not option.startswith(_NARROWING))])
+
+
+@lru_cache(maxsize=_ALLOWED_MOST)
+def _bare_as_bound(text: str, created: int, tz: str) -> str:
+    """Bound like the rule itself: "0 9 * * *" on the list means the zone that it would mean in a schedule.
+
+    Remembered, since ten thousand schedules may be added at one moment.
+    """
+    return _bare(parse_when(text).bind(key="any", created=created, tz=tz).text)
+
+
+def _nearest_of(rule: When, now: int) -> tuple[int, int] | None:
+    return _nearest(rule, "" if rule.calendar is None else rule.calendar.version, now)
+
+
+@lru_cache(maxsize=256)
+def _nearest(rule: When, calendar: str, now: int) -> tuple[int, int] | None:
+    """The two moments that are closest to each other, among the next ones and around the next clock changes.
+
+    Remembered for the many schedules with the same rule that may be added at one moment: to look takes milliseconds. A
+    rule is known by its text, which does not tell what is in its calendar.
+    """
+    most = _MOMENTS if rule.bounds.max_fires is None else min(_MOMENTS, rule.bounds.max_fires)
+    found: tuple[int, int] | None = None
+    for since, until in ((now, None), *_around_clock_changes(rule, now)):
+        for pair in pairwise(islice(_moments(rule, since, until), most)):
+            if found is None or pair[1] - pair[0] < found[1] - found[0]:
+                found = pair
+    return found
+
+
+def _around_clock_changes(rule: When, now: int) -> Iterator[tuple[int, int]]:
+    """From the moment before the clock is turned to as long after it as the turn is wide: so far times are moved."""
+    all_changes = changes(rule.zone)
+    for change in all_changes[bisect_left(all_changes, now // SECOND, key=lambda each: each.at) :]:
+        at, width = change.at * SECOND, abs(change.after - change.before) * SECOND
+        if at > now + _YEAR:
+            return
+        before = rule.previous_us(at - width)
+        if before is not None and before > now:
+            yield before - 1, at + width
+
+
+def _moments(rule: When, since: int, until: int | None) -> Iterator[int]:
+    """Up to the first one after `until`."""
+    at = rule.next_us(since)
+    while at is not None:
+        yield at
+        if until is not None and at > until:
+            return
+        at = rule.next_us(at)

@@ -1,0 +1,243 @@
+"""Looking after a SQLite file: how it is, whether it is whole, and giving free space back.
+
+Each act has a connection of its own, in a thread of its own, so that a check of a large file can be broken off: SQLite
+is told to interrupt its statement. Nothing here goes through the writer of an open store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from evertick.clock import Clock
+from evertick.errors import Refused, StoreRefused, StoreUnavailable
+from evertick.store.base import Checked, GivenBack, StoreStatus, TableRows
+from evertick.store.sqlite.connection import check_version, connect, open_file, transaction, translated
+from evertick.store.sqlite.location import Location
+from evertick.store.sqlite.mount import NETWORK_FILE_SYSTEMS, file_system_of
+from evertick.store.sqlite.queries import SQL
+from evertick.store.sqlite.schema import SCHEMA_VERSION, migrate, missing
+from evertick.store.sqlite.upkeep import free_pages
+
+__all__ = ["FileCare"]
+
+T = TypeVar("T")
+
+_COUNT_MOST = 100_000
+_PROBLEMS_MOST = 20
+_APPS_MOST = 1_000
+# Steps of SQLite's virtual machine between two looks at the clock: some milliseconds.
+_STEPS_PER_LOOK = 100_000
+_VACUUMS: dict[int, Literal["none", "full", "incremental"]] = {0: "none", 1: "full", 2: "incremental"}
+_LEDGER = {
+    "care.both": "{} runs are both live and done",
+    "care.no_cursor": "{} schedules have no cursor, so they never fire",
+    "care.no_schedule": "{} cursors have no schedule",
+}
+
+
+class FileCare:
+    """The care for one file. A store in memory is its own process's business, and has none to speak of."""
+
+    def __init__(self, where: Location, clock: Clock) -> None:
+        self._where = where
+        self._clock = clock
+
+    async def status(self) -> StoreStatus:
+        return await self._on_file(self._status)
+
+    async def check(self, *, is_quick: bool = False, seconds_most: float | None = None) -> Checked:
+        return await self._on_file(lambda db: self._check(db, is_quick=is_quick, seconds_most=seconds_most))
+
+    async def migrate(self) -> list[str]:
+        description = self._where.description
+        return await self._on_file(lambda db: migrate(db, self._clock, "auto", description), may_create=True)
+
+    async def give_back(self, pages_most: int) -> GivenBack:
+        return await self._on_file(lambda db: self._give_back(db, pages_most))
+
+    async def rewrite(self) -> None:
+        await self._on_file(self._rewrite)
+
+    async def _on_file(self, act: Callable[[sqlite3.Connection], T], *, may_create: bool = False) -> T:
+        check_version()
+        opened: list[sqlite3.Connection] = []
+        is_given_up = threading.Event()
+
+        def work() -> T:
+            with translated(self._where):
+                db = open_file(self._where, may_create=True) if may_create else connect(self._where)
+                with closing(db):
+                    opened.append(db)
+                    if is_given_up.is_set():
+                        raise StoreUnavailable(f"nobody waits for the {self._where.description} any more")
+                    return act(db)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, work)
+        except asyncio.CancelledError:
+            is_given_up.set()
+            for db in opened:
+                db.interrupt()
+            raise
+
+    # --- status
+
+    def _status(self, db: sqlite3.Connection) -> StoreStatus:
+        tables = [row["name"] for row in db.execute(SQL["care.tables"])]
+        has_meta = "evertick_meta" in tables
+        meta = db.execute(SQL["care.meta"]).fetchone() if has_meta else None
+        file_system = None if self._path is None else file_system_of(self._path)
+        return StoreStatus(
+            description=self._where.description,
+            engine=f"SQLite {sqlite3.sqlite_version}",
+            store_id=None if meta is None else meta["store_id"],
+            version=0 if meta is None else meta["version"],
+            version_known=SCHEMA_VERSION,
+            missing=tuple(self._missing(db)),
+            bytes=_pragma(db, "page_size") * _pragma(db, "page_count"),
+            wal_bytes=None if self._path is None else _size(Path(f"{self._path}-wal")),
+            journal_mode=str(db.execute("PRAGMA journal_mode").fetchone()[0]),
+            page_bytes=_pragma(db, "page_size"),
+            pages=_pragma(db, "page_count"),
+            free_pages=_pragma(db, "freelist_count"),
+            vacuum=_VACUUMS[_pragma(db, "auto_vacuum")],
+            disk_free_bytes=None if self._path is None else shutil.disk_usage(self._path.parent).free,
+            file_system=file_system,
+            is_on_network=file_system in NETWORK_FILE_SYSTEMS,
+            tables=tuple(_rows(db, name) for name in tables),
+            oldest_at=_oldest(db) if "evertick_history" in tables else None,
+        )
+
+    @property
+    def _path(self) -> Path | None:
+        return None if self._where.path is None else Path(self._where.path).absolute()
+
+    def _missing(self, db: sqlite3.Connection) -> list[str]:
+        try:
+            return missing(db, self._where.description)
+        except StoreRefused:  # newer, or changed: `check` says which
+            return []
+
+    # --- check
+
+    def _check(self, db: sqlite3.Connection, *, is_quick: bool, seconds_most: float | None) -> Checked:
+        problems = list(self._schema_problems(db))
+        is_complete = True
+        if seconds_most is not None:
+            end = self._clock.elapsed() + seconds_most
+            db.set_progress_handler(lambda: self._clock.elapsed() > end, _STEPS_PER_LOOK)
+        try:
+            problems += _damage(db, is_quick=is_quick)
+            if not problems:
+                problems += _ledger_problems(db)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_INTERRUPT" or seconds_most is None:
+                raise
+            is_complete = False
+        return Checked(problems=tuple(problems), is_complete=is_complete)
+
+    def _schema_problems(self, db: sqlite3.Connection) -> Iterator[str]:
+        try:
+            lacking = missing(db, self._where.description)
+        except StoreRefused as refused:
+            yield str(refused)
+            return
+        if lacking:
+            yield f"the migrations {', '.join(lacking)} are missing; apply them with `evertick db migrate`"
+            return
+        there, wanted = _objects(db), self._objects_wanted()
+        yield from (f"the {kind} {name} is missing" for kind, name in wanted if (kind, name) not in there)
+        for kind, name in there:
+            if (kind, name) in wanted and there[kind, name] != wanted[kind, name]:
+                yield f"the {kind} {name} is not as this code makes it"
+
+    def _objects_wanted(self) -> dict[tuple[str, str], str]:
+        with closing(connect(Location(path=None))) as db:
+            migrate(db, self._clock, "auto", "SQLite in memory")
+            return _objects(db)
+
+    # --- free space
+
+    def _give_back(self, db: sqlite3.Connection, pages_most: int) -> GivenBack:
+        if _VACUUMS[_pragma(db, "auto_vacuum")] == "none":
+            raise Refused(
+                f"the {self._where.description} was made without auto_vacuum: its free pages are used again, but "
+                "cannot be given back in bites; `evertick db vacuum --full` writes it anew, and changes that"
+            )
+        before = _pragma(db, "freelist_count")
+        with transaction(db):
+            free_pages(db, pages_most)
+        left = _pragma(db, "freelist_count")
+        if not left:
+            # The file gets shorter when the log is folded into it.
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        return GivenBack(pages=max(0, before - left), pages_left=left)
+
+    def _rewrite(self, db: sqlite3.Connection) -> None:
+        size = _pragma(db, "page_size") * _pragma(db, "page_count")
+        free = None if self._path is None else shutil.disk_usage(self._path.parent).free
+        # Once for the copy, once for the log that it goes through.
+        if free is not None and free < 2 * size:
+            raise Refused(
+                f"writing the {self._where.description} anew takes up to {2 * size:,} bytes on its disk, and "
+                f"{free:,} are free; make room first"
+            )
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        db.execute("VACUUM")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    return int(db.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _rows(db: sqlite3.Connection, table: str) -> TableRows:
+    # The name comes from the file's own list of tables.
+    quoted = '"' + table.replace('"', '""') + '"'
+    rows = db.execute(SQL["care.rows"].format(table=quoted), (_COUNT_MOST + 1,)).fetchone()[0]
+    return TableRows(name=table, rows=min(rows, _COUNT_MOST), is_exact=rows <= _COUNT_MOST)
+
+
+def _oldest(db: sqlite3.Connection) -> int | None:
+    oldest: list[int] = []
+    app = db.execute(SQL["care.next_app"], ("",)).fetchone()[0]
+    while app is not None and len(oldest) < _APPS_MOST:
+        oldest.append(db.execute(SQL["care.oldest"], (app,)).fetchone()[0])
+        app = db.execute(SQL["care.next_app"], (app,)).fetchone()[0]
+    return min(oldest, default=None)
+
+
+def _objects(db: sqlite3.Connection) -> dict[tuple[str, str], str]:
+    return {(row["type"], row["name"]): " ".join(row["sql"].split()) for row in db.execute(SQL["care.objects"])}
+
+
+def _damage(db: sqlite3.Connection, *, is_quick: bool) -> list[str]:
+    how = "quick_check" if is_quick else "integrity_check"
+    try:
+        told = [str(row[0]) for row in db.execute(f"PRAGMA {how}({_PROBLEMS_MOST})")]
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorname not in ("SQLITE_CORRUPT", "SQLITE_NOTADB"):
+            raise
+        told = [str(error)]
+    return [] if told == ["ok"] else [f"the file is damaged: {' '.join(text.split())}" for text in told]
+
+
+def _ledger_problems(db: sqlite3.Connection) -> Iterator[str]:
+    for name, words in _LEDGER.items():
+        count = db.execute(SQL[name], (_COUNT_MOST,)).fetchone()[0]
+        if count:
+            yield words.format(count)

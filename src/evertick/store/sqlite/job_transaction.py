@@ -1,0 +1,252 @@
+"""A transaction that a job gets for its own rows, and that ends its run with them.
+
+It holds SQLite's write lock, so no node can beat while it is open. A watch rolls it back in time, whatever the job is
+doing, and the connection refuses every statement afterwards: outside a transaction each would be committed by itself.
+Nor can the job end the transaction: that is done by leaving the block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, Self, TypeVar
+
+from evertick.errors import Refused, TransactionTimeout
+from evertick.model import Outcome
+from evertick.store.sqlite.connection import StoreTime, connect, translated
+from evertick.store.sqlite.endings import finish
+from evertick.store.sqlite.location import Location
+from evertick.store.sqlite.queries import SQL
+from evertick.store.sqlite.within import as_we_read
+
+__all__ = ["FileTransaction"]
+
+T = TypeVar("T")
+
+# How many steps of SQLite's machine a statement makes between two looks whether its time is over: about a millisecond.
+_STEPS_PER_LOOK = 10_000
+
+
+class FileTransaction:
+    """A connection to the store's file for one job, in a transaction that is bounded in time."""
+
+    def __init__(self, where: Location, time: StoreTime, *, seconds: float, is_plain: bool) -> None:
+        self._where = where
+        self._time = time
+        self._is_plain = is_plain
+        self._bound = _Bound(seconds)
+        self._db: JobConnection | None = None
+        self._watch = threading.Timer(seconds, self._time_is_over)
+        self._watch.daemon = True
+
+    async def begin(self, app: str, node: str, run: str, fence: int) -> sqlite3.Connection | None:
+        begin = functools.partial(self._begin, app, node, run, fence)
+        if self._is_plain:
+            return begin()
+        beginning = asyncio.get_running_loop().run_in_executor(None, begin)
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            # Nobody will leave a block that was never entered; the lock must not stay behind.
+            beginning.add_done_callback(lambda _: self._roll_back())
+            raise
+
+    async def commit(self, app: str, node: str, outcome: Outcome) -> bool:
+        return await self._carry_out(functools.partial(self._commit, app, node, outcome))
+
+    async def rollback(self) -> None:
+        await self._carry_out(self._roll_back)
+
+    async def _carry_out(self, act: Callable[[], T]) -> T:
+        """Elsewhere than on an event loop, and to its end even if the caller is cancelled meanwhile."""
+        if self._is_plain:
+            return act()
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, act))
+
+    def _begin(self, app: str, node: str, run: str, fence: int) -> sqlite3.Connection | None:
+        with translated(self._where):
+            db = connect(self._where, factory=JobConnection)
+            assert isinstance(db, JobConnection)
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                held = db.execute(SQL["finish.held"], (app, run, node, fence)).fetchone()
+            except BaseException:
+                db.close()
+                raise
+        if held is None:
+            db.close()
+            return None
+        db.give_to_job(self._bound)
+        self._db = db
+        self._watch.start()
+        return db
+
+    def _commit(self, app: str, node: str, outcome: Outcome) -> bool:
+        db = self._take_back()
+        with closing(db), translated(self._where), as_we_read(db):
+            db.check_open(self._bound)
+            # "already": the job has written it itself, with a result.
+            if finish(db, self._time.now(), app, node, [outcome]).answers == ["lost"]:
+                return False
+            db.execute("COMMIT")
+            return True
+
+    def _roll_back(self) -> None:
+        """Closing rolls back what is not committed."""
+        if self._db is not None:
+            self._take_back().close()
+
+    def _take_back(self) -> JobConnection:
+        assert self._db is not None
+        self._watch.cancel()
+        self._db.take_from_job()
+        return self._db
+
+    def _time_is_over(self) -> None:
+        assert self._db is not None
+        self._db.end_turns()
+
+
+class _Bound:
+    """Whose turn it is on a job's connection. Never two at once: one thread would wait for the other's statement with
+    the interpreter's lock in hand, and the other, in a callback of SQLite, for that lock."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.lock = threading.RLock()
+        self.is_over = False
+
+    def timeout(self) -> TransactionTimeout:
+        return TransactionTimeout(
+            f"the transaction was open for more than {self._seconds:g} s, a third of the lease, and was rolled back: "
+            "nobody can write meanwhile, not even a heartbeat. Do the long part before the block, or raise lease="
+        )
+
+
+class JobConnection(sqlite3.Connection):
+    """A connection in the hands of a job, until its time is over. Only Evertick ends its transaction."""
+
+    # None before the job has it.
+    _bound: _Bound | None = None
+    # The thread that has taken it back from the job, to end the transaction.
+    _taken_by: int | None = None
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Around every step of a statement: the job's, while its time is not over; ours at any time."""
+        bound = self._bound
+        if bound is None or self._taken_by == threading.get_ident():
+            yield
+            return
+        with bound.lock:
+            if self._taken_by is not None:
+                raise Refused("the block of this transaction was left; what is to be part of it belongs into the block")
+            self.check_open(bound)
+            try:
+                yield
+            except sqlite3.OperationalError as error:
+                if bound.is_over:
+                    raise bound.timeout() from error
+                raise
+
+    def check_open(self, bound: _Bound) -> None:
+        if bound.is_over:
+            raise bound.timeout()
+        # After some errors, such as a full disk, SQLite rolls back everything; what follows would be committed alone.
+        if not self.in_transaction:
+            raise Refused("SQLite has rolled back the transaction because of an error in it; let that error pass")
+
+    def give_to_job(self, bound: _Bound) -> None:
+        self.row_factory = None
+        self.set_authorizer(_refuse_end)
+        # What runs when the time is over is interrupted; unlike by interrupt(), the ROLLBACK that follows is not.
+        self.set_progress_handler(lambda: bound.is_over, _STEPS_PER_LOOK)
+        self._bound = bound
+
+    def take_from_job(self) -> None:
+        assert self._bound is not None
+        with self._bound.lock:
+            self._taken_by = threading.get_ident()
+            self.set_authorizer(None)
+            self.set_progress_handler(None, 0)
+
+    def end_turns(self) -> None:
+        """Roll back, between two statements of the job; it can make no more."""
+        bound = self._bound
+        assert bound is not None
+        bound.is_over = True
+        with bound.lock:
+            # The job may have come to its end while we waited, and an interrupted write rolls everything back itself.
+            if self._taken_by is None and self.in_transaction:
+                self.set_authorizer(None)
+                sqlite3.Cursor(self).execute("ROLLBACK")
+
+    def cursor(self, factory: Any = None) -> JobCursor:  # type: ignore[override]
+        if factory is not None:
+            raise Refused(f"cursors of {factory!r} would escape the bound of the transaction; use conn.cursor()")
+        return super().cursor(JobCursor)
+
+    def execute(self, sql: str, parameters: Any = (), /) -> JobCursor:
+        return self.cursor().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> JobCursor:
+        return self.cursor().executemany(sql, parameters)
+
+    def commit(self) -> None:
+        raise self._not_here("commit()")
+
+    def rollback(self) -> None:
+        raise self._not_here("rollback()")
+
+    def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
+        raise self._not_here("executescript()")
+
+    def __enter__(self) -> Self:
+        raise self._not_here("`with conn:`")
+
+    def _not_here(self, what: str) -> Refused:
+        return Refused(
+            f"{what} would end the transaction without finishing the run; leave the block to commit, raise to roll back"
+        )
+
+
+class JobCursor(sqlite3.Cursor):
+    """Every step of a statement is a turn."""
+
+    connection: JobConnection
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Self:
+        with self.connection.turn():
+            return super().execute(sql, parameters)
+
+    def executemany(self, sql: str, seq_of_parameters: Iterable[Any], /) -> Self:
+        with self.connection.turn():
+            return super().executemany(sql, seq_of_parameters)
+
+    def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
+        return self.connection.executescript(sql_script)
+
+    def fetchone(self) -> Any:
+        with self.connection.turn():
+            return super().fetchone()
+
+    def fetchmany(self, size: int | None = None) -> list[Any]:
+        with self.connection.turn():
+            return super().fetchmany(self.arraysize if size is None else size)
+
+    def fetchall(self) -> list[Any]:
+        with self.connection.turn():
+            return super().fetchall()
+
+    def __next__(self) -> Any:
+        with self.connection.turn():
+            return super().__next__()
+
+
+def _refuse_end(action: int, *_: object) -> int:
+    """A COMMIT in a statement of the job: the run would be left unfinished beside its rows."""
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK

@@ -1,0 +1,539 @@
+"""Promises about limits and unique keys: never more than may be, nobody forgotten, nobody else held up."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from evertick.limits import Concurrency, Rate, Subject
+from evertick.model import Cause, Reason, State, Verdict
+from evertick.store.base import TaskTerms
+from evertick.testing.conformance.bench import (
+    APP,
+    HOUR,
+    MINUTE,
+    OTHER_APP,
+    SHORT_LEASE,
+    TASK,
+    Bench,
+    a_fire,
+    a_run,
+    an_advance,
+    an_outcome,
+    us,
+)
+
+__all__ = ["Limits"]
+
+# What a store that really waits can be asked to wait for.
+SHORT = 60_000
+FREE = "free"
+
+
+def at_once(most: int, text: str | None = None, task: str = TASK, **terms: Any) -> TaskTerms:
+    return TaskTerms(concurrency=Concurrency(most=most, of=Subject(task=task, text=text)), **terms)
+
+
+def per(most: int, period: int, text: str | None = None, task: str = TASK, **terms: Any) -> TaskTerms:
+    return TaskTerms(rate=Rate(most=most, period=period, of=Subject(task=task, text=text)), **terms)
+
+
+def both(most: int, rate: int, period: int) -> TaskTerms:
+    return at_once(most, rate=per(rate, period).rate)
+
+
+_order = itertools.count()
+
+
+async def enqueue(bench: Bench, count: int, **fields: Any) -> list[str]:
+    """Runs that have long been due, each a little less than the one before."""
+    ago = await bench.now() - MINUTE
+    moments = [ago + next(_order) for _ in range(count)]
+    runs = [a_run(**{"fire_at": moment, "due_at": moment, **fields}) for moment in moments]
+    return [run.id for run in await bench.store.enqueue(APP, runs)]
+
+
+async def claimed(bench: Bench, node: str, tasks: Mapping[str, TaskTerms], limit: int = 100) -> list[str]:
+    return [run.id for run in (await bench.claim(node, tasks=tasks, limit=limit)).runs]
+
+
+async def states(bench: Bench, runs: list[str]) -> list[State]:
+    return [await bench.state(run) for run in runs]
+
+
+class Limits:
+    # --- how many at once
+
+    async def test_no_more_of_a_task_run_at_once_than_may(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: at_once(2)}
+        runs = await enqueue(bench, 5)
+        assert await claimed(bench, node, tasks) == runs[:2]
+        assert await claimed(bench, node, tasks) == []
+        assert await states(bench, runs) == [State.RUNNING] * 2 + [State.BLOCKED] * 3
+
+    async def test_a_run_that_a_limit_holds_back_says_what_it_waits_for(self, bench: Bench) -> None:
+        node = await bench.node()
+        first, second = await enqueue(bench, 2, args=b'{"who":"ann"}')
+        assert await claimed(bench, node, {TASK: at_once(1, "c-{who}")}) == [first]
+        held = await bench.run(second)
+        assert (held.state, held.reason, held.blocked_on) == (State.BLOCKED, Reason.CONCURRENCY, "c-ann")
+        assert (await bench.run(first)).blocked_on is None
+        assert (await bench.store.pulse(APP)).blocked == 1
+
+    async def test_a_limit_holds_for_all_nodes_together(self, bench: Bench) -> None:
+        nodes, tasks = [await bench.node() for _ in range(3)], {TASK: at_once(2)}
+        await enqueue(bench, 9)
+        other = await bench.stores.open()
+        claims = await asyncio.gather(
+            *(store.claim(APP, node, ["default"], tasks, 5) for node in nodes for store in (bench.store, other))
+        )
+        assert sum(len(claim.runs) for claim in claims) == 2
+
+    async def test_a_limit_is_one_of_its_app(self, bench: Bench) -> None:
+        tasks = {TASK: at_once(1)}
+        await enqueue(bench, 1)
+        assert len(await claimed(bench, await bench.node(), tasks)) == 1
+        theirs = await bench.node(app=OTHER_APP)
+        await bench.enqueue(app=OTHER_APP)
+        assert len((await bench.claim(theirs, tasks=tasks, app=OTHER_APP)).runs) == 1
+
+    @pytest.mark.parametrize("kind", ["done", "retry", "release", "park"])
+    async def test_whatever_ends_a_claim_lets_the_next_through(self, bench: Bench, kind: str) -> None:
+        node, tasks = await bench.node(), {TASK: at_once(1)}
+        runs = await enqueue(bench, 3)
+        [held] = (await bench.claim(node, tasks=tasks)).runs
+        answer = await bench.store.finish(APP, node, [an_outcome(held, kind, delay=HOUR)])
+        assert (answer.answers, answer.freed) == (["done"], True)
+        assert await claimed(bench, node, tasks) == [runs[1]]
+
+    @pytest.mark.parametrize("is_final", [True, False])
+    async def test_the_death_of_a_node_lets_the_next_through(self, bench: Bench, is_final: bool) -> None:
+        dying, node = await bench.node(), await bench.node()
+        tasks = {TASK: at_once(1, at_most_once=is_final)}
+        runs = await enqueue(bench, 2)
+        assert await claimed(bench, dying, tasks) == runs[:1]
+        assert await claimed(bench, node, tasks) == []
+        await bench.store.leave(dying)
+        rehomed = await bench.rehome(node, tasks=tasks)
+        assert rehomed.freed
+        assert await claimed(bench, node, tasks) == runs[1:]
+
+    async def test_runs_of_the_dead_go_through_a_claim_again(self, bench: Bench) -> None:
+        dying, node = await bench.node(), await bench.node()
+        tasks = {TASK: at_once(2), FREE: TaskTerms()}
+        runs = await enqueue(bench, 2)
+        free = (await bench.enqueue(task=FREE)).id
+        assert set(await claimed(bench, dying, tasks)) == {*runs, free}
+        await bench.store.leave(dying)
+        rehomed = await bench.rehome(node, tasks=tasks)
+        assert [run.id for run in rehomed.claimed] == [free]
+        assert rehomed.released == 2
+        assert await claimed(bench, node, {TASK: at_once(1)}) == runs[:1]
+
+    @pytest.mark.parametrize("way", ["cancelled", "expired", "removed", "replaced", "parked"])
+    async def test_one_that_was_let_through_and_is_not_claimed_leaves_its_place_to_the_next(
+        self, bench: Bench, way: str
+    ) -> None:
+        node, tasks = await bench.node(lease=SHORT_LEASE if way == "parked" else HOUR), {TASK: at_once(1)}
+        ago = await bench.now() - MINUTE
+        schedule = await bench.add(overlap="replace")
+        running = (await bench.enqueue(priority=9)).id
+        second = await bench.fire(schedule, priority=5, due_at=ago, expires=2 * MINUTE)
+        third = (await bench.enqueue(task=TASK)).id
+        [held] = (await bench.claim(node, tasks=tasks)).runs
+        assert held.id == running
+        assert await states(bench, [second, third]) == [State.BLOCKED] * 2
+        assert await bench.finish(node, an_outcome(held)) == ["done"]
+        assert await states(bench, [second, third]) == [State.WAITING, State.BLOCKED]
+        stored = await bench.stored()
+        match way:
+            case "cancelled":
+                assert await bench.cancel(second) == ["ended"]
+            case "expired":
+                await bench.pass_time(2 * MINUTE)
+                assert (await bench.claim(node, tasks={TASK: at_once(1)}, limit=1)).expired == [second]
+                assert await bench.state(third) is State.RUNNING
+                return
+            case "removed":
+                assert await bench.change("remove", stored)
+            case "replaced":
+                new = a_fire(stored, state=State.BLOCKED)
+                assert (await bench.record(an_advance(stored, new, replaces_live=True))).taken == [True]
+            case "parked":
+                await bench.store.leave(node)
+                await bench.store.park_unknown(APP, 1)
+                assert await bench.state(second) is State.PARKED
+        assert await bench.state(third) is State.WAITING
+
+    async def test_a_run_that_is_held_back_can_be_cancelled_and_lets_nobody_through(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: at_once(1)}
+        runs = await enqueue(bench, 3)
+        await claimed(bench, node, tasks)
+        assert await bench.cancel(runs[1]) == ["ended"]
+        assert (await bench.run(runs[1])).verdict is Verdict.CANCELLED
+        assert await bench.state(runs[2]) is State.BLOCKED
+
+    async def test_a_run_that_expires_while_it_is_held_back_ends_when_its_turn_comes(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: at_once(1)}
+        [running] = await enqueue(bench, 1)
+        [held] = (await bench.claim(node, tasks=tasks)).runs
+        now = await bench.now()
+        old = await enqueue(bench, 1, due_at=now, expires=SHORT)
+        fresh = await enqueue(bench, 1, due_at=now, priority=-1)
+        assert await claimed(bench, node, tasks) == []
+        await bench.pass_time(SHORT + 1)
+        await bench.finish(node, an_outcome(held))
+        answer = await bench.claim(node, tasks=tasks)
+        assert (answer.expired, [run.id for run in answer.runs]) == (old, fresh)
+        assert running == held.id
+
+    async def test_removing_a_schedule_cancels_what_a_limit_holds_back(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: at_once(1)}
+        await enqueue(bench, 1, priority=9)
+        schedule = await bench.add()
+        held = await bench.fire(schedule)
+        await bench.claim(node, tasks=tasks)
+        assert await bench.change("remove", await bench.stored())
+        assert (await bench.run(held)).verdict is Verdict.CANCELLED
+
+    async def test_a_raised_limit_is_filled_up(self, bench: Bench) -> None:
+        node = await bench.node()
+        runs = await enqueue(bench, 9)
+        [held] = (await bench.claim(node, tasks={TASK: at_once(1)})).runs
+        await bench.finish(node, an_outcome(held))
+        assert sorted(await claimed(bench, node, {TASK: at_once(5)})) == sorted(runs[1:6])
+
+    async def test_a_raised_limit_is_filled_up_over_several_small_nodes(self, bench: Bench) -> None:
+        nodes = [await bench.node() for _ in range(4)]
+        runs = await enqueue(bench, 9)
+        [held] = (await bench.claim(nodes[0], tasks={TASK: at_once(1)})).runs
+        await bench.finish(nodes[0], an_outcome(held))
+        taken = [run for node in nodes for run in await claimed(bench, node, {TASK: at_once(3)}, limit=1)]
+        assert taken == runs[1:4]
+
+    async def test_a_lowered_limit_lets_nobody_in_until_it_is_met(self, bench: Bench) -> None:
+        node = await bench.node()
+        runs = await enqueue(bench, 4)
+        held = (await bench.claim(node, tasks={TASK: at_once(3)})).runs
+        for each in held[:2]:
+            await bench.finish(node, an_outcome(each))
+            assert await claimed(bench, node, {TASK: at_once(1)}) == []
+        await bench.finish(node, an_outcome(held[2]))
+        assert await claimed(bench, node, {TASK: at_once(1)}) == runs[3:]
+
+    async def test_what_a_removed_limit_held_back_runs(self, bench: Bench) -> None:
+        node = await bench.node()
+        runs = await enqueue(bench, 4)
+        [held] = (await bench.claim(node, tasks={TASK: at_once(1)})).runs
+        await bench.finish(node, an_outcome(held))
+        taken: list[str] = []
+        for _ in runs[1:]:
+            taken += await claimed(bench, node, {TASK: TaskTerms()})
+        assert taken == runs[1:]
+
+    async def test_a_limited_task_at_the_head_of_the_queue_holds_up_nobody_behind_it(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: at_once(1), FREE: TaskTerms()}
+        ahead = await enqueue(bench, 30, priority=9)
+        behind = await enqueue(bench, 3, task=FREE)
+        assert await claimed(bench, node, tasks, limit=4) == [ahead[0], *behind]
+
+    async def test_what_is_let_through_comes_by_priority_then_by_how_long_it_is_due(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: at_once(1)}
+        now = await bench.now()
+        [first] = await enqueue(bench, 1, priority=99)
+        made = {
+            (priority, ago): (await bench.enqueue(priority=priority, fire_at=now - ago, due_at=now - ago)).id
+            for priority, ago in [(0, 10), (5, 1), (0, 20), (5, 30)]
+        }
+        taken = []
+        for _ in range(5):
+            [held] = (await bench.claim(node, tasks=tasks)).runs
+            taken.append(held.id)
+            await bench.finish(node, an_outcome(held))
+        assert taken == [first, made[5, 30], made[5, 1], made[0, 20], made[0, 10]]
+
+    async def test_a_key_made_of_arguments_limits_each_of_them_apart(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: at_once(1, "c-{who}")}
+        ann = await enqueue(bench, 2, args=b'{"who":"ann"}')
+        bob = await enqueue(bench, 2, args=b'{"who":"bob"}')
+        seven = await enqueue(bench, 1, args=b'{"who":7}')
+        nobody = await enqueue(bench, 2)
+        assert await claimed(bench, node, tasks) == [ann[0], bob[0], seven[0], nobody[0]]
+
+    async def test_the_arguments_of_a_schedule_make_the_key_of_its_runs(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: at_once(1, "c-{who}")}
+        schedule = await bench.add(args={"who": "ann"})
+        fired = await bench.fire(schedule)
+        by_hand = await enqueue(bench, 1, args=b'{"who":"ann"}')
+        assert await claimed(bench, node, tasks) == [fired]
+        assert await bench.state(by_hand[0]) is State.BLOCKED
+
+    async def test_tasks_that_write_the_same_text_share_the_limit(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: at_once(2, "db"), FREE: at_once(2, "db", FREE)}
+        one, other = await enqueue(bench, 2), await enqueue(bench, 2, task=FREE)
+        held = (await bench.claim(node, tasks=tasks)).runs
+        assert [run.id for run in held] == one
+        await bench.finish(node, an_outcome(held[0]))
+        assert await claimed(bench, node, tasks) == other[:1]
+
+    async def test_a_task_and_a_text_of_the_same_name_are_two_limits(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: at_once(1), FREE: at_once(1, TASK, FREE)}
+        runs = [*await enqueue(bench, 1), *await enqueue(bench, 1, task=FREE)]
+        assert await claimed(bench, node, tasks) == runs
+
+    async def test_one_that_no_living_node_can_take_does_not_hold_up_those_of_its_key(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: at_once(1, "db")}
+        [running] = (await bench.claim(node, tasks=tasks)).runs if await enqueue(bench, 1) else []
+        everything = {**tasks, FREE: at_once(1, "db", FREE)}
+        foreign = [*await enqueue(bench, 1, task=FREE), *await enqueue(bench, 1, queue="elsewhere")]
+        mine = await enqueue(bench, 1)
+        assert (await bench.claim(node, tasks=everything, queues=["default", "elsewhere"])).runs == []
+        await bench.finish(node, an_outcome(running))
+        assert await claimed(bench, node, tasks) == mine
+        assert await states(bench, foreign) == [State.WAITING] * 2
+
+    async def test_overlap_looks_past_a_limit(self, bench: Bench) -> None:
+        """Held back by a limit a run is live, and stands where it would if it waited: one more may be queued on it."""
+        node, tasks = await bench.node(), {TASK: at_once(1)}
+        await enqueue(bench, 1, priority=9)
+        await bench.fire(await bench.add(overlap="queue"))
+        await bench.claim(node, tasks=tasks)
+        stored = await bench.stored()
+        assert stored.live == 1
+        queued = a_fire(stored, state=State.BLOCKED)
+        assert (await bench.record(an_advance(stored, queued, live=1))).taken == [True]
+        assert (await bench.stored()).live == 3
+        [due] = [row for row in (await bench.store.due_schedules(APP, 10)).schedules if row.id == stored.id]
+        assert due.live == 3
+
+    async def test_a_bounded_claim_says_that_more_is_waiting(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: at_once(1), FREE: TaskTerms()}
+        await enqueue(bench, 1_500, priority=9)
+        [free] = await enqueue(bench, 1, task=FREE)
+        taken: list[str] = []
+        for _ in range(3):
+            answer = await bench.claim(node, tasks=tasks)
+            taken += [run.id for run in answer.runs]
+            if free in taken:
+                break
+            assert answer.next_due_at is not None
+            assert answer.next_due_at <= answer.now
+        assert len(taken) == 2
+
+    async def test_upkeep_lets_nobody_through_who_has_to_wait(self, bench: Bench) -> None:
+        node = await bench.node()
+        await enqueue(bench, 2)
+        await claimed(bench, node, {TASK: at_once(1)})
+        late = await enqueue(bench, 2, task=FREE)
+        await claimed(bench, await bench.node(tasks={FREE: TaskTerms()}), {FREE: per(1, HOUR, task=FREE)})
+        await bench.store.park_unknown(APP, 100)
+        assert (await bench.store.pulse(APP)).blocked == 2
+        assert await bench.state(late[1]) is State.BLOCKED
+
+    # --- how many in a period
+
+    async def test_no_more_start_in_a_period_than_may(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: per(3, HOUR)}
+        runs = await enqueue(bench, 5)
+        held = (await bench.claim(node, tasks=tasks)).runs
+        assert [run.id for run in held] == runs[:3]
+        for each in held:
+            await bench.finish(node, an_outcome(each))
+        assert await claimed(bench, node, tasks) == []
+        blocked = await bench.run(runs[3])
+        assert (blocked.state, blocked.reason, blocked.blocked_on) == (State.BLOCKED, Reason.RATE, TASK)
+
+    async def test_a_claim_says_when_the_next_start_is_free(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: per(2, HOUR)}
+        await enqueue(bench, 1)
+        first = await bench.claim(node, tasks=tasks)
+        await bench.pass_time(1_000)
+        await enqueue(bench, 3)
+        second = await bench.claim(node, tasks=tasks)
+        assert len(second.runs) == 1
+        assert second.next_due_at == first.now + HOUR
+        assert (await bench.claim(node, tasks=tasks)).next_due_at == first.now + HOUR
+
+    async def test_when_a_start_is_free_again_the_next_runs(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: per(2, SHORT)}
+        runs = await enqueue(bench, 5)
+        taken: list[tuple[str, int]] = []
+        for _ in range(20):
+            answer = await bench.claim(node, tasks=tasks)
+            taken += [(run.id, answer.now) for run in answer.runs]
+            if len(taken) == 5:
+                break
+            await bench.pass_time(SHORT // 3)
+        assert [run for run, _ in taken] == runs
+        assert all(taken[n + 2][1] - taken[n][1] >= SHORT for n in range(3))
+
+    async def test_every_claim_counts_also_that_of_a_retry(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: per(2, HOUR)}
+        [run] = await enqueue(bench, 1)
+        for _ in range(2):
+            [held] = (await bench.claim(node, tasks=tasks)).runs
+            await bench.finish(node, an_outcome(held, "retry", attempts=held.attempts + 1))
+        assert await claimed(bench, node, tasks) == []
+        assert (await bench.run(run)).reason == Reason.RATE
+
+    async def test_a_rate_holds_for_all_nodes_together(self, bench: Bench) -> None:
+        nodes, tasks = [await bench.node() for _ in range(3)], {TASK: per(4, HOUR)}
+        await enqueue(bench, 9)
+        other = await bench.stores.open()
+        claims = await asyncio.gather(
+            *(store.claim(APP, node, ["default"], tasks, 3) for node in nodes for store in (bench.store, other))
+        )
+        assert sum(len(claim.runs) for claim in claims) == 4
+
+    async def test_a_rate_by_key_counts_each_of_them_apart(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: per(1, HOUR, "c-{who}")}
+        ann = await enqueue(bench, 2, args=b'{"who":"ann"}')
+        bob = await enqueue(bench, 2, args=b'{"who":"bob"}')
+        assert await claimed(bench, node, tasks) == [ann[0], bob[0]]
+
+    async def test_a_large_rate_is_never_passed_and_used_up(self, bench: Bench) -> None:
+        """Above a thousand per period starts are gathered, which may cost a thousandth of it and never give more."""
+        node, tasks = await bench.node(), {TASK: per(1_200, HOUR)}
+        await enqueue(bench, 1_300)
+        taken = 0
+        for _ in range(14):
+            answer = await bench.claim(node, tasks=tasks)
+            taken += len(answer.runs)
+        assert taken == 1_200
+        assert answer.next_due_at is not None
+        assert HOUR * 0.99 < answer.next_due_at - answer.now <= HOUR
+
+    async def test_a_cancelled_run_that_was_let_through_leaves_its_start_to_the_next(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: per(1, SHORT)}
+        runs = await enqueue(bench, 3)
+        assert await claimed(bench, node, tasks) == runs[:1]
+        await bench.pass_time(SHORT)
+        # A claim that has no slots left after another task lets through what it does not take.
+        free = await enqueue(bench, 1, task=FREE, priority=9)
+        assert await claimed(bench, node, {**tasks, FREE: TaskTerms()}, limit=1) == free
+        assert await bench.cancel(runs[1]) == ["ended"]
+        assert await claimed(bench, node, tasks) == runs[2:]
+
+    async def test_a_rate_and_a_concurrency_hold_together(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: both(2, 3, HOUR)}
+        runs = await enqueue(bench, 6)
+        held = (await bench.claim(node, tasks=tasks)).runs
+        assert [run.id for run in held] == runs[:2]
+        await bench.finish(node, an_outcome(held[0]), an_outcome(held[1]))
+        assert await claimed(bench, node, tasks) == [runs[2]]
+        reasons = {(await bench.run(run)).reason for run in runs[3:]}
+        assert reasons <= {Reason.RATE, Reason.CONCURRENCY}
+        assert (await bench.store.pulse(APP)).blocked == 3
+
+    async def test_a_rate_and_a_concurrency_forget_nobody(self, bench: Bench) -> None:
+        node, tasks = await bench.node(), {TASK: both(2, 3, SHORT)}
+        runs, ended = await enqueue(bench, 10), 0
+        for _ in range(200):
+            held = (await bench.claim(node, tasks=tasks)).runs
+            ended += len(held)
+            assert len(held) <= 2
+            await bench.finish(node, *(an_outcome(each) for each in held))
+            if ended == len(runs):
+                break
+            await bench.pass_time(SHORT // 3)
+        assert await states(bench, runs) == [State.DONE] * 10
+
+    # --- unique keys
+
+    async def test_a_key_until_the_start_is_free_from_the_first_claim_on(self, bench: Bench) -> None:
+        node = await bench.node()
+        first = await bench.enqueue(unique_key="k", unique_until="start")
+        assert (await bench.enqueue(unique_key="k")).id == first.id
+        held = await bench.hold(node, first.id)
+        second = await bench.enqueue(unique_key="k", unique_until="start")
+        assert second.is_new
+        # It never comes back: a retry neither takes the key from the second, nor fails because of it.
+        assert await bench.finish(node, an_outcome(held, "retry", delay=HOUR)) == ["done"]
+        assert (await bench.enqueue(unique_key="k")).id == second.id
+        await bench.hold(node, second.id)
+        assert (await bench.enqueue(unique_key="k")).is_new
+
+    async def test_a_key_for_a_period_is_taken_whether_its_run_is_live_or_not(self, bench: Bench) -> None:
+        node = await bench.node()
+        first = await bench.enqueue(unique_key="k", unique_for=HOUR)
+        assert (await bench.enqueue(unique_key="k", unique_for=HOUR)).id == first.id
+        await bench.end(node, await bench.hold(node, first.id))
+        again = await bench.enqueue(unique_key="k")
+        assert (again.id, again.is_new, again.state) == (first.id, False, State.DONE)
+        assert (await bench.enqueue(unique_key="other", unique_for=HOUR)).is_new
+
+    async def test_a_key_for_a_period_is_free_when_the_period_is_over(self, bench: Bench) -> None:
+        first = await bench.enqueue(unique_key="k", unique_for=SHORT)
+        await bench.pass_time(SHORT)
+        second = await bench.enqueue(unique_key="k", unique_for=HOUR)
+        assert (second.is_new, (await bench.run(first.id)).state) == (True, State.WAITING)
+        assert (await bench.enqueue(unique_key="k")).id == second.id
+
+    async def test_a_key_of_a_live_run_is_taken_for_a_period_too(self, bench: Bench) -> None:
+        first = await bench.enqueue(unique_key="k")
+        assert (await bench.enqueue(unique_key="k", unique_for=HOUR)).id == first.id
+        await bench.cancel(first.id)
+        assert (await bench.enqueue(unique_key="k", unique_for=HOUR)).is_new
+
+    async def test_the_same_id_sent_again_is_no_duplicate_of_itself(self, bench: Bench) -> None:
+        new = a_run(unique_key="k", unique_for=SHORT)
+        await bench.store.enqueue(APP, [new])
+        await bench.pass_time(SHORT)
+        other = await bench.enqueue(unique_key="k", unique_for=HOUR)
+        [again] = await bench.store.enqueue(APP, [new])
+        assert (again.id, again.is_new) == (new.id, False)
+        assert other.is_new
+
+    async def test_a_fire_whose_key_is_taken_becomes_a_gap(self, bench: Bench) -> None:
+        await bench.enqueue(unique_key="k")
+        schedule = await bench.add()
+        new = a_fire(schedule, unique_key="k")
+        recorded = await bench.record(an_advance(schedule, new))
+        assert (recorded.taken, recorded.left_out, recorded.duplicates) == ([True], [new.id], [new.id])
+        assert await bench.runs(ids=(new.id,)) == []
+        [gap] = await bench.gaps()
+        assert (gap.verdict, gap.reason, gap.count) == (Verdict.SKIPPED, Reason.DUPLICATE, 1)
+        assert us(gap.first_at) == us(gap.last_at) == schedule.fire_at
+        stored = await bench.stored()
+        assert (stored.fires, stored.fire_at) == (0, (schedule.fire_at or 0) + MINUTE)
+
+    async def test_a_fire_whose_key_is_taken_replaces_nobody(self, bench: Bench) -> None:
+        schedule = await bench.add(overlap="replace")
+        live = await bench.fire(schedule, unique_key="k")
+        stored = await bench.stored()
+        new = a_fire(stored, unique_key="k", state=State.BLOCKED)
+        assert (await bench.record(an_advance(stored, new, replaces_live=True))).duplicates == [new.id]
+        assert await bench.state(live) is State.WAITING
+
+    @pytest.mark.parametrize("cause", [Cause.TRIGGER, Cause.RERUN])
+    async def test_a_run_by_hand_whose_key_is_taken_changes_nothing(self, bench: Bench, cause: Cause) -> None:
+        await bench.enqueue(unique_key="k")
+        schedule = await bench.add()
+        new = a_run(cause=cause, schedule_id=schedule.id, version=1, fire_at=1, due_at=1, unique_key="k")
+        recorded = await bench.record(an_advance(schedule, new))
+        assert (recorded.taken, recorded.duplicates) == ([False], [new.id])
+        assert await bench.stored() == schedule
+        assert await bench.gaps() == []
+
+    async def test_a_run_by_hand_sent_again_is_no_duplicate_of_itself(self, bench: Bench) -> None:
+        schedule = await bench.add()
+        new = a_run(cause=Cause.TRIGGER, schedule_id=schedule.id, version=1, fire_at=1, due_at=1, unique_key="k")
+        stays = {"next_fire_at": schedule.fire_at, "next_at": schedule.at}
+        for _ in range(2):
+            assert (await bench.record(an_advance(schedule, new, **stays))).taken == [True]
+        assert len(await bench.runs()) == 1
+
+    async def test_old_starts_and_keys_are_pruned(self, bench: Bench) -> None:
+        node = await bench.node()
+        await enqueue(bench, 3)
+        await claimed(bench, node, {TASK: per(3, SHORT)})
+        await bench.enqueue(unique_key="k", unique_for=SHORT)
+        assert await bench.store.prune(APP, before=0, keep_per_schedule=10, limit=100) == 0
+        await bench.pass_time(SHORT)
+        # Three starts of one moment are one row or three, as the store likes.
+        assert await bench.store.prune(APP, before=0, keep_per_schedule=10, limit=100) in (2, 4)
+        assert await bench.store.prune(APP, before=0, keep_per_schedule=10, limit=100) == 0

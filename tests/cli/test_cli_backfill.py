@@ -1,0 +1,70 @@
+"""The command backfill: counting, making, and what its exit code says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from evertick import Scheduler
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """A node that carries out what is backfilled; jobs of the key `bad` fail."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    monkeypatch.setenv("EVERTICK_DATABASE", url)
+    scheduler = Scheduler(url, node_name="shop@host")
+
+    @scheduler.cron("0 9 * * *", key="good")
+    def good(day: str = "") -> str:
+        return day
+
+    @scheduler.cron("0 9 * * *", key="bad")
+    def bad() -> None:
+        raise ValueError("no paper")
+
+    with scheduler:
+        yield scheduler
+
+
+def test_a_dry_run_counts_and_makes_nothing(node, evertick, ask):
+    result = evertick("backfill", "good", "--from", "72h", "--dry-run")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "0 of 3 moments of good have a run already; 3 would be made\n",
+    )
+    counted = ask("backfill", "good", "--from", "72h", "--dry-run")
+    assert (counted["moments"], counted["to_make"], counted["made"], counted["is_dry_run"]) == (3, 3, 0, True)
+    assert ask("history", "good") == []
+
+
+def test_moments_of_the_past_get_their_runs_once(node, evertick, ask):
+    made = ask("backfill", "good", "--from", "72h", "--args", '{"day": "x"}', "--overlap", "allow")
+    assert (made["made"], made["done"], made["failed"], made["is_over"]) == (3, 3, 0, True)
+    rows = ask("history", "good")
+    assert [(row["cause"], row["verdict"], row["result"]) for row in rows] == [("backfill", "succeeded", "x")] * 3
+    again = evertick("backfill", "good", "--from", "72h")
+    assert (again.exit_code, again.stdout) == (0, "3 of 3 moments of good have a run already; 0 were made\n")
+
+
+def test_a_backfill_of_which_some_failed_has_exit_code_1(node, evertick):
+    result = evertick("backfill", "bad", "--from", "48h")
+    assert result.exit_code == 1
+    assert re.search(r"; 2 were made, 2 of them failed$", result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--from", "1h", "--to", "2h"], "swap them"),
+        (["--from", "72h", "--limit", "2"], "at most 2"),
+        (["--from", "2020-01-01T00:00:00Z", "--to", "2020-01-02T00:00:00Z"], "longer ago than history is kept"),
+        ([], "--from"),
+    ],
+)
+def test_what_cannot_be_backfilled_is_refused_before_anything_is_made(node, evertick, ask, args, words):
+    result = evertick("backfill", "good", *args)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert ask("history", "good") == []

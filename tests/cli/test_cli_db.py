@@ -1,0 +1,125 @@
+"""The group db: check, migrate, status, vacuum."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+
+def _execute(url: str, *statements: str) -> None:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as db:
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
+
+
+def test_the_status_tells_version_sizes_and_rows(database, evertick, ask):
+    text = evertick("db", "status").stdout
+    for name in ("Database", "Kept by", "Store", "Version", "Size", "Log", "Free", "Vacuum", "Disk", "History", "Rows"):
+        assert f"\n{name}" in f"\n{text}"
+    assert "schedules: 3" in text
+    status = ask("db", "status")
+    assert status["missing"] == []
+    assert status["oldest_at"].startswith("20")
+    assert {"name": "evertick_schedules", "rows": 3, "is_exact": True} in status["tables"]
+
+
+def test_a_good_database_passes_its_check(database, evertick, ask):
+    result = evertick("db", "check")
+    assert result.exit_code == 0
+    assert "everything is as it should be" in result.stdout
+    assert ask("db", "check", "--quick")["problems"] == []
+
+
+def test_a_bad_one_fails_with_exit_code_1_and_says_what_is_wrong(database, evertick):
+    _execute(database, "DROP INDEX evertick_gaps_time", "DELETE FROM evertick_due")
+    result = evertick("db", "check")
+    assert result.exit_code == 1
+    assert "the index evertick_gaps_time is missing" in result.stdout
+    assert evertick("db", "check", "--json").exit_code == 1
+
+
+def test_migrate_tells_what_it_has_applied_and_that_nothing_was_missing(tmp_path, evertick, ask):
+    path: Path = tmp_path / "new.db"
+    url = f"sqlite:///{path}"
+    result = evertick("db", "migrate", "--database", url)
+    assert result.exit_code == 1
+    assert "there is no database at" in result.stderr
+    assert not path.exists()
+    first = evertick("db", "migrate", "--create", "--database", url)
+    assert first.stdout.splitlines()[0] == "applied 0001_ledger"
+    again = evertick("db", "migrate", "--database", url)
+    assert again.stdout == f"the SQLite file {path} is at version 1; nothing was missing\n"
+    assert ask("db", "migrate", "--database", url) == {"applied": [], "version": 1}
+
+
+def test_vacuum_makes_the_file_smaller_while_the_rows_stay(database, evertick, ask):
+    _execute(
+        database,
+        "CREATE TABLE theirs AS WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 3000) "
+        "SELECT zeroblob(2000) AS x FROM n",
+        "DROP TABLE theirs",
+    )
+    before = ask("db", "status")
+    assert before["free_pages"] > 1_000
+    result = evertick("db", "vacuum")
+    assert result.exit_code == 0
+    assert "less than before" in result.stdout
+    after = ask("db", "status")
+    assert after["free_pages"] == 0
+    assert after["bytes"] < before["bytes"] / 4
+    assert {"name": "evertick_schedules", "rows": 3, "is_exact": True} in after["tables"]
+    assert evertick("db", "check").exit_code == 0
+
+
+@pytest.fixture
+def old_file(tmp_path, evertick) -> str:
+    """One that was made by another program, without auto_vacuum."""
+    url = f"sqlite:///{tmp_path}/old.db"
+    _execute(url, "CREATE TABLE theirs (x)")
+    assert evertick("db", "migrate", "--database", url).exit_code == 0
+    return url
+
+
+def test_vacuum_is_refused_where_the_file_was_not_made_for_it_and_offers_the_other_way(old_file, evertick, ask):
+    result = evertick("db", "vacuum", "--database", old_file)
+    assert result.exit_code == 1
+    assert "evertick db vacuum --full" in result.stderr
+    done = ask("db", "vacuum", "--full", "--yes", "--database", old_file)
+    assert done["free_pages"] == 0
+    assert evertick("db", "vacuum", "--database", old_file).exit_code == 0
+
+
+def test_writing_anew_wants_a_yes_where_nobody_can_answer(old_file, evertick):
+    result = evertick("db", "vacuum", "--full", "--database", old_file)
+    assert result.exit_code == 2
+    assert "--yes" in result.stderr
+
+
+def test_a_store_in_memory_cannot_be_looked_after(evertick):
+    result = evertick("db", "status", "--database", "sqlite://")
+    assert result.exit_code == 1
+    assert "in the memory of one process" in result.stderr
+
+
+def test_long_work_tells_how_far_it_is_without_touching_the_answer(database, start, terminal):
+    process = start("db", "check", env={"EVERTICK_DATABASE": database, "TERM": "xterm"}, stderr=terminal.theirs)
+    answer = process.stdout.read()
+    assert process.wait() == 0
+    assert answer.splitlines()[-1].startswith("Result")
+    assert "\x1b" not in answer
+    assert b"checking every page" in os.read(terminal.ours, 65536)
+
+
+def test_a_store_of_another_kind_that_has_no_care_says_so_and_the_doctor_goes_on_without(
+    database, monkeypatch, evertick
+):
+    monkeypatch.setattr("evertick.cli.care.open_store", lambda url, clock: object())
+    result = evertick("db", "status")
+    assert result.exit_code == 1
+    assert result.stderr == "error: the store of sqlite:// cannot be looked after from here; use its own tools\n"
+    assert "no node is alive" in evertick("doctor").stdout

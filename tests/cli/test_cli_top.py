@@ -1,0 +1,165 @@
+"""The live view: what it shows, how it ends, and what fits on a screen."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from evertick import Context, Every, Scheduler
+from evertick.cli.top import _rows_shown, _Section
+from evertick.clock import system_clock
+
+PATIENCE_SECONDS = 20.0
+
+
+@pytest.fixture
+def busy(tmp_path: Path):
+    """A node at work: its job has told how far it is, and waits."""
+    url = f"sqlite:///{tmp_path}/busy.db"
+    scheduler, begun, may_end = Scheduler(url, node_name="shop@host"), threading.Event(), threading.Event()
+
+    @scheduler.every("1h", key="report")
+    def make_report(ctx: Context) -> None:
+        ctx.progress(0.5, "half of it")
+        begun.set()
+        assert may_end.wait(PATIENCE_SECONDS)
+
+    @scheduler.task
+    def nothing() -> None: ...
+
+    with scheduler:
+        scheduler.sync.trigger("report")
+        nothing.sync.enqueue()
+        assert begun.wait(PATIENCE_SECONDS)
+        yield url
+        may_end.set()
+
+
+def _wait_for_progress(ask, url: str) -> dict:
+    end = system_clock.elapsed() + PATIENCE_SECONDS
+    while system_clock.elapsed() < end:
+        frame = ask("top", "--database", url)
+        if frame["runs"] and frame["runs"][0]["progress"] is not None and frame["recent"]:
+            return frame
+    raise AssertionError("no progress was seen")
+
+
+def test_one_look_as_json_has_what_runs_what_is_next_what_came_and_who_is_there(busy, ask):
+    frame = _wait_for_progress(ask, busy)
+    assert [(run["task"], run["progress"], run["progress_text"]) for run in frame["runs"]] == [
+        ("make_report", 0.5, "half of it")
+    ]
+    assert [schedule["key"] for schedule in frame["next"]] == ["report"]
+    assert [(row["kind"], row["task"], row["verdict"]) for row in frame["recent"]] == [("run", "nothing", "succeeded")]
+    assert [(node["name"], node["state"], node["running"]) for node in frame["nodes"]] == [("shop@host", "alive", 1)]
+    assert (frame["schedules"], frame["running"], frame["waiting"]) == (1, 1, 0)
+    assert frame["lag_seconds"] == 0
+
+
+def test_in_a_pipe_it_is_one_look_in_plain_text(busy, ask, evertick):
+    _wait_for_progress(ask, busy)
+    text = evertick("top", "--database", busy).stdout
+    assert "\x1b" not in text
+    assert re.search(r"^default  \S+ \S+  1 schedules  1 running  0 waiting  0 blocked  0 parked  lag 0 s$", text, re.M)
+    assert re.search(r"^make_report +report +shop@host +\d+ s +1 +█████░░░░░ 50% half of it ", text, re.M)
+    assert re.search(r"^in .* +report +make_report$", text, re.M)
+    assert re.search(r"nothing\(\) +succeeded", text)
+
+
+def test_an_empty_app_has_nothing_to_show_and_says_so(database, evertick):
+    text = evertick("top", "--app", "other").stdout
+    assert text.count("none") == 4
+
+
+def test_lag_and_overdue_schedules_are_told(database, ask, evertick):
+    scheduler = Scheduler(concurrency=0)
+    scheduler.sync.trigger("report")
+    scheduler.sync.add(key="fast", when=Every("1ms"), task="make_report")
+    scheduler.sync.close()
+    frame = ask("top")
+    assert frame["waiting"] >= 1
+    assert frame["lag_seconds"] > 0
+    assert frame["overdue_seconds"] > 0
+
+
+class Screen:
+    """A process on a terminal, and what it has drawn so far."""
+
+    def __init__(self, start, url: str, *args: str) -> None:
+        self.ours, theirs = pty.openpty()
+        environment = {"EVERTICK_DATABASE": url, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+        self.process = start("top", *args, env=environment, stdout=theirs, stdin=theirs, stderr=theirs)
+        os.close(theirs)
+        self.text = ""
+
+    def read_until(self, wanted: str) -> None:
+        end = system_clock.elapsed() + PATIENCE_SECONDS
+        while wanted not in self.text:
+            assert system_clock.elapsed() < end, self.text
+            if select.select([self.ours], [], [], 0.5)[0]:
+                self.text += os.read(self.ours, 65536).decode(errors="replace")
+
+    def read_to_the_end(self) -> None:
+        try:
+            while part := os.read(self.ours, 65536):
+                self.text += part.decode(errors="replace")
+        except OSError:  # how Linux says that the other end was closed
+            pass
+        os.close(self.ours)
+
+
+ENTERS, LEAVES = "\x1b[?1049h", "\x1b[?1049l"
+
+
+@pytest.mark.parametrize("how", ["q", "ctrl-c", "term"])
+def test_on_a_terminal_it_goes_on_until_it_is_told_to_end_and_leaves_the_screen_as_it_was(busy, start, how):
+    screen = Screen(start, busy, "--interval", "200ms")
+    screen.read_until("half of it")
+    first = screen.text.count("Running")
+    while screen.text.count("Running") < first + 2:  # it looks again by itself
+        screen.text += os.read(screen.ours, 65536).decode(errors="replace")
+    if how == "term":
+        screen.process.send_signal(signal.SIGTERM)
+    else:
+        os.write(screen.ours, b"q" if how == "q" else b"\x03")
+        if how == "ctrl-c":
+            # Without a session of its own the process has no terminal that makes a signal of the key.
+            screen.process.send_signal(signal.SIGINT)
+    screen.read_to_the_end()
+    assert screen.process.wait(PATIENCE_SECONDS) == 0
+    assert screen.text.index(ENTERS) < screen.text.index(LEAVES)
+    assert "Traceback" not in screen.text
+
+
+def test_once_draws_one_frame_below_the_prompt(busy, start):
+    screen = Screen(start, busy, "--once")
+    screen.read_to_the_end()
+    assert screen.process.wait(PATIENCE_SECONDS) == 0
+    assert ENTERS not in screen.text
+    assert "shop@host" in screen.text
+
+
+@pytest.mark.parametrize(
+    ("wanted", "lines", "shown"),
+    [
+        ([2, 2, 2, 2], None, [2, 2, 2, 2]),
+        ([2, 2, 2, 2], 40, [2, 2, 2, 2]),
+        ([50, 50, 50, 50], 52, [14, 8, 12, 6]),
+        ([0, 50, 0, 1], 30, [0, 19, 0, 1]),
+        ([5, 5, 5, 5], 3, [1, 1, 1, 1]),
+    ],
+)
+def test_the_lines_of_a_terminal_are_shared_by_the_sections(wanted, lines, shown):
+    shares = (0.35, 0.2, 0.3, 0.15)
+    sections = [
+        _Section(title="", columns=[], rows=[[""]] * count, share=share)
+        for count, share in zip(wanted, shares, strict=True)
+    ]
+    assert _rows_shown(sections, lines) == shown

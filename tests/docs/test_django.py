@@ -1,0 +1,142 @@
+"""The Django page, followed in a project that Django itself has made."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pages import ROOT, files, shell_lines
+from programs import clean_environment, running
+
+from evertick import Scheduler
+
+PAGE = ROOT / "docs/how-to/django.md"
+URLS = """from django.urls import path
+from orders.views import pay
+
+urlpatterns = [path("orders/<int:order_id>/pay", pay)]
+"""
+# What the page warns of: something that `ready` starts.
+TELLING_CONFIG = """import os
+from django.apps import AppConfig
+
+
+class OrdersConfig(AppConfig):
+    name = "orders"
+
+    def ready(self):
+        print("ready in", os.getpid(), flush=True)
+"""
+
+
+def manage(folder: Path, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "manage.py", *words],
+        cwd=folder,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def type_in(folder: Path, line: str) -> None:
+    """A line of the page, by the programs of this virtual environment."""
+    program, *words = line.split()
+    path = Path(sys.executable).with_name(program)
+    subprocess.run([path, *words], cwd=folder, env=clean_environment(), check=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def made_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    for line in shell_lines(PAGE):
+        if "startproject" in line or "startapp" in line:
+            type_in(folder, line)
+    settings = folder / "shop/settings.py"
+    settings.write_text(settings.read_text().replace("INSTALLED_APPS = [", 'INSTALLED_APPS = [\n    "orders",'))
+    (folder / "shop/urls.py").write_text(URLS)
+    for block in files(PAGE):
+        block.save(folder)
+    for package in ("orders/management", "orders/management/commands"):
+        (folder / package / "__init__.py").touch()
+    manage(folder, "makemigrations", "orders")
+    manage(folder, "migrate")
+    return folder
+
+
+@pytest.fixture
+def project(made_project: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made_project, tmp_path / "project"))
+
+
+@pytest.fixture
+def ledger(project: Path) -> Iterator[Scheduler]:
+    reader = Scheduler(f"sqlite:///{project / 'jobs.db'}", concurrency=0)
+    yield reader
+    reader.sync.close()
+
+
+def pay(port: int) -> None:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/orders/1/pay", method="POST")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status == 202
+
+
+def make_an_order(project: Path) -> None:
+    manage(project, "shell", "-c", "from orders.models import Order; Order.objects.create()")
+
+
+def receipt(project: Path) -> str:
+    return manage(project, "shell", "-c", "from orders.models import Order; print(Order.objects.get().receipt)")
+
+
+def test_the_tests_of_the_page_pass(project: Path) -> None:
+    assert "Ran 3 tests" in manage(project, "test")
+    assert not (project / "jobs.db").exists(), "a test has opened the real ledger"
+
+
+def test_the_command_runs_what_a_view_under_the_development_server_has_enqueued(
+    project: Path, ledger: Scheduler
+) -> None:
+    make_an_order(project)
+    with running("python manage.py runserver --noreload 8000", project) as server:
+        server.wait_until(lambda: "Quit the server" in server.output, "the server listens")
+        pay(server.port)
+    assert [run.state for run in ledger.sync.runs(task="write_receipt")] == ["waiting"]
+    with running("python manage.py run_jobs", project) as node:
+        node.wait_until(lambda: ledger.sync.runs(verdicts=["succeeded"]), "the receipt is written")
+        assert node.terminate() == 0, node.output
+    assert "Receipt of order 1" in receipt(project)
+    assert [schedule.key for schedule in ledger.sync.schedules()] == ["forget_unpaid"]
+
+
+def test_the_workers_of_gunicorn_run_the_jobs_with_the_hooks_of_the_page(project: Path, ledger: Scheduler) -> None:
+    make_an_order(project)
+    command = next(line for line in shell_lines(PAGE) if line.startswith("gunicorn"))
+    with running(command, project) as server:
+        server.wait_until(
+            lambda: sum(node.died_at is None for node in ledger.sync.nodes()) == 4, "every worker is a node"
+        )
+        pay(server.port)
+        server.wait_until(lambda: ledger.sync.runs(verdicts=["succeeded"]), "the receipt is written")
+        assert server.terminate() == 0, server.output
+    assert all(node.died_at is not None for node in ledger.sync.nodes())
+    assert "Receipt of order 1" in receipt(project)
+
+
+def test_ready_runs_in_every_command_and_twice_under_the_development_server(project: Path) -> None:
+    """The trap that the page warns of is there; if it goes, the warning may."""
+    (project / "orders/apps.py").write_text(TELLING_CONFIG)
+    assert manage(project, "check").count("ready in") == 1
+    with running("python manage.py runserver 8000", project) as server:
+        server.wait_until(lambda: "Quit the server" in server.output, "the server listens")
+        assert len(set(re.findall(r"ready in (\d+)", server.output))) == 2

@@ -1,0 +1,46 @@
+"""What the tutorial says about its own tests is so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from pages import ROOT, files, shell_lines, text_of
+from programs import clean_environment
+
+PAGE = ROOT / "docs/tutorial/first-job.md"
+SECONDS_OF_A_DAY_MAX = 1.0
+
+_DURATION = re.compile(r"([\d.]+)s call +\S+::(\w+)")
+
+
+def test_a_day_in_virtual_time_takes_the_tests_of_a_user_less_than_a_second(tmp_path: Path) -> None:
+    for block in files(PAGE):
+        block.save(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "--durations=0", "test_office.py"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    seconds = {name: float(text) for text, name in _DURATION.findall(done.stdout)}
+    assert seconds["test_a_day_of_reports"] < SECONDS_OF_A_DAY_MAX
+    assert not (tmp_path / "office.db").exists(), "virtual time has touched the real ledger"
+
+
+def test_the_output_that_the_tutorial_shows_names_its_own_tests() -> None:
+    shown = {name for _, name in _DURATION.findall(text_of(PAGE))}
+    [tests] = [block.text for block in files(PAGE) if block.file == "test_office.py"]
+    assert shown == set(re.findall(r"def (test_\w+)", tests))
+    assert "pytest --durations=3" in shell_lines(PAGE)
+
+
+def test_the_day_of_the_tutorial_is_a_whole_day() -> None:
+    [tests] = [block.text for block in files(PAGE) if block.file == "test_office.py"]
+    day = tests.partition("def test_a_day_of_reports")[2].partition("def test_")[0]
+    assert 'kit.advance("1d")' in day

@@ -1,0 +1,161 @@
+"""Many schedules are paused and resumed by their labels, each by its own guarded change."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from evertick import Event, InvalidInput, Scheduler
+from evertick.edit import Editor
+from evertick.errors import InvalidWhen, NotFound
+from evertick.store.base import StoredSchedule
+
+TEAMS = {"a": "ops", "b": "ops", "c": "shop", "d": "ops"}
+
+
+@pytest.fixture
+async def scheduler() -> AsyncIterator[Scheduler]:
+    made = Scheduler("sqlite://", concurrency=0)
+    for key, team in TEAMS.items():
+        await made.add(key=key, when="every 1h", task="job", labels={"team": team, "tier": "1"})
+    yield made
+    await made.close()
+
+
+async def paused(scheduler: Scheduler) -> list[str]:
+    return [schedule.key for schedule in await scheduler.schedules(is_paused=True)]
+
+
+async def test_those_with_the_label_are_paused_with_note_and_end(scheduler: Scheduler) -> None:
+    back = datetime.now(UTC) + timedelta(hours=5)
+    assert await scheduler.pause_many(labels={"team": "ops"}, note="the warehouse moves", until=back) == ["a", "b", "d"]
+    assert await paused(scheduler) == ["a", "b", "d"]
+    schedule = await scheduler.schedule("b")
+    assert (schedule.pause_note, schedule.paused_until) == ("the warehouse moves", back)
+
+
+async def test_all_labels_must_fit(scheduler: Scheduler) -> None:
+    assert await scheduler.pause_many(labels={"team": "shop", "tier": "1"}) == ["c"]
+    assert await scheduler.pause_many(labels={"team": "ops", "tier": "2"}) == []
+
+
+async def test_what_is_paused_keeps_its_own_note(scheduler: Scheduler) -> None:
+    await scheduler.pause("b", note="mine")
+    assert await scheduler.pause_many(labels={"team": "ops"}, note="theirs") == ["a", "d"]
+    assert (await scheduler.schedule("b")).pause_note == "mine"
+
+
+async def test_those_with_the_label_are_resumed(scheduler: Scheduler) -> None:
+    await scheduler.pause_many(everything=True)
+    assert await scheduler.resume_many(labels={"team": "ops"}) == ["a", "b", "d"]
+    assert await paused(scheduler) == ["c"]
+    assert await scheduler.resume_many(everything=True) == ["c"]
+    assert await scheduler.resume_many(everything=True) == []
+
+
+async def test_what_no_code_declares_any_more_is_not_resumed_with_the_others(scheduler: Scheduler) -> None:
+    await scheduler.pause("a")
+    await scheduler._editor(await scheduler._store()).pause_undeclared("b", "shop")
+    assert await scheduler.resume_many(everything=True) == ["a"]
+    assert await paused(scheduler) == ["b"]
+
+
+async def test_more_than_a_page_of_schedules_are_all_changed() -> None:
+    scheduler = Scheduler("sqlite://", concurrency=0)
+    many = [{"key": f"k{n:04}", "when": "every 1h", "task": "job", "labels": {"l": "x"}} for n in range(1_200)]
+    await scheduler.add_many(many)
+    assert len(await scheduler.pause_many(labels={"l": "x"})) == 1_200
+    assert len(await scheduler.resume_many(labels={"l": "x"})) == 1_200
+    await scheduler.close()
+
+
+async def test_the_caller_hears_of_each_change(scheduler: Scheduler) -> None:
+    heard: list[tuple[str, int]] = []
+    await scheduler.pause_many(labels={"team": "ops"}, on_change=lambda key, count: heard.append((key, count)))
+    assert heard == [("a", 1), ("b", 2), ("d", 3)]
+
+
+async def test_hooks_hear_of_each_pause(scheduler: Scheduler) -> None:
+    heard: list[tuple[str | None, str]] = []
+
+    @scheduler.on("paused")
+    async def note(event: Event) -> None:
+        heard.append((event.schedule_key, event.note))
+
+    await scheduler.pause_many(labels={"team": "shop"}, note="closed")
+    await scheduler._hooks.drain(5)
+    assert heard == [("c", "closed")]
+
+
+async def test_one_that_is_removed_meanwhile_is_passed_over(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause = Editor.pause
+
+    async def somebody_was_faster(editor: Editor, key: str, **options: object) -> bool:
+        if key == "b":
+            await editor.remove(key)
+        return await pause(editor, key, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Editor, "pause", somebody_was_faster)
+    assert await scheduler.pause_many(labels={"team": "ops"}) == ["a", "d"]
+    with pytest.raises(NotFound):
+        await scheduler.schedule("b")
+
+
+async def test_one_that_somebody_pauses_meanwhile_keeps_their_note(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause = Editor.pause
+
+    async def somebody_was_faster(editor: Editor, key: str, **options: object) -> bool:
+        if key == "b":
+            await pause(editor, key, note="faster")
+        return await pause(editor, key, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Editor, "pause", somebody_was_faster)
+    assert await scheduler.pause_many(labels={"team": "ops"}, note="slower") == ["a", "d"]
+    assert (await scheduler.schedule("b")).pause_note == "faster"
+
+
+async def test_no_label_means_nothing_unless_everything_is_said(scheduler: Scheduler) -> None:
+    for change in (scheduler.pause_many, scheduler.resume_many):
+        with pytest.raises(InvalidInput, match="name one, or write everything=True"):
+            await change()
+        with pytest.raises(InvalidInput, match="name one, or write everything=True"):
+            await change(labels={})
+        with pytest.raises(InvalidInput, match="leave out one of them"):
+            await change(labels={"team": "ops"}, everything=True)
+    assert await paused(scheduler) == []
+
+
+async def test_an_end_that_has_passed_is_refused_before_anything_is_paused(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidInput, match=r"until: .* has passed"):
+        await scheduler.pause_many(everything=True, until=datetime(2020, 1, 1, tzinfo=UTC))
+    with pytest.raises(InvalidWhen, match="has no time zone"):
+        await scheduler.pause_many(everything=True, until=datetime(2100, 1, 1))
+    with pytest.raises(InvalidInput, match="note: 5 is not text"):
+        await scheduler.pause_many(everything=True, note=5)  # type: ignore[arg-type]
+    assert await paused(scheduler) == []
+
+
+def test_plain_code_can_do_it_too() -> None:
+    scheduler = Scheduler("sqlite://", concurrency=0)
+    scheduler.sync.add(key="a", when="every 1h", task="job", labels={"team": "ops"})
+    assert scheduler.sync.pause_many(labels={"team": "ops"}) == ["a"]
+    assert scheduler.sync.resume_many(labels={"team": "ops"}) == ["a"]
+    scheduler.sync.close()
+
+
+async def test_the_guard_of_a_pause_looks_at_the_schedule_as_it_is(scheduler: Scheduler) -> None:
+    seen: list[StoredSchedule] = []
+
+    def look(stored: StoredSchedule) -> bool:
+        seen.append(stored)
+        return True
+
+    assert await scheduler._editor(await scheduler._store()).pause("a", unless=look) is False
+    assert [stored.key for stored in seen] == ["a"]
+    assert await paused(scheduler) == []

@@ -1,0 +1,390 @@
+"""What the doctor finds, and what it says to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from evertick import Calendar, Cron, Every, Once, Scheduler
+from evertick.clock import system_clock
+from evertick.doctor import Finding, Severity, examine, examine_database
+from evertick.doctor.database import about_database
+from evertick.doctor.finding import named, shortened
+from evertick.doctor.nodes import about_clock, about_nodes
+from evertick.doctor.runs import about_parked, about_waiting
+from evertick.doctor.schedules import about_schedules
+from evertick.model import Cause, Node, Run, Schedule, State, Verdict
+from evertick.store.base import Checked, StoreStatus
+from evertick.survey import Surveyed, survey
+from evertick.when import When, from_us, to_us
+from evertick.when.moment import DAY, HOUR
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def ago(**span: float) -> datetime:
+    return NOW - timedelta(**span)
+
+
+def a_node(**fields: Any) -> Node:
+    beat_at = fields.pop("beat_at", ago(seconds=2))
+    given: dict[str, Any] = {
+        "id": "n1",
+        "name": "shop@host",
+        "app": "default",
+        "version": "1.0",
+        "started_at": ago(hours=1),
+        "beat_at": beat_at,
+        "lease_until": beat_at + timedelta(seconds=15),
+        "died_at": None,
+        "queues": ("default",),
+        "tasks": ("make_report",),
+        "declares": {},
+        "running": 0,
+    }
+    return Node(**{**given, **fields})
+
+
+def a_run(**fields: Any) -> Run:
+    given = dict.fromkeys(Run.__struct_fields__) | {
+        "id": "r1",
+        "app": "default",
+        "task": "make_report",
+        "schedule_key": "report",
+        "fire_at": ago(minutes=10),
+        "due_at": ago(minutes=10),
+        "state": State.WAITING,
+        "cause": Cause.FIRE,
+        "queue": "default",
+        "attempts": 0,
+        "losses": 0,
+        "priority": 0,
+        "labels": {},
+        "created_at": ago(minutes=10),
+    }
+    return Run(**{**given, **fields})
+
+
+def a_surveyed(rule: When = Cron("0 9 * * *"), key: str = "report", **fields: Any) -> Surveyed:  # noqa: B008
+    bound = rule.bind(key=key, created=to_us(ago(days=30)))
+    following = bound.next_us(to_us(NOW))
+    given = dict.fromkeys(Schedule.__struct_fields__) | {
+        "key": key,
+        "app": "default",
+        "task": "make_report",
+        "when": bound.text,
+        "overlap": "skip",
+        "fires": 3,
+        "is_paused": False,
+        "next_fire_at": None if following is None else from_us(following),
+    }
+    given["next_due_at"] = given["next_fire_at"]
+    rule_error = fields.pop("rule_error", None)
+    schedule = Schedule(**{**given, **fields})
+    return Surveyed(schedule=schedule, rule=None if rule_error else bound, rule_error=rule_error)
+
+
+def checks(findings: Any) -> list[str]:
+    return [finding.check for finding in findings]
+
+
+# --- clock and nodes
+
+
+def test_a_clock_that_is_right_is_not_mentioned():
+    assert checks(about_clock(NOW, ago(seconds=1), [a_node()])) == []
+
+
+def test_a_store_whose_clock_is_another_is_told_with_the_difference():
+    (found,) = about_clock(NOW, ago(seconds=90), [])
+    assert (found.check, found.severity) == ("clock", Severity.WARNING)
+    assert "90.0 s apart" in found.what
+
+
+def test_a_beat_in_the_future_tells_that_the_clock_was_put_back():
+    (found,) = about_clock(NOW, NOW, [a_node(beat_at=NOW + timedelta(hours=1))])
+    assert found.check == "clock_step"
+    assert "3600.0 s in the future" in found.what
+    assert checks(about_clock(NOW, NOW, [a_node(beat_at=NOW + timedelta(hours=1), died_at=NOW)])) == []
+
+
+def test_nobody_alive_is_a_warning_only_where_something_is_scheduled():
+    dead = a_node(died_at=ago(hours=1))
+    assert checks(about_nodes([dead], NOW, has_schedules=True)) == ["no_node"]
+    assert checks(about_nodes([dead], NOW, has_schedules=False)) == []
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(2, []), (10, ["late_beat"]), (20, ["silent_node"])])
+def test_a_node_that_is_late_with_its_beat_is_told_before_its_lease_is_over_and_after(seconds, found):
+    assert checks(about_nodes([a_node(beat_at=ago(seconds=seconds))], NOW, has_schedules=True)) == found
+
+
+def test_a_schedule_that_live_nodes_declare_differently_is_told_with_both():
+    one = a_node(id="n1", name="web@a", declares={"report": "h1", "same": "h"})
+    two = a_node(id="n2", name="batch@b", declares={"report": "h2", "same": "h"})
+    (found,) = about_nodes([one, two], NOW, has_schedules=True)
+    assert (found.check, found.about) == ("declared_differently", ("report",))
+    assert "web@a against batch@b" in found.what
+    gone = msgspec.structs.replace(two, died_at=ago(seconds=1))
+    assert checks(about_nodes([one, gone], NOW, has_schedules=True)) == []
+
+
+def test_different_versions_are_worth_a_note():
+    findings = list(about_nodes([a_node(), a_node(id="n2", version="2.0")], NOW, has_schedules=True))
+    assert [(found.check, found.severity) for found in findings] == [("versions", Severity.NOTE)]
+
+
+# --- runs
+
+
+def test_parked_runs_are_told_once_per_task_and_reason():
+    parked = [a_run(id=f"r{number}", state=State.PARKED, reason="unknown_task", task="gone") for number in range(3)] + [
+        a_run(id="x", state=State.PARKED, reason="bad_arguments", error="Traceback\nTypeError: no such argument")
+    ]
+    unknown, misfit = sorted(about_parked(parked), key=lambda found: -len(found.about))
+    assert "3 runs parked: no live node knows task gone" in unknown.what
+    assert unknown.about == ("r0", "r1", "r2")
+    assert "TypeError: no such argument" in misfit.what
+    assert "evertick cancel x" in misfit.fix
+
+
+def test_runs_that_wait_long_though_nodes_live_are_told_with_the_reason():
+    node = a_node()
+    assert checks(about_waiting([a_run()], [node], NOW)) == ["waiting_long"]
+    (found,) = about_waiting([a_run(queue="slow")], [node], NOW)
+    assert found.check == "unserved_queue"
+    assert "queues=['slow']" in found.fix
+
+
+def test_runs_that_wait_for_their_time_or_with_nobody_there_are_no_finding_of_their_own():
+    assert checks(about_waiting([a_run(due_at=ago(seconds=-60))], [a_node()], NOW)) == []
+    assert checks(about_waiting([a_run(due_at=ago(seconds=5))], [a_node()], NOW)) == []
+    assert checks(about_waiting([a_run()], [], NOW)) == []
+
+
+# --- schedules
+
+
+def findings_about(*surveyed: Surveyed, ended: Any = (), nodes: Any = None) -> list[Finding]:
+    return list(about_schedules(surveyed, ended, [a_node()] if nodes is None else nodes, NOW))
+
+
+def test_a_schedule_as_it_should_be_is_not_mentioned():
+    assert findings_about(a_surveyed()) == []
+
+
+def test_a_rule_that_cannot_be_used_is_an_error_with_its_reason():
+    (found,) = findings_about(a_surveyed(rule_error="calendar 'days' of 'report' is not defined"))
+    assert (found.severity, found.check) == (Severity.ERROR, "unreadable_rule")
+    assert "calendar 'days' of 'report' is not defined" in found.what
+
+
+def test_a_plan_that_failed_is_an_error():
+    (found,) = findings_about(a_surveyed(error="boom"))
+    assert (found.severity, found.check) == (Severity.ERROR, "plan_error")
+
+
+def test_a_rule_without_a_further_moment_is_told_apart_from_one_that_is_over():
+    past = Cron("0 0 9 1 1 * 2020")
+    assert checks(findings_about(a_surveyed(past))) == ["never_again"]
+    assert checks(findings_about(a_surveyed(Cron("0 9 * * *", end=ago(days=1))))) == ["over"]
+    spent = a_surveyed(Every("1h", max_fires=3), next_fire_at=None, next_due_at=None)
+    assert checks(findings_about(spent)) == ["over"]
+    assert checks(findings_about(a_surveyed(Once(ago(days=1))))) == []
+    assert checks(findings_about(a_surveyed(past, is_paused=True))) == []
+
+
+def test_a_calendar_that_leaves_no_moment_is_named():
+    closed = Calendar("closed", include=["2020-01-01"])
+    (found,) = findings_about(a_surveyed(Cron("0 9 * * *", calendar=closed)))
+    assert "calendar 'closed'" in found.what
+
+
+def test_a_pause_that_nobody_has_ended_is_told():
+    found = findings_about(a_surveyed(is_paused=True, paused_until=ago(hours=1)))
+    assert checks(found) == ["pause_not_ended"]
+    assert checks(findings_about(a_surveyed(is_paused=True, paused_until=ago(hours=-1)))) == []
+
+
+def test_overdue_schedules_are_told_together():
+    late = [a_surveyed(key=f"k{number}", next_due_at=ago(minutes=30 + number)) for number in range(3)]
+    (found,) = findings_about(*late, nodes=[])
+    assert found.check == "overdue"
+    assert found.what == "3 schedules are overdue by up to 32 min (k0, k1, k2)"
+
+
+def test_schedules_that_are_overdue_though_a_node_beats_tell_of_a_blocked_event_loop():
+    (found,) = findings_about(a_surveyed(next_due_at=ago(minutes=30)))
+    assert found.check == "stalled_node"
+    assert found.what == "1 schedule is overdue by up to 30 min (report), though shop@host beats"
+    assert "event loop" in found.fix
+
+
+def test_a_task_that_no_live_node_knows_is_told_with_its_schedules():
+    (found,) = findings_about(a_surveyed(task="gone"), a_surveyed(key="other", task="gone"))
+    assert found.check == "unknown_task"
+    assert "task gone of report, other" in found.what
+    assert findings_about(a_surveyed(task="gone"), nodes=[]) == []
+
+
+def _ended(seconds: float, count: int) -> list[Run]:
+    return [
+        a_run(state=State.DONE, verdict=Verdict.SUCCEEDED, started_at=ago(seconds=seconds), finished_at=NOW)
+        for _ in range(count)
+    ]
+
+
+def test_a_schedule_that_comes_sooner_than_its_runs_end_is_told_under_overlap_skip():
+    often = a_surveyed(Every("5s"))
+    (found,) = findings_about(often, ended=_ended(8, 5))
+    assert found.check == "too_close"
+    assert "every 5 s" in found.what
+    assert "take 8.0 s" in found.what
+    assert findings_about(often, ended=_ended(4, 5)) == []
+    assert findings_about(often, ended=_ended(8, 2)) == []
+    assert findings_about(a_surveyed(Every("5s"), overlap="queue"), ended=_ended(8, 5)) == []
+
+
+def test_a_herd_is_told_with_a_rule_that_would_leave_it():
+    herd = [a_surveyed(Cron("0 9 * * *"), key=f"k{number:02}") for number in range(12)]
+    (found,) = findings_about(*herd)
+    assert (found.check, len(found.about)) == ("herd", 12)
+    assert "like k00: 'H 9 * * *; tz=UTC'" in found.fix
+    assert findings_about(*herd[:9]) == []
+
+
+# --- the database
+
+
+class SomeCare:
+    """A database in whatever condition."""
+
+    def __init__(self, checked: Checked | None = None, **fields: Any) -> None:
+        given: dict[str, Any] = {
+            "description": "SQLite file jobs.db",
+            "engine": "SQLite 3.46",
+            "store_id": "s",
+            "version": 1,
+            "version_known": 1,
+            "bytes": 4096 * 100,
+            "wal_bytes": 0,
+            "journal_mode": "wal",
+            "pages": 100,
+            "free_pages": 0,
+            "vacuum": "incremental",
+            "disk_free_bytes": 10**12,
+        }
+        self._status = StoreStatus(**{**given, **fields})
+        self._checked = checked or Checked(problems=())
+
+    async def status(self) -> StoreStatus:
+        return self._status
+
+    async def check(self, *, is_quick: bool = False, seconds_most: float | None = None) -> Checked:
+        assert is_quick
+        assert seconds_most is not None, "a doctor does not keep people waiting"
+        return self._checked
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, []),
+        ({"is_on_network": True, "file_system": "nfs4"}, [("network_file_system", "error")]),
+        ({"disk_free_bytes": 10**7}, [("disk_space", "error")]),
+        ({"disk_free_bytes": 4 * 10**8}, [("disk_space", "warning")]),
+        ({"journal_mode": "delete"}, [("journal_mode", "warning")]),
+        ({"wal_bytes": 2**30}, [("wal_size", "warning")]),
+        ({"pages": 30_000, "free_pages": 20_000}, [("free_pages", "note")]),
+        ({"pages": 30, "free_pages": 20}, []),
+        ({"checked": Checked(problems=("the file is damaged: page 7",))}, [("integrity", "error")]),
+        ({"checked": Checked(problems=(), is_complete=False)}, [("integrity", "note")]),
+    ],
+)
+async def test_what_is_wrong_with_the_database_is_found(fields, found):
+    findings = [finding async for finding in about_database(SomeCare(**fields))]  # type: ignore[arg-type]
+    assert [(finding.check, finding.severity.value) for finding in findings] == found
+
+
+# --- the whole
+
+
+def test_the_worst_comes_first_and_what_is_alike_is_shortened():
+    many = [Finding(severity=Severity.NOTE, check="over", what=f"k{n}", fix="", about=(f"k{n}",)) for n in range(14)]
+    error = Finding(severity=Severity.ERROR, check="plan_error", what="boom", fix="")
+    kept = shortened([*many, error])
+    assert kept[0] is error
+    assert len(kept) == 12
+    assert kept[-1].what == "and 4 more like these: k10, k11, k12, k13"
+
+
+def test_of_many_names_the_first_few_are_told():
+    assert named(["a", "b"]) == "a, b"
+    assert named("abcdefgh") == "a, b, c, d, e and 3 more"
+
+
+@pytest.fixture
+async def scheduler(tmp_path: Path) -> AsyncIterator[Scheduler]:
+    made = Scheduler(f"sqlite:///{tmp_path}/jobs.db", concurrency=0)
+    yield made
+    await made.close()
+
+
+async def test_a_store_is_examined_by_its_protocol(scheduler):
+    for number in range(12):
+        await scheduler.add(key=f"k{number}", when=Cron("0 9 * * *"), task="make_report")
+    await scheduler.trigger("k1")
+    store = await scheduler._store()
+    assert checks(await examine(store, "default", from_us(system_clock.now_us()))) == ["no_node", "herd"]
+    assert await examine(store, "other", from_us(system_clock.now_us())) == []
+
+
+async def test_a_store_that_is_away_is_itself_the_finding(scheduler, tmp_path):
+    await scheduler.add(key="k", when=Every("1h"), task="make_report")
+    store = await scheduler._store()
+    await store.close()
+    (found,) = await examine(store, "default", NOW)
+    assert (found.check, found.severity) == ("store", Severity.ERROR)
+    (tmp_path / "jobs.db").write_bytes(b"no database at all" * 100)
+    (found,) = await examine_database(store.care())
+    assert "is not a SQLite database" in found.what
+
+
+async def test_a_survey_reads_all_schedules_a_page_at_a_time(scheduler):
+    rows = [{"key": f"k{n:04}", "when": Every("1h"), "task": "t", "labels": {"n": str(n % 2)}} for n in range(1_100)]
+    await scheduler.add_many(rows)
+    store = await scheduler._store()
+    found = [each.schedule.key async for each in survey(store, "default")]
+    assert found == [row["key"] for row in rows]
+    assert len([each async for each in survey(store, "default", labels={"n": "1"})]) == 550
+    assert [each.schedule.key async for each in survey(store, "default", keys=["k0007"])] == ["k0007"]
+
+
+async def test_a_survey_tells_why_a_rule_cannot_be_used(scheduler):
+    await scheduler.set_calendar(Calendar("days", exclude=["sat"]))
+    await scheduler.add(key="k", when=Cron("0 9 * * *", calendar="days"), task="t")
+    store = await scheduler._store()
+    (good,) = [each async for each in survey(store, "default")]
+    assert good.rule is not None
+    assert good.expected is not None
+    assert good.expected.rule.bounds.calendar == "days"
+
+
+async def test_what_a_blackout_holds_back_or_somebody_skips_is_not_expected(scheduler):
+    await scheduler.set_calendar(Calendar("nights", include=["00:00-06:00"]))
+    await scheduler.add(key="held", when=Every("1h"), task="t", blackout="nights")
+    await scheduler.add(key="skipped", when=Every("1h"), task="t")
+    skipped = (await scheduler.skip_next("skipped")).occurrences[0].fire_at
+    store = await scheduler._store()
+    held, other = [each.expected async for each in survey(store, "default")]
+    assert held is not None
+    assert other is not None
+    since = system_clock.now_us()
+    assert (held.rule.count_us(since, since + DAY - 1), held.firing.count_us(since, since + DAY - 1)) == (24, 6)
+    assert other.rule.next_us(to_us(skipped) - 1) == to_us(skipped)
+    assert other.firing.next_us(to_us(skipped) - 1) == to_us(skipped) + HOUR

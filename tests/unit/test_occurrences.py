@@ -1,0 +1,382 @@
+"""Decisions about single moments: skip the next, move one, run the next early, take one back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from ledger_bench import APP, Bench
+
+from evertick import Calendar, Every, Once, Refused, State
+from evertick.model import Cause, Occurrence
+from evertick.store.base import RunFilter
+from evertick.when import from_us
+from evertick.when.moment import SECOND
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    await made.open()
+    yield made
+    await made.store.close()
+
+
+async def advance(bench: Bench, seconds: float) -> None:
+    """Let time pass as with a node that looks whenever the schedule wants to be looked at, and ends its runs."""
+    until = bench.clock.now_us() + int(seconds * SECOND)
+    for _ in range(1_000):
+        at = (await bench.stored()).at
+        if at is None or at > until:
+            break
+        bench.clock.move(max(at - bench.clock.now_us(), 0))
+        await bench.tick()
+        await bench.run_all()
+    bench.clock.move(until - bench.clock.now_us())
+
+
+def moment(bench: Bench, seconds: float) -> int:
+    return bench.start + int(seconds * SECOND)
+
+
+async def decided(bench: Bench) -> list[tuple[float | None, str, float | None]]:
+    stored = await bench.stored()
+    return [(bench.seconds(each.fire_at), each.kind, bench.seconds(each.to)) for each in stored.occurrences]
+
+
+# --- skip_next
+
+
+async def test_the_next_moment_is_skipped_and_recorded_when_it_comes(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    assert await bench.editor.skip_next("k", note="deploy") == moment(bench, 60)
+    assert (await bench.stored()).occurrences == (Occurrence(fire_at=moment(bench, 60), kind="skip", note="deploy"),)
+    assert await bench.gaps() == []
+    await advance(bench, 130)
+    assert await bench.gaps() == [(60, 60, 1, "skipped", "by_hand")]
+    assert await bench.fired() == [120]
+    assert await decided(bench) == []
+
+
+async def test_skipping_twice_skips_the_next_two(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    assert await bench.editor.skip_next("k") == moment(bench, 60)
+    assert await bench.editor.skip_next("k") == moment(bench, 120)
+    await advance(bench, 190)
+    assert await bench.fired() == [180]
+
+
+async def test_a_moment_that_is_owed_is_not_what_is_skipped(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    bench.later(61)
+    assert await bench.editor.skip_next("k") == moment(bench, 120)
+    await advance(bench, 130)
+    assert await bench.fired() == [60, 180]
+
+
+async def test_a_moment_skipped_in_a_downtime_is_no_part_of_what_is_caught_up(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.move("k", moment(bench, 120), to=moment(bench, 121))
+    await bench.editor.skip_next("k")
+    bench.later(240)
+    await bench.tick()
+    assert await bench.fired() == [240]
+    assert sorted(await bench.gaps()) == [(60, 60, 1, "skipped", "by_hand"), (180, 180, 1, "skipped", "coalesced")]
+    await bench.run_all()
+    bench.later(1)
+    await bench.tick()
+    assert await bench.fired() == [120, 240], "overlap let the moved one wait for the next look"
+
+
+async def test_a_schedule_without_a_next_moment_has_none_to_skip(bench: Bench) -> None:
+    await bench.add(Once(after="1m"))
+    await bench.editor.skip_next("k")
+    with pytest.raises(Refused, match="'k' has no next moment: its rule has none that nobody has decided about"):
+        await bench.editor.skip_next("k")
+    await advance(bench, 61)
+    assert await bench.gaps() == [(60, 60, 1, "skipped", "by_hand")]
+    assert await bench.fired() == []
+
+
+async def test_no_more_than_a_hundred_moments_can_be_decided_about(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    for _ in range(100):
+        await bench.editor.skip_next("k")
+    with pytest.raises(Refused, match="'k' has 100 decided moments, which is the most; take some back"):
+        await bench.editor.skip_next("k")
+
+
+# --- move
+
+
+async def test_a_moment_that_was_moved_runs_where_it_was_moved_to(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.move("k", moment(bench, 60), to=moment(bench, 90))
+    await advance(bench, 100)
+    [run] = await bench.runs()
+    assert (bench.seconds(int(run.fire_at.timestamp() * SECOND)), run.cause) == (60, Cause.FIRE)
+    assert run.due_at == from_us(moment(bench, 90))
+    assert run.reason is None, "it is not late"
+    assert await bench.gaps() == []
+
+
+async def test_a_moment_moved_to_an_earlier_time_does_not_run_at_its_own(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.move("k", moment(bench, 180), to=moment(bench, 70))
+    await advance(bench, 71)
+    assert await bench.fired() == [60, 180]
+    assert await decided(bench) == [(180, "done", None)]
+    await advance(bench, 200)
+    assert await bench.fired() == [60, 120, 180, 240]
+    assert await decided(bench) == []
+
+
+async def test_a_one_shot_can_be_moved(bench: Bench) -> None:
+    await bench.add(Once(after="1m"))
+    await bench.editor.move("k", moment(bench, 60), to=moment(bench, 3600))
+    assert ((await bench.stored()).fire_at, bench.seconds((await bench.stored()).at)) == (None, 3600)
+    await advance(bench, 3601)
+    assert await bench.fired() == [60]
+
+
+async def test_moving_again_replaces_the_decision(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.move("k", moment(bench, 60), to=moment(bench, 200))
+    bench.later(65)
+    await bench.editor.move("k", moment(bench, 60), to=moment(bench, 80))
+    assert await decided(bench) == [(60, "move", 80)]
+
+
+@pytest.mark.parametrize(
+    ("fire_at", "to", "says"),
+    [
+        (90, 200, "is no moment of 'k'; the nearest to come: 2026-01-01 00:01:00.+ and 2026-01-01 00:02:00"),
+        (-60, 200, "has passed; the nearest to come: 2026-01-01 00:01:00"),
+        (60, 0, "which has passed; use run_early"),
+        (60, 60, "is that moment's own time"),
+    ],
+)
+async def test_what_cannot_be_moved_is_refused_with_the_nearest_moments(
+    bench: Bench, fire_at: int, to: int, says: str
+) -> None:
+    await bench.add(Every("1m"))
+    with pytest.raises(Refused, match=says):
+        await bench.editor.move("k", moment(bench, fire_at), to=moment(bench, to))
+
+
+async def test_a_moved_moment_is_judged_by_where_it_was_moved_to(bench: Bench) -> None:
+    await bench.add(Every("1h"), grace=60 * SECOND)
+    await bench.editor.move("k", moment(bench, 3600), to=moment(bench, 1800))
+    bench.later(1861)
+    await bench.tick()
+    assert await bench.gaps() == [(3600, 3600, 1, "missed", "grace")]
+    await advance(bench, 6000)
+    assert await bench.fired() == [7200]
+
+
+async def test_a_moved_moment_obeys_overlap(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.move("k", moment(bench, 180), to=moment(bench, 61))
+    bench.later(60)
+    await bench.tick()
+    bench.later(1)
+    await bench.tick()
+    assert await bench.gaps() == [(180, 180, 1, "skipped", "overlap")]
+
+
+async def test_jitter_does_not_delay_a_moved_moment(bench: Bench) -> None:
+    await bench.add(Every("1h", jitter="50m", jitter_mode="fresh"))
+    await bench.editor.move("k", moment(bench, 3600), to=moment(bench, 1800))
+    await advance(bench, 1800)
+    assert await bench.fired() == [3600]
+
+
+async def test_max_fires_counts_what_was_moved_where_it_was_promised(bench: Bench) -> None:
+    await bench.add(Every("1m", max_fires=2))
+    await bench.editor.move("k", moment(bench, 60), to=moment(bench, 600))
+    await advance(bench, 700)
+    assert await bench.fired() == [60, 120]
+
+
+# --- run_early
+
+
+async def test_the_next_moment_runs_early_and_not_again(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    run_id = await bench.editor.run_early("k")
+    [run] = await bench.store.runs(APP, RunFilter(ids=(run_id,)))
+    assert (run.cause, run.fire_at, run.due_at) == (Cause.FIRE, from_us(moment(bench, 60)), from_us(bench.start))
+    assert bench.seconds((await bench.stored()).fire_at) == 120
+    await bench.run_all()
+    await bench.editor.edit("k", lambda before: msgspec.structs.replace(before, priority=1))
+    assert bench.seconds((await bench.stored()).fire_at) == 120, "an edit does not bring it back"
+    await advance(bench, 125)
+    assert await bench.fired() == [60, 120]
+    assert await bench.gaps() == []
+
+
+async def test_running_early_obeys_overlap_and_is_refused_while_paused(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.run_early("k")
+    with pytest.raises(Refused, match="has a live run, and its overlap is 'skip': not run early"):
+        await bench.editor.run_early("k")
+    await bench.editor.pause("k")
+    with pytest.raises(Refused, match=r"'k' is paused.+use trigger"):
+        await bench.editor.run_early("k")
+
+
+async def test_running_early_uses_up_what_max_fires_allows(bench: Bench) -> None:
+    await bench.add(Every("1m", max_fires=1))
+    await bench.editor.run_early("k")
+    await bench.run_all()
+    assert (await bench.stored()).fire_at is None
+    with pytest.raises(Refused, match="as often as it may"):
+        await bench.editor.run_early("k")
+
+
+async def test_a_run_that_replaces_the_live_one_can_be_run_early(bench: Bench) -> None:
+    await bench.add(Every("1m"), overlap="replace")
+    await bench.editor.run_early("k")
+    await bench.claim_all()
+    await bench.editor.run_early("k")
+    assert [run.state for run in await bench.runs()] == [State.RUNNING, State.BLOCKED]
+    assert (await bench.runs())[0].is_cancel_requested
+
+
+# --- undo
+
+
+async def test_a_skip_can_be_taken_back_until_its_time_has_come(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.skip_next("k")
+    await bench.editor.undo("k")
+    assert bench.seconds((await bench.stored()).fire_at) == 60
+    await advance(bench, 61)
+    assert await bench.fired() == [60]
+    await bench.editor.skip_next("k")
+    bench.later(60)
+    with pytest.raises(Refused, match="has come: too late to take it back"):
+        await bench.editor.undo("k", moment(bench, 120))
+
+
+async def test_without_a_moment_the_decision_whose_time_comes_first_is_taken_back(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.skip_next("k")
+    await bench.editor.move("k", moment(bench, 600), to=moment(bench, 30))
+    await bench.editor.undo("k")
+    assert await decided(bench) == [(60, "skip", None)]
+    await bench.editor.undo("k")
+    with pytest.raises(Refused, match="nothing is decided about the moments of 'k' to come"):
+        await bench.editor.undo("k")
+    with pytest.raises(Refused, match=r"nothing is decided about 2026-01-01 00:01:00.+ of 'k'; decided is no moment"):
+        await bench.editor.undo("k", moment(bench, 60))
+
+
+async def test_a_move_that_is_taken_back_after_the_moments_own_time_is_a_skip(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.move("k", moment(bench, 60), to=moment(bench, 600))
+    await advance(bench, 70)
+    await bench.editor.undo("k")
+    assert await bench.gaps() == [(60, 60, 1, "skipped", "by_hand")]
+    await advance(bench, 60)
+    assert await bench.fired() == [120]
+
+
+# --- pause, edit, remove
+
+
+async def test_decisions_whose_time_comes_in_a_pause_are_paused_once(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.skip_next("k")
+    await bench.editor.move("k", moment(bench, 120), to=moment(bench, 90))
+    await bench.editor.move("k", moment(bench, 180), to=moment(bench, 400))
+    await bench.editor.pause("k")
+    bench.later(200)
+    await bench.editor.resume("k")
+    assert sorted(await bench.gaps()) == [(60, 60, 1, "skipped", "paused"), (120, 120, 1, "skipped", "paused")]
+    await advance(bench, 210)
+    assert await bench.fired() == [180, 240, 300, 360], "the one that was moved out of the pause runs"
+
+
+async def test_an_edit_keeps_decisions_about_moments_that_the_new_rule_has(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.skip_next("k")
+    await bench.editor.skip_next("k")
+    await bench.editor.edit("k", lambda before: before, rule=Every("2m"))
+    assert await decided(bench) == [(120, "skip", None)]
+    await advance(bench, 250)
+    assert await bench.fired() == [240]
+    assert await bench.gaps() == [(120, 120, 1, "skipped", "by_hand")]
+
+
+async def test_a_moment_that_was_moved_away_runs_though_its_rule_was_changed_since(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.move("k", moment(bench, 60), to=moment(bench, 100))
+    await advance(bench, 70)
+    await bench.editor.edit("k", lambda before: before, rule=Every("1h"))
+    await advance(bench, 60)
+    assert await bench.fired() == [60]
+
+
+async def test_removing_settles_what_was_moved_away(bench: Bench) -> None:
+    await bench.add(Every("1m"))
+    await bench.editor.move("k", moment(bench, 60), to=moment(bench, 600))
+    await advance(bench, 65)
+    await bench.editor.remove("k")
+    assert await bench.gaps() == [(60, 60, 1, "skipped", "removed")]
+
+
+# --- a rule that counts from the end of a run
+
+
+async def test_the_next_moment_of_a_rule_that_counts_from_the_end_can_be_skipped(bench: Bench) -> None:
+    await bench.add(Every("1m", after="end"))
+    await bench.editor.skip_next("k")
+    with pytest.raises(Refused, match="is to be skipped already"):
+        await bench.editor.skip_next("k")
+    await advance(bench, 130)
+    assert await bench.gaps() == [(60, 60, 1, "skipped", "by_hand")]
+    assert await bench.fired() == [120]
+    assert await decided(bench) == []
+
+
+async def test_taking_back_a_skip_does_not_restart_the_count(bench: Bench) -> None:
+    await bench.add(Every("1m", after="end"))
+    await bench.editor.skip_next("k")
+    bench.later(30)
+    await bench.editor.undo("k")
+    await advance(bench, 31)
+    assert await bench.fired() == [60]
+
+
+async def test_the_next_moment_of_a_rule_that_counts_from_the_end_runs_early_and_counts_anew(bench: Bench) -> None:
+    await bench.add(Every("1m", after="end"))
+    bench.later(10)
+    await bench.editor.run_early("k")
+    with pytest.raises(Refused, match="is not known: it counts from the end of its run"):
+        await bench.editor.skip_next("k")
+    bench.later(5)
+    await bench.run_all()
+    assert bench.seconds((await bench.stored()).fire_at) == 75
+    assert await bench.fired() == [60]
+
+
+async def test_a_rule_that_counts_from_the_end_has_no_moment_to_move(bench: Bench) -> None:
+    await bench.add(Every("1m", after="end"))
+    with pytest.raises(Refused, match="count from the end of its runs, so there is none to move"):
+        await bench.editor.move("k", moment(bench, 60), to=moment(bench, 90))
+
+
+# --- blackouts
+
+
+async def test_a_persons_word_wins_over_a_blackout(bench: Bench) -> None:
+    closed = Calendar.blackout("freeze", from_us(bench.start), from_us(moment(bench, 1000)))
+    await bench.editor.put_calendar(closed)
+    await bench.add(Every("1m"), blackout="freeze")
+    await bench.editor.move("k", moment(bench, 60), to=moment(bench, 70))
+    await advance(bench, 80)
+    assert await bench.fired() == [60]
+    await bench.editor.run_early("k")
+    assert await bench.fired() == [60, 120]

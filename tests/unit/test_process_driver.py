@@ -1,0 +1,309 @@
+"""The parts of the process driver: frames, where functions are found, settings, keepers, judgement of what is told."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from evertick import Constant, InvalidSetting, Process, Refused, Retry, Scheduler
+from evertick.driver import child, inside
+from evertick.driver.base import Reported, Work
+from evertick.driver.kept import Ending, Kept
+from evertick.driver.message import (
+    FRAME_MAX_BYTES,
+    BadFrame,
+    Call,
+    Frames,
+    FromChild,
+    JobReturned,
+    Ready,
+    Said,
+    StopJob,
+    pack,
+    unpack,
+)
+from evertick.driver.place import Place, find, place_of, type_name, type_names
+from evertick.engine.judge import Raised, judge
+from evertick.errors import NotFound
+from evertick.model import Claimed
+
+RUN = Claimed(id="r", fence=7, task="t", args=b"{}", fire_at=0, due_at=0, claimed_at=0)
+
+
+def at_the_top() -> None: ...
+
+
+# --- frames
+
+
+def test_frames_come_out_as_they_went_in_however_the_stream_is_cut() -> None:
+    messages: list[FromChild] = [Ready(), Said(lines=((1, "info", "grün"),), progress=(0.5, "half"))]
+    messages.append(JobReturned(result=msgspec.Raw(b'{"a":[1,2]}'), has_seen_stop=True))
+    stream = b"".join(map(pack, messages))
+    decoder = msgspec.json.Decoder(FromChild)
+    for step in (1, 3, len(stream)):
+        frames = Frames()
+        chunks = [stream[at : at + step] for at in range(0, len(stream), step)]
+        found = [unpack(frame, decoder) for chunk in chunks for frame in frames.feed(chunk)]
+        assert [pack(each) for each in found] == [pack(each) for each in messages]
+
+
+def test_a_frame_that_is_too_long_is_refused_before_it_is_read() -> None:
+    with pytest.raises(BadFrame, match="a frame of 1048577 bytes; 1048576 is the most"):
+        Frames().feed((FRAME_MAX_BYTES + 1).to_bytes(4, "big"))
+    with pytest.raises(BadFrame, match="is the most"):
+        pack(StopJob("x" * FRAME_MAX_BYTES))
+
+
+@pytest.mark.parametrize("frame", [b"", b"nonsense", b'{"type":"Nobody"}', b'{"type":"Said","lines":3}', b"\xff\xfe"])
+def test_a_frame_that_makes_no_sense_is_refused(frame: bytes) -> None:
+    with pytest.raises(BadFrame, match="no message that makes sense"):
+        unpack(frame, msgspec.json.Decoder(FromChild))
+
+
+def test_a_call_with_the_largest_arguments_fits_into_a_frame() -> None:
+    run = msgspec.structs.replace(RUN, args=b"x" * 256 * 1024)
+    assert len(pack(Call(run, None))) < FRAME_MAX_BYTES
+
+
+# --- where functions are found
+
+
+def test_a_function_at_the_top_of_a_module_is_found_by_its_name() -> None:
+    place = place_of(at_the_top, "t")
+    assert place == Place(module=__name__, qualname="at_the_top")
+    assert find(place) is at_the_top
+
+
+class Holder:
+    @staticmethod
+    def at_the_top() -> None: ...
+
+    def method(self) -> None: ...
+
+
+def test_a_function_in_a_class_is_found_too() -> None:
+    assert find(place_of(Holder.at_the_top, "t")) is Holder.at_the_top
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda: None, "exists only inside of a function"),
+        (functools.partial(at_the_top), "cannot be found by another process"),
+        (Holder().method, "cannot be found by another process"),
+    ],
+)
+def test_a_function_that_no_other_process_could_find_is_refused_at_declaration(
+    function: Callable[..., Any], words: str
+) -> None:
+    scheduler = Scheduler("sqlite://")
+    with pytest.raises(InvalidSetting, match=words) as refused:
+        scheduler.task(process=True, name="t")(function)
+    assert "at the top of a module" in str(refused.value)
+    scheduler.task(name="t")(function)  # the refused declaration has left nothing behind
+
+
+def test_a_nested_function_is_refused_with_its_name_and_the_fix() -> None:
+    def nested() -> None: ...
+
+    with pytest.raises(InvalidSetting) as refused:
+        Scheduler("sqlite://").every("1h", process=True)(nested)
+    assert str(refused.value) == (
+        "task 'nested': process: 'test_a_nested_function_is_refused_with_its_name_and_the_fix.<locals>.nested' exists "
+        "only inside of a function, where another process cannot find it; define it at the top of a module "
+        "(a decorator around it needs functools.wraps)"
+    )
+
+
+def test_a_function_that_was_typed_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(at_the_top, "__module__", "__main__")
+    monkeypatch.setitem(sys.modules, "__main__", type(sys)("__main__"))
+    with pytest.raises(InvalidSetting, match="was typed in and is in no file"):
+        place_of(at_the_top, "t")
+
+
+def test_a_name_that_the_module_does_not_hold_is_explained() -> None:
+    with pytest.raises(NotFound, match="has no 'gone' when it is imported; define it at the top"):
+        find(Place(module=__name__, qualname="gone"))
+
+
+def test_classes_of_the_program_itself_are_known_by_the_name_they_have_on_the_node() -> None:
+    place = Place(module=__name__, qualname="at_the_top", is_main=True)
+    assert type_names(Holder, place) == {"__main__:Holder", "builtins:object"}
+    assert type_name(Holder) == f"{__name__}:Holder"
+
+
+# --- settings
+
+
+def test_the_settings_of_processes_are_checked_where_they_are_written() -> None:
+    assert repr(Process()) == "Process(warm=0, recycle=100, kill_after='2s')"
+    for wrong in ({"warm": -1}, {"warm": True}, {"warm": 257}, {"recycle": 0}, {"recycle": 1.5}, {"kill_after": "6m"}):
+        with pytest.raises(InvalidSetting, match=next(iter(wrong))):
+            Process(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidSetting, match=r"task 't': process: 2 is not possible; pass True or Process\(...\)"):
+        Scheduler("sqlite://").task(process=2, name="t")(at_the_top)  # type: ignore[call-overload]
+
+
+def test_a_run_is_not_past_its_deadline_while_its_child_is_being_killed() -> None:
+    task = Scheduler("sqlite://").task(timeout="10s", process=Process(kill_after="3m"))(at_the_top)
+    assert task.work.timeout == 10_000_000
+    assert task.work.terms.timeout == 190_000_000
+
+
+def test_false_makes_an_ordinary_task() -> None:
+    assert Scheduler("sqlite://").task(process=False)(at_the_top).work.driver.name == "function"
+    assert Scheduler("sqlite://").task(process=True)(at_the_top).work.driver.name == "process"
+
+
+# --- judgement of what a child tells
+
+
+def test_a_reported_error_is_judged_by_the_names_of_its_types_and_kept_as_it_was_told() -> None:
+    told = Reported("Traceback …\nLookupError: gone", types=type_names(KeyError, Place(module="m", qualname="q")))
+    work = Work(task="t", driver=None, hash="", retry=Constant("1s", attempts=2))  # type: ignore[arg-type]
+    for options, kind in (
+        ({}, "retry"),
+        ({"retry_on": (LookupError,)}, "retry"),
+        ({"retry_on": (OSError,)}, "done"),
+        ({"give_up_on": (KeyError,)}, "done"),
+    ):
+        outcome = judge(RUN, msgspec.structs.replace(work, **options), Raised(told), 0.0)
+        assert outcome is not None
+        assert (outcome.kind, outcome.error) == (kind, told.text)
+
+
+def test_a_reported_retry_asks_for_its_delay_whatever_the_policy() -> None:
+    told = Reported("…", types=frozenset(), retry=Retry("not yet", after="5m"))
+    outcome = judge(RUN, Work(task="t", driver=None, hash=""), Raised(told), 0.0)  # type: ignore[arg-type]
+    assert outcome is not None
+    assert (outcome.kind, outcome.delay) == ("retry", 300_000_000)
+
+
+# --- what a child must not do
+
+
+@pytest.fixture
+def in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inside, "_is_child", True)
+
+
+@pytest.mark.usefixtures("in_a_child")
+async def test_a_job_in_a_child_is_told_that_a_ledger_in_memory_is_out_of_its_reach(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="keeps its ledger in the memory of another"):
+        await Scheduler("sqlite://").runs()
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/jobs.db")
+    assert await scheduler.runs() == []
+    await scheduler.close()
+
+
+def test_an_import_in_a_child_may_not_start_a_scheduler_even_after_another_was_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(inside, "_is_child", False)
+    with inside.importing_for("t"):
+        for _ in range(2):
+            with pytest.raises(Refused, match="task 't', and the module starts a scheduler"):
+                Scheduler("sqlite://").run()
+    inside.check_may_start()
+
+
+def test_an_errand_survives_the_way_to_the_child() -> None:
+    errand = child.Errand(
+        task="t", place=Place(module="m", qualname="q", script="/s.py"), url="sqlite://", calls_max=1, log_level=30
+    )
+    assert msgspec.json.decode(msgspec.json.encode(errand), type=child.Errand) == errand
+
+
+# --- any command under a keeper
+
+
+async def kept(*command: str, lines: list[tuple[str, str]] | None = None) -> Kept:
+    heard = [] if lines is None else lines
+    return Kept(command, lambda stream, text: heard.append((stream, text)))
+
+
+async def ending(started: Kept) -> Ending:
+    return await asyncio.wait_for(started.ended, 20)
+
+
+async def test_a_kept_command_has_its_output_read_as_lines_and_its_end_told() -> None:
+    lines: list[tuple[str, str]] = []
+    started = await kept("sh", "-c", "echo one; echo two >&2; printf 'no end'; exit 4", lines=lines)
+    assert await ending(started) == Ending(code=4)
+    assert sorted(lines) == [("stderr", "two"), ("stdout", "no end"), ("stdout", "one")]
+
+
+async def test_a_kept_command_that_cannot_be_started_says_why() -> None:
+    end = await ending(await kept("/no/such/program"))
+    assert str(end) == "it could not be started: [Errno 2] No such file or directory"
+
+
+async def test_a_flood_without_lines_is_cut_into_lines() -> None:
+    lines: list[tuple[str, str]] = []
+    started = await kept("sh", "-c", "head -c 100000 /dev/zero | tr '\\0' x", lines=lines)
+    assert await ending(started) == Ending(code=0)
+    assert sum(len(text) for _, text in lines) == 100_000
+    assert max(len(text) for _, text in lines) <= 8192 + 65_536
+
+
+async def test_a_kept_command_that_ignores_term_is_killed_when_its_time_is_up() -> None:
+    lines: list[tuple[str, str]] = []
+    started = await kept("sh", "-c", "trap '' TERM; echo ready; sleep 1000; sleep 1000", lines=lines)
+    while not lines:
+        await asyncio.sleep(0.005)
+    began = asyncio.get_running_loop().time()
+    started.stop(60)
+    started.stop(0.2)  # the shorter one counts
+    started.stop(60)
+    assert await ending(started) == Ending(signal=signal.SIGKILL)
+    assert 0.2 <= asyncio.get_running_loop().time() - began < 10
+
+
+async def test_a_command_dies_with_its_keeper_though_nobody_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "killpg", lambda *_: None)  # as if the node had died with the keeper
+    lines: list[tuple[str, str]] = []
+    started = await kept("sh", "-c", "echo $$ $PPID; exec sleep 1000", lines=lines)
+    while not lines:
+        await asyncio.sleep(0.005)
+    command, keeper = map(int, lines[0][1].split())
+    os.kill(keeper, signal.SIGKILL)
+    assert str(await ending(started)) == "its keeper was killed, so it was ended, too"
+    async with asyncio.timeout(10):
+        while is_alive(command):
+            await asyncio.sleep(0.005)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def test_neither_keeper_nor_command_has_the_files_of_the_node(tmp_path: Path) -> None:
+    lines: list[tuple[str, str]] = []
+    with (tmp_path / "store").open("w") as store:
+        os.set_inheritable(store.fileno(), True)
+        started = await kept("sh", "-c", "ls -l /proc/$$/fd; echo $PPID; exec sleep 1000", lines=lines)
+        while not (lines and lines[-1][1].isdigit()):
+            await asyncio.sleep(0.005)
+        assert not any("store" in text for _, text in lines)
+        keeper = lines[-1][1]
+        held = sorted(os.readlink(f"/proc/{keeper}/fd/{name}") for name in os.listdir(f"/proc/{keeper}/fd"))
+    # Its line, and the pipe that signals wake it by.
+    others = [each for each in held if each != "/dev/null"]
+    assert [each.partition(":")[0] for each in others] == ["pipe", "pipe", "socket"]
+    assert others[0] == others[1], "both ends of one pipe"
+    started.stop(1)
+    assert await ending(started) == Ending(signal=signal.SIGTERM)

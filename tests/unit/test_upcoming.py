@@ -1,0 +1,65 @@
+"""What is to come: fires in the order in which they run, with what people and blackouts do to them."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from planning import at, bound
+
+from evertick.model import Occurrence
+from evertick.upcoming import Expected, Foreseen, upcoming_fires
+from evertick.when import Calendar, Every, Once, from_us
+from evertick.when.moment import LATEST
+
+HOURLY = bound(Every("1h"))
+
+
+def seen(*schedules: Expected, count: int = 4, until: int = LATEST) -> list[tuple[int, str, int, str | None]]:
+    return [tuple(each) for each in islice(upcoming_fires(schedules, at(11, 30), until), count)]
+
+
+def test_fires_of_several_schedules_come_in_order_of_time_and_key() -> None:
+    found = seen(Expected(key="b", rule=HOURLY), Expected(key="a", rule=bound(Every("2h"))))
+    assert [(each[1], each[2]) for each in found] == [("a", at(12)), ("b", at(12)), ("b", at(13)), ("a", at(14))]
+
+
+def test_a_skipped_fire_is_shown_as_such_and_a_moved_one_where_it_goes() -> None:
+    decided = (
+        Occurrence(fire_at=at(12), kind="skip"),
+        Occurrence(fire_at=at(13), kind="move", to=at(14, 30)),
+        Occurrence(fire_at=at(15), kind="done"),
+    )
+    assert seen(Expected(key="k", rule=HOURLY, occurrences=decided)) == [
+        (at(12), "k", at(12), "skipped"),
+        (at(14), "k", at(14), None),
+        (at(14, 30), "k", at(13), "moved"),
+        (at(16), "k", at(16), None),
+    ]
+
+
+def test_a_one_shot_that_was_moved_is_shown_though_it_has_no_cursor() -> None:
+    once = bound(Once(from_us(at(12))))
+    decided = (Occurrence(fire_at=at(12), kind="move", to=at(20)),)
+    assert seen(Expected(key="k", rule=once, occurrences=decided)) == [(at(20), "k", at(12), "moved")]
+
+
+def test_what_a_blackout_holds_comes_when_it_opens_after_what_runs_before() -> None:
+    freeze = Calendar.blackout("freeze", from_us(at(11)), from_us(at(13, 30)))
+    held = Expected(key="held", rule=HOURLY, blackout=freeze, blackout_fate="latest")
+    assert seen(held, Expected(key="k", rule=bound(Every("45m")))) == [
+        (at(12), "k", at(12), None),
+        (at(12, 45), "k", at(12, 45), None),
+        (at(13, 30), "held", at(12), "held"),
+        (at(13, 30), "held", at(13), "held"),
+    ]
+    dropped = Expected(key="k", rule=HOURLY, blackout=freeze)
+    assert [each[3] for each in seen(dropped, count=3)] == ["dropped", "dropped", None]
+
+
+def test_no_more_is_shown_than_may_still_fire() -> None:
+    decided = (Occurrence(fire_at=at(12), kind="move", to=at(12, 10)),)
+    assert [each[2] for each in seen(Expected(key="k", rule=HOURLY, left=2, occurrences=decided))] == [at(12), at(13)]
+
+
+def test_nothing_after_the_end_is_shown() -> None:
+    assert seen(Expected(key="k", rule=HOURLY), until=at(12, 59)) == [Foreseen(at(12), "k", at(12), None)]
