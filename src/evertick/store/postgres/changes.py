@@ -8,6 +8,7 @@ each other are written together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from evertick.model import Definition, Reason, Verdict
 from evertick.store.base import Change
@@ -79,22 +80,29 @@ def _defined(change: Change) -> Definition:
 
 
 def _added(change: Change) -> tuple[object, ...]:
-    text, format_, labels, pause_after = _definition_columns(_defined(change))
+    text, format_, *filters = _definition_columns(_defined(change))
     return (
         change.key,
         change.created_at or None,
         format_,
         text,
-        labels,
-        pause_after,
+        *filters,
         None if change.pause is None else json_text(change.pause),
         None if change.declared is None else json_text(change.declared),
     )
 
 
-def _definition_columns(definition: Definition) -> tuple[str, int, str | None, int | None]:
+def _definition_columns(definition: Definition) -> tuple[Any, ...]:
+    """Its text and format, and what stands beside them to be searched by."""
     labels = {plain_text(name): plain_text(value) for name, value in definition.labels.items()}
-    return json_text(definition), definition.format, json_text(labels) if labels else None, definition.pause_after
+    return (
+        json_text(definition),
+        definition.format,
+        json_text(labels) if labels else None,
+        definition.pause_after,
+        plain_text(definition.when),
+        plain_text(definition.blackout),
+    )
 
 
 async def _change(db: Session, app: str, changes: Sequence[Change]) -> list[bool]:
@@ -131,8 +139,8 @@ async def _define(db: Session, app: str, changes: dict[int, Change], before: dic
         rows.append((id_, change.key, *_definition_columns(change.definition), json_text(change.definition.args)))
     if not rows:
         return
-    ids, keys, texts, formats, labels, pause_afters, args = columns_of(rows)
-    await db.count("change_schedules.define", ids, texts, formats, labels, pause_afters)
+    ids, keys, texts, formats, *filters, args = columns_of(rows)
+    await db.count("change_schedules.define", ids, texts, formats, *filters)
     await db.count("change_schedules.define_due", ids, formats)
     await db.count("change_schedules.keep_version", app, ids, keys, texts, args)
 

@@ -20,7 +20,9 @@ from evertick.store.base import Advance, Recorded
 from evertick.store.postgres.connection import is_unwritable
 from evertick.store.postgres.endings import Ending, count_from_end, end
 from evertick.store.postgres.session import Line, Session, columns_of
+from evertick.store.postgres.unique import duplicates_among, keep_for_periods
 from evertick.store.rows import json_text, plain_text
+from evertick.unique import gaps_with_duplicates
 from evertick.when.moment import DAY, MILLISECOND, MINUTE
 
 __all__ = ["Taking", "record_fires", "run_columns", "take"]
@@ -31,6 +33,7 @@ _UNWRITABLE_PAUSE = MINUTE
 _CLOCKS_APART = DAY
 _FIRST, _LAST = -(2**63), 2**63 - 1
 _IDLE = frozenset({State.WAITING, State.BLOCKED, State.PARKED})
+_BY_HAND = frozenset({Cause.TRIGGER, Cause.RERUN})
 
 
 class Taking(msgspec.Struct, kw_only=True):
@@ -42,6 +45,8 @@ class Taking(msgspec.Struct, kw_only=True):
     # Schedules whose plans were taken.
     taken: set[int] = msgspec.field(default_factory=set)
     left_out: list[str] = msgspec.field(default_factory=list)
+    # Runs whose unique key was taken.
+    duplicates: list[str] = msgspec.field(default_factory=list)
 
 
 async def record_fires(line: Line, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
@@ -62,19 +67,24 @@ async def _record_all(db: Session, app: str, node: str | None, advances: Sequenc
         for place in places:
             taken[place] = advances[place].schedule_id in part.taken
         answer = Recorded(
-            now=part.now, fence=answer.fence or part.fence, taken=taken, left_out=answer.left_out + part.left_out
+            now=part.now,
+            fence=answer.fence or part.fence,
+            taken=taken,
+            left_out=answer.left_out + part.left_out,
+            duplicates=answer.duplicates + part.duplicates,
         )
     return answer if advances else msgspec.structs.replace(answer, now=(await db.only_row("now"))["now"])
 
 
 def _rounds(advances: Sequence[Advance]) -> list[list[int]]:
-    """Places in the batch, each schedule once in a round: of two plans for one schedule the first comes first."""
+    """Places in the batch, each schedule and each unique key once in a round: of two, the first comes first."""
     rounds: list[list[int]] = []
-    seen: Counter[int] = Counter()
+    next_round: dict[int | str, int] = {}
     for place, advance in enumerate(advances):
-        number = seen[advance.schedule_id]
-        seen[advance.schedule_id] += 1
-        if number == len(rounds):
+        names = [advance.schedule_id, *(run.unique_key for run in advance.runs if run.unique_key is not None)]
+        number = max(next_round.get(name, 0) for name in names)
+        next_round |= dict.fromkeys(names, number + 1)
+        while number >= len(rounds):
             rounds.append([])
         rounds[number].append(place)
     return rounds
@@ -103,6 +113,7 @@ async def _record(db: Session, app: str, node: str | None, advances: Sequence[Ad
 async def _record_each(db: Session, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
     taken: list[bool] = []
     left_out: list[str] = []
+    duplicates: list[str] = []
     fence = 0
     for advance in advances:
         try:
@@ -118,8 +129,10 @@ async def _record_each(db: Session, app: str, node: str | None, advances: Sequen
             continue
         taken.append(advance.schedule_id in part.taken)
         left_out += part.left_out
+        duplicates += part.duplicates
         fence = fence or part.fence
-    return Recorded(now=(await db.only_row("now"))["now"], fence=fence, taken=taken, left_out=left_out)
+    now = (await db.only_row("now"))["now"]
+    return Recorded(now=now, fence=fence, taken=taken, left_out=left_out, duplicates=duplicates)
 
 
 async def take(
@@ -131,25 +144,54 @@ async def take(
     node: str | None = None,
     fence: int | None = None,
 ) -> Taking:
-    """Move the cursors whose guards match, then write what their plans owe; versions rise by `bumps`.
+    """Move the cursors whose guards match, then write what their plans owe.
 
-    Each schedule once in a batch.
+    Each schedule and unique key once in a batch. Versions rise by `bumps`, or by one for changed decisions: they are
+    part of what is cached by version.
     """
     taking = Taking()
-    if not advances:
+    doubles = await duplicates_among(db, app, (run for advance in advances for run in advance.runs))
+    by_hand = {run.id for a in advances for run in a.runs if run.id in doubles and run.cause in _BY_HAND}
+    taking.duplicates += sorted(by_hand)
+    pairs = sorted(
+        (
+            (advance, bump or int(advance.occurrences is not None))
+            for advance, bump in zip(advances, bumps, strict=True)
+            if not any(run.id in by_hand for run in advance.runs)
+        ),
+        key=lambda pair: pair[0].schedule_id,
+    )
+    if not pairs:
         return taking
-    pairs = sorted(zip(advances, bumps, strict=True), key=lambda pair: pair[0].schedule_id)
     if any(_looks_at_runs(advance) for advance, _ in pairs):
         await db.rows("schedule.lock", [advance.schedule_id for advance, _ in pairs])
-    moved = await db.only_row("record_fires.advance", app, *_advance_columns(pairs))
+    moved = await db.only_row("record_fires.advance", app, *_advance_columns(pairs, doubles))
     taking.now = moved["now"]
     taking.taken = set(moved["ids"] or ())
     taken = [advance for advance, _ in pairs if advance.schedule_id in taking.taken]
-    await _replace_live(db, app, [advance for advance in taken if advance.replaces_live])
+    await _decide(db, taken)
+    # Nobody is replaced for a run that is not to be.
+    replacing = [a for a in taken if a.replaces_live and not any(run.id in doubles for run in a.runs)]
+    await _replace_live(db, app, replacing)
     await _mark_those_that_free(db, taken)
-    await _insert_runs(db, app, node, fence, taken, taking)
-    await _insert_gaps(db, app, [(advance.schedule_id, gap) for advance in taken for gap in advance.gaps])
+    await _insert_runs(db, app, node, fence, taken, doubles, taking)
+    gaps = [
+        (advance.schedule_id, gap)
+        for advance in taken
+        for gap in gaps_with_duplicates(advance.gaps, [run for run in advance.runs if run.id in doubles])
+    ]
+    await _insert_gaps(db, app, gaps)
     return taking
+
+
+async def _decide(db: Session, advances: Sequence[Advance]) -> None:
+    decided = [
+        (advance.schedule_id, json_text(advance.occurrences) if advance.occurrences else None)
+        for advance in advances
+        if advance.occurrences is not None
+    ]
+    if decided:
+        await db.count("record_fires.decide", *columns_of(decided))
 
 
 def _looks_at_runs(advance: Advance) -> bool:
@@ -158,7 +200,7 @@ def _looks_at_runs(advance: Advance) -> bool:
     return advance.live is not None or advance.replaces_live or advance.after_end is not None or is_blocking
 
 
-def _advance_columns(pairs: Sequence[tuple[Advance, int]]) -> list[list[Any]]:
+def _advance_columns(pairs: Sequence[tuple[Advance, int]], doubles: set[str]) -> list[list[Any]]:
     rows = [
         (
             advance.schedule_id,
@@ -170,7 +212,7 @@ def _advance_columns(pairs: Sequence[tuple[Advance, int]]) -> list[list[Any]]:
             advance.next_fire_at,
             advance.next_at,
             advance.after_end,
-            sum(1 for run in advance.runs if run.cause is Cause.FIRE),
+            sum(1 for run in advance.runs if run.cause is Cause.FIRE and run.id not in doubles),
             advance.fingerprint,
         )
         for advance, bump in pairs
@@ -205,9 +247,18 @@ async def _mark_those_that_free(db: Session, advances: Sequence[Advance]) -> Non
 
 
 async def _insert_runs(
-    db: Session, app: str, node: str | None, fence: int | None, advances: Sequence[Advance], taking: Taking
+    db: Session,
+    app: str,
+    node: str | None,
+    fence: int | None,
+    advances: Sequence[Advance],
+    doubles: set[str],
+    taking: Taking,
 ) -> None:
-    wanted = [(run, advance.after_end is not None) for advance in advances for run in advance.runs]
+    runs = [(run, advance.after_end is not None) for advance in advances for run in advance.runs]
+    taking.duplicates += [run.id for run, _ in runs if run.id in doubles]
+    taking.left_out += [run.id for run, _ in runs if run.id in doubles]
+    wanted = [(run, frees) for run, frees in runs if run.id not in doubles]
     inserted: set[str] = set()
     for wave in _waves(wanted):
         claimant = node if any(run.is_claimed for run, _ in wave) else None
@@ -215,6 +266,7 @@ async def _insert_runs(
         inserted |= {row["id"] for row in rows}
         taking.fence = taking.fence or next((row["fence"] for row in rows if row["fence"] is not None), 0)
         db.has_news = db.has_news or any(row["fence"] is None for row in rows)
+    await keep_for_periods(db, app, [run for run, _ in wanted if run.id in inserted])
     missing = [run for run, _ in wanted if run.id not in inserted]
     taking.left_out += [run.id for run in missing]
     early = Counter(run.schedule_id for run in missing if run.cause is Cause.FIRE)
@@ -259,7 +311,7 @@ def run_columns(wanted: Sequence[tuple[NewRun, bool]], clock: Clock) -> list[obj
             None if run.args is None else run.args.decode(),
             json_text({plain_text(k): plain_text(v) for k, v in run.labels.items()}) if run.labels else None,
             run.expires,
-            run.unique_key,
+            run.unique_key if run.unique_for is None else None,
             None if run.unique_key is None else run.unique_until,
             run.caused_by,
             run.traceparent,

@@ -226,6 +226,11 @@ WITH moved AS (
     RETURNING d.schedule_id)
 SELECT (SELECT evertick.now_us()) AS now, array_agg(schedule_id) AS ids FROM moved;
 
+-- name: record_fires.decide
+-- What people have decided about single moments, as far as it is still to come; NULL for nothing.
+UPDATE evertick.schedules s SET occurrences = n.occurrences
+FROM unnest($1::bigint[], $2::text[]) AS n(id, occurrences) WHERE s.id = n.id;
+
 -- name: record_fires.fail
 -- A plan that failed moves nothing but the next look. The guard is the row itself.
 UPDATE evertick.due d SET at = p.next_at, failures = d.failures + 1, error = p.error
@@ -265,11 +270,13 @@ WHERE id = ANY($1::uuid[]) AND NOT is_cancel_requested;
 
 -- name: change_schedules.add
 -- A key that is taken is not an error: the caller reads and tries again.
-INSERT INTO evertick.schedules (app, key, created_at, format, definition, labels, pause_after, pause, declared)
+INSERT INTO evertick.schedules (app, key, created_at, format, definition, labels, pause_after, when_text, blackout,
+    pause, declared)
 SELECT $1, n.key, coalesce(n.created_at, (SELECT evertick.now_us())), n.format, n.definition, n.labels::jsonb,
-    n.pause_after, n.pause, n.declared
-FROM unnest($2::text[], $3::bigint[], $4::int[], $5::text[], $6::text[], $7::int[], $8::text[], $9::text[])
-    AS n(key, created_at, format, definition, labels, pause_after, pause, declared)
+    n.pause_after, n.when_text, n.blackout, n.pause, n.declared
+FROM unnest($2::text[], $3::bigint[], $4::int[], $5::text[], $6::text[], $7::int[], $8::text[], $9::text[], $10::text[],
+    $11::text[])
+    AS n(key, created_at, format, definition, labels, pause_after, when_text, blackout, pause, declared)
 ON CONFLICT DO NOTHING RETURNING id, key;
 
 -- name: change_schedules.add_due
@@ -286,9 +293,10 @@ JOIN evertick.schedules s ON s.id = w.id AND s.key = w.key AND s.app = $1;
 -- name: change_schedules.define
 -- New definitions.
 UPDATE evertick.schedules s
-SET definition = n.definition, format = n.format, labels = n.labels::jsonb, pause_after = n.pause_after
-FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::int[])
-    AS n(id, definition, format, labels, pause_after) WHERE s.id = n.id;
+SET definition = n.definition, format = n.format, labels = n.labels::jsonb, pause_after = n.pause_after,
+    when_text = n.when_text, blackout = n.blackout
+FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::int[], $6::text[], $7::text[])
+    AS n(id, definition, format, labels, pause_after, when_text, blackout) WHERE s.id = n.id;
 
 -- name: change_schedules.define_due
 -- The tick filters by format without reading definitions. What failed before does not count for the new one.
@@ -328,6 +336,15 @@ WHERE s.app = $1 AND s.key > $2 AND s.format <= $3 AND ($4::text[] IS NULL OR s.
     AND ($5::bool IS NULL OR (s.pause IS NOT NULL) = $5) AND ($6::text IS NULL OR s.labels @> $6::jsonb)
 ORDER BY s.key LIMIT $7;
 
+-- name: schedules.by_due
+-- The same in the order of the tick, from its index: who is next costs no look at the others.
+SELECT {stored}
+FROM evertick.due d JOIN evertick.schedules s ON s.id = d.schedule_id
+WHERE d.app = $1 AND d.at IS NOT NULL AND s.key > $2 AND s.format <= $3
+    AND ($4::text[] IS NULL OR s.key = ANY($4::text[]))
+    AND ($5::bool IS NULL OR (s.pause IS NOT NULL) = $5) AND ($6::text IS NULL OR s.labels @> $6::jsonb)
+ORDER BY d.at LIMIT $7;
+
 -- name: schedules.last_runs
 -- The newest moment of each that became a run, live or done.
 SELECT w.id AS schedule_id, n.* FROM unnest($1::bigint[]) AS w(id)
@@ -344,6 +361,32 @@ CROSS JOIN LATERAL (
 -- Finished runs by verdict, as far as history is kept.
 SELECT schedule_id, verdict, count(*) AS count FROM evertick.history
 WHERE schedule_id = ANY($1::bigint[]) GROUP BY schedule_id, verdict;
+
+-- name: failing
+-- Schedules that pause themselves, after a batch with failed verdicts or, with NULL, all of the app, with their newest
+-- fires that count, newest first. The others cost nothing: from the partial index.
+SELECT s.id, s.key, d.version, s.pause_after, v.id::text AS run, v.verdict, v.reason, v.error
+FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = s.id
+CROSS JOIN LATERAL (
+    SELECT h.id, h.verdict, h.reason, h.error FROM evertick.history h
+    WHERE h.schedule_id = s.id AND h.cause = 'fire' AND h.version >= d.counts_from
+        AND h.verdict IN ('succeeded', 'failed', 'lost')
+    ORDER BY h.fire_at DESC LIMIT s.pause_after) v
+WHERE s.app = $1 AND s.format <= $2 AND s.pause IS NULL AND s.pause_after IS NOT NULL
+    AND ($3::bigint[] IS NULL OR s.id = ANY($3::bigint[]))
+ORDER BY s.id;
+
+-- name: calendar_users
+-- A scan, for people: the rule ends with the name, or an option follows; the blackout is the name.
+SELECT key FROM evertick.schedules
+WHERE app = $1 AND (position('; calendar=' || $2 || ';' IN when_text || ';') > 0 OR blackout = $2)
+ORDER BY key LIMIT $3;
+
+-- name: remove_calendar
+-- All of its versions, unless a schedule uses it.
+DELETE FROM evertick.calendars WHERE app = $1 AND name = $2 AND NOT EXISTS (
+    SELECT FROM evertick.schedules
+    WHERE app = $1 AND (position('; calendar=' || $2 || ';' IN when_text || ';') > 0 OR blackout = $2));
 
 -- name: calendars
 -- The newest version of each name.
@@ -372,12 +415,40 @@ DELETE FROM evertick.calendars WHERE app = $1 AND name = $2 AND version = $3
 -- Runs by hand, answered as they will be read.
 {insert_runs} RETURNING {live_run};
 
+-- name: part.period_holder
+-- The run that has the key of `w` for a period, live or done. One that the ledger no longer knows could not be answered.
+(SELECT u.run FROM evertick.unique_keys u
+    WHERE u.app = $1 AND u.key = w.unique_key AND u.until > (SELECT evertick.now_us())
+        AND (EXISTS (SELECT FROM evertick.runs r WHERE r.app = $1 AND r.id = u.run OFFSET 0)
+            OR EXISTS (SELECT FROM evertick.history h WHERE h.app = $1 AND h.id = u.run OFFSET 0)))
+
+-- name: unique.lock
+-- Who wants a unique key waits for whoever is about to take it. A few hundred locks stand for all keys: a batch of
+-- thousands must not use up the server's room for locks.
+SELECT pg_advisory_xact_lock(lock) FROM (
+    SELECT DISTINCT hashtextextended('evertick.unique' || $1::text, abs(hashtext(w.key)) % 256) AS lock
+    FROM unnest($2::text[]) AS w(key) ORDER BY lock) l;
+
+-- name: unique.holders
+-- Which of these keys are taken, and by whom.
+SELECT w.unique_key AS key, coalesce(
+    (SELECT r.id FROM evertick.runs r WHERE r.app = $1 AND r.unique_key = w.unique_key), {period_holder})::text AS id
+FROM unnest($2::text[]) AS w(unique_key);
+
+-- name: unique.keep
+-- For a period from the insertion, by the store's time; the period of an earlier run is over.
+INSERT INTO evertick.unique_keys (app, key, run, until)
+SELECT $1, w.key, w.run, (SELECT evertick.now_us()) + w.period
+FROM unnest($2::text[], $3::uuid[], $4::bigint[]) AS w(key, run, period)
+ON CONFLICT (app, key) DO UPDATE SET run = excluded.run, until = excluded.until;
+
 -- name: enqueue.known
 -- What is there instead of runs that were not inserted: the same sent twice, or the one with the unique key or moment.
 SELECT w.place, coalesce(
     (SELECT r.id FROM evertick.runs r WHERE r.id = w.id AND r.app = $1),
     (SELECT h.id FROM evertick.history h WHERE h.id = w.id AND h.app = $1 LIMIT 1),
     (SELECT r.id FROM evertick.runs r WHERE r.app = $1 AND r.unique_key = w.unique_key),
+    {period_holder},
     (SELECT r.id FROM evertick.runs r
         WHERE r.schedule_id = w.schedule_id AND r.fire_at = w.fire_at AND r.cause IN ('fire', 'backfill')),
     (SELECT h.id FROM evertick.history h
@@ -581,6 +652,15 @@ SELECT h.caused_by FROM evertick.history h WHERE h.app = $1 AND h.cause = 'rerun
 -- A key that was removed and added again names several schedules.
 SELECT DISTINCT schedule_id FROM evertick.schedule_versions WHERE app = $1 AND key = $2;
 
+-- name: recorded_moments
+-- By the index that keeps a moment from being recorded twice.
+SELECT fire_at FROM evertick.runs
+WHERE schedule_id = $1 AND fire_at BETWEEN $2 AND $3 AND cause IN ('fire', 'backfill') AND app = $5
+UNION
+SELECT fire_at FROM evertick.history
+WHERE schedule_id = $1 AND fire_at BETWEEN $2 AND $3 AND cause IN ('fire', 'backfill') AND app = $5
+ORDER BY fire_at LIMIT $4;
+
 -- name: gaps
 -- Gaps that touch a stretch of time, newest first.
 SELECT * FROM evertick.gaps
@@ -742,13 +822,27 @@ DELETE FROM evertick.history WHERE id = ANY($1::uuid[]);
 DELETE FROM evertick.gaps WHERE id = ANY(ARRAY(
     SELECT id FROM evertick.gaps WHERE app = $1 AND last_at < $2 ORDER BY last_at LIMIT $3));
 
+-- name: prune.starts
+-- Starts that no rate counts any more.
+DELETE FROM evertick.grants g USING (
+    SELECT app, key, at FROM evertick.grants
+    WHERE app = $1 AND until <= (SELECT evertick.now_us()) ORDER BY until LIMIT $2) o
+WHERE g.app = o.app AND g.key = o.key AND g.at = o.at;
+
+-- name: prune.unique
+-- Unique keys whose period is over.
+DELETE FROM evertick.unique_keys u USING (
+    SELECT app, key FROM evertick.unique_keys
+    WHERE app = $1 AND until <= (SELECT evertick.now_us()) ORDER BY until LIMIT $2) o
+WHERE u.app = o.app AND u.key = o.key;
+
 -- name: prune.nodes
 -- Nodes long dead, unless a run still waits to be re-homed from them.
 DELETE FROM evertick.nodes WHERE id = ANY(ARRAY(
     SELECT n.id FROM evertick.nodes n
-    WHERE n.app = $1 AND n.died_at < greatest($2, (SELECT evertick.now_us()) - $4::bigint)
+    WHERE n.app = $1 AND n.died_at < greatest($2, (SELECT evertick.now_us()) - $3::bigint)
         AND NOT EXISTS (SELECT FROM evertick.runs r WHERE r.state = 'running' AND r.app = $1 AND r.node = n.id)
-    LIMIT $3));
+    LIMIT $4));
 
 -- name: prune.finished_schedules
 -- One-shots that are over: no cursor, not paused, not declared, nothing live, nothing left in history.

@@ -13,7 +13,7 @@ from evertick.store.postgres.endings import is_run_id
 from evertick.store.postgres.session import Session
 from evertick.store.rows import Row, attempt_of, gap_of, json_text, lines_of, plain_text, run_of
 
-__all__ = ["attempts", "gaps", "log", "runs"]
+__all__ = ["attempts", "gaps", "log", "recorded_moments", "runs"]
 
 _FIRST, _LAST = -(2**63), 2**63 - 1
 
@@ -86,6 +86,10 @@ async def _read(db: Session, table: str, app: str, values: dict[str, Any], limit
     order = f"ORDER BY {moment} DESC, r.id DESC LIMIT ${len(parameters)}"
     text = f"{db.text(table)}{clauses} {order}".replace("{reruns}", db.text("runs.reruns"))
     return await db.select(text, *parameters)
+
+
+async def recorded_moments(db: Session, app: str, schedule: int, first: int, last: int, limit: int) -> list[int]:
+    return [row["fire_at"] for row in await db.rows("recorded_moments", schedule, first, last, limit, app)]
 
 
 async def gaps(db: Session, app: str, wanted: RunFilter) -> list[Gap]:

@@ -18,6 +18,7 @@ from evertick.store.postgres.endings import Ending, end, is_run_id, lock_runs
 from evertick.store.postgres.fires import run_columns
 from evertick.store.postgres.reading import runs as read_runs
 from evertick.store.postgres.session import Line, Session, columns_of
+from evertick.store.postgres.unique import duplicates_among, keep_for_periods
 from evertick.store.rows import Row, claimed_of, json_text, plain_text, run_of
 
 __all__ = ["cancel", "claim", "enqueue", "note", "owned", "take_runs"]
@@ -42,11 +43,21 @@ async def enqueue(db: Session, app: str, runs: Sequence[NewRun]) -> list[Run]:
 
 
 async def _enqueue_new(db: Session, app: str, runs: Sequence[NewRun], places: Sequence[int]) -> dict[int, Run]:
-    """Insert what is not there, each id once; by unique key, so that nobody waits for another crosswise."""
-    first = {runs[place].id: place for place in reversed(places)}
-    ordered = sorted(first.values(), key=lambda place: (runs[place].unique_key or "", place))
-    wanted = [(runs[place], False) for place in ordered]
+    """Insert what is not there, each id and each unique key once."""
+    doubles = await duplicates_among(db, app, (runs[place] for place in places))
+    first: dict[str, int] = {}
+    keys: set[str] = set()
+    for place in places:
+        run = runs[place]
+        if run.id in first or run.id in doubles or run.unique_key in keys:
+            continue
+        first[run.id] = place
+        keys |= set() if run.unique_key is None else {run.unique_key}
+    if not first:
+        return {}
+    wanted = [(runs[place], False) for place in first.values()]
     rows = await db.rows("enqueue", app, None, None, *run_columns(wanted, db.clock))
+    await keep_for_periods(db, app, [runs[first[row["id"]]] for row in rows])
     return {first[row["id"]]: run_of(row) for row in rows}
 
 
@@ -122,9 +133,11 @@ async def note(db: Session, app: str, node: str, notes: Sequence[Note]) -> list[
     if known:
         claims = columns_of(list(dict.fromkeys((one.id, one.fence) for one in known)))
         held = {row["id"] for row in await db.rows("note.hold", app, node, *claims)}
-    mine = [one for one in known if one.id in held]
-    await _note_progress(db, mine)
-    await _note_lines(db, app, mine)
+    await _note_progress(db, [one for one in known if one.id in held])
+    gone = [(one.id, one.fence) for one in known if one.id not in held]
+    if gone:
+        held |= {row["id"] for row in await db.rows("note.own_ends", app, node, *columns_of(gone))}
+    await _note_lines(db, app, [one for one in known if one.id in held])
     return [one.id for one in notes if one.id not in held]
 
 

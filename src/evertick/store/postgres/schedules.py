@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evertick.model import Schedule
-from evertick.store.base import Due, DueSchedule, ScheduleFilter, StoredSchedule
+from evertick.model import Schedule, Verdict
+from evertick.store.base import Due, DueSchedule, Failing, ScheduleFilter, StoredSchedule
 from evertick.store.postgres.session import Session
 from evertick.store.rows import FORMAT, Row, json_text, plain_text, schedule_of, stored_of
 
 __all__ = [
+    "calendar_users",
     "calendars",
     "computed_with",
     "declared_schedules",
     "due_schedules",
+    "failing",
     "fingerprints",
     "put_calendar",
+    "remove_calendar",
     "schedules",
     "stored_schedules",
 ]
@@ -69,7 +72,7 @@ def _readable(rows: Sequence[Row]) -> list[StoredSchedule]:
 
 async def schedules(db: Session, app: str, wanted: ScheduleFilter) -> list[Schedule]:
     rows = await db.rows(
-        "schedules",
+        "schedules.by_due" if wanted.is_by_due else "schedules",
         app,
         plain_text(wanted.after_key) or "",
         FORMAT,
@@ -89,6 +92,35 @@ async def schedules(db: Session, app: str, wanted: ScheduleFilter) -> list[Sched
 
 async def calendars(db: Session, app: str) -> dict[str, bytes]:
     return {row["name"]: bytes(row["content"]) for row in await db.rows("calendars", app)}
+
+
+async def calendar_users(db: Session, app: str, name: str, limit: int) -> list[str]:
+    return [row["key"] for row in await db.rows("calendar_users", app, plain_text(name), limit)]
+
+
+async def remove_calendar(db: Session, app: str, name: str) -> bool:
+    return await db.count("remove_calendar", app, plain_text(name)) > 0
+
+
+async def failing(db: Session, app: str, ids: Sequence[int] | None, limit: int) -> list[Failing]:
+    verdicts: dict[int, list[Row]] = {}
+    for row in await db.rows("failing", app, FORMAT, None if ids is None else list(ids)):
+        verdicts.setdefault(row["id"], []).append(row)
+    found = [
+        Failing(
+            schedule_id=newest["id"],
+            key=newest["key"],
+            version=newest["version"],
+            count=len(rows),
+            run=newest["run"],
+            verdict=Verdict(newest["verdict"]),
+            reason=newest["reason"],
+            error=newest["error"],
+        )
+        for rows in verdicts.values()
+        if len(rows) >= (newest := rows[0])["pause_after"] and all(row["verdict"] != Verdict.SUCCEEDED for row in rows)
+    ]
+    return found[:limit]
 
 
 async def put_calendar(db: Session, app: str, name: str, version: str, content: bytes) -> None:

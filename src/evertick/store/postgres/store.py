@@ -166,6 +166,15 @@ class PostgresStore:
     async def calendars(self, app: str) -> dict[str, bytes]:
         return await self._open_line().ask(lambda db: schedules.calendars(db, app))
 
+    async def calendar_users(self, app: str, name: str, *, limit: int = 1000) -> list[str]:
+        return await self._open_line().ask(lambda db: schedules.calendar_users(db, app, name, limit))
+
+    async def remove_calendar(self, app: str, name: str) -> bool:
+        return await self._open_line().ask(lambda db: schedules.remove_calendar(db, app, name))
+
+    async def failing(self, app: str, *, ids: Sequence[int] | None = None, limit: int = 1000) -> list[base.Failing]:
+        return await self._open_line().ask(lambda db: schedules.failing(db, app, ids, limit))
+
     async def put_calendar(self, app: str, name: str, version: str, content: bytes) -> None:
         await self._open_line().write(lambda db: schedules.put_calendar(db, app, name, version, content))
 
@@ -193,6 +202,11 @@ class PostgresStore:
 
     async def runs(self, app: str, wanted: base.RunFilter) -> list[Run]:
         return await self._open_line().read(lambda db: reading.runs(db, app, wanted))
+
+    async def recorded_moments(self, app: str, schedule_id: int, *, first: int, last: int, limit: int) -> list[int]:
+        return await self._open_line().ask(
+            lambda db: reading.recorded_moments(db, app, schedule_id, first, last, limit)
+        )
 
     async def gaps(self, app: str, wanted: base.RunFilter) -> list[Gap]:
         return await self._open_line().ask(lambda db: reading.gaps(db, app, wanted))

@@ -46,8 +46,8 @@ class _Bite:
             self.count(await self.db.count("prune.runs", ids))
 
     async def rows(self, name: str, *values: object) -> None:
-        first, second, *others = values
-        self.count(await self.db.count(name, first, second, self.left, *others))
+        """Delete the rows that a statement finds. Its last parameter is the limit."""
+        self.count(await self.db.count(name, *values, self.left))
 
     def count(self, rows: int) -> None:
         self.left -= rows
@@ -60,6 +60,8 @@ async def prune(db: Session, app: str, before: int, keep_per_schedule: int, limi
         lambda: bite.runs("prune.old_runs", app, before),
         lambda: _prune_surplus(bite, keep_per_schedule, cursor),
         lambda: bite.rows("prune.gaps", app, before),
+        lambda: bite.rows("prune.starts", app),
+        lambda: bite.rows("prune.unique", app),
         lambda: bite.rows("prune.nodes", app, before, _DEAD_NODES_KEPT),
         lambda: _prune_finished(bite, before),
     )

@@ -39,6 +39,8 @@ CREATE TABLE evertick.schedules (
     -- Out of the definition, to be filtered by.
     labels      jsonb,
     pause_after integer,
+    when_text   text   NOT NULL DEFAULT '',
+    blackout    text,
     pause       text,
     -- Decisions about single moments to come; NULL for nearly all.
     occurrences text,
