@@ -2,7 +2,8 @@
 
 Nearly all runs free nobody: they go from the live table into history by one statement, a batch at a time. A run with
 the mark `frees` ends under the lock of its schedule: runs blocked on it become due, a schedule that counts from the end
-of its runs gets its next moment. Only the holder of the newest claim may finish a run.
+of its runs gets its next moment. A run under a limit makes room for the next. Only the holder of the newest claim may
+finish a run.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 
 from evertick.model import Outcome, Reason, Verdict
 from evertick.store.base import FinishAnswer, Finished
+from evertick.store.postgres.limits import make_room
 from evertick.store.postgres.session import Line, Session, columns_of
 from evertick.store.rows import Row, json_text, plain_text
 
@@ -112,6 +114,7 @@ async def _finish_the_rest(
     ending = [outcome for outcome in taken.values() if outcome.kind == "done"]
     ended = await _end_as_told(db, app, node, ending, with_freeing=True)
     freed = await _free(db, app, [held[id_] for id_ in ended]) or bool(back)
+    freed = await make_room(db, app, [held[id_]["limit_key"] for id_ in taken]) or freed
     db.has_news = db.has_news or freed
     told = await _told_before(db, app, node, [o for o, answer in zip(outcomes, answers, strict=True) if answer is None])
     return [
@@ -194,6 +197,7 @@ async def end(db: Session, app: str, endings: Sequence[Ending]) -> bool:
     gone = await db.rows("run.end", app, *columns)
     _warn_of_doubles(app, sum(not row["is_kept"] for row in gone), [row["id"] for row in gone])
     freed = await _free(db, app, gone)
+    freed = await make_room(db, app, [row["limit_key"] for row in gone]) or freed
     db.has_news = db.has_news or freed
     return freed
 

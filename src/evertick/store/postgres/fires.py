@@ -81,7 +81,8 @@ def _rounds(advances: Sequence[Advance]) -> list[list[int]]:
     rounds: list[list[int]] = []
     next_round: dict[int | str, int] = {}
     for place, advance in enumerate(advances):
-        names = [advance.schedule_id, *(run.unique_key for run in advance.runs if run.unique_key is not None)]
+        names: list[int | str] = [advance.schedule_id]
+        names += [run.unique_key for run in advance.runs if run.unique_key is not None]
         number = max(next_round.get(name, 0) for name in names)
         next_round |= dict.fromkeys(names, number + 1)
         while number >= len(rounds):

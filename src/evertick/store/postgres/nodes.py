@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from evertick.model import LOSSES_MAX, Node, Reason, Verdict
 from evertick.store.base import Beat, NodeJoin, Rehomed, TaskTerms
 from evertick.store.postgres.endings import Ending, end
+from evertick.store.postgres.limits import make_room
 from evertick.store.postgres.runs import take_runs
 from evertick.store.postgres.session import Session
 from evertick.store.rows import Row, json_text, node_of
@@ -57,19 +58,28 @@ async def rehome(
     endings = [ending for row in lost if (ending := _ending_of(row)) is not None]
     over = {ending.id for ending in endings}
     left = [row for row in lost if row["id"] not in over]
-    mine = [row for row in left if row["queue"] in queues and row["task"] in tasks][: max(limit, 0)]
+    mine = [row for row in left if row["queue"] in queues and _may_be_taken(row, tasks)][: max(limit, 0)]
     taken = {row["id"] for row in mine}
     others = [row["id"] for row in left if row["id"] not in taken]
     if lost:
         await db.count("rehome.lose", [row["id"] for row in lost])
-    await end(db, app, endings)
+    has_freed = await end(db, app, endings)
     if others:
         await db.count("rehome.release", others)
         db.has_news = True
+    has_room = await make_room(db, app, [row["limit_key"] for row in lost if row["id"] not in over])
     fence, claimed = await take_runs(db, node, mine, tasks)
     now = claimed[0].claimed_at if claimed else (await db.only_row("now"))["now"]
     ended = [(ending.id, ending.verdict) for ending in endings]
-    return Rehomed(now=now, fence=fence, claimed=claimed, released=len(others), ended=ended)
+    return Rehomed(
+        now=now, fence=fence, claimed=claimed, released=len(others), freed=has_room or has_freed, ended=ended
+    )
+
+
+def _may_be_taken(row: Row, tasks: Mapping[str, TaskTerms]) -> bool:
+    """Whether the asking node can run it, and no limit has a say in that."""
+    terms = tasks.get(row["task"])
+    return terms is not None and not terms.is_limited and row["limit_key"] is None
 
 
 async def _lock_lost(db: Session, app: str, node: str) -> list[Row]:

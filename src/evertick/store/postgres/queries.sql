@@ -471,9 +471,9 @@ levels(priority) AS (
 -- name: part.picked
 -- Due runs of these queues and tasks, highest priority first, then longest due; those that others are at are skipped.
 picked AS MATERIALIZED (
-    SELECT best.id FROM levels CROSS JOIN LATERAL (
-        SELECT lane.id FROM unnest($3::text[]) AS q(queue) CROSS JOIN LATERAL (
-            SELECT r.id, r.due_at FROM evertick.runs r
+    SELECT best.id, best.limit_key FROM levels CROSS JOIN LATERAL (
+        SELECT lane.id, lane.limit_key FROM unnest($3::text[]) AS q(queue) CROSS JOIN LATERAL (
+            SELECT r.id, r.due_at, r.limit_key FROM evertick.runs r
             WHERE r.state = 'waiting' AND r.app = $1 AND r.queue = q.queue AND r.priority = levels.priority
                 AND r.due_at <= (SELECT now FROM clock) AND r.task = ANY($4::text[])
                 AND (r.expires IS NULL OR r.due_at + r.expires >= (SELECT now FROM clock))
@@ -508,12 +508,33 @@ taken AS (
     UPDATE evertick.runs r
     SET state = 'running', node = $2, fence = (SELECT fence FROM drawn), started_at = (SELECT now FROM clock),
         deadline = (SELECT now FROM clock) + ($6::jsonb ->> r.task)::bigint, at_most_once = r.task = ANY($7::text[]),
-        progress = NULL, progress_text = NULL, task_hash = NULL,
+        progress = NULL, progress_text = NULL, task_hash = NULL, limit_key = NULL,
         unique_key = CASE r.unique_until WHEN 'start' THEN NULL ELSE r.unique_key END
     WHERE r.id = ANY(ARRAY(SELECT id FROM picked))
     RETURNING r.*)
-SELECT c.now, (SELECT fence FROM drawn) AS fence, {next_due} AS next_due_at, {too_old} AS too_old, {claimed_run}
+SELECT c.now, (SELECT fence FROM drawn) AS fence, {next_due} AS next_due_at, {too_old} AS too_old,
+    ARRAY(SELECT DISTINCT limit_key FROM picked WHERE limit_key IS NOT NULL) AS old_limits, {claimed_run}
 FROM clock c LEFT JOIN taken r ON true;
+
+-- name: claim.pick
+-- The same in steps, for nodes that know limited tasks: only pick and lock.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+{levels},
+{picked}
+SELECT {claimed_run} FROM evertick.runs r WHERE r.id = ANY(ARRAY(SELECT id FROM picked))
+ORDER BY r.priority DESC, r.due_at;
+
+-- name: claim.too_old
+-- Those that must go before others can be picked; also the time.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+{levels}
+SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM levels) AS is_alive, {too_old} AS too_old;
+
+-- name: claim.next_due
+-- When to come again.
+WITH RECURSIVE {levels},
+picked AS (SELECT NULL::uuid AS id WHERE false)
+SELECT {next_due} AS next_due_at;
 
 -- name: claim.expire
 -- Of runs that looked too old, those that are so still, now that they are locked.
@@ -522,8 +543,9 @@ WHERE id = ANY($2::uuid[]) AND app = $1 AND state = 'waiting' AND due_at + expir
 ORDER BY id FOR UPDATE;
 
 -- name: take
--- Start of an attempt for runs that are locked already, under one fence.
-WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now, nextval('evertick.fence') AS fence)
+-- Start of an attempt for runs that are locked already, under one fence: the one given, or a new one.
+WITH clock AS MATERIALIZED (
+    SELECT evertick.now_us() AS now, coalesce($6::bigint, nextval('evertick.fence')) AS fence)
 UPDATE evertick.runs r
 SET state = 'running', node = $1, fence = c.fence, started_at = c.now, deadline = c.now + t.timeout,
     at_most_once = t.at_most_once, progress = NULL, progress_text = NULL, task_hash = NULL, limit_key = t.limit_key,
@@ -683,6 +705,113 @@ WHERE app = $1 AND run = $2 ORDER BY fence;
 -- Chunks in the order of the attempts.
 SELECT fence, seq, count, lines FROM evertick.log_chunks WHERE app = $1 AND run = $2 ORDER BY fence, seq;
 
+-- ================================================================================================= limits
+
+-- name: limits.gate
+-- One at a time of an app that claims under a limit or makes room for others; see limits.py.
+SELECT pg_advisory_xact_lock(hashtextextended('evertick.limits' || $1::text, 0));
+
+-- name: limits.running
+-- What counts against a concurrency: a few entries of a partial index for each key.
+SELECT w.key, (SELECT count(*) FROM evertick.runs r
+    WHERE r.state = 'running' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key) AS count
+FROM unnest($2::text[]) AS w(key);
+
+-- name: limits.hold_back
+-- Out of the claim index until its key is free.
+UPDATE evertick.runs r SET state = 'blocked', limit_key = w.key
+FROM unnest($1::uuid[], $2::text[]) AS w(id, key) WHERE r.id = w.id;
+
+-- name: limits.let_through
+-- The best of each lane of the keys wait again; the key stays as the mark of it. From lane to lane by a seek each.
+WITH RECURSIVE lanes(key, most, task, queue) AS (
+    SELECT w.key, w.most, f.task, f.queue FROM unnest($2::text[], $3::bigint[]) AS w(key, most) CROSS JOIN LATERAL (
+        SELECT r.task, r.queue FROM evertick.runs r
+        WHERE r.state = 'blocked' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key
+        ORDER BY r.task, r.queue LIMIT 1) f
+    UNION ALL
+    SELECT l.key, l.most, f.task, f.queue FROM lanes l CROSS JOIN LATERAL (
+        SELECT n.task, n.queue FROM (
+            (SELECT r.task, r.queue FROM evertick.runs r
+            WHERE r.state = 'blocked' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = l.key
+                AND r.task = l.task AND r.queue > l.queue ORDER BY r.queue LIMIT 1)
+            UNION ALL
+            (SELECT r.task, r.queue FROM evertick.runs r
+            WHERE r.state = 'blocked' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = l.key
+                AND r.task > l.task ORDER BY r.task, r.queue LIMIT 1)) n
+        ORDER BY n.task, n.queue LIMIT 1) f),
+best AS MATERIALIZED (
+    SELECT b.id FROM lanes l CROSS JOIN LATERAL (
+        SELECT r.id FROM evertick.runs r
+        WHERE r.state = 'blocked' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = l.key
+            AND r.task = l.task AND r.queue = l.queue
+        ORDER BY r.priority DESC, r.due_at LIMIT l.most FOR UPDATE) b
+    WHERE NOT ($4 AND EXISTS (
+        SELECT FROM evertick.runs r
+        WHERE r.state = 'waiting' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = l.key
+            AND r.task = l.task AND r.queue = l.queue OFFSET 0)))
+UPDATE evertick.runs SET state = 'waiting' WHERE id = ANY(ARRAY(SELECT id FROM best));
+
+-- name: limits.next_keys
+-- The next keys that hold something back, by a seek each.
+WITH RECURSIVE keys(key) AS (
+    SELECT (SELECT min(r.limit_key) FROM evertick.runs r
+        WHERE r.state = 'blocked' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key > $2)
+    UNION ALL
+    SELECT (SELECT min(r.limit_key) FROM evertick.runs r
+        WHERE r.state = 'blocked' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key > k.key)
+    FROM keys k WHERE k.key IS NOT NULL)
+SELECT key FROM keys WHERE key IS NOT NULL LIMIT $3;
+
+-- name: limits.stuck
+-- Of these keys, those under which nothing runs and that have no time to come. A time that was set in the future says
+-- nothing any more: the clock was put back.
+SELECT w.key FROM unnest($2::text[]) AS w(key)
+WHERE NOT EXISTS (SELECT FROM evertick.runs r
+        WHERE r.state = 'running' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key OFFSET 0)
+    AND NOT EXISTS (SELECT FROM evertick.limits l
+        WHERE l.app = $1 AND l.key = w.key AND l.free_at > (SELECT evertick.now_us())
+            AND l.set_at <= (SELECT evertick.now_us()) OFFSET 0);
+
+-- name: limits.holding
+-- Of these keys, those that hold something back.
+SELECT w.key FROM unnest($2::text[]) AS w(key) WHERE EXISTS (
+    SELECT FROM evertick.runs r
+    WHERE r.state = 'blocked' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key OFFSET 0);
+
+-- name: limits.starts
+-- Starts of rates, as far as they are kept.
+SELECT key, at, count FROM evertick.grants WHERE app = $1 AND key = ANY($2::text[]) ORDER BY key, at;
+
+-- name: limits.forget_starts
+-- To be written anew.
+DELETE FROM evertick.grants WHERE app = $1 AND key = ANY($2::text[]);
+
+-- name: limits.put_starts
+-- Starts of one moment each. Needed until the period is over.
+INSERT INTO evertick.grants (app, key, at, count, until)
+SELECT $1, w.* FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[]) AS w(key, at, count, until);
+
+-- name: limits.set_times
+-- When to look at keys again: the earliest counts, for looking too early only costs a look.
+INSERT INTO evertick.limits AS l (app, key, free_at, set_at)
+SELECT $1, w.key, w.free_at, $4 FROM unnest($2::text[], $3::bigint[]) AS w(key, free_at)
+ON CONFLICT (app, key) DO UPDATE SET free_at = least(l.free_at, excluded.free_at), set_at = excluded.set_at;
+
+-- name: limits.take_due
+-- Keys whose time has come, which is forgotten by that.
+DELETE FROM evertick.limits l USING (
+    SELECT app, key FROM evertick.limits WHERE app = $1 AND free_at <= $2 ORDER BY free_at LIMIT $3) d
+WHERE l.app = d.app AND l.key = d.key RETURNING l.key;
+
+-- name: limits.forget_times
+-- They say nothing any more.
+DELETE FROM evertick.limits WHERE app = $1 AND key = ANY($2::text[]);
+
+-- name: limits.next_time
+-- How long a claim may sleep.
+SELECT min(free_at) AS free_at FROM evertick.limits WHERE app = $1;
+
 -- ================================================================================================= nodes
 
 -- name: join
@@ -778,11 +907,15 @@ FROM evertick.nodes n WHERE n.app = $1 ORDER BY n.started_at, n.id;
 
 -- name: park_unknown
 -- Due and known to no live node, found in the claim index; out of it they go.
-UPDATE evertick.runs SET state = 'parked', parked_for = 'unknown_task', limit_key = NULL WHERE id = ANY(ARRAY(
-    SELECT r.id FROM evertick.runs r
+WITH unknown AS MATERIALIZED (
+    SELECT r.id, r.limit_key FROM evertick.runs r
     WHERE r.state = 'waiting' AND r.app = $1 AND r.due_at <= (SELECT evertick.now_us())
         AND r.task NOT IN (SELECT t.name FROM evertick.tasks t WHERE t.app = $1)
-    LIMIT $2 FOR UPDATE SKIP LOCKED));
+    LIMIT $2 FOR UPDATE SKIP LOCKED),
+parked AS (
+    UPDATE evertick.runs SET state = 'parked', parked_for = 'unknown_task', limit_key = NULL
+    WHERE id = ANY(ARRAY(SELECT id FROM unknown)))
+SELECT limit_key FROM unknown;
 
 -- name: park_unknown.free
 -- Parked runs that some live node can run: the task is known, or with another signature.

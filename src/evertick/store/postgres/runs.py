@@ -16,6 +16,7 @@ from evertick.model import Claimed, NewRun, Reason, Run, State, Verdict
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
 from evertick.store.postgres.endings import Ending, end, is_run_id, lock_runs
 from evertick.store.postgres.fires import run_columns
+from evertick.store.postgres.limits import Gate, enter_gate, let_next
 from evertick.store.postgres.reading import runs as read_runs
 from evertick.store.postgres.session import Line, Session, columns_of
 from evertick.store.postgres.unique import duplicates_among, keep_for_periods
@@ -25,6 +26,9 @@ __all__ = ["cancel", "claim", "enqueue", "note", "owned", "take_runs"]
 
 # How often an insert is tried again that somebody was in the way of who has left since.
 _ROUNDS_MOST = 5
+# Runs that one claim looks at without taking them, at most: too old to start, or held back by a limit. Bounds its
+# transaction; what is behind them is there for the next claim, which follows at once.
+_PASSED_MOST = 1_000
 _HELD = (State.RUNNING, State.HANDED)
 
 
@@ -81,6 +85,8 @@ async def _enqueue_known(db: Session, app: str, runs: Sequence[NewRun], places: 
 async def claim(
     line: Line, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
 ) -> Claim:
+    if any(terms.is_limited for terms in tasks.values()):
+        return await line.write(lambda db: _claim_under_limits(db, app, node, queues, tasks, limit))
     timeouts = {name: terms.timeout for name, terms in tasks.items() if terms.timeout is not None}
     once = [name for name, terms in tasks.items() if terms.at_most_once]
     wanted = (app, node, list(dict.fromkeys(queues)), list(tasks), max(limit, 0), json_text(timeouts), once)
@@ -90,6 +96,8 @@ async def claim(
     expired: list[str] = []
     if head["too_old"]:
         expired = await line.write(lambda db: _expire(db, app, head["too_old"]))
+    if head["old_limits"]:
+        await line.write(lambda db: _forget_limits(db, app, head["old_limits"]))
     return Claim(
         now=head["now"],
         fence=head["fence"] or 0,
@@ -97,6 +105,45 @@ async def claim(
         expired=expired,
         next_due_at=head["next_due_at"],
     )
+
+
+async def _forget_limits(db: Session, app: str, keys: Sequence[str]) -> None:
+    """Held back under limits that the code no longer has: whoever is behind them is not to wait for them either."""
+    await enter_gate(db, app)
+    db.has_news = await let_next(db, app, dict.fromkeys(keys, 1), only_idle=True)
+
+
+async def _claim_under_limits(
+    db: Session, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
+) -> Claim:
+    await enter_gate(db, app)
+    names = (app, node, list(dict.fromkeys(queues)), list(tasks))
+    head = await db.only_row("claim.too_old", *names)
+    now: int = head["now"]
+    if not head["is_alive"]:
+        return Claim(now=now, fence=0, runs=[], expired=[], next_due_at=None)
+    gate = Gate(db, now, app, tasks)
+    await gate.open_due()
+    fence, claimed = 0, list[Claimed]()
+    expired: list[str] = []
+    passed = 0
+    while passed < _PASSED_MOST:
+        # They leave the index, and those behind them come into view; the same goes for what a limit holds back.
+        too_old = (await db.only_row("claim.too_old", *names))["too_old"]
+        gone = await _expire(db, app, too_old) if too_old else []
+        expired += gone
+        rows = await db.rows("claim.pick", *names, max(limit - len(claimed), 0))
+        keys = await gate.pass_through(rows)
+        through = [row for row in rows if row["id"] in keys]
+        fence, taken = await take_runs(db, node, through, tasks, fence=fence, limit_keys=keys)
+        claimed += taken
+        passed += len(rows) - len(through) + len(gone)
+        has_let_through = await gate.settle(limit - len(claimed))
+        if len(through) == len(rows) and not gone and not has_let_through:
+            break
+    next_due_at = (await db.only_row("claim.next_due", *names))["next_due_at"]
+    times = [at for at in (next_due_at, await gate.next_free_at()) if at is not None]
+    return Claim(now=now, fence=fence, runs=claimed, expired=expired, next_due_at=min(times, default=None))
 
 
 async def _expire(db: Session, app: str, ids: Sequence[str]) -> list[str]:
@@ -107,17 +154,25 @@ async def _expire(db: Session, app: str, ids: Sequence[str]) -> list[str]:
 
 
 async def take_runs(
-    db: Session, node: str, rows: Sequence[Row], tasks: Mapping[str, TaskTerms]
+    db: Session,
+    node: str,
+    rows: Sequence[Row],
+    tasks: Mapping[str, TaskTerms],
+    *,
+    fence: int = 0,
+    limit_keys: Mapping[str, str | None] | None = None,
 ) -> tuple[int, list[Claimed]]:
-    """Make the node the owner of runs that are locked, under one new fence."""
+    """Make the node the owner of runs that are locked, under one fence: a new one, if none is given."""
     if not rows:
-        return 0, []
-    terms = [tasks[row["task"]] for row in rows]
-    wanted = [(row["id"], term.timeout, term.at_most_once, None) for row, term in zip(rows, terms, strict=True)]
-    taken = {row["id"]: row for row in await db.rows("take", node, *columns_of(wanted))}
-    return taken[rows[0]["id"]]["fence"], [
-        claimed_of(taken[row["id"]], taken[row["id"]]["fence"], taken[row["id"]]["now"]) for row in rows
+        return fence, []
+    keys = limit_keys or {}
+    wanted = [
+        (row["id"], terms.timeout, terms.at_most_once, keys.get(row["id"]))
+        for row, terms in ((row, tasks[row["task"]]) for row in rows)
     ]
+    taken = {row["id"]: row for row in await db.rows("take", node, *columns_of(wanted), fence or None)}
+    mine = [taken[row["id"]] for row in rows]
+    return mine[0]["fence"], [claimed_of(row, row["fence"], row["now"]) for row in mine]
 
 
 # --- what a node holds -------------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ class PostgresStore:
         self._bell: Bell | None = None
         self._opener: int | None = None
         self._prune_cursor: upkeep.PruneCursor = {}
+        self._limits_cursor: upkeep.LimitsCursor = {}
         self._partitions_at: int | None = None
 
     @property
@@ -239,7 +240,7 @@ class PostgresStore:
     # --- upkeep --------------------------------------------------------------------------------------------------
 
     async def park_unknown(self, app: str, limit: int) -> int:
-        return await self._open_line().write(lambda db: upkeep.park_unknown(db, app, limit))
+        return await self._open_line().write(lambda db: upkeep.park_unknown(db, app, limit, self._limits_cursor))
 
     async def prune(self, app: str, *, before: int, keep_per_schedule: int, limit: int) -> int:
         line = self._open_line()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from evertick.store.base import Pulse
+from evertick.store.postgres.limits import let_stuck_through, make_room
 from evertick.store.postgres.session import Session, columns_of
 from evertick.when.moment import DAY
 
-__all__ = ["PruneCursor", "park_unknown", "prune", "pulse"]
+__all__ = ["LimitsCursor", "PruneCursor", "park_unknown", "prune", "pulse"]
 
 # Counts of live runs and of schedules stop here.
 _COUNT_MOST, _SCHEDULES_MOST = 10_000, 1_000_000
@@ -19,12 +20,16 @@ _DEAD_NODES_KEPT = DAY
 
 # Where the next bite looks on, per app: the last schedule (key, id) that the one before looked at.
 PruneCursor = dict[str, tuple[str, int]]
+# The same for keys of limits.
+LimitsCursor = dict[str, str]
 
 
-async def park_unknown(db: Session, app: str, limit: int) -> int:
-    parked = await db.count("park_unknown", app, limit)
+async def park_unknown(db: Session, app: str, limit: int, limits_cursor: LimitsCursor) -> int:
+    parked = await db.rows("park_unknown", app, limit)
+    await make_room(db, app, [row["limit_key"] for row in parked])
+    limits_cursor[app] = await let_stuck_through(db, app, limits_cursor.get(app, ""), limit)
     db.has_news = await db.count("park_unknown.free", app, limit) > 0
-    return parked
+    return len(parked)
 
 
 # --- pruning -----------------------------------------------------------------------------------------------------
