@@ -17,7 +17,7 @@ from evertick.testing.conformance import Stores, Users, UserTransaction
 # Files that several folders of tests share.
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
-from postgres_stores import PostgresStores  # noqa: E402
+from postgres_stores import PostgresStores, PostgresUsers  # noqa: E402
 
 from servers.postgres import shared_postgres  # noqa: E402
 
@@ -94,6 +94,13 @@ async def postgres_stores(postgres_dsn: str) -> AsyncIterator[PostgresStores]:
     stores = PostgresStores(postgres_dsn)
     yield stores
     await stores.close()
+
+
+@pytest.fixture
+async def postgres_users(postgres_dsn: str) -> AsyncIterator[PostgresUsers]:
+    users = PostgresUsers(postgres_dsn)
+    yield users
+    await users.close()
 
 
 class PlainTransaction(UserTransaction):

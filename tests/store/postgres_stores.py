@@ -8,9 +8,9 @@ from evertick.clock import Clock, system_clock
 from evertick.store.base import Store
 from evertick.store.postgres import PostgresStore
 from evertick.store.postgres.queries import quoted
-from evertick.testing.conformance import Stores
+from evertick.testing.conformance import Stores, Users, UserTransaction
 
-__all__ = ["PostgresStores", "in_schema_of"]
+__all__ = ["PostgresStores", "PostgresUsers", "in_schema_of"]
 
 # The store's time, some way ahead: by as much as stands in a table of the test.
 _TOLD_TIME = """
@@ -64,3 +64,42 @@ class PostgresStores(Stores):
         connection = await self.connect()
         await connection.execute(f"DROP SCHEMA IF EXISTS {quoted(self.schema)} CASCADE")
         await connection.close()
+
+
+class OpenTransaction(UserTransaction):
+    """On a connection of asyncpg, as a user opens it."""
+
+    def __init__(self, connection: asyncpg.Connection, transaction: asyncpg.transaction.Transaction) -> None:
+        self.connection = connection
+        self._transaction = transaction
+
+    async def commit(self) -> None:
+        await self._transaction.commit()
+
+    async def rollback(self) -> None:
+        await self._transaction.rollback()
+
+
+class PostgresUsers(Users):
+    """Programs that share the database with the store."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._connections: list[asyncpg.Connection] = []
+
+    async def begin(self) -> UserTransaction:
+        return await self._begin()
+
+    async def begin_elsewhere(self) -> UserTransaction:
+        return await self._begin(database="template1")
+
+    async def _begin(self, **where: str) -> UserTransaction:
+        connection = await asyncpg.connect(self._dsn, **where)
+        self._connections.append(connection)
+        transaction = connection.transaction()
+        await transaction.start()
+        return OpenTransaction(connection, transaction)
+
+    async def close(self) -> None:
+        for connection in self._connections:
+            await connection.close()

@@ -33,3 +33,13 @@ class TestTransactionsOnFileSqlite(TransactionConformance):
     @pytest.fixture
     def users(self, file_users: Users) -> Users:
         return file_users
+
+
+class TestTransactionsOnPostgres(TransactionConformance):
+    @pytest.fixture
+    def stores(self, postgres_stores: Stores) -> Stores:
+        return postgres_stores
+
+    @pytest.fixture
+    def users(self, postgres_users: Users) -> Users:
+        return postgres_users

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from postgres_stores import PostgresStores
 
+from evertick.limits import Concurrency, Subject
 from evertick.model import Cause, Outcome, State, Verdict
-from evertick.store.base import Change, NodeJoin, Store
+from evertick.store.base import Change, NodeJoin, Store, TaskTerms
 from evertick.store.postgres import PostgresStore, changes, endings, fires, nodes, runs
 from evertick.store.postgres.session import Session
 from evertick.testing.conformance import Bench, a_definition, a_fire, a_run, an_advance, an_outcome
@@ -83,7 +84,7 @@ def by_hand(schedule: Any, **fields: Any) -> Any:
 
 
 async def finish_all(db: Session, node: str, outcome: Outcome) -> None:
-    await endings._finish_the_rest(db, APP, node, [outcome])
+    await endings.finish_in(db, APP, node, [outcome])
 
 
 # --- recording -----------------------------------------------------------------------------------------------------
@@ -196,14 +197,50 @@ async def test_a_schedule_begins_to_count_from_the_end_while_its_last_run_ends(r
     assert (await race.bench.stored()).at is not None
 
 
-async def test_a_unique_key_is_free_when_its_run_has_ended_meanwhile(race: Race) -> None:
-    node = await race.bench.node()
-    held = await race.bench.hold(node, (await race.bench.enqueue(unique_key="k")).id)
-    async with race.held(lambda db: endings._end_as_told(db, APP, node, [an_outcome(held)], with_freeing=False)):
-        second = await race.waits(race.second.enqueue(APP, [a_run(unique_key="k")]))
-    [run] = await second
-    assert run.is_new
-    assert run.id != held.id
+@pytest.mark.parametrize("periods", [(None, None), (HOUR, HOUR), (None, HOUR), (HOUR, None)])
+async def test_of_two_enqueues_of_one_key_at_once_one_is_new(
+    race: Race, periods: tuple[int | None, int | None]
+) -> None:
+    first, second = (a_run(unique_key="k", unique_for=period) for period in periods)
+    async with race.held(lambda db: runs.enqueue(db, APP, [first])):
+        waiting = await race.waits(race.second.enqueue(APP, [second]))
+    [answer] = await waiting
+    assert (answer.id, answer.is_new) == (first.id, False)
+
+
+async def test_a_fire_and_an_enqueue_of_one_key(race: Race) -> None:
+    schedule = await race.bench.add()
+    new = a_run(unique_key="k")
+    async with race.held(lambda db: runs.enqueue(db, APP, [new])):
+        plan = an_advance(schedule, a_fire(schedule, unique_key="k"))
+        waiting = await race.waits(race.second.record_fires(APP, None, [plan]))
+    recorded = await waiting
+    assert (recorded.taken, recorded.duplicates) == ([True], [plan.runs[0].id])
+    assert [gap.reason for gap in await race.bench.gaps()] == ["duplicate"]
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_claim_holds_back_is_let_through_by_an_end_at_the_same_time(race: Race) -> None:
+    node, other = await race.bench.node(), await race.bench.node()
+    tasks = {TASK: TaskTerms(concurrency=Concurrency(most=1, of=Subject(task=TASK)))}
+    await race.bench.enqueue()
+    [held] = (await race.bench.claim(node, tasks=tasks)).runs
+    behind = await race.bench.enqueue()
+    async with race.held(lambda db: runs._claim_under_limits(db, APP, other, ["default"], tasks, 9)):
+        ending = await race.waits(race.second.finish(APP, node, [an_outcome(held)]))
+    assert (await ending).freed
+    assert await race.bench.state(behind.id) is State.WAITING
+
+
+async def test_two_claims_under_one_limit_take_no_more_than_may(race: Race) -> None:
+    node, other = await race.bench.node(), await race.bench.node()
+    tasks = {TASK: TaskTerms(concurrency=Concurrency(most=1, of=Subject(task=TASK)))}
+    await race.bench.store.enqueue(APP, [a_run() for _ in range(3)])
+    async with race.held(lambda db: runs._claim_under_limits(db, APP, node, ["default"], tasks, 1)):
+        second = await race.waits(race.second.claim(APP, other, ["default"], tasks, 9))
+    assert (await second).runs == []
 
 
 # --- claims ----------------------------------------------------------------------------------------------------------

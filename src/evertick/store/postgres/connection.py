@@ -103,10 +103,11 @@ _REFUSALS = ("28", "3D000", "42501")
 _UNWRITABLE = ("22", "23", "54000", "42804")
 
 
-async def connect(where: Location) -> Connection:
-    """A connection as the store wants it."""
+async def connect(where: Location, *, has_own_plans: bool = True) -> Connection:
+    """A connection as the store wants it; without plans of its own it is for the statements of users."""
     milliseconds = str(round(where.timeout * 1000))
     limits = {"statement_timeout": milliseconds, "idle_in_transaction_session_timeout": milliseconds}
+    settings = {**PLAIN_PLANS, **limits} if has_own_plans else limits
     hosts, ports = [host for host, _ in where.hosts], [port for _, port in where.hosts]
     connection: Connection = await asyncpg.connect(
         host=hosts or None,
@@ -120,7 +121,7 @@ async def connect(where: Location) -> Connection:
         statement_cache_size=0 if where.is_pooled else _STATEMENTS_CACHED,
         max_cached_statement_lifetime=0,
         # A pooler refuses settings that it does not know.
-        server_settings={"application_name": "evertick", **({} if where.is_pooled else {**PLAIN_PLANS, **limits})},
+        server_settings={"application_name": "evertick", **({} if where.is_pooled else settings)},
     )
     return connection
 

@@ -20,7 +20,7 @@ from evertick.store.postgres.limits import make_room
 from evertick.store.postgres.session import Line, Session, columns_of
 from evertick.store.rows import Row, json_text, plain_text
 
-__all__ = ["Ending", "count_from_end", "end", "finish", "is_run_id", "lock_runs"]
+__all__ = ["Ending", "count_from_end", "end", "finish", "finish_in", "is_run_id", "lock_runs"]
 
 log = logging.getLogger("evertick.store")
 
@@ -51,7 +51,7 @@ async def finish(line: Line, app: str, node: str, outcomes: Sequence[Outcome]) -
     freed = False
     if rest:
         left = [outcomes[place] for place in rest]
-        answered, freed = await line.write(lambda db: _finish_the_rest(db, app, node, left))
+        answered, freed = await line.write(lambda db: finish_in(db, app, node, left))
         for place, answer in zip(rest, answered, strict=True):
             answers[place] = answer
     return Finished(answers=answers, freed=freed)
@@ -96,10 +96,9 @@ def _warn_of_doubles(app: str, count: int, ids: Iterable[str]) -> None:
         log.warning("history of app %s had one of these moments already, their runs were dropped: %s", app, list(ids))
 
 
-async def _finish_the_rest(
-    db: Session, app: str, node: str, outcomes: Sequence[Outcome]
-) -> tuple[list[FinishAnswer], bool]:
-    """What is not simply done: it goes back, its end concerns others, or it is not this claim's any more."""
+async def finish_in(db: Session, app: str, node: str, outcomes: Sequence[Outcome]) -> tuple[list[FinishAnswer], bool]:
+    """Any outcomes, in a transaction that is open: also those that go back, whose end concerns others, or whose run is
+    not this claim's any more."""
     held = await lock_runs(db, app, [outcome.id for outcome in outcomes])
     taken: dict[str, Outcome] = {}
     answers: list[FinishAnswer | None] = []

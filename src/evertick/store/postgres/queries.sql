@@ -41,7 +41,7 @@ coalesce(r.args, (
 -- A live run `r` as people read it.
 r.id::text AS id, r.app, r.schedule_key, r.task, {args} AS args, NULL AS schedule_args,
     r.fire_at, r.due_at, r.state, NULL::text AS verdict,
-    r.reason, r.parked_for, r.cause, r.attempts, r.losses, r.queue, r.priority, r.labels, r.created_at, r.started_at,
+    r.reason, r.parked_for, r.cause, r.attempts, r.losses, r.queue, r.priority, r.labels::text AS labels, r.created_at, r.started_at,
     NULL::bigint AS finished_at, r.expires, r.node, r.fence, NULL::text AS result, r.error, r.progress, r.progress_text,
     r.phases, r.blocked_on::text AS blocked_on, r.limit_key, r.caused_by, r.is_cancel_requested
 
@@ -49,14 +49,14 @@ r.id::text AS id, r.app, r.schedule_key, r.task, {args} AS args, NULL AS schedul
 -- The same of a run `r` in history.
 r.id::text AS id, r.app, r.schedule_key, r.task, {args} AS args, NULL AS schedule_args,
     r.fire_at, r.due_at, 'done' AS state, r.verdict,
-    r.reason, NULL::text AS parked_for, r.cause, r.attempts, r.losses, r.queue, r.priority, r.labels, r.created_at,
+    r.reason, NULL::text AS parked_for, r.cause, r.attempts, r.losses, r.queue, r.priority, r.labels::text AS labels, r.created_at,
     r.started_at, r.finished_at, r.expires, r.node, r.fence, r.result, r.error, r.progress, r.progress_text,
     r.phases, NULL::text AS blocked_on, NULL::text AS limit_key, r.caused_by, r.is_cancel_requested
 
 -- name: part.claimed_run
 -- A run `r` as its owner needs it.
 r.id::text AS id, r.task, {args} AS args, r.fire_at, r.due_at, r.attempts, r.losses, r.schedule_id, r.schedule_key,
-    r.cause, r.queue, r.priority, r.labels, r.traceparent, r.expires, r.limit_key, r.unique_until
+    r.cause, r.queue, r.priority, r.labels::text AS labels, r.traceparent, r.expires, r.limit_key, r.unique_until
 
 -- name: part.insert_runs
 -- Runs, unless their id or their nominal moment is in the ledger already: live or done, as seen at one and the same
@@ -704,6 +704,21 @@ WHERE app = $1 AND run = $2 ORDER BY fence;
 -- name: log
 -- Chunks in the order of the attempts.
 SELECT fence, seq, count, lines FROM evertick.log_chunks WHERE app = $1 AND run = $2 ORDER BY fence, seq;
+
+-- ================================================================================================= within
+
+-- name: within.store
+-- Which store a connection leads to: a copy of it is in another database.
+SELECT store_id, (SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname = current_database()) AS database
+FROM evertick.meta;
+
+-- name: within.transaction
+-- The name of the open transaction, which it gets by this.
+SELECT pg_current_xact_id()::text AS name;
+
+-- name: within.held
+-- Whether a claim holds its run; not locked, for nobody is to wait for a job.
+SELECT FROM evertick.runs WHERE app = $1 AND node = $2 AND id = $3 AND fence = $4 AND started_at IS NOT NULL;
 
 -- ================================================================================================= limits
 

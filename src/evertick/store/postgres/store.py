@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from evertick.clock import Clock
-from evertick.errors import Forked, InvalidSetting, StoreUnavailable
+from evertick.errors import Forked, InvalidSetting, Refused, StoreUnavailable
 from evertick.model import Attempt, Gap, LogLine, NewRun, Node, Outcome, Run, Schedule
 from evertick.store import base
 from evertick.store.postgres import changes, endings, fires, nodes, reading, runs, schedules, upkeep
@@ -22,8 +22,9 @@ from evertick.store.postgres.partitions import keep_partitions
 from evertick.store.postgres.pool import Pools
 from evertick.store.postgres.queries import statements_for
 from evertick.store.postgres.schema import migrate as migrate_tables
-from evertick.store.postgres.session import Line
+from evertick.store.postgres.session import Line, Session
 from evertick.store.postgres.wakeup import Bell, Ear, channel_of
+from evertick.store.postgres.within import Identity, JobConnection, UserTransaction, identity_of
 from evertick.when.moment import HOUR
 
 __all__ = ["PostgresStore"]
@@ -46,6 +47,8 @@ class PostgresStore:
         self._pools: Pools | None = None
         self._bell: Bell | None = None
         self._opener: int | None = None
+        # Of an open store: whether a user's connection leads to it.
+        self._identity: Identity | None = None
         self._prune_cursor: upkeep.PruneCursor = {}
         self._limits_cursor: upkeep.LimitsCursor = {}
         self._partitions_at: int | None = None
@@ -79,6 +82,8 @@ class PostgresStore:
             await migrate_tables(connection, self._where, self._clock, migrate)
             if migrate == "auto":
                 await keep_partitions(connection, self._where.schema)
+            session = Session(connection, statements_for(self._where.schema), self._clock)
+            self._identity = await identity_of(session)
         finally:
             await part_from(connection)
 
@@ -191,6 +196,22 @@ class PostgresStore:
 
     async def finish(self, app: str, node: str, outcomes: Sequence[Outcome]) -> base.Finished:
         return await endings.finish(self._open_line(), app, node, outcomes)
+
+    def within(self, connection: object) -> base.Within:
+        self._open_line()
+        assert self._bell is not None
+        assert self._identity is not None
+        sql = statements_for(self._where.schema)
+        return UserTransaction(connection, self._where, self._identity, sql, self._clock, self._bell)
+
+    def transaction(self, *, seconds: float, is_plain: bool) -> base.JobTransaction:
+        self._open_line()
+        if is_plain:
+            raise Refused(
+                f"the ledger is in the {self.description}, to which Evertick speaks from an event loop only: make the "
+                "job a coroutine, or open a connection of your own"
+            )
+        return JobConnection(self._where, statements_for(self._where.schema), self._clock, seconds=seconds)
 
     async def owned(self, app: str, node: str) -> list[base.Owned]:
         return await self._open_line().ask(lambda db: runs.owned(db, app, node))

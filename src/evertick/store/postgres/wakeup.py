@@ -56,6 +56,10 @@ class Bell:
         elif self._later is None or self._later.done():
             self._later = asyncio.get_running_loop().create_task(self._ring_later(wait), name="evertick wake-up")
 
+    async def ring_in(self, connection: Connection) -> None:
+        """Inside a transaction of somebody else, who may commit it at any time: now or never."""
+        await connection.execute(_NOTIFY, self._channel, self.name)
+
     async def close(self) -> None:
         if self._later is not None and self._later.get_loop() is asyncio.get_running_loop():
             self._later.cancel()

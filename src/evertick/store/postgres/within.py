@@ -1,0 +1,216 @@
+"""The ledger inside other transactions: the user's own, and those that a job gets for its own rows.
+
+The user's connection stays the user's: an error of ours is rolled back to a savepoint and leaves the transaction as it
+was. It must lead to the very database and schema of the store: only then is a commit one commit. Others are woken by
+it.
+
+A job's transaction locks nothing of the ledger before its end: whoever cancels the run or takes it over does not wait
+for the job, and the job's commit is refused then. A watch ends its connection in time, whatever the job is doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import asyncpg
+
+from evertick.clock import Clock
+from evertick.errors import InvalidInput, Refused, StoreError
+from evertick.model import NewRun, Outcome, Run
+from evertick.store.base import FinishAnswer
+from evertick.store.postgres.connection import Connection, connect, part_from, translated
+from evertick.store.postgres.endings import finish_in, is_run_id
+from evertick.store.postgres.location import Location
+from evertick.store.postgres.runs import enqueue
+from evertick.store.postgres.session import Session
+from evertick.store.postgres.wakeup import Bell
+
+__all__ = ["Identity", "JobConnection", "UserTransaction", "identity_of"]
+
+T = TypeVar("T")
+# Which store it is, and in which database of its server: a copy has the same id.
+Identity = tuple[str, int]
+
+# AsyncSession's connection, its engine's, the pool's proxy, the driver's own: no wrapper in use has more layers.
+_LAYERS_MOST = 5
+
+
+async def identity_of(db: Session) -> Identity:
+    row = await db.only_row("within.store")
+    return row["store_id"], row["database"]
+
+
+# --- the user's own transaction ----------------------------------------------------------------------------------
+
+
+class UserTransaction:
+    """The transaction that is open on a connection of the user."""
+
+    is_async = True
+
+    def __init__(
+        self, given: object, where: Location, identity: Identity, sql: Mapping[str, str], clock: Clock, bell: Bell
+    ) -> None:
+        self._connection = _connection_of(given)
+        self._where = where
+        self._identity = identity
+        self._sql = sql
+        self._clock = clock
+        self._bell = bell
+
+    async def enqueue(self, app: str, runs: Sequence[NewRun]) -> list[Run]:
+        return await self._perform(lambda db: enqueue(db, app, runs))
+
+    async def finish(self, app: str, node: str, outcome: Outcome) -> FinishAnswer:
+        answers, _ = await self._perform(lambda db: finish_in(db, app, node, [outcome]))
+        return answers[0]
+
+    async def _perform(self, act: Callable[[Session], Awaitable[T]]) -> T:
+        if not self._connection.is_in_transaction():
+            raise Refused(
+                "no transaction is open on this connection; begin one first, with `async with "
+                "connection.transaction():`, and leave the block after your own changes"
+            )
+        with translated(self._where):
+            await self._connection.execute("SAVEPOINT evertick_within")
+            try:
+                session = Session(self._connection, self._sql, self._clock)
+                await self._check_store(session)
+                answer = await act(session)
+                if session.has_news:
+                    await self._bell.ring_in(self._connection)
+            except Exception:
+                if not self._connection.is_closed():
+                    await self._connection.execute("ROLLBACK TO evertick_within; RELEASE evertick_within")
+                raise
+            await self._connection.execute("RELEASE evertick_within")
+        return answer
+
+    async def _check_store(self, session: Session) -> None:
+        try:
+            found = await identity_of(session)
+        except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
+            raise Refused(
+                f"this connection leads to a database without tables of Evertick; {self._advice()}"
+            ) from error
+        if found != self._identity:
+            raise Refused(f"this connection leads to another store; {self._advice()}")
+
+    def _advice(self) -> str:
+        return f"the ledger is in the {self._where.description}: connect to that, so that one commit is enough for both"
+
+
+def _connection_of(given: object) -> Connection:
+    """The connection of asyncpg, through the wrappers of its pool and of SQLAlchemy."""
+    found: Any = given
+    for _ in range(_LAYERS_MOST):
+        if isinstance(found, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
+            connection: Connection = found
+            return connection
+        found = _one_layer_down(found)
+    raise InvalidInput(
+        f"connection: {given!r} is no open connection to PostgreSQL that Evertick can use; pass one of asyncpg, or an "
+        "AsyncConnection of SQLAlchemy on asyncpg (of an AsyncSession: `await session.connection()`)"
+    )
+
+
+def _one_layer_down(wrapper: Any) -> Any:
+    for name in ("driver_connection", "sync_connection", "connection"):
+        below = getattr(wrapper, name, None)
+        if below is not None and not callable(below):
+            return below
+    return None
+
+
+# --- a transaction for a job -------------------------------------------------------------------------------------
+
+
+class JobConnection:
+    """A connection for one job, in a transaction that is bounded in time."""
+
+    def __init__(self, where: Location, sql: Mapping[str, str], clock: Clock, *, seconds: float) -> None:
+        self._where = where
+        self._sql = sql
+        self._clock = clock
+        self._seconds = seconds
+        self._connection: Connection | None = None
+        self._transaction: object = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._is_out_of_time = False
+
+    @property
+    def is_out_of_time(self) -> bool:
+        return self._is_out_of_time
+
+    async def begin(self, app: str, node: str, run: str, fence: int) -> Connection | None:
+        with translated(self._where):
+            async with asyncio.timeout(self._where.timeout):
+                connection = await connect(self._where, has_own_plans=False)
+                try:
+                    held = await self._hold(connection, app, node, run, fence)
+                except BaseException:
+                    connection.terminate()
+                    raise
+        if not held:
+            await part_from(connection)
+            return None
+        self._connection = connection
+        self._watch = asyncio.get_running_loop().call_later(self._seconds, self._time_is_over)
+        return connection
+
+    async def commit(self, app: str, node: str, outcome: Outcome) -> bool:
+        return await asyncio.shield(self._commit(app, node, outcome))
+
+    async def rollback(self) -> None:
+        if self._connection is not None:
+            self._take_back().terminate()
+
+    async def _hold(self, connection: Connection, app: str, node: str, run: str, fence: int) -> bool:
+        await connection.execute("BEGIN")
+        session = Session(connection, self._sql, self._clock)
+        # It gets a name by that, by which its end is recognised.
+        self._transaction = (await session.only_row("within.transaction"))["name"]
+        return is_run_id(run) and await session.row("within.held", app, node, run, fence) is not None
+
+    async def _commit(self, app: str, node: str, outcome: Outcome) -> bool:
+        connection = self._take_back()
+        try:
+            if self._is_out_of_time:
+                return False
+            with translated(self._where):
+                async with asyncio.timeout(self._where.timeout):
+                    return await self._end(connection, app, node, outcome)
+        finally:
+            connection.terminate() if connection.is_in_transaction() else await part_from(connection)
+
+    async def _end(self, connection: Connection, app: str, node: str, outcome: Outcome) -> bool:
+        session = Session(connection, self._sql, self._clock)
+        named = await session.rows("within.transaction") if connection.is_in_transaction() else []
+        if [row["name"] for row in named] != [self._transaction]:
+            raise Refused(
+                f"the job has ended the transaction of run {outcome.id} by itself, so its own rows and the end of the "
+                "run were not one commit; leave COMMIT and ROLLBACK to `ctx.transaction()`"
+            )
+        # The job may have written it itself, with a result.
+        answers, _ = await finish_in(session, app, node, [outcome])
+        if answers == ["lost"]:
+            return False
+        await connection.execute("COMMIT")
+        return True
+
+    def _take_back(self) -> Connection:
+        """The connection from the job's hands into ours. Ending it rolls back what is not committed."""
+        assert self._connection is not None
+        assert self._watch is not None
+        self._watch.cancel()
+        connection, self._connection = self._connection, None
+        return connection
+
+    def _time_is_over(self) -> None:
+        self._is_out_of_time = True
+        if self._connection is not None:
+            with suppress(StoreError):
+                self._connection.terminate()
