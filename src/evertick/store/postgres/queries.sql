@@ -543,9 +543,9 @@ WHERE id = ANY($2::uuid[]) AND app = $1 AND state = 'waiting' AND due_at + expir
 ORDER BY id FOR UPDATE;
 
 -- name: take
--- Start of an attempt for runs that are locked already, under one fence: the one given, or a new one.
+-- Start of an attempt for runs that are locked already, under one fence and at one time: those given, or new ones.
 WITH clock AS MATERIALIZED (
-    SELECT evertick.now_us() AS now, coalesce($6::bigint, nextval('evertick.fence')) AS fence)
+    SELECT coalesce($7::bigint, evertick.now_us()) AS now, coalesce($6::bigint, nextval('evertick.fence')) AS fence)
 UPDATE evertick.runs r
 SET state = 'running', node = $1, fence = c.fence, started_at = c.now, deadline = c.now + t.timeout,
     at_most_once = t.at_most_once, progress = NULL, progress_text = NULL, task_hash = NULL, limit_key = t.limit_key,

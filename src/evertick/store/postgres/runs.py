@@ -135,7 +135,8 @@ async def _claim_under_limits(
         rows = await db.rows("claim.pick", *names, max(limit - len(claimed), 0))
         keys = await gate.pass_through(rows)
         through = [row for row in rows if row["id"] in keys]
-        fence, taken = await take_runs(db, node, through, tasks, fence=fence, limit_keys=keys)
+        # At the time by which its rates have counted it.
+        fence, taken = await take_runs(db, node, through, tasks, fence=fence, now=now, limit_keys=keys)
         claimed += taken
         passed += len(rows) - len(through) + len(gone)
         has_let_through = await gate.settle(limit - len(claimed))
@@ -160,6 +161,7 @@ async def take_runs(
     tasks: Mapping[str, TaskTerms],
     *,
     fence: int = 0,
+    now: int | None = None,
     limit_keys: Mapping[str, str | None] | None = None,
 ) -> tuple[int, list[Claimed]]:
     """Make the node the owner of runs that are locked, under one fence: a new one, if none is given."""
@@ -170,7 +172,7 @@ async def take_runs(
         (row["id"], terms.timeout, terms.at_most_once, keys.get(row["id"]))
         for row, terms in ((row, tasks[row["task"]]) for row in rows)
     ]
-    taken = {row["id"]: row for row in await db.rows("take", node, *columns_of(wanted), fence or None)}
+    taken = {row["id"]: row for row in await db.rows("take", node, *columns_of(wanted), fence or None, now)}
     mine = [taken[row["id"]] for row in rows]
     return mine[0]["fence"], [claimed_of(row, row["fence"], row["now"]) for row in mine]
 
