@@ -14,6 +14,7 @@ import msgspec
 
 from evertick.edit import Editor, Now, facts_of, interval_from_end, never_settles, run_of, soonest
 from evertick.errors import Refused
+from evertick.facts import Fire, admit
 from evertick.model import NewGap, NewRun, Occurrence, Reason, Verdict
 from evertick.occurrence import (
     OCCURRENCES_MAX,
@@ -25,7 +26,7 @@ from evertick.occurrence import (
     time_of,
     without_decided,
 )
-from evertick.plan import Fire, admit, cursor_after
+from evertick.owed import cursor_after
 from evertick.store.base import Advance
 from evertick.when import When, from_us
 

@@ -14,11 +14,13 @@ import msgspec
 
 from evertick.clock import Clock
 from evertick.errors import EvertickError, InvalidInput, NotFound, Refused, StoreUnavailable
+from evertick.facts import FRESH, Facts, Fire, admit
 from evertick.model import Cause, Definition, NewGap, NewRun, Occurrence, Pause, Reason, Run, State
 from evertick.occurrence import Settled, apart, pending, settle_decisions, time_of, without_decided
-from evertick.plan import FRESH, Facts, Fire, admit, cursor_after, settle
+from evertick.owed import cursor_after
 from evertick.rules import blackout_named, blackout_of, fingerprint_of, load_calendars, rule_of
 from evertick.schedule_limits import ScheduleLimits
+from evertick.settle import settle
 from evertick.store.base import Advance, Change, DeclaredBy, DueSchedule, Failing, Store, StoredSchedule
 from evertick.when import Calendar, Every, Once, When, parse_when, to_us
 

@@ -180,14 +180,14 @@ def _pace(value: Duration) -> int:
 def _unique(options: Mapping[str, Any], base: Definition | None) -> dict[str, Any]:
     """The parts of the unique key: how long it holds makes no sense without it, and is said in one way only."""
     changes: dict[str, Any] = {}
-    unique = options["unique"] if "unique" in options else None if base is None else base.unique
+    unique = options.get("unique", None if base is None else base.unique)
     if "unique_until" in options:
         changes["unique_until"] = check_unique_until(options["unique_until"], unique, options.get("unique_for"))
         changes["unique_for"] = None
     if options.get("unique_for") is not None:
         changes["unique_for"] = check_unique_for(options["unique_for"], unique)
         changes["unique_until"] = "end"
-    if unique is None and (options.get("unique", ...) is None):
+    if options.get("unique", ...) is None:
         changes |= {"unique_until": "end", "unique_for": None}
     return changes
 

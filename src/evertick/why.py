@@ -7,13 +7,15 @@ from datetime import datetime
 import msgspec
 
 from evertick.errors import EvertickError, NotFound
-from evertick.model import Gap, Node, Reason, Run, Schedule, State, Verdict
+from evertick.model import Cause, Gap, Node, Reason, Run, Schedule, State, Verdict
 from evertick.rules import blackout_of, load_calendars, rule_of
 from evertick.store.base import RunFilter, ScheduleFilter, Store
 from evertick.when import Calendar, When, from_us, to_us
-from evertick.when.base import COUNT_LIMIT
 
 __all__ = ["Why", "explain_schedule"]
+
+# As many as one backfill makes.
+_BACKFILLED_MOST = 10_000
 
 _REASONS = {
     Reason.COALESCED: "a newer moment ran instead (catch-up is 'latest')",
@@ -92,12 +94,12 @@ async def _rule(store: Store, app: str, key: str) -> tuple[When | None, Calendar
 
 
 async def _made_up_for(store: Store, app: str, key: str, gaps: list[Gap]) -> int:
-    """How many moments of the gap have a run by now: a run overrides the gap it lies in."""
-    stored = await store.stored_schedules(app, keys=[key])
-    if not gaps or not stored:
+    """How many moments of the gap were backfilled. Other runs in its stretch are not for moments of its own."""
+    if not gaps:
         return 0
     first, last = to_us(gaps[0].first_at), to_us(gaps[0].last_at)
-    return len(await store.recorded_moments(app, stored[0].id, first=first, last=last, limit=COUNT_LIMIT))
+    found = await store.runs(app, RunFilter(schedule_key=key, since=first, until=last, limit=_BACKFILLED_MOST))
+    return sum(run.cause is Cause.BACKFILL for run in found)
 
 
 def _next(schedule: Schedule, rule: When | None, blackout: Calendar | None, runs: list[Run], now: datetime) -> str:

@@ -167,3 +167,15 @@ def test_the_next_moment_runs_early_and_does_not_come_again(database, evertick, 
     assert _upcoming(ask, "print")[0] == second
     (run,) = (row for row in ask("history", "print") if row.get("cause") == "fire")
     assert datetime.fromisoformat(run["fire_at"]) == first
+
+
+def test_preview_marks_what_somebody_has_decided(database, evertick, ask):
+    second = _upcoming(ask, "print")[1]
+    evertick("skip-next", "print")
+    evertick("move", "print", second.isoformat(), "--to", second.replace(hour=11).isoformat())
+    head, *lines = evertick("preview", "print", "--count", "3").stdout.splitlines()
+    assert head.split() == ["MOMENT", "IN", "KEY", "TASK", "NOTE"]
+    assert lines[0].endswith("to be skipped")
+    assert "moved to " in lines[1]
+    assert lines[2].endswith("-")
+    assert [each["prospect"] for each in ask("preview", "print", "--count", "3")] == ["skipped", "moved", None]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from evertick import Constant, Context, Every, Run, Scheduler
-from evertick.cli.words import now, remark
+from evertick.cli.words import distance, now, remark
 from evertick.model import Cause, Node, Reason, State, Verdict
 
 READING = ["list", "history", "preview", "nodes"]
@@ -267,7 +267,7 @@ def test_nodes_tells_one_that_signed_off_from_one_whose_lease_ran_out(evertick, 
     beats = {cells[0]: cells[3] for cells in (re.split("  +", line) for line in lines[1:])}
     assert shown["living"] == ("alive", "-")
     assert shown["quiet"] == ("silent", "-")
-    assert shown["leaver"] == ("stopped", "9 min 58 s ago")
+    assert shown["leaver"] == ("stopped", "9 min ago")
     assert shown["lost"] == ("dead", "8 min ago")
     assert beats["lost"] == beats["leaver"] == "10 min ago"
 
@@ -320,3 +320,19 @@ def test_an_unknown_schedule_is_an_error_that_says_where_to_look(database, evert
     assert result.stderr == (
         "error: there is no schedule 'nope' in app 'default'; `evertick list` shows those there are\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words", "short"),
+    [
+        (-0.4, "now", "now"),
+        (-59, "59 s ago", "59 s ago"),
+        (-100, "1 min 40 s ago", "1 min ago"),
+        (4_000, "in 1 h 6 min", "in 1 h"),
+        (-100_000, "1 d 3 h ago", "1 d ago"),
+    ],
+)
+def test_a_distance_is_told_in_two_units_or_in_one(seconds, words, short):
+    moment = now()
+    there = moment + timedelta(seconds=seconds)
+    assert (distance(there, moment), distance(there, moment, is_short=True)) == (words, short)

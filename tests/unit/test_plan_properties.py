@@ -14,8 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning import DAY_START, bound, facts
 
+from evertick.facts import FRESH, Facts, Plan
 from evertick.model import Pause, Reason
-from evertick.plan import FRESH, Facts, Plan, cursor_after, plan, settle
+from evertick.owed import cursor_after
+from evertick.plan import plan
+from evertick.settle import settle
 from evertick.when import Cron, Every, Once, When, from_us
 from evertick.when.moment import DAY, HOUR, MINUTE, SECOND
 

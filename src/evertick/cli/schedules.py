@@ -148,21 +148,22 @@ async def show_data(scheduler: Scheduler, schedule: Schedule) -> dict[str, Any]:
 
 
 async def upcoming_of(scheduler: Scheduler, schedule: Schedule) -> list[datetime]:
-    """The next fires. The first is the one that is planned, even if that is overdue or counts from the end of a run.
+    """The next times at which it runs. The first is the planned one, even if overdue or counted from the end of a run.
 
-    What somebody decided about single moments is in it: a skipped one is left out, a moved one is where it goes.
+    What somebody skips and what a blackout drops is left out; what is moved or held is where it goes.
     """
-    decided = {each.fire_at: each.to for each in schedule.occurrences}
+    hidden = {each.fire_at for each in schedule.occurrences}
     try:
-        planned = await scheduler.preview(key=schedule.key, count=_UPCOMING + len(decided))
+        planned = await scheduler.preview(key=schedule.key, count=_UPCOMING + len(hidden))
     except EvertickError:  # a rule that cannot be read any more: `rule_words` says why
         return []
+    plain = {each.at for each in planned if each.prospect is None}
+    first = schedule.next_fire_at
+    if first is not None and not schedule.is_paused and first not in hidden and schedule.blackout is None:
+        plain = {each for each in plain if each > first} | {first}
+    elsewhere = {each.at for each in planned if each.prospect in ("moved", "held")}
     zone = planned[0].fire_at.tzinfo if planned else None
-    moments = {each.fire_at for each in planned}
-    if schedule.next_fire_at is not None and not schedule.is_paused:
-        moments = {each for each in moments if each > schedule.next_fire_at} | {schedule.next_fire_at}
-    moments = {each for each in moments if each not in decided} | {to for to in decided.values() if to is not None}
-    return [each.astimezone(zone) for each in sorted(moments)][:_UPCOMING]
+    return [each.astimezone(zone) for each in sorted(plain | elsewhere)][:_UPCOMING]
 
 
 def rule_words(schedule: Schedule) -> str:

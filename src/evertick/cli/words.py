@@ -71,14 +71,18 @@ def _two(seconds: int, large: int, large_unit: str, small: int, small_unit: str)
     return f"{count} {large_unit} {fraction} {small_unit}" if fraction and count < _FEW else f"{count} {large_unit}"
 
 
-def distance(moment: datetime | None, since: datetime) -> str:
-    """How far a moment is: "in 5 min", "3 s ago", "now"."""
+def distance(moment: datetime | None, since: datetime, *, is_short: bool = False) -> str:
+    """How far a moment is: "in 5 min 3 s", "3 s ago", "now". Short: in its largest unit alone."""
     if moment is None:
         return "-"
     seconds = (moment - since).total_seconds()
     if abs(seconds) < 1:
         return "now"
-    whole = span(timedelta(seconds=round(abs(seconds))))
+    length = round(abs(seconds))
+    if is_short:
+        unit = next(size for size in (_DAY, _HOUR, _MINUTE, 1) if length >= size)
+        length -= length % unit
+    whole = span(timedelta(seconds=length))
     return f"in {whole}" if seconds > 0 else f"{whole} ago"
 
 

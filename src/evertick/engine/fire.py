@@ -14,8 +14,9 @@ from evertick.edit import facts_of, run_of
 from evertick.engine.node import LocalNode
 from evertick.engine.work import Worker
 from evertick.events import Event, EventKind
+from evertick.facts import Facts, Fire, Plan
 from evertick.model import Claimed, NewGap, NewRun, Reason
-from evertick.plan import Facts, Fire, Plan, plan
+from evertick.plan import plan
 from evertick.rules import KnownSchedule, Rules, fingerprint_of
 from evertick.store.base import Advance, Due, DueSchedule, Recorded
 from evertick.unique import gaps_with_duplicates

@@ -127,8 +127,8 @@ class DueSchedule(msgspec.Struct, frozen=True, kw_only=True):
     fires: int
     failures: int
     fingerprint: str
-    # Live runs of the schedule as read: bit 0 = any is live, bit 1 = one is blocked on another run (to be held back by a
-    # limit does not count). The guard of overlap.
+    # Live runs of the schedule as read: bit 0 = any is live, bit 1 = one is blocked on another run (to be held back by
+    # a limit does not count). The guard of overlap.
     live: int
 
 
@@ -469,7 +469,8 @@ class Store(Protocol):
         inserted as waiting, and the fence is 0. An insert of a run that is there already (same id, or same nominal
         moment) is left out, never an error. Runs in state blocked are blocked on the schedule's newest live run; if
         none is live any more they are inserted as waiting. `fires` counts runs of cause fire alone. A pause that ends
-        raises the version, and so do changed `occurrences`. A fire whose unique key is taken becomes a gap, skipped(duplicate).
+        raises the version, and so do changed `occurrences`. A fire whose unique key is taken becomes a gap,
+        skipped(duplicate).
         """
         ...
 

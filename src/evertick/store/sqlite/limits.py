@@ -99,6 +99,7 @@ class _Starts:
         self._take_back_future()
         self.count = int(db.execute(SQL["limits.starts"], (app, key, now - rate.period)).fetchone()[0])
         self._added = 0
+        self._free_at: int | None = None
 
     @property
     def room(self) -> int:
@@ -107,6 +108,7 @@ class _Starts:
     def add(self) -> None:
         self.count += 1
         self._added += 1
+        self._free_at = None
 
     def write(self) -> None:
         """One row for all that were added, and for what it is gathered with."""
@@ -118,8 +120,13 @@ class _Starts:
         self._added = 0
 
     def free_at(self) -> int:
-        """When the next start is free, if nothing else starts."""
+        """When the next start is free, if nothing else starts. Asked of a rate that is used up."""
         self.write()
+        if self._free_at is None:
+            self._free_at = self._first_free()
+        return self._free_at
+
+    def _first_free(self) -> int:
         left = self.count
         for row in self._db.execute(SQL["limits.starts_in_order"], (*self._of, self._now - self.rate.period)):
             left -= row["count"]
@@ -150,8 +157,12 @@ class Gate:
         self._tasks = tasks
         self._running: dict[str, int] = {}
         self._starts: dict[str, _Starts] = {}
-        # Keys that runs were taken under since the last settlement, with the room that is left.
+        # Keys that runs were taken under since the last settlement, with the most that any of their tasks allows.
         self._taken: dict[str, int] = {}
+        # Keys of limits that runs were held back by and that the code no longer has.
+        self._outdated: set[str] = set()
+        # Times that this claim has set already.
+        self._times: dict[str, int] = {}
 
     @classmethod
     def of(cls, db: sqlite3.Connection, now: int, app: str, tasks: Mapping[str, TaskTerms]) -> Gate | None:
@@ -179,11 +190,15 @@ class Gate:
     def settle(self, slots: int) -> bool:
         """After a batch was taken: what else may come through, or when. True: somebody was let through."""
         taken, self._taken = self._taken, {}
+        outdated, self._outdated = self._outdated, set()
         has_let = False
-        for key, room in taken.items():
+        for key in outdated:
+            has_let |= let_next(self._db, self._app, key, only_idle=True)
+        for key, most in taken.items():
             starts = self._starts.get(key)
             if starts is not None:
                 starts.write()
+            room = most - self._running[key] if starts is None else starts.room
             if room > 0:
                 # No more than this claim could take; but one in any case, for whoever comes next.
                 has_let |= let_next(self._db, self._app, key, min(room, max(slots, 1)), only_idle=True)
@@ -225,15 +240,13 @@ class Gate:
         if terms.concurrency is not None:
             counted_under = terms.concurrency.key(row["args"])
             self._running[counted_under] = self._count_of(counted_under) + 1
-            self._taken[counted_under] = terms.concurrency.most - self._running[counted_under]
+            self._taken[counted_under] = max(terms.concurrency.most, self._taken.get(counted_under, 0))
         if terms.rate is not None:
             key = terms.rate.key(row["args"])
-            starts = self._starts_of(key, terms.rate)
-            starts.add()
-            self._taken[key] = starts.room
+            self._starts_of(key, terms.rate).add()
+            self._taken[key] = terms.rate.most
         if row["limit_key"] is not None and row["limit_key"] not in self._taken:
-            # The code has other limits than when it was held back.
-            let_next(self._db, self._app, row["limit_key"], only_idle=True)
+            self._outdated.add(row["limit_key"])
         return counted_under
 
     def _count_of(self, key: str) -> int:
@@ -243,7 +256,7 @@ class Gate:
 
     def _starts_of(self, key: str, rate: Rate) -> _Starts:
         starts = self._starts.get(key)
-        if starts is None or starts.rate != rate:
+        if starts is None or (starts.rate.most, starts.rate.period) != (rate.most, rate.period):
             if starts is not None:
                 starts.write()
             starts = self._starts[key] = _Starts(self._db, self._now, self._app, key, rate)
@@ -253,4 +266,6 @@ class Gate:
         return self._db.execute(SQL["limits.next_lane"], (self._app, key, "", "")).fetchone() is not None
 
     def _look_at(self, key: str, at: int) -> None:
-        self._db.execute(SQL["limits.set_time"], (self._app, key, at, self._now))
+        if self._times.get(key) != at:
+            self._times[key] = at
+            self._db.execute(SQL["limits.set_time"], (self._app, key, at, self._now))

@@ -235,6 +235,17 @@ class Limits:
             taken += await claimed(bench, node, {TASK: TaskTerms()})
         assert taken == runs[1:]
 
+    @pytest.mark.parametrize("terms", [at_once(5, "new"), per(100, HOUR)], ids=["another key", "a rate instead"])
+    async def test_what_a_changed_limit_held_back_runs(self, bench: Bench, terms: TaskTerms) -> None:
+        node = await bench.node()
+        runs = await enqueue(bench, 4)
+        [held] = (await bench.claim(node, tasks={TASK: at_once(1)})).runs
+        await bench.finish(node, an_outcome(held))
+        taken: list[str] = []
+        for _ in runs[1:]:
+            taken += await claimed(bench, node, {TASK: terms}, limit=1)
+        assert taken == runs[1:]
+
     async def test_a_limited_task_at_the_head_of_the_queue_holds_up_nobody_behind_it(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: at_once(1), FREE: TaskTerms()}
         ahead = await enqueue(bench, 30, priority=9)
@@ -441,6 +452,39 @@ class Limits:
                 break
             await bench.pass_time(SHORT // 3)
         assert await states(bench, runs) == [State.DONE] * 10
+
+    async def test_one_held_back_by_a_second_limit_does_not_hold_up_others_whom_it_does_not_concern(
+        self, bench: Bench
+    ) -> None:
+        node = await bench.node()
+        tasks = {TASK: at_once(1, "c-{who}", rate=per(1, SHORT).rate)}
+        ann = await enqueue(bench, 3, args=b'{"who":"ann"}')
+        bob = await enqueue(bench, 1, args=b'{"who":"bob"}')
+        [held] = (await bench.claim(node, tasks=tasks)).runs
+        assert held.id == ann[0]
+        await bench.pass_time(SHORT)
+        # Ann's next may start by the rate and not beside the one that runs; Bob's may.
+        assert await claimed(bench, node, tasks) == bob
+        await bench.pass_time(SHORT)
+        assert await claimed(bench, node, tasks) == []
+        await bench.finish(node, an_outcome(held))
+        assert await claimed(bench, node, tasks) == ann[1:2]
+
+    async def test_two_limits_by_key_forget_nobody(self, bench: Bench) -> None:
+        node = await bench.node()
+        tasks = {TASK: at_once(1, "c-{who}", rate=per(1, SHORT, "r-{where}").rate)}
+        runs = [
+            *await enqueue(bench, 4, args=b'{"who":"ann","where":"x"}'),
+            *await enqueue(bench, 4, args=b'{"who":"ann","where":"y"}'),
+            *await enqueue(bench, 4, args=b'{"who":"bob","where":"x"}'),
+        ]
+        for _ in range(200):
+            held = (await bench.claim(node, tasks=tasks)).runs
+            await bench.finish(node, *(an_outcome(each) for each in held))
+            if set(await states(bench, runs)) == {State.DONE}:
+                break
+            await bench.pass_time(SHORT // 3)
+        assert set(await states(bench, runs)) == {State.DONE}
 
     # --- unique keys
 

@@ -321,20 +321,13 @@ def _account(life: Life) -> Iterator[str]:
     # Rows of single moments first, then what a blackout dropped: the others hold what these leave.
     for gap in sorted(life.gaps, key=lambda each: (each.row["count"] > 1, each.row["reason"] != "blackout")):
         yield from _gap_is_true(gap, life)
-        if _is_from_end(gap.span.rule) or _is_of_decided(gap, life):
-            covers |= (
-                {gap.row["first_at"]: covers.get(gap.row["first_at"], 0) + 1} if gap.row["first_at"] in moments else {}
-            )
+        if _is_from_end(gap.span.rule):
             continue
-        inside = [at for at in moments if gap.row["first_at"] <= at <= gap.row["last_at"] and moments[at] is gap.span]
-        if not life.is_plain and gap.row["count"] > 1:
-            inside = [
-                at
-                for at in inside
-                if at not in covers and (gap.row["reason"] != "blackout" or _is_closed(gap.span, at))
-            ]
+        inside = list(_inside(gap, life, moments, covers))
         for at in inside:
             covers[at] = covers.get(at, 0) + 1
+        if _is_of_decided(gap, life):
+            continue
         if len(inside) != gap.row["count"] or not inside or (inside[0], inside[-1]) != _ends(gap.row):
             yield f"the gap {gap.row} holds {len(inside)} moments of {gap.span.definition.when}"
     from_end = [span for span in life.spans if _is_from_end(span.rule)]
@@ -352,6 +345,19 @@ def _account(life: Life) -> Iterator[str]:
             yield f"the moment {at} of {span.definition.when} ({_state(span)}) has neither run nor gap"
     yield from _intervals(life)
     yield from _cursor(life, is_spent=spent_at is not None)
+
+
+def _inside(gap: GapSeen, life: Life, moments: dict[int, Span], covers: dict[int, int]) -> Iterator[int]:
+    """The moments that are the gap's own."""
+    is_single = life.is_plain or gap.row["count"] == 1
+    moved_away = {each.fire_at for each in life.occurrences if each.kind == "move"}
+    for at, span in moments.items():
+        if at in moved_away:
+            continue
+        if not gap.row["first_at"] <= at <= gap.row["last_at"] or not (span is gap.span or _is_of_decided(gap, life)):
+            continue
+        if is_single or (at not in covers and (gap.row["reason"] != "blackout" or _is_closed(span, at))):
+            yield at
 
 
 def _cursor(life: Life, *, is_spent: bool) -> Iterator[str]:

@@ -16,7 +16,7 @@ from unittest import mock
 
 import msgspec
 
-from evertick import edit, plan
+from evertick import edit, held, owed, plan, settle
 from evertick.engine import engine, finish, fire, judge, node, tend, work
 from evertick.engine.judge import Stop
 from evertick.errors import StoreUnavailable
@@ -653,7 +653,7 @@ MUTANTS: tuple[Mutant, ...] = (
             5,
             6,
         ),
-        patches=(_wrapped(plan, "_gap", _count_one_more),),
+        patches=tuple(_wrapped(where, "make_gap", _count_one_more) for where in (owed, held, plan, settle)),
     ),
     Mutant(
         name="coalesced_without_trace",
@@ -876,7 +876,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="dropped_not_recorded",
         what="what a blackout drops is in no row",
         seeds=(6, 52, 56, 62),
-        patches=(_attribute(plan, "_gap_of_held", lambda facts, until: ()),),
+        patches=tuple(_attribute(where, "gap_of_held", lambda facts, until: ()) for where in (plan, settle)),
     ),
     # --- unique keys
     Mutant(
