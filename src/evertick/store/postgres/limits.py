@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from evertick.limits import Rate
+from evertick.limits import Concurrency, Rate
 from evertick.store.base import TaskTerms
 from evertick.store.postgres.session import Session, columns_of
 from evertick.store.rows import Row
@@ -83,41 +83,47 @@ async def let_stuck_through(db: Session, app: str, after: str, most: int) -> str
 
 
 class _Starts:
-    """The starts of one rate that count now, oldest first, and those that this claim adds."""
+    """The starts under one key, oldest first, and those that this claim adds. Tasks that share it may differ in
+    rate."""
 
-    def __init__(self, now: int, rate: Rate, rows: Sequence[Row]) -> None:
-        self.rate = rate
+    def __init__(self, now: int, rows: Sequence[Row]) -> None:
         self._now = now
         # What lies in the future was started before the clock was put back: it counts from now, no longer than others.
         self.is_changed = any(row["at"] > now for row in rows)
-        counted = Counter[int]()
-        for row in rows:
-            counted[min(row["at"], now)] += row["count"]
-        self._counts = {at: count for at, count in sorted(counted.items()) if at > now - rate.period}
+        self._counts: dict[int, int] = {}
+        self._until: dict[int, int] = {}
+        for row in sorted(rows, key=lambda row: row["at"]):
+            at = min(row["at"], now)
+            self._counts[at] = self._counts.get(at, 0) + row["count"]
+            self._until[at] = row["until"] - row["at"] + at
 
-    @property
-    def room(self) -> int:
-        return self.rate.most - sum(self._counts.values())
+    def room(self, rate: Rate) -> int:
+        return rate.most - sum(self._counted(rate).values())
 
-    def add(self) -> None:
+    def add(self, rate: Rate) -> None:
         """One more, gathered with those of the same grain: as if all of them had started now."""
         self.is_changed = True
-        grain = self.rate.grain
-        since = self._now - self._now % grain if grain else self._now
-        gathered = sum(self._counts.pop(at) for at in [at for at in self._counts if at >= since])
-        self._counts[self._now] = gathered + 1
+        since = self._now - self._now % rate.grain if rate.grain else self._now
+        gathered = [at for at in self._counts if at >= since]
+        count = sum(self._counts.pop(at) for at in gathered) + 1
+        until = max([self._now + rate.period, *(self._until.pop(at) for at in gathered)])
+        self._counts[self._now], self._until[self._now] = count, until
 
-    def free_at(self) -> int:
-        """When the next start is free, if nothing else starts."""
-        left = sum(self._counts.values())
-        for at, count in self._counts.items():
+    def free_at(self, rate: Rate) -> int:
+        """When the next start is free, if nothing else starts. Asked of a rate that is used up."""
+        counted = self._counted(rate)
+        left = sum(counted.values())
+        for at, count in counted.items():
             left -= count
-            if left < self.rate.most:
-                return at + self.rate.period
-        return self._now + self.rate.period
+            if left < rate.most:
+                return at + rate.period
+        return self._now + rate.period
 
     def rows(self, key: str) -> list[tuple[str, int, int, int]]:
-        return [(key, at, count, at + self.rate.period) for at, count in self._counts.items()]
+        return [(key, at, count, self._until[at]) for at, count in self._counts.items() if self._until[at] > self._now]
+
+    def _counted(self, rate: Rate) -> dict[int, int]:
+        return {at: count for at, count in self._counts.items() if at > self._now - rate.period}
 
 
 class Gate:
@@ -130,11 +136,13 @@ class Gate:
         self._tasks = tasks
         self._running: dict[str, int] = {}
         self._starts: dict[str, _Starts] = {}
-        # Keys that runs were taken under since the last settlement, with the room that is left.
-        self._taken: dict[str, int] = {}
+        # Keys that runs were taken under since the last settlement, with the widest limit that their tasks have.
+        self._taken: dict[str, Concurrency | Rate] = {}
         self._held_back: list[tuple[str, str]] = []
         self._look_at: dict[str, int] = {}
         self._let_idle: set[str] = set()
+        # Keys of limits that runs were held back by and that the code no longer has.
+        self._outdated: set[str] = set()
 
     async def open_due(self) -> None:
         """Let through what waits for keys whose time has come."""
@@ -158,14 +166,21 @@ class Gate:
     async def settle(self, slots: int) -> bool:
         """After a batch was taken: what else may come through, or when. True: somebody was let through."""
         taken, self._taken = self._taken, {}
+        outdated, self._outdated = self._outdated, set()
+        rooms = {key: self._room(key, limit) for key, limit in taken.items()}
         # No more than this claim could take; but one in any case, for whoever comes next.
-        open_keys = {key: min(room, max(slots, 1)) for key, room in taken.items() if room > 0}
-        has_let = await let_next(self._db, self._app, open_keys, only_idle=True)
-        full = [key for key, room in taken.items() if room <= 0 and key in self._starts]
+        open_keys = {key: min(room, max(slots, 1)) for key, room in rooms.items() if room > 0}
+        has_let = await let_next(self._db, self._app, dict.fromkeys(outdated, 1) | open_keys, only_idle=True)
+        full = {key: limit for key, limit in taken.items() if rooms[key] <= 0 and isinstance(limit, Rate)}
         if full:
-            holding = {row["key"] for row in await self._db.rows("limits.holding", self._app, full)}
-            await self._set_times({key: self._starts[key].free_at() for key in full if key in holding})
+            holding = {row["key"] for row in await self._db.rows("limits.holding", self._app, list(full))}
+            await self._set_times({k: self._starts[k].free_at(rate) for k, rate in full.items() if k in holding})
         return has_let
+
+    def _room(self, key: str, limit: Concurrency | Rate) -> int:
+        if isinstance(limit, Rate):
+            return self._starts[key].room(limit)
+        return limit.most - self._running[key]
 
     async def next_free_at(self) -> int | None:
         free_at: int | None = (await self._db.only_row("limits.next_time", self._app))["free_at"]
@@ -179,13 +194,13 @@ class Gate:
         if unread:
             counts = await self._db.rows("limits.running", self._app, unread)
             self._running |= {row["key"]: row["count"] for row in counts}
-        rates = {terms.rate.key(args): terms.rate for terms, args in limits if terms.rate is not None}
-        new = {key: rate for key, rate in rates.items() if key not in self._starts or self._starts[key].rate != rate}
-        if new:
+        rates = {terms.rate.key(args) for terms, args in limits if terms.rate is not None}
+        unread = sorted(rates - set(self._starts))
+        if unread:
             found: dict[str, list[Row]] = {}
-            for row in await self._db.rows("limits.starts", self._app, list(new)):
+            for row in await self._db.rows("limits.starts", self._app, unread):
                 found.setdefault(row["key"], []).append(row)
-            self._starts |= {key: _Starts(self._now, rate, found.get(key, ())) for key, rate in new.items()}
+            self._starts |= {key: _Starts(self._now, found.get(key, ())) for key in unread}
 
     async def _write(self) -> None:
         if self._held_back:
@@ -195,7 +210,8 @@ class Gate:
         if changed:
             await self._db.count("limits.forget_starts", self._app, list(changed))
             rows = [row for key, starts in changed.items() for row in starts.rows(key)]
-            await self._db.count("limits.put_starts", self._app, *columns_of(rows))
+            if rows:
+                await self._db.count("limits.put_starts", self._app, *columns_of(rows))
             for starts in changed.values():
                 starts.is_changed = False
         await self._set_times(self._look_at)
@@ -216,9 +232,10 @@ class Gate:
         if terms.rate is not None:
             key = terms.rate.key(row["args"])
             starts = self._starts[key]
-            if starts.room <= 0:
-                self._look_again(key, starts.free_at())
-                return key, terms.rate.of.varies, starts.free_at()
+            if starts.room(terms.rate) <= 0:
+                free_at = starts.free_at(terms.rate)
+                self._look_again(key, free_at)
+                return key, terms.rate.of.varies, free_at
         return None
 
     def _hold_back(self, row: Row, key: str, varies: bool, look_again_at: int) -> None:
@@ -239,12 +256,15 @@ class Gate:
         if terms.concurrency is not None:
             counted_under = terms.concurrency.key(row["args"])
             self._running[counted_under] += 1
-            self._taken[counted_under] = terms.concurrency.most - self._running[counted_under]
+            self._taken[counted_under] = _wider(terms.concurrency, self._taken.get(counted_under))
         if terms.rate is not None:
             key = terms.rate.key(row["args"])
-            self._starts[key].add()
-            self._taken[key] = self._starts[key].room
+            self._starts[key].add(terms.rate)
+            self._taken[key] = terms.rate
         if row["limit_key"] is not None and row["limit_key"] not in self._taken:
-            # The code has other limits than when it was held back.
-            self._let_idle.add(row["limit_key"])
+            self._outdated.add(row["limit_key"])
         return counted_under
+
+
+def _wider(limit: Concurrency, other: Concurrency | Rate | None) -> Concurrency | Rate:
+    return other if other is not None and other.most > limit.most else limit

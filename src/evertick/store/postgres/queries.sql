@@ -796,7 +796,7 @@ SELECT w.key FROM unnest($2::text[]) AS w(key) WHERE EXISTS (
 
 -- name: limits.starts
 -- Starts of rates, as far as they are kept.
-SELECT key, at, count FROM evertick.grants WHERE app = $1 AND key = ANY($2::text[]) ORDER BY key, at;
+SELECT key, at, count, until FROM evertick.grants WHERE app = $1 AND key = ANY($2::text[]) ORDER BY key, at;
 
 -- name: limits.forget_starts
 -- To be written anew.
