@@ -33,6 +33,8 @@ _UNWRITABLE_PAUSE = MINUTE
 _CLOCKS_APART = DAY
 _FIRST, _LAST = -(2**63), 2**63 - 1
 _IDLE = frozenset({State.WAITING, State.BLOCKED, State.PARKED})
+# Where nearly all runs are; `insert_runs` has it, too.
+_QUEUE = "default"
 _BY_HAND = frozenset({Cause.TRIGGER, Cause.RERUN})
 
 
@@ -293,7 +295,10 @@ def _waves(wanted: Sequence[tuple[NewRun, bool]]) -> list[list[tuple[NewRun, boo
 
 
 def run_columns(wanted: Sequence[tuple[NewRun, bool]], clock: Clock) -> list[object]:
-    """What `insert_runs` takes from its fourth parameter on. `clock` bounds where runs without a moment may be."""
+    """What `insert_runs` takes from its fourth parameter on. `clock` bounds where runs without a moment may be.
+
+    What is as usual is not sent (see `columns_of`); the statement knows it.
+    """
     bounds = [_moments_of(run, clock) for run, _ in wanted]
     rows = [
         (
@@ -303,11 +308,11 @@ def run_columns(wanted: Sequence[tuple[NewRun, bool]], clock: Clock) -> list[obj
             run.task,
             run.cause.value,
             run.fire_at,
-            run.due_at,
-            run.delay,
-            run.queue,
-            run.priority,
-            run.state is State.BLOCKED,
+            None if run.due_at == run.fire_at else run.due_at,
+            run.delay or None,
+            None if run.queue == _QUEUE else run.queue,
+            run.priority or None,
+            run.state is State.BLOCKED or None,
             plain_text(run.reason),
             None if run.args is None else run.args.decode(),
             json_text({plain_text(k): plain_text(v) for k, v in run.labels.items()}) if run.labels else None,
@@ -316,10 +321,10 @@ def run_columns(wanted: Sequence[tuple[NewRun, bool]], clock: Clock) -> list[obj
             None if run.unique_key is None else run.unique_until,
             run.caused_by,
             run.traceparent,
-            run.is_claimed and run.state is not State.BLOCKED,
+            (run.is_claimed and run.state is not State.BLOCKED) or None,
             run.timeout,
-            run.at_most_once,
-            frees,
+            run.at_most_once or None,
+            frees or None,
         )
         for run, frees in wanted
     ]

@@ -69,13 +69,13 @@ claimant AS MATERIALIZED (
 INSERT INTO evertick.runs AS r (app, id, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
     priority, state, reason, args, labels, expires, unique_key, unique_until, caused_by, traceparent, created_at, node,
     fence, started_at, deadline, at_most_once, blocked_on, frees)
-SELECT $1, n.id, n.schedule_id, s.key, n.version, n.task, n.cause, n.fire_at, coalesce(n.due_at, n.fire_at), n.queue,
-    n.priority, CASE WHEN b.id IS NOT NULL THEN 'blocked' WHEN c.fence IS NOT NULL THEN 'running' ELSE 'waiting' END,
+SELECT $1, n.id, n.schedule_id, s.key, n.version, n.task, n.cause, n.fire_at, coalesce(n.due_at, n.fire_at),
+    coalesce(n.queue, 'default'), coalesce(n.priority, 0), CASE WHEN b.id IS NOT NULL THEN 'blocked' WHEN c.fence IS NOT NULL THEN 'running' ELSE 'waiting' END,
     n.reason, n.args, n.labels::jsonb, n.expires, n.unique_key, n.unique_until, n.caused_by, n.traceparent, n.now,
     c.node, c.fence, CASE WHEN c.fence IS NOT NULL THEN n.now END, CASE WHEN c.fence IS NOT NULL THEN n.now + n.timeout END,
-    c.fence IS NOT NULL AND n.at_most_once, b.id, n.frees
+    c.fence IS NOT NULL AND coalesce(n.at_most_once, false), b.id, coalesce(n.frees, false)
 FROM (
-    SELECT w.*, t.now, coalesce(w.moment, t.now + w.delay) AS fire_at
+    SELECT w.*, t.now, coalesce(w.moment, t.now + coalesce(w.delay, 0)) AS fire_at
     FROM unnest($6::uuid[], $7::bigint[], $8::int[], $9::text[], $10::text[], $11::bigint[], $12::bigint[], $13::bigint[],
         $14::text[], $15::bigint[], $16::bool[], $17::text[], $18::text[], $19::text[], $20::bigint[], $21::text[],
         $22::text[], $23::text[], $24::text[], $25::bool[], $26::bigint[], $27::bool[], $28::bool[])

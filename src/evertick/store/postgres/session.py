@@ -144,8 +144,12 @@ class Line:
 
 
 def columns_of(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    """Rows as statements take them: an array for each column."""
-    return [list(column) for column in zip(*rows, strict=True)]
+    """Rows as statements take them: an array for each column.
+
+    A column of nothing but None is sent as an empty array, which `unnest` fills up with NULL: asyncpg looks at every
+    element of an array before it sends it, which for the columns of a run was half of the time spent on recording it.
+    """
+    return [[] if all(value is None for value in column) else list(column) for column in zip(*rows, strict=True)]
 
 
 async def _commit(connection: Connection) -> None:
