@@ -1051,3 +1051,48 @@ WHERE i.inhparent = 'evertick.history'::regclass ORDER BY c.relname;
 -- name: partitions.lock
 -- One at a time; whoever comes second finds them made, and does not wait.
 SELECT pg_try_advisory_xact_lock(hashtextextended('evertick.partitions' || $1::text, 0)) AS is_mine;
+-- ================================================================================================= care
+
+-- name: care.about
+-- Which store it is, how far it has come, and how much room it takes.
+SELECT m.store_id, m.version, (
+    SELECT coalesce(sum(pg_catalog.pg_total_relation_size(c.oid)), 0)::bigint
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = $1 AND c.relkind = 'r') AS bytes
+FROM evertick.meta m;
+
+-- name: care.tables
+-- Which there are.
+SELECT c.relname AS name FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relkind IN ('r', 'p');
+
+-- name: care.invalid_indexes
+-- Left behind by a REINDEX that was broken off.
+SELECT c.relname AS name FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND NOT i.indisvalid ORDER BY c.relname;
+
+-- name: care.oldest
+-- The oldest moment in history, by one seek per app.
+WITH RECURSIVE apps(app) AS (
+    SELECT min(app) FROM evertick.history
+    UNION ALL
+    SELECT (SELECT min(h.app) FROM evertick.history h WHERE h.app > apps.app) FROM apps WHERE apps.app IS NOT NULL)
+SELECT min((SELECT min(h.fire_at + 0) FROM evertick.history h WHERE h.app = apps.app)) AS oldest_at
+FROM apps WHERE apps.app IS NOT NULL;
+
+-- name: care.both
+-- A run is live or done, never both.
+SELECT count(*) AS count FROM (
+    SELECT FROM evertick.runs r JOIN evertick.history h ON h.id = r.id LIMIT $1) b;
+
+-- name: care.no_cursor
+-- A schedule without its cursor never fires.
+SELECT count(*) AS count FROM (
+    SELECT FROM evertick.schedules s
+    WHERE NOT EXISTS (SELECT FROM evertick.due d WHERE d.schedule_id = s.id) LIMIT $1) b;
+
+-- name: care.no_schedule
+-- A cursor without its schedule is looked at for ever.
+SELECT count(*) AS count FROM (
+    SELECT FROM evertick.due d
+    WHERE NOT EXISTS (SELECT FROM evertick.schedules s WHERE s.id = d.schedule_id) LIMIT $1) b;

@@ -17,7 +17,7 @@ from evertick.store.postgres.connection import OLDEST, Connection
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.queries import in_schema, quoted
 
-__all__ = ["SCHEMA_VERSION", "migrate", "migrations"]
+__all__ = ["SCHEMA_VERSION", "check_version", "migrate", "migrations", "missing"]
 
 SCHEMA_VERSION = 1
 
@@ -26,9 +26,13 @@ _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('evertick.migrations' || 
 _HAS_TABLES = "SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'migrations'"
 
 
-async def migrate(connection: Connection, where: Location, clock: Clock, mode: MigrateMode) -> None:
-    """Apply what is missing, or refuse: a changed migration, a store too new, or (mode check) anything missing."""
+async def migrate(connection: Connection, where: Location, clock: Clock, mode: MigrateMode) -> list[str]:
+    """Apply what is missing, or refuse: a changed migration, a store too new, or (mode check) anything missing.
+
+    Answers the names of what was applied here.
+    """
     check_version(connection, where)
+    applied = []
     if await _missing(connection, where, mode):
         await connection.execute("BEGIN")
         try:
@@ -36,11 +40,18 @@ async def migrate(connection: Connection, where: Location, clock: Clock, mode: M
             # Another process may have been faster between the look and the lock.
             for migration in await _missing(connection, where, mode):
                 await _apply(connection, where, clock, migration)
+                applied.append(migration.name)
             await connection.execute("COMMIT")
         except Exception:
             if not connection.is_closed():
                 await connection.execute("ROLLBACK")
             raise
+    return applied
+
+
+async def missing(connection: Connection, where: Location) -> list[str]:
+    """The names of the migrations that the store lacks. Refuses what `migrate` refuses."""
+    return [migration.name for migration in await _missing(connection, where, "auto")]
 
 
 def check_version(connection: Connection, where: Location) -> None:

@@ -16,6 +16,7 @@ from evertick.model import Attempt, Gap, LogLine, NewRun, Node, Outcome, Run, Sc
 from evertick.store import base
 from evertick.store.postgres import changes, endings, fires, nodes, reading, runs, schedules, upkeep
 from evertick.store.postgres.beat import OwnBeatLine
+from evertick.store.postgres.care import SchemaCare
 from evertick.store.postgres.connection import Connection, connect, part_from, refused, translated
 from evertick.store.postgres.location import location_of
 from evertick.store.postgres.partitions import keep_partitions
@@ -278,6 +279,9 @@ class PostgresStore:
             await keep_partitions(connection, self._where.schema)
 
         await line.borrow(keep)
+
+    def care(self) -> base.Care:
+        return SchemaCare(self._where, self._clock)
 
     async def pulse(self, app: str) -> base.Pulse:
         return await self._open_line().ask(lambda db: upkeep.pulse(db, app))
