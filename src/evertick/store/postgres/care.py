@@ -16,7 +16,7 @@ import asyncpg
 from evertick.clock import Clock
 from evertick.errors import Refused, StoreRefused, StoreUnavailable
 from evertick.store.base import Checked, GivenBack, StoreStatus, TableRows
-from evertick.store.postgres.connection import connect, part_from, refused, translated
+from evertick.store.postgres.connection import Connection, connect, part_from, refused, translated
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.queries import quoted, statements_for
 from evertick.store.postgres.schema import SCHEMA_VERSION, check_version, migrate, migrations, missing
@@ -52,7 +52,7 @@ class SchemaCare:
         problems: list[str] = []
         seconds = self._where.timeout if seconds_most is None else seconds_most
         try:
-            await self._on_schema(lambda db: self._look(db, problems, is_quick=is_quick), seconds)
+            await self._on_schema(lambda connection: self._look(connection, problems, is_quick=is_quick), seconds)
         except StoreUnavailable as error:
             if not isinstance(error.__cause__, TimeoutError | asyncpg.QueryCanceledError):
                 raise
@@ -61,7 +61,7 @@ class SchemaCare:
 
     async def migrate(self) -> list[str]:
         return await self._on_schema(
-            lambda db: migrate(db.connection, self._where, self._clock, "auto"), _MIGRATE_SECONDS
+            lambda connection: migrate(connection, self._where, self._clock, "auto"), _MIGRATE_SECONDS
         )
 
     async def give_back(self, pages_most: int) -> GivenBack:
@@ -73,22 +73,25 @@ class SchemaCare:
             f"VACUUM FULL on the tables of schema {self._where.schema}, while no node runs"
         )
 
-    async def _on_schema(self, act: Callable[[Session], Awaitable[T]], seconds: float) -> T:
+    async def _on_schema(self, act: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
         try:
             with translated(self._where):
                 async with asyncio.timeout(seconds):
                     connection = await connect(self._where, has_own_plans=False)
                     try:
                         check_version(connection, self._where)
-                        return await act(Session(connection, statements_for(self._where.schema), self._clock))
+                        return await act(connection)
                     finally:
                         await part_from(connection)
         except StoreUnavailable as error:
             raise refused(error) from error.__cause__
 
-    async def _status(self, db: Session) -> StoreStatus:
-        lacking = await missing(db.connection, self._where)
-        version = ".".join(map(str, db.connection.get_server_version()[:2]))
+    def _session(self, connection: Connection) -> Session:
+        return Session(connection, statements_for(self._where.schema), self._clock)
+
+    async def _status(self, connection: Connection) -> StoreStatus:
+        lacking = await missing(connection, self._where)
+        version = ".".join(map(str, connection.get_server_version()[:2]))
         status = StoreStatus(
             description=self._where.description,
             engine=f"PostgreSQL {version}",
@@ -100,6 +103,7 @@ class SchemaCare:
         )
         if len(lacking) == len(migrations()):
             return status
+        db = self._session(connection)
         about = await db.only_row("care.about", self._where.schema)
         return StoreStatus(
             description=status.description,
@@ -119,9 +123,10 @@ class SchemaCare:
         [row] = await db.select(text, _COUNT_MOST + 1)
         return TableRows(name=table, rows=min(row["rows"], _COUNT_MOST), is_exact=row["rows"] <= _COUNT_MOST)
 
-    async def _look(self, db: Session, problems: list[str], *, is_quick: bool) -> None:
+    async def _look(self, connection: Connection, problems: list[str], *, is_quick: bool) -> None:
+        db = self._session(connection)
         try:
-            lacking = await missing(db.connection, self._where)
+            lacking = await missing(connection, self._where)
         except StoreRefused as error:
             problems.append(str(error))
             return

@@ -23,16 +23,18 @@ __all__ = [
     "OLDEST",
     "PLAIN_PLANS",
     "Connection",
+    "Speaks",
     "connect",
     "is_unwritable",
     "part_from",
     "refused",
+    "sqlstate_of",
     "translated",
 ]
 
 
-class Connection(Protocol):
-    """What the store uses of a connection of asyncpg, which has no types of its own."""
+class Speaks(Protocol):
+    """What statements are sent on: a connection of asyncpg, or of a user's own driver."""
 
     async def fetch(self, query: str, *values: object) -> list[Row]: ...
 
@@ -40,15 +42,19 @@ class Connection(Protocol):
 
     async def execute(self, query: str, *values: object) -> str: ...
 
+    def is_closed(self) -> bool: ...
+
+    def is_in_transaction(self) -> bool: ...
+
+
+class Connection(Speaks, Protocol):
+    """What the store uses of a connection of asyncpg, which has no types of its own."""
+
     async def add_listener(self, channel: str, callback: Callable[[Any, int, str, str], None]) -> None: ...
 
     def add_termination_listener(self, callback: Callable[[Any], None]) -> None: ...
 
     def get_server_version(self) -> tuple[int, ...]: ...
-
-    def is_closed(self) -> bool: ...
-
-    def is_in_transaction(self) -> bool: ...
 
     async def close(self, *, timeout: float) -> None: ...
 
@@ -148,24 +154,23 @@ def refused(error: StoreUnavailable) -> StoreError:
     """At the start a place that cannot work is refused; what may pass by itself is only unavailable."""
     cause = error.__cause__
     is_certificate = isinstance(cause, ssl.SSLCertVerificationError)
-    if is_certificate or (isinstance(cause, asyncpg.PostgresError) and _state(cause).startswith(_REFUSALS)):
+    if is_certificate or sqlstate_of(cause).startswith(_REFUSALS):
         return StoreRefused(str(error))
     return error
 
 
 def is_unwritable(error: Exception) -> bool:
     """Whether it was about the values of a row, not about the state of the store."""
-    if isinstance(error, asyncpg.PostgresError):
-        return _state(error).startswith(_UNWRITABLE)
-    return isinstance(error, (ValueError, OverflowError, TypeError))
+    state = sqlstate_of(error)
+    return state.startswith(_UNWRITABLE) if state else isinstance(error, (ValueError, OverflowError, TypeError))
 
 
 def _trouble(error: Exception) -> str | None:
+    state = sqlstate_of(error)
+    if state:
+        fits = [name for name in _TROUBLES if state.startswith(name)]
+        return f"{_TROUBLES[max(fits, key=len)]} ({_said(error)})" if fits else None
     match error:
-        case asyncpg.PostgresError():
-            state = _state(error)
-            fits = [name for name in _TROUBLES if state.startswith(name)]
-            return f"{_TROUBLES[max(fits, key=len)]} ({_said(error)})" if fits else None
         case ssl.SSLCertVerificationError():
             return f"shows a certificate that is not to be trusted; check ca in the URL ({error.verify_message})"
         case TimeoutError():
@@ -179,9 +184,10 @@ def _trouble(error: Exception) -> str | None:
             return None
 
 
-def _state(error: asyncpg.PostgresError) -> str:
-    state: Any = error.sqlstate
-    return state or ""
+def sqlstate_of(error: BaseException | None) -> str:
+    """The code of an error that the server has answered, by whichever driver; "" of any other."""
+    state = getattr(error, "sqlstate", None)
+    return state if isinstance(state, str) else ""
 
 
 def _said(error: Exception) -> str:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from evertick.clock import Clock
-from evertick.store.postgres.connection import CONFLICTS, PLAIN_PLANS, Connection, translated
+from evertick.store.postgres.connection import CONFLICTS, PLAIN_PLANS, Connection, Speaks, translated
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.pool import Pools
 from evertick.store.postgres.queries import statements_for
@@ -33,10 +33,10 @@ _LOCAL_PLANS = "; ".join(f"SET LOCAL {name} = {value}" for name, value in PLAIN_
 class Session:
     """A connection, and the statements of the store by name."""
 
-    __slots__ = ("_sql", "clock", "connection", "has_news")
+    __slots__ = ("_connection", "_sql", "clock", "has_news")
 
-    def __init__(self, connection: Connection, sql: Mapping[str, str], clock: Clock) -> None:
-        self.connection = connection
+    def __init__(self, connection: Speaks, sql: Mapping[str, str], clock: Clock) -> None:
+        self._connection = connection
         self._sql = sql
         # Only to guess where something may be; what is due is the store's to say.
         self.clock = clock
@@ -44,38 +44,38 @@ class Session:
         self.has_news = False
 
     async def rows(self, name: str, *values: object) -> list[Row]:
-        return await self.connection.fetch(self._sql[name], *values)
+        return await self._connection.fetch(self._sql[name], *values)
 
     async def row(self, name: str, *values: object) -> Row | None:
-        return await self.connection.fetchrow(self._sql[name], *values)
+        return await self._connection.fetchrow(self._sql[name], *values)
 
     async def only_row(self, name: str, *values: object) -> Row:
         """Of a statement that always answers one."""
-        row = await self.connection.fetchrow(self._sql[name], *values)
+        row = await self._connection.fetchrow(self._sql[name], *values)
         assert row is not None, f"{name} answered nothing"
         return row
 
     async def count(self, name: str, *values: object) -> int:
         """How many rows a statement has written."""
-        status = await self.connection.execute(self._sql[name], *values)
+        status = await self._connection.execute(self._sql[name], *values)
         return int(status.rpartition(" ")[2])
 
     async def select(self, text: str, *values: object) -> list[Row]:
         """A statement that was put together from the parts of a named one."""
-        return await self.connection.fetch(text, *values)
+        return await self._connection.fetch(text, *values)
 
     def text(self, name: str) -> str:
         return self._sql[name]
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
-        await self.connection.execute("SAVEPOINT part")
+        await self._connection.execute("SAVEPOINT part")
         try:
             yield
         except Exception:
-            await self.connection.execute("ROLLBACK TO part; RELEASE part")
+            await self._connection.execute("ROLLBACK TO part; RELEASE part")
             raise
-        await self.connection.execute("RELEASE part")
+        await self._connection.execute("RELEASE part")
 
 
 Act = Callable[[Session], Awaitable[T]]

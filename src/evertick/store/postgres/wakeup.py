@@ -15,7 +15,7 @@ from hashlib import blake2b
 
 from evertick.clock import Clock
 from evertick.errors import StoreError
-from evertick.store.postgres.connection import Connection, connect, part_from, translated
+from evertick.store.postgres.connection import Connection, Speaks, connect, part_from, translated
 from evertick.store.postgres.location import Location
 
 __all__ = ["Bell", "Ear", "channel_of"]
@@ -56,7 +56,7 @@ class Bell:
         elif self._later is None or self._later.done():
             self._later = asyncio.get_running_loop().create_task(self._ring_later(wait), name="evertick wake-up")
 
-    async def ring_in(self, connection: Connection) -> None:
+    async def ring_in(self, connection: Speaks) -> None:
         """Inside a transaction of somebody else, who may commit it at any time: now or never."""
         await connection.execute(_NOTIFY, self._channel, self.name)
 

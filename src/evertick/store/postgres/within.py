@@ -13,19 +13,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
-
-import asyncpg
+from typing import TypeVar
 
 from evertick.clock import Clock
-from evertick.errors import InvalidInput, Refused, StoreError
+from evertick.errors import Refused, StoreError
 from evertick.model import NewRun, Outcome, Run
 from evertick.store.base import FinishAnswer
-from evertick.store.postgres.connection import Connection, connect, part_from, translated
+from evertick.store.postgres.connection import Connection, connect, part_from, sqlstate_of, translated
 from evertick.store.postgres.endings import finish_in, is_run_id
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.runs import enqueue
 from evertick.store.postgres.session import Session
+from evertick.store.postgres.users import connection_of
 from evertick.store.postgres.wakeup import Bell
 
 __all__ = ["Identity", "JobConnection", "UserTransaction", "identity_of"]
@@ -34,8 +33,8 @@ T = TypeVar("T")
 # Which store it is, and in which database of its server: a copy has the same id.
 Identity = tuple[str, int]
 
-# AsyncSession's connection, its engine's, the pool's proxy, the driver's own: no wrapper in use has more layers.
-_LAYERS_MOST = 5
+# SQLSTATEs of a table and of a schema that do not exist.
+_NO_TABLES = ("42P01", "3F000")
 
 
 async def identity_of(db: Session) -> Identity:
@@ -49,17 +48,19 @@ async def identity_of(db: Session) -> Identity:
 class UserTransaction:
     """The transaction that is open on a connection of the user."""
 
-    is_async = True
-
     def __init__(
         self, given: object, where: Location, identity: Identity, sql: Mapping[str, str], clock: Clock, bell: Bell
     ) -> None:
-        self._connection = _connection_of(given)
+        self._connection = connection_of(given)
         self._where = where
         self._identity = identity
         self._sql = sql
         self._clock = clock
         self._bell = bell
+
+    @property
+    def is_async(self) -> bool:
+        return getattr(self._connection, "is_async", True)
 
     async def enqueue(self, app: str, runs: Sequence[NewRun]) -> list[Run]:
         return await self._perform(lambda db: enqueue(db, app, runs))
@@ -71,8 +72,8 @@ class UserTransaction:
     async def _perform(self, act: Callable[[Session], Awaitable[T]]) -> T:
         if not self._connection.is_in_transaction():
             raise Refused(
-                "no transaction is open on this connection; begin one first, with `async with "
-                "connection.transaction():`, and leave the block after your own changes"
+                "no transaction is open on this connection, and it begins none by itself; begin one first, with "
+                "`connection.transaction()`, and commit it together with your own changes"
             )
         with translated(self._where):
             await self._connection.execute("SAVEPOINT evertick_within")
@@ -92,7 +93,9 @@ class UserTransaction:
     async def _check_store(self, session: Session) -> None:
         try:
             found = await identity_of(session)
-        except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
+        except Exception as error:
+            if sqlstate_of(error) not in _NO_TABLES:
+                raise
             raise Refused(
                 f"this connection leads to a database without tables of Evertick; {self._advice()}"
             ) from error
@@ -101,28 +104,6 @@ class UserTransaction:
 
     def _advice(self) -> str:
         return f"the ledger is in the {self._where.description}: connect to that, so that one commit is enough for both"
-
-
-def _connection_of(given: object) -> Connection:
-    """The connection of asyncpg, through the wrappers of its pool and of SQLAlchemy."""
-    found: Any = given
-    for _ in range(_LAYERS_MOST):
-        if isinstance(found, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
-            connection: Connection = found
-            return connection
-        found = _one_layer_down(found)
-    raise InvalidInput(
-        f"connection: {given!r} is no open connection to PostgreSQL that Evertick can use; pass one of asyncpg, or an "
-        "AsyncConnection of SQLAlchemy on asyncpg (of an AsyncSession: `await session.connection()`)"
-    )
-
-
-def _one_layer_down(wrapper: Any) -> Any:
-    for name in ("driver_connection", "sync_connection", "connection"):
-        below = getattr(wrapper, name, None)
-        if below is not None and not callable(below):
-            return below
-    return None
 
 
 # --- a transaction for a job -------------------------------------------------------------------------------------
