@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,7 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from evertick.errors import InvalidInput, Refused
-from evertick.model import State, Verdict
+from evertick.model import Claimed, State, Verdict
+from evertick.store.base import JobTransaction
 from evertick.testing.conformance import Bench, a_run, an_outcome
 from evertick.testing.conformance.bench import APP
 from evertick.transaction import at_once
@@ -170,3 +173,77 @@ async def test_an_async_session_of_sqlalchemy(bench: Bench, postgres_dsn: str, d
         await session.commit()
     await engine.dispose()
     assert await is_there(bench, run.id)
+
+
+# --- transactions for jobs -------------------------------------------------------------------------------------------
+
+
+async def begun(bench: Bench, *, is_plain: bool, seconds: float = 60) -> tuple[Any, JobTransaction, str, Claimed]:
+    node = await bench.node()
+    held = await bench.hold(node)
+    job = bench.store.transaction(seconds=seconds, is_plain=is_plain)
+    connection = await job.begin(APP, node, held.id, held.fence)
+    assert connection is not None
+    return connection, job, node, held
+
+
+async def test_a_plain_job_writes_its_rows_and_its_end_together(bench: Bench, postgres_stores: PostgresStores) -> None:
+    connection, job, node, held = await begun(bench, is_plain=True)
+    connection.execute(f"CREATE TABLE {postgres_stores.schema}.paid AS SELECT 1 AS amount")
+    assert await bench.state(held.id) is State.RUNNING
+    assert at_once(job.commit(APP, node, an_outcome(held)))
+    assert (await bench.run(held.id)).verdict is Verdict.SUCCEEDED
+    reader = await postgres_stores.connect()
+    assert await reader.fetchval(f"SELECT amount FROM {postgres_stores.schema}.paid") == 1
+    await reader.close()
+
+
+async def test_a_plain_job_whose_claim_is_lost_writes_nothing(bench: Bench, postgres_stores: PostgresStores) -> None:
+    connection, job, node, held = await begun(bench, is_plain=True)
+    connection.execute(f"CREATE TABLE {postgres_stores.schema}.paid AS SELECT 1 AS amount")
+    await bench.store.leave(node)
+    await bench.rehome(await bench.node())
+    assert not at_once(job.commit(APP, node, an_outcome(held)))
+    reader = await postgres_stores.connect()
+    assert await reader.fetchval("SELECT to_regclass($1)", f"{postgres_stores.schema}.paid") is None
+    await reader.close()
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_a_job_that_takes_too_long_is_rolled_back_by_itself(bench: Bench, is_plain: bool) -> None:
+    connection, job, node, held = await begun(bench, is_plain=is_plain, seconds=0.1)
+    sleeping = "SELECT pg_sleep(20)"
+    working = asyncio.to_thread(connection.execute, sleeping) if is_plain else connection.execute(sleeping)
+    with pytest.raises(Exception, match=r"(?i)terminat|clos|cancel"):
+        await working
+    assert job.is_out_of_time
+    assert not await job.commit(APP, node, an_outcome(held))
+    assert await bench.state(held.id) is State.RUNNING
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_a_job_that_ends_its_transaction_by_itself_is_told_so(bench: Bench, is_plain: bool) -> None:
+    connection, job, node, held = await begun(bench, is_plain=is_plain)
+    if is_plain:
+        connection.execute("COMMIT")
+    else:
+        await connection.execute("COMMIT; BEGIN")
+    with pytest.raises(Refused, match="ended the transaction"):
+        await job.commit(APP, node, an_outcome(held))
+    assert await bench.state(held.id) is State.RUNNING
+
+
+async def test_nobody_waits_for_the_transaction_of_a_job(bench: Bench) -> None:
+    _, job, node, held = await begun(bench, is_plain=False)
+    async with asyncio.timeout(5):
+        assert await bench.cancel(held.id) == ["asked"]
+    await job.rollback()
+    assert await bench.finish(node, an_outcome(held)) == ["done"]
+
+
+async def test_without_psycopg_a_plain_job_is_told_what_to_install(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(Refused, match="pip install"):
+        bench.store.transaction(seconds=1, is_plain=True)

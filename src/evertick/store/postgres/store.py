@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from evertick.clock import Clock
-from evertick.errors import Forked, InvalidSetting, Refused, StoreUnavailable
+from evertick.errors import Forked, InvalidSetting, StoreUnavailable
 from evertick.model import Attempt, Gap, LogLine, NewRun, Node, Outcome, Run, Schedule
 from evertick.store import base
 from evertick.store.postgres import changes, endings, fires, nodes, reading, runs, schedules, upkeep
@@ -20,6 +20,7 @@ from evertick.store.postgres.care import SchemaCare
 from evertick.store.postgres.connection import Connection, connect, part_from, refused, translated
 from evertick.store.postgres.location import location_of
 from evertick.store.postgres.partitions import keep_partitions
+from evertick.store.postgres.plain import PlainJobConnection, load_psycopg
 from evertick.store.postgres.pool import Pools
 from evertick.store.postgres.queries import statements_for
 from evertick.store.postgres.schema import migrate as migrate_tables
@@ -207,12 +208,11 @@ class PostgresStore:
 
     def transaction(self, *, seconds: float, is_plain: bool) -> base.JobTransaction:
         self._open_line()
+        sql = statements_for(self._where.schema)
         if is_plain:
-            raise Refused(
-                f"the ledger is in the {self.description}, to which Evertick speaks from an event loop only: make the "
-                "job a coroutine, or open a connection of your own"
-            )
-        return JobConnection(self._where, statements_for(self._where.schema), self._clock, seconds=seconds)
+            psycopg = load_psycopg(self.description)
+            return PlainJobConnection(self._where, sql, self._clock, seconds=seconds, psycopg=psycopg)
+        return JobConnection(self._where, sql, self._clock, seconds=seconds)
 
     async def owned(self, app: str, node: str) -> list[base.Owned]:
         return await self._open_line().ask(lambda db: runs.owned(db, app, node))

@@ -19,7 +19,7 @@ from evertick.clock import Clock
 from evertick.errors import Refused, StoreError
 from evertick.model import NewRun, Outcome, Run
 from evertick.store.base import FinishAnswer
-from evertick.store.postgres.connection import Connection, connect, part_from, sqlstate_of, translated
+from evertick.store.postgres.connection import Connection, Speaks, connect, part_from, sqlstate_of, translated
 from evertick.store.postgres.endings import finish_in, is_run_id
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.runs import enqueue
@@ -27,7 +27,7 @@ from evertick.store.postgres.session import Session
 from evertick.store.postgres.users import connection_of
 from evertick.store.postgres.wakeup import Bell
 
-__all__ = ["Identity", "JobConnection", "UserTransaction", "identity_of"]
+__all__ = ["Identity", "JobConnection", "UserTransaction", "finish_and_commit", "identity_of"]
 
 T = TypeVar("T")
 # Which store it is, and in which database of its server: a copy has the same id.
@@ -118,7 +118,7 @@ class JobConnection:
         self._clock = clock
         self._seconds = seconds
         self._connection: Connection | None = None
-        self._transaction: object = None
+        self._transaction = ""
         self._watch: asyncio.TimerHandle | None = None
         self._is_out_of_time = False
 
@@ -163,24 +163,13 @@ class JobConnection:
                 return False
             with translated(self._where):
                 async with asyncio.timeout(self._where.timeout):
-                    return await self._end(connection, app, node, outcome)
+                    session = Session(connection, self._sql, self._clock)
+                    return await finish_and_commit(connection, session, self._transaction, app, node, outcome)
         finally:
-            connection.terminate() if connection.is_in_transaction() else await part_from(connection)
-
-    async def _end(self, connection: Connection, app: str, node: str, outcome: Outcome) -> bool:
-        session = Session(connection, self._sql, self._clock)
-        named = await session.rows("within.transaction") if connection.is_in_transaction() else []
-        if [row["name"] for row in named] != [self._transaction]:
-            raise Refused(
-                f"the job has ended the transaction of run {outcome.id} by itself, so its own rows and the end of the "
-                "run were not one commit; leave COMMIT and ROLLBACK to `ctx.transaction()`"
-            )
-        # The job may have written it itself, with a result.
-        answers, _ = await finish_in(session, app, node, [outcome])
-        if answers == ["lost"]:
-            return False
-        await connection.execute("COMMIT")
-        return True
+            if connection.is_closed() or connection.is_in_transaction():
+                connection.terminate()
+            else:
+                await part_from(connection)
 
     def _take_back(self) -> Connection:
         """The connection from the job's hands into ours. Ending it rolls back what is not committed."""
@@ -195,3 +184,21 @@ class JobConnection:
         if self._connection is not None:
             with suppress(StoreError):
                 self._connection.terminate()
+
+
+async def finish_and_commit(
+    connection: Speaks, session: Session, name: str, app: str, node: str, outcome: Outcome
+) -> bool:
+    """The end of a job's transaction, which has this name still. False: the claim is lost, and nothing committed."""
+    named = await session.rows("within.transaction") if connection.is_in_transaction() else []
+    if [row["name"] for row in named] != [name]:
+        raise Refused(
+            f"the job has ended the transaction of run {outcome.id} by itself, so its own rows and the end of the run "
+            "were not one commit; leave COMMIT and ROLLBACK to `ctx.transaction()`"
+        )
+    # The job may have written it itself, with a result.
+    answers, _ = await finish_in(session, app, node, [outcome])
+    if answers == ["lost"]:
+        return False
+    await connection.execute("COMMIT")
+    return True
