@@ -7,7 +7,7 @@ the settings below hold for one transaction at a time.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
@@ -78,6 +78,9 @@ PLAIN_PLANS = {
     "plan_cache_mode": "force_generic_plan",
 }
 
+# A connection that we have given up must not go on waiting for a lock, or hold one. A server on Windows cannot do that.
+_NOTICES_OUR_END = {"client_connection_check_interval": "500"}
+
 # Somebody else had to go first: the whole transaction is tried again.
 CONFLICTS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
@@ -111,9 +114,19 @@ _UNWRITABLE = ("22", "23", "54000", "42804")
 
 async def connect(where: Location, *, has_own_plans: bool = True) -> Connection:
     """A connection as the store wants it; without plans of its own it is for the statements of users."""
+    # A pooler refuses settings that it does not know.
+    if where.is_pooled:
+        return await _connect(where, {})
     milliseconds = str(round(where.timeout * 1000))
     limits = {"statement_timeout": milliseconds, "idle_in_transaction_session_timeout": milliseconds}
     settings = {**PLAIN_PLANS, **limits} if has_own_plans else limits
+    try:
+        return await _connect(where, settings | _NOTICES_OUR_END)
+    except asyncpg.InvalidParameterValueError:
+        return await _connect(where, settings)
+
+
+async def _connect(where: Location, settings: Mapping[str, str]) -> Connection:
     hosts, ports = [host for host, _ in where.hosts], [port for _, port in where.hosts]
     connection: Connection = await asyncpg.connect(
         host=hosts or None,
@@ -126,8 +139,7 @@ async def connect(where: Location, *, has_own_plans: bool = True) -> Connection:
         target_session_attrs="read-write" if len(hosts) > 1 else "any",
         statement_cache_size=0 if where.is_pooled else _STATEMENTS_CACHED,
         max_cached_statement_lifetime=0,
-        # A pooler refuses settings that it does not know.
-        server_settings={"application_name": "evertick", **({} if where.is_pooled else settings)},
+        server_settings={"application_name": "evertick", **settings},
     )
     return connection
 
