@@ -1,4 +1,4 @@
-"""Eight real processes on one SQLite file, killed without warning and started again.
+"""Eight real processes on one ledger, killed without warning and started again.
 
 The witness is a file per process, outside the database. Afterwards every moment must have exactly one row in the
 ledger, and no claim may have been started twice.
@@ -6,6 +6,7 @@ ledger, and no claim may have been started twice.
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -28,8 +29,8 @@ PROGRAM = Path(__file__).parent / "node_program.py"
 class Fleet:
     """The node processes, and what they have witnessed."""
 
-    def __init__(self, folder: Path) -> None:
-        self.url = f"sqlite:///{folder}/chaos.db"
+    def __init__(self, folder: Path, url: str) -> None:
+        self.url = url
         self._folder = folder
         self._started = 0
         self.nodes: list[subprocess.Popen[bytes]] = []
@@ -66,9 +67,12 @@ class Fleet:
         return "\n".join(path.read_text(errors="replace") for path in self._folder.glob("log-*"))
 
 
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    fleet = Fleet(tmp_path)
+@pytest.fixture(params=["sqlite", "postgresql"])
+def fleet(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
+    url = f"sqlite:///{tmp_path}/chaos.db"
+    if request.param == "postgresql":
+        url = f"{request.getfixturevalue('postgres_dsn')}?schema=chaos_{os.getpid()}&pool_size=3"
+    fleet = Fleet(tmp_path, url)
     yield fleet
     for node in fleet.nodes:
         node.kill()

@@ -14,12 +14,10 @@ from evertick.store.sqlite import SqliteStore
 from evertick.testing.clock import SettableClock
 from evertick.testing.conformance import Stores, Users, UserTransaction
 
-# Files that several folders of tests share.
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+# The helpers beside this file.
+sys.path.insert(0, str(Path(__file__).parent))
 
-from postgres_stores import PostgresStores, PostgresUsers  # noqa: E402
-
-from servers.postgres import shared_postgres  # noqa: E402
+from postgres_stores import PostgresStores, PostgresUsers
 
 
 class SqliteStores(Stores):
@@ -79,14 +77,6 @@ async def file_stores(tmp_path: Path) -> AsyncIterator[FileStores]:
     stores = FileStores(tmp_path / "evertick.db")
     yield stores
     await stores.close()
-
-
-@pytest.fixture(scope="session")
-def postgres_dsn(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
-    """One server for all workers of a run."""
-    folder = tmp_path_factory.getbasetemp()
-    with shared_postgres((folder if worker_id == "master" else folder.parent) / "postgres") as dsn:
-        yield dsn
 
 
 @pytest.fixture
