@@ -7,7 +7,7 @@ path of a connection, which behind a pooler is anybody's.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 from evertick.store.statements import load_statements
@@ -28,7 +28,7 @@ def in_schema(text: str, schema: str) -> str:
     return _SCHEMA.sub(lambda _: name, text)
 
 
-@cache
+@lru_cache(maxsize=16)
 def statements_for(schema: str) -> dict[str, str]:
     blocks = load_statements(Path(__file__).with_name("queries.sql"))
     parts = {name.removeprefix("part."): text for name, text in blocks.items() if name.startswith("part.")}

@@ -8,6 +8,7 @@ for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -94,10 +95,12 @@ async def claim(
     head = rows[0]
     taken = sorted((row for row in rows if row["id"] is not None), key=lambda row: (-row["priority"], row["due_at"]))
     expired: list[str] = []
-    if head["too_old"]:
-        expired = await line.write(lambda db: _expire(db, app, head["too_old"]))
-    if head["old_limits"]:
-        await line.write(lambda db: _forget_limits(db, app, head["old_limits"]))
+    # The claim is committed: whatever becomes of the rest must not hide it. The next claim sees to what is left.
+    with suppress(StoreUnavailable):
+        if head["too_old"]:
+            expired = await line.write(lambda db: _expire(db, app, head["too_old"]))
+        if head["old_limits"]:
+            await line.write(lambda db: _forget_limits(db, app, head["old_limits"]))
     return Claim(
         now=head["now"],
         fence=head["fence"] or 0,
