@@ -1,4 +1,4 @@
-"""Eight real processes on one SQLite file, killed without warning and started again.
+"""Eight real processes on one ledger, killed without warning and started again.
 
 The witness is a file per process, outside the database. Afterwards every moment must have exactly one row in the
 ledger, and no claim may have been started twice.
@@ -6,6 +6,7 @@ ledger, and no claim may have been started twice.
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections import Counter
@@ -28,9 +29,9 @@ class WatchedFleet(Fleet):
 
     program = PROGRAM
 
-    @property
-    def url(self) -> str:
-        return f"sqlite:///{self.folder}/chaos.db"
+    def __init__(self, folder: Path, url: str) -> None:
+        super().__init__(folder)
+        self.url = url
 
     def arguments(self, number: int) -> list[str]:
         return [self.url, str(self.folder / f"witness-{number}")]
@@ -40,9 +41,12 @@ class WatchedFleet(Fleet):
         return [line.split() for line in lines]
 
 
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[WatchedFleet]:
-    fleet = WatchedFleet(tmp_path)
+@pytest.fixture(params=["sqlite", "postgresql"])
+def fleet(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[WatchedFleet]:
+    url = f"sqlite:///{tmp_path}/chaos.db"
+    if request.param == "postgresql":
+        url = f"{request.getfixturevalue('postgres_dsn')}?schema=chaos_{os.getpid()}&pool_size=3"
+    fleet = WatchedFleet(tmp_path, url)
     yield fleet
     fleet.close()
 

@@ -1,8 +1,9 @@
-"""How the conformance suite gets its SQLite stores, in both of their forms."""
+"""How the conformance suite gets its stores: SQLite in both of its forms, PostgreSQL on a real server."""
 
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from evertick.store.base import Store
 from evertick.store.sqlite import SqliteStore
 from evertick.testing.clock import SettableClock
 from evertick.testing.conformance import Stores, Users, UserTransaction
+
+# The helpers beside this file.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from postgres_stores import PostgresStores, PostgresUsers
 
 
 class SqliteStores(Stores):
@@ -71,6 +77,20 @@ async def file_stores(tmp_path: Path) -> AsyncIterator[FileStores]:
     stores = FileStores(tmp_path / "evertick.db")
     yield stores
     await stores.close()
+
+
+@pytest.fixture
+async def postgres_stores(postgres_dsn: str) -> AsyncIterator[PostgresStores]:
+    stores = PostgresStores(postgres_dsn)
+    yield stores
+    await stores.close()
+
+
+@pytest.fixture
+async def postgres_users(postgres_dsn: str) -> AsyncIterator[PostgresUsers]:
+    users = PostgresUsers(postgres_dsn)
+    yield users
+    await users.close()
 
 
 class PlainTransaction(UserTransaction):

@@ -19,6 +19,12 @@ class TestFileSqlite(StoreConformance):
         return file_stores
 
 
+class TestPostgres(StoreConformance):
+    @pytest.fixture
+    def stores(self, postgres_stores: Stores) -> Stores:
+        return postgres_stores
+
+
 class TestTransactionsOnFileSqlite(TransactionConformance):
     @pytest.fixture
     def stores(self, file_stores: Stores) -> Stores:
@@ -27,3 +33,13 @@ class TestTransactionsOnFileSqlite(TransactionConformance):
     @pytest.fixture
     def users(self, file_users: Users) -> Users:
         return file_users
+
+
+class TestTransactionsOnPostgres(TransactionConformance):
+    @pytest.fixture
+    def stores(self, postgres_stores: Stores) -> Stores:
+        return postgres_stores
+
+    @pytest.fixture
+    def users(self, postgres_users: Users) -> Users:
+        return postgres_users

@@ -60,12 +60,6 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
         open_store("mongodb://user:secret@host/x", clock=system_clock)
 
 
-def test_a_store_that_is_still_to_come_is_said_to_be() -> None:
-    with pytest.raises(InvalidSetting, match="PostgreSQL comes with a later version") as refused:
-        open_store("postgresql://user:secret@host/x", clock=system_clock)
-    assert "secret" not in str(refused.value)
-
-
 def test_a_url_without_a_scheme_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="scheme"):
         open_store("jobs.db", clock=system_clock)

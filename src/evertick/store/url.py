@@ -1,7 +1,8 @@
 """From a URL to a store: the scheme says which one.
 
-SQLite is built in and found without a search, since looking through all installed packages (and importing what looks)
-would cost every start some milliseconds. Other stores register under the entry point group `evertick.stores`.
+SQLite and PostgreSQL are built in and found without a search, since looking through all installed packages (and
+importing what looks) would cost every start some milliseconds. Other stores register under the entry point group
+`evertick.stores`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from evertick.store.base import OpensStore, Store
 __all__ = ["open_store"]
 
 _GROUP = "evertick.stores"
+_POSTGRES = ("postgresql", "postgres")
 
 
 def open_store(url: str, *, clock: Clock, is_inline: bool = False) -> Store:
@@ -32,18 +34,26 @@ def _opener(scheme: str) -> OpensStore:
         from evertick.store.sqlite import SqliteStore
 
         return SqliteStore
+    if scheme in _POSTGRES:
+        return _postgres(scheme)
     from importlib import metadata
 
     found = {entry.name: entry for entry in metadata.entry_points(group=_GROUP)}
     if scheme not in found:
-        known = ", ".join(sorted({"sqlite", *found}))
-        raise InvalidSetting(f"no store is known for the scheme {scheme!r}; known are {known}{_advice(scheme)}")
+        known = ", ".join(sorted({"sqlite", *_POSTGRES, *found}))
+        raise InvalidSetting(f"no store is known for the scheme {scheme!r}; known are {known}")
     try:
         opener: OpensStore = found[scheme].load()
     except ImportError as error:
-        raise InvalidSetting(f"the store for {scheme}:// cannot be loaded ({error}){_advice(scheme)}") from error
+        raise InvalidSetting(f"the store for {scheme}:// cannot be loaded ({error})") from error
     return opener
 
 
-def _advice(scheme: str) -> str:
-    return "; PostgreSQL comes with a later version" if scheme in ("postgresql", "postgres") else ""
+def _postgres(scheme: str) -> OpensStore:
+    try:
+        from evertick.store.postgres import PostgresStore
+    except ImportError as error:
+        raise InvalidSetting(
+            f"the store for {scheme}:// cannot be loaded ({error}); install it with `pip install 'evertick[postgres]'`"
+        ) from error
+    return PostgresStore

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from evertick.model import Definition, Reason, Verdict
 from evertick.store.base import Change
+from evertick.store.rows import json_text
 from evertick.store.sqlite.endings import Ending, count_from_end, end
 from evertick.store.sqlite.fires import Claimant, take
 from evertick.store.sqlite.queries import SQL
-from evertick.store.sqlite.rows import json_text
 
 __all__ = ["change_schedules"]
 

@@ -15,9 +15,9 @@ import msgspec
 
 from evertick.model import Outcome, Reason, Verdict
 from evertick.store.base import FinishAnswer, Finished
+from evertick.store.rows import json_text, plain_text
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.queries import SQL
-from evertick.store.sqlite.rows import json_text, plain_text
 
 __all__ = ["Ending", "archive", "count_from_end", "end", "finish"]
 

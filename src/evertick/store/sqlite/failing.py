@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from evertick.model import Verdict
 from evertick.store.base import Failing
+from evertick.store.rows import FORMAT, json_text
 from evertick.store.sqlite.queries import SQL
-from evertick.store.sqlite.rows import FORMAT, json_text
 
 __all__ = ["failing"]
 

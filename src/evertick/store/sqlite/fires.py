@@ -12,9 +12,9 @@ from typing import Literal
 
 from evertick.model import Cause, NewRun, Reason, State, Verdict
 from evertick.store.base import Advance, Recorded
+from evertick.store.rows import json_text, plain_text
 from evertick.store.sqlite.endings import Ending, count_from_end, end
 from evertick.store.sqlite.queries import SQL
-from evertick.store.sqlite.rows import json_text, plain_text
 from evertick.unique import gaps_with_duplicates
 from evertick.when.moment import MINUTE
 

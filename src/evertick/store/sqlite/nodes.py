@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 
 from evertick.model import LOSSES_MAX, Node, Reason, Verdict
 from evertick.store.base import Beat, NodeJoin, Rehomed, TaskTerms
+from evertick.store.rows import json_text, node_of
 from evertick.store.sqlite.endings import Ending, end
 from evertick.store.sqlite.fires import is_alive
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.queries import SQL
-from evertick.store.sqlite.rows import json_text, node_of
 from evertick.store.sqlite.runs import Taker
 from evertick.when.moment import MINUTE
 

@@ -9,18 +9,14 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from evertick.model import Attempt, Gap, LogLine, Run, State
 from evertick.store.base import RunFilter
+from evertick.store.rows import attempt_of, gap_of, json_text, lines_of, run_of
 from evertick.store.sqlite.queries import SQL
-from evertick.store.sqlite.rows import attempt_of, gap_of, json_text, run_of
-from evertick.when.moment import from_us
 
 __all__ = ["attempts", "gaps", "log", "recorded_moments", "runs"]
 
 _FIRST, _LAST = -(2**63), 2**63 - 1
-_lines = msgspec.json.Decoder(list[tuple[int, str, str]])
 
 # What a filter adds to `runs.live` and `runs.done`; its values are always parameters.
 _CLAUSES = {
@@ -135,25 +131,4 @@ def attempts(db: sqlite3.Connection, now: int, app: str, run: str) -> list[Attem
 
 
 def log(db: sqlite3.Connection, now: int, app: str, run: str, after: int, limit: int) -> list[LogLine]:
-    found: list[LogLine] = []
-    passed = 0
-    for fence, first, chunk in _fresh_chunks(db, app, run):
-        if passed + chunk["count"] - first > after and len(found) < limit:
-            lines = _lines.decode(chunk["lines"])[first + max(0, after - passed) :]
-            found += [LogLine(at=from_us(at), level=level, text=text, fence=fence) for at, level, text in lines]
-        passed += chunk["count"] - first
-        if len(found) >= limit:
-            break
-    return found[:limit]
-
-
-def _fresh_chunks(db: sqlite3.Connection, app: str, run: str) -> Iterator[tuple[int, int, sqlite3.Row]]:
-    """Chunks with how many of their first lines an earlier chunk of the attempt has brought already."""
-    fence, expected = -1, 0
-    for chunk in db.execute(SQL["log"], (app, run)):
-        if chunk["fence"] != fence:
-            fence, expected = chunk["fence"], 0
-        known = min(max(0, expected - chunk["seq"]), chunk["count"])
-        expected = max(expected, chunk["seq"] + chunk["count"])
-        if known < chunk["count"]:
-            yield fence, known, chunk
+    return lines_of(db.execute(SQL["log"], (app, run)), after, limit)

@@ -14,12 +14,12 @@ import msgspec
 
 from evertick.model import Claimed, NewRun, Reason, Run, State, Verdict
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
+from evertick.store.rows import claimed_of, json_text, plain_text
 from evertick.store.sqlite.endings import Ending, end
 from evertick.store.sqlite.fires import Claimant, draw_fence, insert_run, key_holder
 from evertick.store.sqlite.limits import Gate, let_next, look_again
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.reading import runs as read_runs
-from evertick.store.sqlite.rows import claimed_of, json_text, plain_text
 
 __all__ = ["Taker", "cancel", "claim", "enqueue", "note", "owned", "priorities"]
 

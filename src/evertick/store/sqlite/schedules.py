@@ -5,13 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-import msgspec
-
-from evertick.model import Definition, Occurrence, OccurrenceEdit, Schedule, State, Verdict
-from evertick.store.base import DeclaredBy, Due, DueSchedule, ScheduleFilter, StoredSchedule
+from evertick.model import Schedule
+from evertick.store.base import Due, DueSchedule, ScheduleFilter, StoredSchedule
+from evertick.store.rows import FORMAT, json_text, schedule_of, stored_of
 from evertick.store.sqlite.queries import SQL
-from evertick.store.sqlite.rows import FORMAT, json_text, moment, stored_of
-from evertick.when.moment import SECOND, from_us
 
 __all__ = [
     "calendar_users",
@@ -78,65 +75,15 @@ def schedules(db: sqlite3.Connection, now: int, app: str, wanted: ScheduleFilter
             wanted.limit,
         ),
     ).fetchall()
-    return [_schedule_of(db, app, stored, with_counts=wanted.with_counts) for stored in _readable(rows)]
-
-
-def _schedule_of(db: sqlite3.Connection, app: str, stored: StoredSchedule, *, with_counts: bool) -> Schedule:
-    definition, pause = stored.definition, stored.pause
-    last = db.execute(SQL["schedules.last_run"], (stored.id,)).fetchone()
-    counts = db.execute(SQL["schedules.counts"], (stored.id,)).fetchall() if with_counts else []
-    return Schedule(
-        key=stored.key,
-        app=app,
-        task=definition.task,
-        when=definition.when,
-        args=definition.args,
-        queue=definition.queue,
-        priority=definition.priority,
-        labels=definition.labels,
-        catch_up=definition.catch_up,
-        catch_up_limit=definition.catch_up_limit,
-        grace_seconds=None if definition.grace is None else definition.grace / SECOND,
-        overlap=definition.overlap,
-        version=stored.version,
-        created_at=from_us(stored.created_at),
-        next_fire_at=moment(stored.fire_at),
-        next_due_at=moment(stored.at),
-        is_paused=pause is not None,
-        paused_at=None if pause is None else from_us(pause.at),
-        pause_note="" if pause is None else pause.note,
-        paused_until=None if pause is None else moment(pause.until),
-        occurrences=tuple(_edit_of(occurrence) for occurrence in stored.occurrences if occurrence.kind != "done"),
-        unique=definition.unique,
-        blackout=definition.blackout,
-        blackout_fate=definition.blackout_fate,
-        pause_after=definition.pause_after,
-        is_declared=stored.declared is not None,
-        overrides=_overrides(definition, stored.declared),
-        fires=stored.fires,
-        last_run_id=None if last is None else last["id"],
-        last_fire_at=None if last is None else from_us(last["fire_at"]),
-        last_state=None if last is None else State(last["state"]),
-        last_verdict=None if last is None or last["verdict"] is None else Verdict(last["verdict"]),
-        last_reason=None if last is None else last["reason"],
-        counts={row["verdict"]: row["count"] for row in counts},
-        error=stored.error,
-    )
-
-
-def _edit_of(occurrence: Occurrence) -> OccurrenceEdit:
-    return OccurrenceEdit(
-        fire_at=from_us(occurrence.fire_at), kind=occurrence.kind, to=moment(occurrence.to), note=occurrence.note
-    )
-
-
-def _overrides(definition: Definition, declared: DeclaredBy | None) -> tuple[str, ...]:
-    if declared is None:
-        return ()
-    names = msgspec.structs.fields(Definition)
-    return tuple(
-        field.name for field in names if getattr(definition, field.name) != getattr(declared.definition, field.name)
-    )
+    return [
+        schedule_of(
+            app,
+            stored,
+            db.execute(SQL["schedules.last_run"], (stored.id,)).fetchone(),
+            db.execute(SQL["schedules.counts"], (stored.id,)).fetchall() if wanted.with_counts else (),
+        )
+        for stored in _readable(rows)
+    ]
 
 
 def calendars(db: sqlite3.Connection, now: int, app: str) -> dict[str, bytes]:

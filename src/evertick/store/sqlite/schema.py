@@ -7,17 +7,14 @@ the store, so that a fleet can be updated node by node.
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import msgspec
-
 from evertick.clock import Clock
-from evertick.errors import StoreRefused
 from evertick.store.base import MigrateMode
+from evertick.store.migrations import Migration, pending, read_migrations, refuse_newer
 from evertick.store.sqlite.connection import transaction
 
 __all__ = ["SCHEMA_VERSION", "migrate", "missing"]
@@ -25,15 +22,6 @@ __all__ = ["SCHEMA_VERSION", "migrate", "missing"]
 SCHEMA_VERSION = 1
 
 _FOLDER = Path(__file__).with_name("migrations")
-_COMPATIBLE = "-- compatible_from:"
-
-
-class Migration(msgspec.Struct, frozen=True, kw_only=True):
-    version: int
-    name: str
-    checksum: str
-    compatible_from: int
-    text: str
 
 
 def migrate(db: sqlite3.Connection, clock: Clock, mode: MigrateMode, description: str) -> list[str]:
@@ -42,14 +30,8 @@ def migrate(db: sqlite3.Connection, clock: Clock, mode: MigrateMode, description
     Answers the names of what was applied here.
     """
     _check_meta(db, description)
-    pending, applied = _pending(db, description), []
-    if pending and mode == "check":
-        names = ", ".join(migration.name for migration in pending)
-        raise StoreRefused(
-            f"the {description} lacks the migrations {names}; apply them with `evertick db migrate`, "
-            'or start one node with migrate="auto"'
-        )
-    for migration in pending:
+    applied = []
+    for migration in pending(migrations(), _applied(db), description, mode):
         with transaction(db):
             # Another process may have been faster between the look and the lock.
             if migration.version not in _applied(db):
@@ -62,50 +44,20 @@ def migrate(db: sqlite3.Connection, clock: Clock, mode: MigrateMode, description
 def missing(db: sqlite3.Connection, description: str) -> list[str]:
     """The names of the migrations that the store lacks. Refuses what `migrate` refuses."""
     _check_meta(db, description)
-    return [migration.name for migration in _pending(db, description)]
+    return [migration.name for migration in pending(migrations(), _applied(db), description)]
 
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    found = tuple(_read(path) for path in sorted(_FOLDER.glob("[0-9]*.sql")))
-    assert [migration.version for migration in found] == list(range(1, SCHEMA_VERSION + 1))
-    return found
-
-
-def _read(path: Path) -> Migration:
-    content = path.read_bytes()
-    text = content.decode()
-    first, _, rest = text.partition("\n")
-    assert first.startswith(_COMPATIBLE), f"{path.name} must begin with '{_COMPATIBLE} <version>'"
-    return Migration(
-        version=int(path.name[:4]),
-        name=path.stem,
-        checksum=hashlib.sha256(content).hexdigest(),
-        compatible_from=int(first.removeprefix(_COMPATIBLE)),
-        text=rest,
-    )
+    return read_migrations(_FOLDER, SCHEMA_VERSION)
 
 
 def _check_meta(db: sqlite3.Connection, description: str) -> None:
     if not _has_tables(db):
         return
     meta = db.execute("SELECT version, compatible_from FROM evertick_meta").fetchone()
-    if meta is not None and meta["compatible_from"] > SCHEMA_VERSION:
-        raise StoreRefused(
-            f"the {description} is newer than this code: it has version {meta['version']} and may be used by code of "
-            f"version {meta['compatible_from']} or newer, and this is version {SCHEMA_VERSION}; update Evertick"
-        )
-
-
-def _pending(db: sqlite3.Connection, description: str) -> list[Migration]:
-    applied = _applied(db)
-    for migration in migrations():
-        if applied.get(migration.version, migration.checksum) != migration.checksum:
-            raise StoreRefused(
-                f"the migration {migration.name} was applied to the {description} in another form than this code has; "
-                "install the release that made the store, or a newer one"
-            )
-    return [migration for migration in migrations() if migration.version not in applied]
+    if meta is not None:
+        refuse_newer(meta["version"], meta["compatible_from"], SCHEMA_VERSION, description)
 
 
 def _applied(db: sqlite3.Connection) -> dict[int, str]:

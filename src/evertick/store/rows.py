@@ -5,29 +5,55 @@ Reading never raises for one bad row: what cannot be decoded is left out, or sho
 
 from __future__ import annotations
 
-import sqlite3
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from evertick.limits import shown_key
-from evertick.model import Attempt, Cause, Claimed, Definition, Gap, Node, Occurrence, Pause, Phase, Run, State, Verdict
+from evertick.model import (
+    Attempt,
+    Cause,
+    Claimed,
+    Definition,
+    Gap,
+    LogLine,
+    Node,
+    Occurrence,
+    OccurrenceEdit,
+    Pause,
+    Phase,
+    Run,
+    Schedule,
+    State,
+    Verdict,
+)
 from evertick.store.base import DeclaredBy, StoredSchedule
-from evertick.when.moment import from_us
+from evertick.when.moment import SECOND, from_us
 
 __all__ = [
     "FORMAT",
+    "Row",
     "attempt_of",
     "claimed_of",
     "gap_of",
     "json_text",
+    "lines_of",
     "moment",
     "node_of",
     "plain_text",
     "run_of",
+    "schedule_of",
     "stored_of",
 ]
+
+
+class Row(Protocol):
+    """A row of any database, by the names of its columns."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
 
 # The newest format of a definition that this code can read.
 FORMAT = 1
@@ -42,6 +68,7 @@ _declarations = msgspec.json.Decoder(DeclaredBy)
 _labels = msgspec.json.Decoder(dict[str, str])
 _phases = msgspec.json.Decoder(tuple[Phase, ...])
 _names = msgspec.json.Decoder(tuple[str, ...])
+_lines = msgspec.json.Decoder(list[tuple[int, str, str]])
 _encoder = msgspec.json.Encoder()
 
 
@@ -50,17 +77,20 @@ def json_text(value: object) -> str:
 
 
 def plain_text(text: str | None) -> str | None:
-    """Text that SQLite takes: halves of surrogate pairs (undecodable output of a program) become question marks."""
-    if text is None or text.isascii():
-        return text
-    return text.encode(errors="replace").decode()
+    """Text that every database takes: halves of surrogate pairs (undecodable output of a program) become question
+    marks, and zeros, which PostgreSQL has no place for, the sign for what cannot be shown."""
+    if text is None:
+        return None
+    if "\x00" in text:
+        text = text.replace("\x00", "\ufffd")
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def moment(us: int | None) -> datetime | None:
     return None if us is None else from_us(us)
 
 
-def stored_of(row: sqlite3.Row) -> StoredSchedule | None:
+def stored_of(row: Row) -> StoredSchedule | None:
     """None: this code cannot read it."""
     try:
         definition = _definitions.decode(row["definition"])
@@ -88,7 +118,64 @@ def stored_of(row: sqlite3.Row) -> StoredSchedule | None:
     )
 
 
-def claimed_of(row: sqlite3.Row, fence: int, now: int) -> Claimed:
+def schedule_of(app: str, stored: StoredSchedule, last: Row | None, counts: Iterable[Row]) -> Schedule:
+    """With the newest of its runs, and how many have ended by which verdict."""
+    definition, pause = stored.definition, stored.pause
+    return Schedule(
+        key=stored.key,
+        app=app,
+        task=definition.task,
+        when=definition.when,
+        args=definition.args,
+        queue=definition.queue,
+        priority=definition.priority,
+        labels=definition.labels,
+        catch_up=definition.catch_up,
+        catch_up_limit=definition.catch_up_limit,
+        grace_seconds=None if definition.grace is None else definition.grace / SECOND,
+        overlap=definition.overlap,
+        version=stored.version,
+        created_at=from_us(stored.created_at),
+        next_fire_at=moment(stored.fire_at),
+        next_due_at=moment(stored.at),
+        is_paused=pause is not None,
+        paused_at=None if pause is None else from_us(pause.at),
+        pause_note="" if pause is None else pause.note,
+        paused_until=None if pause is None else moment(pause.until),
+        occurrences=tuple(_edit_of(occurrence) for occurrence in stored.occurrences if occurrence.kind != "done"),
+        unique=definition.unique,
+        blackout=definition.blackout,
+        blackout_fate=definition.blackout_fate,
+        pause_after=definition.pause_after,
+        is_declared=stored.declared is not None,
+        overrides=_overrides(definition, stored.declared),
+        fires=stored.fires,
+        last_run_id=None if last is None else last["id"],
+        last_fire_at=None if last is None else from_us(last["fire_at"]),
+        last_state=None if last is None else State(last["state"]),
+        last_verdict=None if last is None or last["verdict"] is None else Verdict(last["verdict"]),
+        last_reason=None if last is None else last["reason"],
+        counts={row["verdict"]: row["count"] for row in counts},
+        error=stored.error,
+    )
+
+
+def _edit_of(occurrence: Occurrence) -> OccurrenceEdit:
+    return OccurrenceEdit(
+        fire_at=from_us(occurrence.fire_at), kind=occurrence.kind, to=moment(occurrence.to), note=occurrence.note
+    )
+
+
+def _overrides(definition: Definition, declared: DeclaredBy | None) -> tuple[str, ...]:
+    if declared is None:
+        return ()
+    names = msgspec.structs.fields(Definition)
+    return tuple(
+        field.name for field in names if getattr(definition, field.name) != getattr(declared.definition, field.name)
+    )
+
+
+def claimed_of(row: Row, fence: int, now: int) -> Claimed:
     return Claimed(
         id=row["id"],
         fence=fence,
@@ -109,7 +196,7 @@ def claimed_of(row: sqlite3.Row, fence: int, now: int) -> Claimed:
     )
 
 
-def run_of(row: sqlite3.Row, *, is_new: bool = True) -> Run:
+def run_of(row: Row, *, is_new: bool = True) -> Run:
     args = row["args"] if row["args"] is not None else row["schedule_args"]
     state = State(row["state"])
     # A run that went back keeps its last claim in the row, but nobody holds it.
@@ -151,7 +238,7 @@ def run_of(row: sqlite3.Row, *, is_new: bool = True) -> Run:
     )
 
 
-def gap_of(row: sqlite3.Row) -> Gap:
+def gap_of(row: Row) -> Gap:
     return Gap(
         schedule_key=row["schedule_key"],
         first_at=from_us(row["first_at"]),
@@ -164,7 +251,7 @@ def gap_of(row: sqlite3.Row) -> Gap:
     )
 
 
-def attempt_of(row: sqlite3.Row) -> Attempt:
+def attempt_of(row: Row) -> Attempt:
     return Attempt(
         number=row["number"],
         fence=row["fence"],
@@ -176,7 +263,7 @@ def attempt_of(row: sqlite3.Row) -> Attempt:
     )
 
 
-def node_of(row: sqlite3.Row) -> Node:
+def node_of(row: Row) -> Node:
     return Node(
         id=row["id"],
         name=row["name"],
@@ -193,7 +280,33 @@ def node_of(row: sqlite3.Row) -> Node:
     )
 
 
-def labels_of(row: sqlite3.Row) -> dict[str, str]:
+def lines_of(chunks: Iterable[Row], after: int, limit: int) -> list[LogLine]:
+    """The lines of a run from the `after`-th on, out of its chunks in the order of attempts."""
+    found: list[LogLine] = []
+    passed = 0
+    for fence, first, chunk in _fresh_chunks(chunks):
+        if passed + chunk["count"] - first > after and len(found) < limit:
+            lines = _lines.decode(chunk["lines"])[first + max(0, after - passed) :]
+            found += [LogLine(at=from_us(at), level=level, text=text, fence=fence) for at, level, text in lines]
+        passed += chunk["count"] - first
+        if len(found) >= limit:
+            break
+    return found[:limit]
+
+
+def _fresh_chunks(chunks: Iterable[Row]) -> Iterator[tuple[int, int, Row]]:
+    """Chunks with how many of their first lines an earlier chunk of the attempt has brought already."""
+    fence, expected = -1, 0
+    for chunk in chunks:
+        if chunk["fence"] != fence:
+            fence, expected = chunk["fence"], 0
+        known = min(max(0, expected - chunk["seq"]), chunk["count"])
+        expected = max(expected, chunk["seq"] + chunk["count"])
+        if known < chunk["count"]:
+            yield fence, known, chunk
+
+
+def labels_of(row: Row) -> dict[str, str]:
     return {} if row["labels"] is None else _labels.decode(row["labels"])
 
 

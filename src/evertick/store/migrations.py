@@ -1,0 +1,79 @@
+"""Numbered files that bring the tables of a store up to date, each applied once.
+
+A file that was applied must never change again, which its checksum guards. `compatible_from` in its first line says
+which older code may go on using the store, so that a fleet can be updated node by node. How a file is applied is each
+store's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from evertick.errors import StoreRefused
+from evertick.store.base import MigrateMode
+
+__all__ = ["Migration", "pending", "read_migrations", "refuse_newer"]
+
+_COMPATIBLE = "-- compatible_from:"
+
+
+class Migration(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    name: str
+    checksum: str
+    compatible_from: int
+    text: str
+
+
+def read_migrations(folder: Path, version: int) -> tuple[Migration, ...]:
+    """All up to the version that the code knows, without a hole."""
+    found = tuple(_read(path) for path in sorted(folder.glob("[0-9]*.sql")))
+    assert [migration.version for migration in found] == list(range(1, version + 1))
+    return found
+
+
+def pending(
+    known: Sequence[Migration], applied: Mapping[int, str], description: str, mode: MigrateMode = "auto"
+) -> list[Migration]:
+    """What is missing. Refuses a migration that was applied in another form, and in mode check anything missing."""
+    for migration in known:
+        if applied.get(migration.version, migration.checksum) != migration.checksum:
+            raise StoreRefused(
+                f"the migration {migration.name} was applied to the {description} in another form than this code has; "
+                "install the release that made the store, or a newer one"
+            )
+    missing = [migration for migration in known if migration.version not in applied]
+    if missing and mode == "check":
+        names = ", ".join(migration.name for migration in missing)
+        raise StoreRefused(
+            f"the {description} lacks the migrations {names}; apply them with `evertick db migrate`, "
+            'or start one node with migrate="auto"'
+        )
+    return missing
+
+
+def refuse_newer(version: int, compatible_from: int, known: int, description: str) -> None:
+    """A store that was changed for newer code says how old the code may be that still uses it."""
+    if compatible_from > known:
+        raise StoreRefused(
+            f"the {description} is newer than this code: it has version {version} and may be used by code of "
+            f"version {compatible_from} or newer, and this is version {known}; update Evertick"
+        )
+
+
+def _read(path: Path) -> Migration:
+    content = path.read_bytes()
+    text = content.decode()
+    first, _, rest = text.partition("\n")
+    assert first.startswith(_COMPATIBLE), f"{path.name} must begin with '{_COMPATIBLE} <version>'"
+    return Migration(
+        version=int(path.name[:4]),
+        name=path.stem,
+        checksum=hashlib.sha256(content).hexdigest(),
+        compatible_from=int(first.removeprefix(_COMPATIBLE)),
+        text=rest,
+    )

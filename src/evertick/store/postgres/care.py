@@ -1,0 +1,150 @@
+"""Looking after the schema of a PostgreSQL store: how it is, and whether its tables are whole and agree.
+
+Each act has a connection of its own. Space is the server's business: autovacuum makes it free for use again, and days
+of history are dropped whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import asyncpg
+
+from evertick.clock import Clock
+from evertick.errors import Refused, StoreRefused, StoreUnavailable
+from evertick.store.base import Checked, GivenBack, StoreStatus, TableRows
+from evertick.store.postgres.connection import Connection, connect, part_from, refused, translated
+from evertick.store.postgres.location import Location
+from evertick.store.postgres.queries import quoted, statements_for
+from evertick.store.postgres.schema import SCHEMA_VERSION, check_version, migrate, migrations, missing
+from evertick.store.postgres.session import Session
+
+__all__ = ["SchemaCare"]
+
+T = TypeVar("T")
+
+_COUNT_MOST = 100_000
+_PROBLEMS_MOST = 20
+_MIGRATE_SECONDS = 300.0
+_LEDGER = {
+    "care.both": "{} runs are both live and done",
+    "care.no_cursor": "{} schedules have no cursor, so they never fire",
+    "care.no_schedule": "{} cursors have no schedule",
+}
+_TABLE = re.compile(r"CREATE TABLE evertick\.(\w+)")
+
+
+class SchemaCare:
+    """The care for one schema."""
+
+    def __init__(self, where: Location, clock: Clock) -> None:
+        self._where = where
+        self._clock = clock
+
+    async def status(self) -> StoreStatus:
+        return await self._on_schema(self._status, self._where.timeout)
+
+    async def check(self, *, is_quick: bool = False, seconds_most: float | None = None) -> Checked:
+        """Quick: without comparing tables with each other."""
+        problems: list[str] = []
+        seconds = self._where.timeout if seconds_most is None else seconds_most
+        try:
+            await self._on_schema(lambda connection: self._look(connection, problems, is_quick=is_quick), seconds)
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, TimeoutError | asyncpg.QueryCanceledError):
+                raise
+            return Checked(problems=tuple(problems), is_complete=False)
+        return Checked(problems=tuple(problems[:_PROBLEMS_MOST]))
+
+    async def migrate(self) -> list[str]:
+        return await self._on_schema(
+            lambda connection: migrate(connection, self._where, self._clock, "auto"), _MIGRATE_SECONDS
+        )
+
+    async def give_back(self, pages_most: int) -> GivenBack:
+        raise Refused(f"the {self._where.description} gives free space back by itself; see to it that autovacuum is on")
+
+    async def rewrite(self) -> None:
+        raise Refused(
+            f"the {self._where.description} is not rewritten by Evertick; let its administrator do that, with "
+            f"VACUUM FULL on the tables of schema {self._where.schema}, while no node runs"
+        )
+
+    async def _on_schema(self, act: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
+        try:
+            with translated(self._where):
+                async with asyncio.timeout(seconds):
+                    connection = await connect(self._where, has_own_plans=False)
+                    try:
+                        check_version(connection, self._where)
+                        return await act(connection)
+                    finally:
+                        await part_from(connection)
+        except StoreUnavailable as error:
+            raise refused(error) from error.__cause__
+
+    def _session(self, connection: Connection) -> Session:
+        return Session(connection, statements_for(self._where.schema), self._clock)
+
+    async def _status(self, connection: Connection) -> StoreStatus:
+        lacking = await missing(connection, self._where)
+        version = ".".join(map(str, connection.get_server_version()[:2]))
+        status = StoreStatus(
+            description=self._where.description,
+            engine=f"PostgreSQL {version}",
+            store_id=None,
+            version=0,
+            version_known=SCHEMA_VERSION,
+            missing=tuple(lacking),
+            bytes=0,
+        )
+        if len(lacking) == len(migrations()):
+            return status
+        db = self._session(connection)
+        about = await db.only_row("care.about", self._where.schema)
+        return StoreStatus(
+            description=status.description,
+            engine=status.engine,
+            store_id=about["store_id"],
+            version=about["version"],
+            version_known=SCHEMA_VERSION,
+            missing=status.missing,
+            bytes=about["bytes"],
+            tables=tuple([await self._rows_of(db, name) for name in _tables()]),
+            oldest_at=(await db.only_row("care.oldest"))["oldest_at"],
+        )
+
+    async def _rows_of(self, db: Session, table: str) -> TableRows:
+        name = f"{quoted(self._where.schema)}.{quoted(table)}"
+        text = f"SELECT count(*) AS rows FROM (SELECT FROM {name} LIMIT $1) t"  # noqa: S608 - a name of the migrations
+        [row] = await db.select(text, _COUNT_MOST + 1)
+        return TableRows(name=table, rows=min(row["rows"], _COUNT_MOST), is_exact=row["rows"] <= _COUNT_MOST)
+
+    async def _look(self, connection: Connection, problems: list[str], *, is_quick: bool) -> None:
+        db = self._session(connection)
+        try:
+            lacking = await missing(connection, self._where)
+        except StoreRefused as error:
+            problems.append(str(error))
+            return
+        if lacking:
+            problems.append(f"migrations are missing: {', '.join(lacking)}; apply them with `evertick db migrate`")
+            return
+        there = {row["name"] for row in await db.rows("care.tables", self._where.schema)}
+        gone = [name for name in _tables() if name not in there]
+        problems += [f"the table {name} is missing; restore it from a backup" for name in gone]
+        for row in await db.rows("care.invalid_indexes", self._where.schema):
+            problems.append(f"the index {row['name']} is not valid; write it anew with REINDEX INDEX")
+        if is_quick or gone:
+            return
+        for name, words in _LEDGER.items():
+            count = (await db.only_row(name, _COUNT_MOST))["count"]
+            if count:
+                problems.append(words.format(count))
+
+
+def _tables() -> list[str]:
+    return sorted({name for migration in migrations() for name in _TABLE.findall(migration.text)})

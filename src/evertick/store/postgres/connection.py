@@ -1,0 +1,206 @@
+"""Opening connections to PostgreSQL, and saying in Evertick's words what went wrong with one.
+
+No reliance on what a connection was before: statements name their schema, and where a pooler hands connections around
+the settings below hold for one transaction at a time.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
+
+import asyncpg
+
+from evertick.errors import StoreError, StoreRefused, StoreUnavailable
+from evertick.store.postgres.location import Location
+from evertick.store.rows import Row
+
+__all__ = [
+    "CLOSE_SECONDS",
+    "CONFLICTS",
+    "OLDEST",
+    "PLAIN_PLANS",
+    "Connection",
+    "Speaks",
+    "connect",
+    "is_unwritable",
+    "part_from",
+    "refused",
+    "sqlstate_of",
+    "translated",
+]
+
+
+class Speaks(Protocol):
+    """What statements are sent on: a connection of asyncpg, or of a user's own driver."""
+
+    async def fetch(self, query: str, *values: object) -> list[Row]: ...
+
+    async def fetchrow(self, query: str, *values: object) -> Row | None: ...
+
+    async def execute(self, query: str, *values: object) -> str: ...
+
+    def is_closed(self) -> bool: ...
+
+    def is_in_transaction(self) -> bool: ...
+
+
+class Connection(Speaks, Protocol):
+    """What the store uses of a connection of asyncpg, which has no types of its own."""
+
+    async def add_listener(self, channel: str, callback: Callable[[Any, int, str, str], None]) -> None: ...
+
+    def add_termination_listener(self, callback: Callable[[Any], None]) -> None: ...
+
+    def get_server_version(self) -> tuple[int, ...]: ...
+
+    async def close(self, *, timeout: float) -> None: ...
+
+    def terminate(self) -> None: ...
+
+
+OLDEST = 14
+_STATEMENTS_CACHED = 300
+# A server that does not answer must not hold up the end of a program.
+CLOSE_SECONDS = 2.0
+
+# Live tables are nearly empty one minute and full the next, so what the planner believes about them is often wrong, and
+# a hash of a table that it takes for empty is a scan of a million rows. Every statement here can be searched by an
+# index, and with these settings it is. No JIT: the price that planners put on a forbidden way makes it compile.
+PLAIN_PLANS = {
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+
+# A connection that we have given up must not go on waiting for a lock, or hold one. A server on Windows cannot do that.
+_NOTICES_OUR_END = {"client_connection_check_interval": "500"}
+
+# Somebody else had to go first: the whole transaction is tried again.
+CONFLICTS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+
+# By the beginning of the SQLSTATE; the longest that fits is taken.
+_TROUBLES = {
+    "08": "cannot be reached; check that the server runs, and the network on the way to it",
+    "25006": "is read-only; connect to the primary server",
+    "25P03": "ended a transaction that had stood still for too long",
+    "28": "does not let this user in; check user, password and the server's pg_hba.conf",
+    "3D000": "does not exist; create the database, or correct the URL",
+    "40": "is so busy that a transaction never got through, however often it was tried again",
+    "42501": "does not give this user the rights it needs; grant them on the schema and what is in it",
+    "42P01": "lacks a table of Evertick; was its schema removed? Open the store anew to make it",
+    "3F000": "lacks the schema of Evertick; was it removed? Open the store anew to make it",
+    "53100": "cannot grow: its disk is full; free some space",
+    "53200": "could not do it for want of memory",
+    "53300": "has no connection left; raise its max_connections, or lower pool_size in the URL",
+    "53": "could not do it for want of something",
+    "54000": "was asked for more than it can do at once",
+    "55P03": "is locked by another transaction for too long; look for a program that holds one open",
+    "57014": "took too long over a statement; look for a program that holds a transaction open, or raise timeout",
+    "57": "is shutting down or starting up",
+    "58": "could not read or write its files; check its disk and its log",
+    "XX": "has an error of its own; look into its log",
+}
+# At the start these cannot pass by themselves.
+_REFUSALS = ("28", "3D000", "42501")
+# What is wrong with the data itself: out of range, no UTF-8, not null.
+_UNWRITABLE = ("22", "23", "54000", "42804")
+
+
+async def connect(where: Location, *, has_own_plans: bool = True) -> Connection:
+    """A connection as the store wants it; without plans of its own it is for the statements of users."""
+    # A pooler refuses settings that it does not know.
+    if where.is_pooled:
+        return await _connect(where, {})
+    milliseconds = str(round(where.timeout * 1000))
+    limits = {"statement_timeout": milliseconds, "idle_in_transaction_session_timeout": milliseconds}
+    settings = {**PLAIN_PLANS, **limits} if has_own_plans else limits
+    try:
+        return await _connect(where, settings | _NOTICES_OUR_END)
+    except asyncpg.InvalidParameterValueError:
+        return await _connect(where, settings)
+
+
+async def _connect(where: Location, settings: Mapping[str, str]) -> Connection:
+    hosts, ports = [host for host, _ in where.hosts], [port for _, port in where.hosts]
+    connection: Connection = await asyncpg.connect(
+        host=hosts or None,
+        port=ports or None,
+        user=where.user,
+        password=where.password,
+        database=where.database,
+        ssl=where.tls(),
+        timeout=where.connect_timeout,
+        target_session_attrs="read-write" if len(hosts) > 1 else "any",
+        statement_cache_size=0 if where.is_pooled else _STATEMENTS_CACHED,
+        max_cached_statement_lifetime=0,
+        server_settings={"application_name": "evertick", **settings},
+    )
+    return connection
+
+
+async def part_from(connection: Connection) -> None:
+    """Say goodbye to the server, but do not wait for it for long."""
+    with suppress(Exception):
+        await connection.close(timeout=CLOSE_SECONDS)
+
+
+@contextmanager
+def translated(where: Location) -> Iterator[None]:
+    """Troubles of server and network become StoreUnavailable, with the fix. Mistakes in our SQL stay what they are."""
+    try:
+        yield
+    except Exception as error:
+        trouble = _trouble(error)
+        if trouble is None:
+            raise
+        raise StoreUnavailable(f"the {where.description} {trouble}") from error
+
+
+def refused(error: StoreUnavailable) -> StoreError:
+    """At the start a place that cannot work is refused; what may pass by itself is only unavailable."""
+    cause = error.__cause__
+    is_certificate = isinstance(cause, ssl.SSLCertVerificationError)
+    if is_certificate or sqlstate_of(cause).startswith(_REFUSALS):
+        return StoreRefused(str(error))
+    return error
+
+
+def is_unwritable(error: Exception) -> bool:
+    """Whether it was about the values of a row, not about the state of the store."""
+    state = sqlstate_of(error)
+    return state.startswith(_UNWRITABLE) if state else isinstance(error, (ValueError, OverflowError, TypeError))
+
+
+def _trouble(error: Exception) -> str | None:
+    state = sqlstate_of(error)
+    if state:
+        fits = [name for name in _TROUBLES if state.startswith(name)]
+        return f"{_TROUBLES[max(fits, key=len)]} ({_said(error)})" if fits else None
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"shows a certificate that is not to be trusted; check ca in the URL ({error.verify_message})"
+        case TimeoutError():
+            return "does not answer in time; check that the server runs, and the network on the way to it"
+        case ValueError():
+            # What asyncpg says of a value that fits no column is an InterfaceError, too.
+            return None
+        case OSError() | asyncpg.InterfaceError() | asyncpg.InternalClientError():
+            return f"{_TROUBLES['08']} ({error})"
+        case _:
+            return None
+
+
+def sqlstate_of(error: BaseException | None) -> str:
+    """The code of an error that the server has answered, by whichever driver; "" of any other."""
+    state = getattr(error, "sqlstate", None)
+    return state if isinstance(state, str) else ""
+
+
+def _said(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,221 @@
+"""How runs end, and what an ending sets free.
+
+Nearly all runs free nobody: they go from the live table into history by one statement, a batch at a time. A run with
+the mark `frees` ends under the lock of its schedule: runs blocked on it become due, a schedule that counts from the end
+of its runs gets its next moment. A run under a limit makes room for the next. Only the holder of the newest claim may
+finish a run.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from evertick.model import Outcome, Reason, Verdict
+from evertick.store.base import FinishAnswer, Finished
+from evertick.store.postgres.limits import make_room
+from evertick.store.postgres.session import Line, Session, columns_of
+from evertick.store.rows import Row, json_text, plain_text
+
+__all__ = ["Ending", "count_from_end", "end", "finish", "finish_in", "is_run_id", "lock_runs"]
+
+log = logging.getLogger("evertick.store")
+
+_RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """A run that the store itself ends. Without a reason the one it has stays."""
+
+    id: str
+    verdict: Verdict
+    reason: str | None
+
+
+def is_run_id(text: str) -> bool:
+    """What is no id at all is the id of no run; PostgreSQL would refuse the whole question."""
+    return _RUN_ID.fullmatch(text) is not None
+
+
+async def finish(line: Line, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
+    simple = _simple(outcomes)
+    done: set[str] = set()
+    if simple:
+        told = [outcomes[place] for place in simple.values()]
+        done = await line.ask(lambda db: _end_as_told(db, app, node, told, with_freeing=False))
+    answers: list[FinishAnswer] = ["done"] * len(outcomes)
+    rest = [place for place, outcome in enumerate(outcomes) if outcome.id not in done or simple[outcome.id] != place]
+    freed = False
+    if rest:
+        left = [outcomes[place] for place in rest]
+        answered, freed = await line.write(lambda db: finish_in(db, app, node, left))
+        for place, answer in zip(rest, answered, strict=True):
+            answers[place] = answer
+    return Finished(answers=answers, freed=freed)
+
+
+def _simple(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """The places of verdicts, each run once: the first of several."""
+    places: dict[str, int] = {}
+    for place, outcome in enumerate(outcomes):
+        if outcome.kind == "done" and is_run_id(outcome.id):
+            places.setdefault(outcome.id, place)
+    return places
+
+
+async def _end_as_told(
+    db: Session, app: str, node: str, outcomes: Sequence[Outcome], *, with_freeing: bool
+) -> set[str]:
+    """The runs that were held by the claims of these outcomes, and have ended."""
+    if not outcomes:
+        return set()
+    rows = [
+        (
+            outcome.id,
+            outcome.fence,
+            outcome.verdict,
+            plain_text(outcome.reason),
+            plain_text(outcome.error),
+            None if outcome.result is None else outcome.result.decode(),
+            outcome.attempts,
+            json_text(outcome.phases) if outcome.phases else None,
+        )
+        for outcome in outcomes
+    ]
+    gone = await db.only_row("finish.done", app, node, with_freeing, *columns_of(rows))
+    ids = gone["ids"] or []
+    _warn_of_doubles(app, len(ids) - gone["kept"], ids)
+    return set(ids)
+
+
+def _warn_of_doubles(app: str, count: int, ids: Iterable[str]) -> None:
+    if count:
+        log.warning("history of app %s had one of these moments already, their runs were dropped: %s", app, list(ids))
+
+
+async def finish_in(db: Session, app: str, node: str, outcomes: Sequence[Outcome]) -> tuple[list[FinishAnswer], bool]:
+    """Any outcomes, in a transaction that is open: also those that go back, whose end concerns others, or whose run is
+    not this claim's any more."""
+    held = await lock_runs(db, app, [outcome.id for outcome in outcomes])
+    taken: dict[str, Outcome] = {}
+    answers: list[FinishAnswer | None] = []
+    for outcome in outcomes:
+        row = held.get(outcome.id)
+        is_taken = row is not None and outcome.id not in taken and _is_held_by(row, node, outcome.fence)
+        if row is not None and is_taken:
+            taken[outcome.id] = _unless_cancelled(outcome, row)
+        answers.append("done" if is_taken else None)
+    back = [outcome for outcome in taken.values() if outcome.kind != "done"]
+    await _put_back(db, back)
+    ending = [outcome for outcome in taken.values() if outcome.kind == "done"]
+    ended = await _end_as_told(db, app, node, ending, with_freeing=True)
+    freed = await _free(db, app, [held[id_] for id_ in ended]) or bool(back)
+    freed = await make_room(db, app, [held[id_]["limit_key"] for id_ in taken]) or freed
+    db.has_news = db.has_news or freed
+    told = await _told_before(db, app, node, [o for o, answer in zip(outcomes, answers, strict=True) if answer is None])
+    return [
+        answer or ("already" if (outcome.id, outcome.fence) in told else "lost")
+        for outcome, answer in zip(outcomes, answers, strict=True)
+    ], freed
+
+
+def _is_held_by(row: Row, node: str, fence: int) -> bool:
+    return bool(row["state"] == "running" and row["node"] == node and row["fence"] == fence)
+
+
+def _unless_cancelled(outcome: Outcome, held: Row) -> Outcome:
+    """A cancel that was asked for meanwhile comes before going back."""
+    if outcome.kind == "done" or not held["is_cancel_requested"]:
+        return outcome
+    return msgspec.structs.replace(
+        outcome,
+        kind="done",
+        verdict=Verdict.CANCELLED,
+        reason=held["cancel_reason"] or Reason.REQUESTED,
+        attempts=outcome.attempts if outcome.kind == "retry" else held["attempts"],
+    )
+
+
+async def _put_back(db: Session, outcomes: Sequence[Outcome]) -> None:
+    retried = [
+        (
+            outcome.id,
+            outcome.delay,
+            outcome.attempts,
+            plain_text(outcome.error),
+            json_text(outcome.phases) if outcome.phases else None,
+            plain_text(outcome.reason),
+        )
+        for outcome in outcomes
+        if outcome.kind == "retry"
+    ]
+    if retried:
+        ids, delays, attempts, errors, phases, reasons = columns_of(retried)
+        await db.count("finish.keep_attempts", ids, attempts, errors, reasons)
+        await db.count("finish.retry", ids, delays, attempts, errors, phases)
+    released = [outcome.id for outcome in outcomes if outcome.kind == "release"]
+    if released:
+        await db.count("finish.release", released)
+    parked = [
+        (outcome.id, plain_text(outcome.reason), plain_text(outcome.error), outcome.task_hash)
+        for outcome in outcomes
+        if outcome.kind == "park"
+    ]
+    if parked:
+        await db.count("finish.park", *columns_of(parked))
+
+
+async def _told_before(db: Session, app: str, node: str, outcomes: Sequence[Outcome]) -> set[tuple[str, int]]:
+    """Runs that are not held any more by this very claim's own word; the others are lost to somebody else."""
+    asked = [(outcome.id, outcome.fence) for outcome in outcomes if is_run_id(outcome.id)]
+    if not asked:
+        return set()
+    rows = await db.rows("finish.told_before", app, node, *columns_of(asked))
+    return {(row["id"], row["fence"]) for row in rows}
+
+
+async def lock_runs(db: Session, app: str, ids: Sequence[str]) -> dict[str, Row]:
+    """Live runs as they stay until the commit; the schedules of those that free others are locked before them."""
+    wanted = [id_ for id_ in ids if is_run_id(id_)]
+    if not wanted:
+        return {}
+    schedules = [row["schedule_id"] for row in await db.rows("run.to_free", wanted)]
+    if schedules:
+        await db.rows("schedule.lock", schedules)
+    return {row["id"]: row for row in await db.rows("run.lock", app, wanted)}
+
+
+async def end(db: Session, app: str, endings: Sequence[Ending]) -> bool:
+    """End runs that are locked, by the store's own hand: cancelled, expired, lost. True if that freed anything."""
+    if not endings:
+        return False
+    columns = columns_of([(ending.id, ending.verdict.value, plain_text(ending.reason)) for ending in endings])
+    gone = await db.rows("run.end", app, *columns)
+    _warn_of_doubles(app, sum(not row["is_kept"] for row in gone), [row["id"] for row in gone])
+    freed = await _free(db, app, gone)
+    freed = await make_room(db, app, [row["limit_key"] for row in gone]) or freed
+    db.has_news = db.has_news or freed
+    return freed
+
+
+async def _free(db: Session, app: str, ended: Sequence[Row]) -> bool:
+    """What waited for the end of these runs; True if anything did."""
+    freeing = [row for row in ended if row["frees"] and row["schedule_id"] is not None]
+    if not freeing:
+        return False
+    schedules = list(dict.fromkeys(row["schedule_id"] for row in freeing))
+    unblocked = await db.count("run.unblock", app, schedules, [row["id"] for row in freeing])
+    counted = await count_from_end(db, schedules)
+    return unblocked > 0 or counted
+
+
+async def count_from_end(db: Session, schedules: Sequence[int]) -> bool:
+    """Set the cursor of schedules that count from the end of a run; others are left alone. True if any was set."""
+    if not schedules:
+        return False
+    # Held already by nearly everybody; a run may have got its mark after its schedule was to be locked.
+    await db.rows("schedule.lock", sorted(schedules))
+    return await db.count("schedule.count_from_end", schedules) > 0

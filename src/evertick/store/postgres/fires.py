@@ -1,0 +1,370 @@
+"""Recording fires: runs and gaps into the ledger and the cursor forward, guarded, many schedules in few statements.
+
+The guard is one UPDATE of the narrow rows in `due`: each either matches what its plan was made from and moves the
+cursor, or nothing of that plan is written. Where a guard looks at live runs, the rows are locked by a statement before
+it: of two triggers at once, the later one waits, and then sees the run of the earlier one. The unique index on
+(schedule, fire_at) stands behind it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from evertick.clock import Clock
+from evertick.model import Cause, NewGap, NewRun, Reason, State, Verdict
+from evertick.store.base import Advance, Recorded
+from evertick.store.postgres.connection import is_unwritable
+from evertick.store.postgres.endings import Ending, count_from_end, end
+from evertick.store.postgres.session import Line, Session, columns_of
+from evertick.store.postgres.unique import duplicates_among, keep_for_periods
+from evertick.store.rows import json_text, plain_text
+from evertick.unique import gaps_with_duplicates
+from evertick.when.moment import DAY, MILLISECOND, MINUTE
+
+__all__ = ["Taking", "record_fires", "run_columns", "take"]
+
+# When to look again at a schedule whose rows could not be written.
+_UNWRITABLE_PAUSE = MINUTE
+# How wrong the clock of a caller may be for a run that it sends twice to be found in history.
+_CLOCKS_APART = DAY
+_FIRST, _LAST = -(2**63), 2**63 - 1
+_IDLE = frozenset({State.WAITING, State.BLOCKED, State.PARKED})
+# Where nearly all runs are; `insert_runs` has it, too.
+_QUEUE = "default"
+_BY_HAND = frozenset({Cause.TRIGGER, Cause.RERUN})
+
+
+class Taking(msgspec.Struct, kw_only=True):
+    """What became of a batch."""
+
+    now: int = 0
+    # The fence under which runs were claimed, else 0.
+    fence: int = 0
+    # Schedules whose plans were taken.
+    taken: set[int] = msgspec.field(default_factory=set)
+    left_out: list[str] = msgspec.field(default_factory=list)
+    # Runs whose unique key was taken.
+    duplicates: list[str] = msgspec.field(default_factory=list)
+
+
+async def record_fires(line: Line, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+    try:
+        return await line.write(lambda db: _record_all(db, app, node, advances))
+    except Exception as error:
+        # One of them cannot be written. A savepoint each would cost every batch; so only the batch that needs it.
+        if not is_unwritable(error):
+            raise
+    return await line.write(lambda db: _record_each(db, app, node, advances))
+
+
+async def _record_all(db: Session, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+    taken = [False] * len(advances)
+    answer = Recorded(now=0, fence=0, taken=taken)
+    for places in _rounds(advances):
+        part = await _record(db, app, node, [advances[place] for place in places], answer.fence or None)
+        for place in places:
+            taken[place] = advances[place].schedule_id in part.taken
+        answer = Recorded(
+            now=part.now,
+            fence=answer.fence or part.fence,
+            taken=taken,
+            left_out=answer.left_out + part.left_out,
+            duplicates=answer.duplicates + part.duplicates,
+        )
+    return answer if advances else msgspec.structs.replace(answer, now=(await db.only_row("now"))["now"])
+
+
+def _rounds(advances: Sequence[Advance]) -> list[list[int]]:
+    """Places in the batch, each schedule and each unique key once in a round: of two, the first comes first."""
+    rounds: list[list[int]] = []
+    next_round: dict[int | str, int] = {}
+    for place, advance in enumerate(advances):
+        names: list[int | str] = [advance.schedule_id]
+        names += [run.unique_key for run in advance.runs if run.unique_key is not None]
+        number = max(next_round.get(name, 0) for name in names)
+        next_round |= dict.fromkeys(names, number + 1)
+        while number >= len(rounds):
+            rounds.append([])
+        rounds[number].append(place)
+    return rounds
+
+
+async def _record(db: Session, app: str, node: str | None, advances: Sequence[Advance], fence: int | None) -> Taking:
+    failed = [advance for advance in advances if advance.error is not None]
+    planned = [advance for advance in advances if advance.error is None]
+    # A pause is part of what is cached by version, so its end is a new one.
+    bumps = [int(advance.ends_pause) for advance in planned]
+    taking = await take(db, app, planned, bumps, node=node, fence=fence)
+    resumed = [advance.schedule_id for advance in planned if advance.ends_pause and advance.schedule_id in taking.taken]
+    if resumed:
+        await db.count("change_schedules.pause", resumed, [None] * len(resumed))
+        await db.count("change_schedules.count_failures_anew", resumed)
+    await count_from_end(
+        db, [a.schedule_id for a in planned if a.after_end is not None and a.schedule_id in taking.taken]
+    )
+    if failed:
+        taking.taken |= await _note_failures(db, app, [(a, a.error or "", a.next_at) for a in failed])
+    if not taking.now:
+        taking.now = (await db.only_row("now"))["now"]
+    return taking
+
+
+async def _record_each(db: Session, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+    taken: list[bool] = []
+    left_out: list[str] = []
+    duplicates: list[str] = []
+    fence = 0
+    for advance in advances:
+        try:
+            async with db.savepoint():
+                part = await _record(db, app, node, [advance], fence or None)
+        except Exception as error:
+            if not is_unwritable(error):
+                raise
+            now = (await db.only_row("now"))["now"]
+            said = f"its rows cannot be written: {error}"
+            await _note_failures(db, app, [(advance, said, now + _UNWRITABLE_PAUSE)])
+            taken.append(False)
+            continue
+        taken.append(advance.schedule_id in part.taken)
+        left_out += part.left_out
+        duplicates += part.duplicates
+        fence = fence or part.fence
+    now = (await db.only_row("now"))["now"]
+    return Recorded(now=now, fence=fence, taken=taken, left_out=left_out, duplicates=duplicates)
+
+
+async def take(
+    db: Session,
+    app: str,
+    advances: Sequence[Advance],
+    bumps: Sequence[int],
+    *,
+    node: str | None = None,
+    fence: int | None = None,
+) -> Taking:
+    """Move the cursors whose guards match, then write what their plans owe.
+
+    Each schedule and unique key once in a batch. Versions rise by `bumps`, or by one for changed decisions: they are
+    part of what is cached by version.
+    """
+    taking = Taking()
+    doubles = await duplicates_among(db, app, (run for advance in advances for run in advance.runs))
+    by_hand = {run.id for a in advances for run in a.runs if run.id in doubles and run.cause in _BY_HAND}
+    taking.duplicates += sorted(by_hand)
+    pairs = sorted(
+        (
+            (advance, bump or int(advance.occurrences is not None))
+            for advance, bump in zip(advances, bumps, strict=True)
+            if not any(run.id in by_hand for run in advance.runs)
+        ),
+        key=lambda pair: pair[0].schedule_id,
+    )
+    if not pairs:
+        return taking
+    if any(_looks_at_runs(advance) for advance, _ in pairs):
+        await db.rows("schedule.lock", [advance.schedule_id for advance, _ in pairs])
+    moved = await db.only_row("record_fires.advance", app, *_advance_columns(pairs, doubles))
+    taking.now = moved["now"]
+    taking.taken = set(moved["ids"] or ())
+    taken = [advance for advance, _ in pairs if advance.schedule_id in taking.taken]
+    await _decide(db, taken)
+    # Nobody is replaced for a run that is not to be.
+    replacing = [a for a in taken if a.replaces_live and not any(run.id in doubles for run in a.runs)]
+    await _replace_live(db, app, replacing)
+    await _mark_those_that_free(db, taken)
+    await _insert_runs(db, app, node, fence, taken, doubles, taking)
+    gaps = [
+        (advance.schedule_id, gap)
+        for advance in taken
+        for gap in gaps_with_duplicates(advance.gaps, [run for run in advance.runs if run.id in doubles])
+    ]
+    await _insert_gaps(db, app, gaps)
+    return taking
+
+
+async def _decide(db: Session, advances: Sequence[Advance]) -> None:
+    decided = [
+        (advance.schedule_id, json_text(advance.occurrences) if advance.occurrences else None)
+        for advance in advances
+        if advance.occurrences is not None
+    ]
+    if decided:
+        await db.count("record_fires.decide", *columns_of(decided))
+
+
+def _looks_at_runs(advance: Advance) -> bool:
+    """Whether more than the row of the schedule decides, or is decided by it."""
+    is_blocking = any(run.state is State.BLOCKED for run in advance.runs)
+    return advance.live is not None or advance.replaces_live or advance.after_end is not None or is_blocking
+
+
+def _advance_columns(pairs: Sequence[tuple[Advance, int]], doubles: set[str]) -> list[list[Any]]:
+    rows = [
+        (
+            advance.schedule_id,
+            advance.version,
+            advance.fire_at,
+            advance.at,
+            advance.live,
+            bump,
+            advance.next_fire_at,
+            advance.next_at,
+            advance.after_end,
+            sum(1 for run in advance.runs if run.cause is Cause.FIRE and run.id not in doubles),
+            advance.fingerprint,
+        )
+        for advance, bump in pairs
+    ]
+    return columns_of(rows)
+
+
+async def _replace_live(db: Session, app: str, advances: Sequence[Advance]) -> None:
+    if not advances:
+        return
+    ids = [run.id for advance in advances for run in advance.runs]
+    written = {row["id"] for row in await db.rows("record_fires.written_before", ids)}
+    replacing = [a.schedule_id for a in advances if not any(run.id in written for run in a.runs)]
+    live = await db.rows("schedule.live_runs", replacing)
+    held = [row["id"] for row in live if row["state"] not in _IDLE]
+    if held:
+        await db.count("record_fires.ask_to_cancel", held, Reason.REPLACED)
+        db.has_news = True
+    idle = [row["id"] for row in live if row["state"] in _IDLE]
+    await end(db, app, [Ending(id_, Verdict.CANCELLED, Reason.REPLACED) for id_ in idle])
+
+
+async def _mark_those_that_free(db: Session, advances: Sequence[Advance]) -> None:
+    """Live runs of schedules that count from the end, or that are to have one blocked on them: see `frees`."""
+    concerned = [
+        advance.schedule_id
+        for advance in advances
+        if advance.after_end is not None or any(run.state is State.BLOCKED for run in advance.runs)
+    ]
+    if concerned:
+        await db.count("schedule.mark_frees", concerned)
+
+
+async def _insert_runs(
+    db: Session,
+    app: str,
+    node: str | None,
+    fence: int | None,
+    advances: Sequence[Advance],
+    doubles: set[str],
+    taking: Taking,
+) -> None:
+    runs = [(run, advance.after_end is not None) for advance in advances for run in advance.runs]
+    taking.duplicates += [run.id for run, _ in runs if run.id in doubles]
+    taking.left_out += [run.id for run, _ in runs if run.id in doubles]
+    wanted = [(run, frees) for run, frees in runs if run.id not in doubles]
+    inserted: set[str] = set()
+    for wave in _waves(wanted):
+        claimant = node if any(run.is_claimed for run, _ in wave) else None
+        rows = await db.rows("record_fires.runs", app, claimant, taking.fence or fence, *run_columns(wave, db.clock))
+        inserted |= {row["id"] for row in rows}
+        taking.fence = taking.fence or next((row["fence"] for row in rows if row["fence"] is not None), 0)
+        db.has_news = db.has_news or any(row["fence"] is None for row in rows)
+    await keep_for_periods(db, app, [run for run, _ in wanted if run.id in inserted])
+    missing = [run for run, _ in wanted if run.id not in inserted]
+    taking.left_out += [run.id for run in missing]
+    early = Counter(run.schedule_id for run in missing if run.cause is Cause.FIRE)
+    if early:
+        await db.count("record_fires.count_back", list(early), list(early.values()))
+
+
+def _waves(wanted: Sequence[tuple[NewRun, bool]]) -> list[list[tuple[NewRun, bool]]]:
+    """What is blocked is inserted after what it may be blocked on; of one schedule, one at a time."""
+    waves: list[list[tuple[NewRun, bool]]] = [[]]
+    blocked: Counter[int | None] = Counter()
+    for run, frees in wanted:
+        number = 0
+        if run.state is State.BLOCKED:
+            blocked[run.schedule_id] += 1
+            number = blocked[run.schedule_id]
+        while len(waves) <= number:
+            waves.append([])
+        # Whoever may have one blocked on it is marked from the beginning.
+        waves[number].append((run, frees))
+    marked = set(blocked)
+    return [[(run, frees or run.schedule_id in marked) for run, frees in wave] for wave in waves if wave]
+
+
+def run_columns(wanted: Sequence[tuple[NewRun, bool]], clock: Clock) -> list[object]:
+    """What `insert_runs` takes from its fourth parameter on. `clock` bounds where runs without a moment may be.
+
+    What is as usual is not sent (see `columns_of`); the statement knows it.
+    """
+    bounds = [_moments_of(run, clock) for run, _ in wanted]
+    rows = [
+        (
+            run.id,
+            run.schedule_id,
+            run.version,
+            run.task,
+            run.cause.value,
+            run.fire_at,
+            None if run.due_at == run.fire_at else run.due_at,
+            run.delay or None,
+            None if run.queue == _QUEUE else run.queue,
+            run.priority or None,
+            run.state is State.BLOCKED or None,
+            plain_text(run.reason),
+            None if run.args is None else run.args.decode(),
+            json_text({plain_text(k): plain_text(v) for k, v in run.labels.items()}) if run.labels else None,
+            run.expires,
+            run.unique_key if run.unique_for is None else None,
+            None if run.unique_key is None else run.unique_until,
+            run.caused_by,
+            run.traceparent,
+            (run.is_claimed and run.state is not State.BLOCKED) or None,
+            run.timeout,
+            run.at_most_once or None,
+            frees or None,
+        )
+        for run, frees in wanted
+    ]
+    return [min(first for first, _ in bounds), max(last for _, last in bounds), *columns_of(rows)]
+
+
+def _moments_of(run: NewRun, clock: Clock) -> tuple[int, int]:
+    """Between which moments an earlier copy of this run must be, if there is one."""
+    if run.fire_at is not None:
+        return run.fire_at, run.fire_at
+    made_at = _made_at(run.id)
+    if made_at is None:
+        return _FIRST, _LAST
+    # It was inserted, by the time of the store, between the making of its id and now, both by the clocks of callers.
+    now = clock.now_us()
+    return min(made_at, now) + run.delay - _CLOCKS_APART, max(made_at, now) + run.delay + _CLOCKS_APART
+
+
+def _made_at(run_id: str) -> int | None:
+    """The time in an id of version 7."""
+    digits = run_id.replace("-", "")
+    try:
+        return int(digits[:12], 16) * MILLISECOND if len(digits) == 32 and digits[12] == "7" else None
+    except ValueError:
+        return None
+
+
+async def _insert_gaps(db: Session, app: str, gaps: Iterable[tuple[int, NewGap]]) -> None:
+    rows = [
+        (schedule, gap.first_at, gap.last_at, gap.count, gap.is_exact, gap.verdict.value, plain_text(gap.reason))
+        for schedule, gap in gaps
+    ]
+    if rows:
+        await db.count("record_fires.gaps", app, *columns_of(rows))
+
+
+async def _note_failures(db: Session, app: str, failed: Sequence[tuple[Advance, str, int | None]]) -> set[int]:
+    rows = [
+        (advance.schedule_id, advance.version, advance.fire_at, advance.at, next_at, plain_text(error))
+        for advance, error, next_at in failed
+    ]
+    noted = await db.rows("record_fires.fail", app, *columns_of(rows))
+    return {row["schedule_id"] for row in noted}

@@ -1,0 +1,193 @@
+"""Where a PostgreSQL store is: its URL taken apart. Nothing is opened here, and no password is ever shown.
+
+    postgresql://user:password@host:5432/database?schema=evertick
+
+Several hosts may be named, with commas: the one that can be written to is used. What the URL leaves out comes from the
+usual environment (PGHOST, PGUSER, PGPASSWORD, ~/.pgpass).
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from typing import Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from evertick.errors import InvalidDuration, InvalidSetting
+from evertick.when.duration import duration_us
+from evertick.when.moment import SECOND
+
+__all__ = ["Location", "location_of"]
+
+_SCHEMES = ("postgresql", "postgres")
+_SHAPE = "write postgresql://user:password@host:5432/database"
+_PORT = 5432
+# PostgreSQL cuts longer names, without a word.
+_NAME_LONGEST = 63
+_NAME = re.compile(r"[^\W\d]\w*")
+
+SslMode = Literal["disable", "prefer", "require", "verify-ca", "verify-full"]
+_SSL_MODES: tuple[SslMode, ...] = ("disable", "prefer", "require", "verify-ca", "verify-full")
+
+
+class Location(msgspec.Struct, frozen=True, kw_only=True):
+    """A database, a schema in it, and how to get there."""
+
+    # Pairs of a host (or the folder of a socket) and a port; none: as the environment says.
+    hosts: tuple[tuple[str, int], ...] = ()
+    user: str | None = None
+    password: str | None = None
+    database: str | None = None
+    schema: str = "evertick"
+    # None: verify-full where a `ca` is given, else prefer.
+    sslmode: SslMode | None = None
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    # Behind a pooler that hands a connection over after every transaction, nothing may be left on it.
+    is_pooled: bool = False
+    # A second way for wake-ups, around such a pooler.
+    listen: str | None = None
+    connect_timeout: float = 10.0
+    # How long one intent may take, all of its statements together.
+    timeout: float = 30.0
+    pool_size: int = 5
+
+    @property
+    def description(self) -> str:
+        """Safe to log."""
+        where = ",".join(host if host.startswith("/") else f"{host}:{port}" for host, port in self.hosts)
+        schema = "" if self.schema == "evertick" else f", schema {self.schema}"
+        return f"PostgreSQL database {self.database or '(default)'} at {where or 'the default host'}{schema}"
+
+    @property
+    def listens(self) -> bool:
+        return not self.is_pooled or self.listen is not None
+
+    def listening(self) -> Location:
+        """Where to listen for wake-ups."""
+        if self.listen is None:
+            return self
+        return msgspec.structs.replace(location_of(self.listen), schema=self.schema)
+
+    def tls(self) -> ssl.SSLContext | str | bool:
+        """What asyncpg wants to know about TLS."""
+        mode = self.sslmode or ("verify-full" if self.ca is not None else "prefer")
+        if mode == "disable":
+            return False
+        if mode in ("prefer", "require") and self.ca is None and self.cert is None:
+            return mode
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            context.check_hostname = mode == "verify-full"
+            if mode in ("prefer", "require") and self.ca is None:
+                context.verify_mode = ssl.CERT_NONE
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidSetting(f"ca, cert or key of the {self.description} cannot be read: {error}") from error
+        return context
+
+
+def location_of(url: str) -> Location:
+    parts = urlsplit(url)
+    if parts.scheme not in _SCHEMES:
+        raise InvalidSetting(f"{_shown(url)} is no URL of a PostgreSQL store; {_SHAPE}")
+    userinfo, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = userinfo.partition(":")
+    where = Location(
+        hosts=_hosts(hosts, url),
+        user=unquote(user) or None,
+        password=unquote(password) or None,
+        database=unquote(parts.path.removeprefix("/")) or None,
+    )
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        where = _with_parameter(where, url, name, value)
+    if where.key is not None and where.cert is None:
+        raise InvalidSetting(f"{_shown(url)} has a key without its cert; give both")
+    return where
+
+
+def _hosts(text: str, url: str) -> tuple[tuple[str, int], ...]:
+    return tuple(_host(one, url) for one in text.split(",") if one)
+
+
+def _host(text: str, url: str) -> tuple[str, int]:
+    # An IPv6 address has brackets around its colons.
+    host, bracket, port = text.rpartition("]")
+    host, port = (host[1:], port.removeprefix(":")) if bracket else text.partition(":")[::2]
+    if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+        raise InvalidSetting(f"{_shown(url)} has the port {port!r}; a port is a number up to 65535")
+    return unquote(host), int(port or _PORT)
+
+
+def _with_parameter(where: Location, url: str, name: str, value: str) -> Location:
+    replace = msgspec.structs.replace
+    match name:
+        case "schema":
+            return replace(where, schema=_schema(value, url))
+        case "host":
+            # The folder of a socket does not fit between the slashes of a URL.
+            return replace(where, hosts=((value, where.hosts[0][1] if where.hosts else _PORT),))
+        case "port" if where.hosts:
+            return replace(where, hosts=tuple((host, _host(f"x:{value}", url)[1]) for host, _ in where.hosts))
+        case "sslmode":
+            modes = {mode: mode for mode in _SSL_MODES}
+            if value not in modes:
+                raise InvalidSetting(f"sslmode={value!r} cannot be; write {', '.join(_SSL_MODES)}")
+            return replace(where, sslmode=modes[value])
+        case "ca" | "cert" | "key" | "listen":
+            return replace(where, **{name: _given(value, name, url)})
+        case "pooler":
+            if value != "transaction":
+                raise InvalidSetting(f"pooler={value!r} cannot be; write transaction, or leave it out")
+            return replace(where, is_pooled=True)
+        case "timeout" | "connect_timeout":
+            return replace(where, **{name: _seconds(value, name, url)})
+        case "pool_size":
+            if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 100):
+                raise InvalidSetting(f"pool_size={value!r} cannot be; write a number from 1 to 100")
+            return replace(where, pool_size=int(value))
+        case _:
+            known = "schema, host, port, sslmode, ca, cert, key, pooler, listen, timeout, connect_timeout, pool_size"
+            raise InvalidSetting(f"{_shown(url)} has an unknown parameter {name!r}; known are {known}")
+
+
+def _schema(value: str, url: str) -> str:
+    # Quoted wherever it is used; what would need more care than quotes is nobody's schema.
+    if not _NAME.fullmatch(value) or len(value.encode()) > _NAME_LONGEST:
+        raise InvalidSetting(
+            f"{_shown(url)}: schema={value!r} cannot be; write letters, digits and underscores, not a digit first, "
+            f"{_NAME_LONGEST} bytes at most"
+        )
+    return value
+
+
+def _given(value: str, name: str, url: str) -> str:
+    if not value:
+        raise InvalidSetting(f"{_shown(url)}: {name} is empty; give it a value, or leave it out")
+    if name == "listen":
+        # Refused where it is written, not when the first wake-up is waited for.
+        location_of(value)
+    return value
+
+
+def _seconds(value: str, name: str, url: str) -> float:
+    try:
+        seconds = duration_us(value, what=name) / SECOND
+    except InvalidDuration as error:
+        raise InvalidSetting(f"{_shown(url)}: {error}") from None
+    if seconds <= 0:
+        raise InvalidSetting(f"{_shown(url)}: {name} must be more than nothing")
+    return seconds
+
+
+def _shown(url: str) -> str:
+    """The URL without what must stay secret: a password may be in front of the host, or in `listen`."""
+    address, question, _ = url.partition("?")
+    scheme, slashes, rest = address.partition("://")
+    userinfo, at, hosts = rest.rpartition("@")
+    user = userinfo.partition(":")[0]
+    return repr(f"{scheme}{slashes}{user}{at}{hosts}{question}{'…' if question else ''}")

@@ -1,0 +1,1098 @@
+-- The statements of the PostgreSQL store. A block is named after the intent that uses it, with a word for its part where
+-- an intent has several; what several intents share is named after what it does. A part is put into others where they
+-- say `@` and its name. The schema is called `evertick` here; its real name is put in when the file is read.
+--
+-- What holds for all of them (READ COMMITTED):
+--
+-- * A statement sees what was committed before it began. One that waits for a row lock then looks at the newest version
+--   of that row, but at everything else as of its beginning. So a guard may look at its own row; a guard that looks at
+--   another table is preceded by a statement that takes the lock, and stands in a statement of its own after it.
+-- * Locks are taken in one order: rows of `due` by schedule, then rows of `runs` by id. Whoever gets it wrong is told of
+--   a deadlock, and tries again.
+-- * All inserts of runs for a schedule happen under the lock of its row in `due`. A run that `frees` others ends under
+--   that lock, too. A run without that mark can have nobody blocked on it: to block on it, one must first set the mark,
+--   which waits for whoever is ending it.
+-- * Batches come as arrays. They are joined from the array to the table by a primary key; `state` is left out of such a
+--   guard (`started_at IS NOT NULL` says the same of a held run), or a partial index would be taken instead of the key.
+-- * OFFSET 0 in an EXISTS keeps the planner from reading the whole table into a hash, which it thinks of whenever it
+--   takes a table for empty.
+
+-- ================================================================================================= parts
+
+-- part: live
+-- Live runs of a schedule `d` as overlap looks at them: bit 0: any, bit 1: one is blocked on another.
+((EXISTS (SELECT FROM evertick.runs r WHERE r.schedule_id = d.schedule_id OFFSET 0))::int
+    + 2 * (EXISTS (SELECT FROM evertick.runs r
+        WHERE r.state = 'blocked' AND r.app = d.app AND r.schedule_id = d.schedule_id AND r.blocked_on IS NOT NULL
+        OFFSET 0))::int)
+
+-- part: stored
+-- Definition and cursor of a schedule, from `s` and `d`.
+s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, s.declared, d.fire_at, d.at, d.fires,
+    d.failures, d.error, d.fingerprint, @live AS live
+
+-- part: args
+-- Arguments of a run `r`: its own, or those of the schedule's version it was recorded under.
+coalesce(r.args, (
+    SELECT v.args FROM evertick.schedule_versions v
+    WHERE v.schedule_id = r.schedule_id AND v.version <= r.version ORDER BY v.version DESC LIMIT 1))
+
+-- part: live_run
+-- A live run `r` as people read it.
+r.id::text AS id, r.app, r.schedule_key, r.task, @args AS args, NULL AS schedule_args,
+    r.fire_at, r.due_at, r.state, NULL::text AS verdict,
+    r.reason, r.parked_for, r.cause, r.attempts, r.losses, r.queue, r.priority, r.labels::text AS labels, r.created_at, r.started_at,
+    NULL::bigint AS finished_at, r.expires, r.node, r.fence, NULL::text AS result, r.error, r.progress, r.progress_text,
+    r.phases, r.blocked_on::text AS blocked_on, r.limit_key, r.caused_by, r.is_cancel_requested
+
+-- part: done_run
+-- The same of a run `r` in history.
+r.id::text AS id, r.app, r.schedule_key, r.task, @args AS args, NULL AS schedule_args,
+    r.fire_at, r.due_at, 'done' AS state, r.verdict,
+    r.reason, NULL::text AS parked_for, r.cause, r.attempts, r.losses, r.queue, r.priority, r.labels::text AS labels, r.created_at,
+    r.started_at, r.finished_at, r.expires, r.node, r.fence, r.result, r.error, r.progress, r.progress_text,
+    r.phases, NULL::text AS blocked_on, NULL::text AS limit_key, r.caused_by, r.is_cancel_requested
+
+-- part: claimed_run
+-- A run `r` as its owner needs it.
+r.id::text AS id, r.task, @args AS args, r.fire_at, r.due_at, r.attempts, r.losses, r.schedule_id, r.schedule_key,
+    r.cause, r.queue, r.priority, r.labels::text AS labels, r.traceparent, r.expires, r.limit_key, r.unique_until
+
+-- part: insert_runs
+-- Runs, unless their id or their nominal moment is in the ledger already: live or done, as seen at one and the same
+-- moment, so that a run on its way into history cannot slip by. $4 and $5 bound the moments that history is asked for,
+-- and with them the partitions that are opened. A blocked run is blocked on the newest live one of its schedule, if any.
+WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+claimant AS MATERIALIZED (
+    SELECT k.id AS node, coalesce($3::bigint, nextval('evertick.fence')) AS fence FROM evertick.nodes k
+    WHERE k.id = $2 AND k.died_at IS NULL)
+INSERT INTO evertick.runs AS r (app, id, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
+    priority, state, reason, args, labels, expires, unique_key, unique_until, caused_by, traceparent, created_at, node,
+    fence, started_at, deadline, at_most_once, blocked_on, frees)
+SELECT $1, n.id, n.schedule_id, s.key, n.version, n.task, n.cause, n.fire_at, coalesce(n.due_at, n.fire_at),
+    coalesce(n.queue, 'default'), coalesce(n.priority, 0), CASE WHEN b.id IS NOT NULL THEN 'blocked' WHEN c.fence IS NOT NULL THEN 'running' ELSE 'waiting' END,
+    n.reason, n.args, n.labels::jsonb, n.expires, n.unique_key, n.unique_until, n.caused_by, n.traceparent, n.now,
+    c.node, c.fence, CASE WHEN c.fence IS NOT NULL THEN n.now END, CASE WHEN c.fence IS NOT NULL THEN n.now + n.timeout END,
+    c.fence IS NOT NULL AND coalesce(n.at_most_once, false), b.id, coalesce(n.frees, false)
+FROM (
+    SELECT w.*, t.now, coalesce(w.moment, t.now + coalesce(w.delay, 0)) AS fire_at
+    FROM unnest($6::uuid[], $7::bigint[], $8::int[], $9::text[], $10::text[], $11::bigint[], $12::bigint[], $13::bigint[],
+        $14::text[], $15::bigint[], $16::bool[], $17::text[], $18::text[], $19::text[], $20::bigint[], $21::text[],
+        $22::text[], $23::text[], $24::text[], $25::bool[], $26::bigint[], $27::bool[], $28::bool[])
+        AS w(id, schedule_id, version, task, cause, moment, due_at, delay, queue, priority, is_blocked, reason, args,
+            labels, expires, unique_key, unique_until, caused_by, traceparent, is_claimed, timeout, at_most_once, frees)
+    CROSS JOIN clock t) n
+LEFT JOIN evertick.schedules s ON s.id = n.schedule_id
+LEFT JOIN LATERAL (
+    SELECT l.id FROM evertick.runs l WHERE n.is_blocked AND l.schedule_id = n.schedule_id
+    ORDER BY l.fire_at DESC, l.id DESC LIMIT 1) b ON true
+LEFT JOIN claimant c ON n.is_claimed AND b.id IS NULL
+WHERE CASE WHEN n.schedule_id IS NOT NULL AND n.cause IN ('fire', 'backfill')
+    THEN NOT EXISTS (SELECT FROM evertick.runs l
+            WHERE l.schedule_id = n.schedule_id AND l.fire_at = n.fire_at AND l.cause IN ('fire', 'backfill') OFFSET 0)
+        AND NOT EXISTS (SELECT FROM evertick.history h
+            WHERE h.schedule_id = n.schedule_id AND h.fire_at = n.fire_at AND h.cause IN ('fire', 'backfill')
+                AND h.fire_at BETWEEN $4 AND $5 OFFSET 0)
+    ELSE NOT EXISTS (SELECT FROM evertick.runs l WHERE l.id = n.id OFFSET 0)
+        AND NOT EXISTS (SELECT FROM evertick.history h WHERE h.id = n.id AND h.fire_at BETWEEN $4 AND $5 OFFSET 0) END
+ON CONFLICT DO NOTHING
+
+-- ================================================================================================= shared
+
+-- name: now
+-- The store's time.
+SELECT evertick.now_us() AS now;
+
+-- name: schedule.lock
+-- The first statement of whatever is guarded by more than the row itself. In order, so that nobody waits crosswise.
+SELECT schedule_id FROM evertick.due WHERE schedule_id = ANY($1::bigint[]) ORDER BY schedule_id FOR UPDATE;
+
+-- name: schedule.live_runs
+-- All live runs of schedules whose lock is held: none can come, and none can leave its state until the commit.
+SELECT id::text AS id, state FROM evertick.runs WHERE schedule_id = ANY($1::bigint[]) ORDER BY id FOR UPDATE;
+
+-- name: schedule.mark_frees
+-- Their end concerns others from now on. Waits for whoever is ending one of them right now.
+UPDATE evertick.runs SET frees = true WHERE id = ANY(ARRAY(
+    SELECT id FROM evertick.runs WHERE schedule_id = ANY($1::bigint[]) AND NOT frees ORDER BY id FOR UPDATE));
+
+-- name: schedule.count_from_end
+-- The cursor of a rule that counts from the end of a run: none while one is live, else that much after now. Under the
+-- lock, in a statement of its own: of two last runs that end at once, the later one sees that the other has ended.
+UPDATE evertick.due d SET (fire_at, at) = (
+    SELECT next, next FROM (SELECT CASE WHEN NOT EXISTS (
+        SELECT FROM evertick.runs r WHERE r.schedule_id = d.schedule_id OFFSET 0)
+        THEN (SELECT evertick.now_us()) + d.after_end END AS next) n)
+WHERE d.schedule_id = ANY($1::bigint[]) AND d.after_end IS NOT NULL
+    AND EXISTS (SELECT FROM evertick.schedules s WHERE s.id = d.schedule_id AND s.pause IS NULL);
+
+-- name: run.to_free
+-- Schedules that must be locked before these runs end.
+SELECT DISTINCT schedule_id FROM evertick.runs WHERE id = ANY($1::uuid[]) AND frees AND schedule_id IS NOT NULL;
+
+-- name: run.lock
+-- Runs as they are now, in order, and as they stay until the commit.
+SELECT id::text AS id, state, schedule_id, node, fence, attempts, is_cancel_requested, cancel_reason, frees, limit_key
+FROM evertick.runs WHERE app = $1 AND id = ANY($2::uuid[]) ORDER BY id FOR UPDATE;
+
+-- name: run.end
+-- How live runs end by the store's own hand, into history. An error of an earlier try stays for people to see. Second
+-- line of defence: a moment that history has already is not written twice.
+WITH gone AS (
+    DELETE FROM evertick.runs r
+    USING unnest($2::uuid[], $3::text[], $4::text[]) AS t(id, verdict, reason)
+    WHERE r.id = t.id AND r.app = $1
+    RETURNING r.*, t.verdict, t.reason AS given_reason),
+kept AS (
+    INSERT INTO evertick.history (id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
+        priority, verdict, reason, args, labels, expires, caused_by, traceparent, attempts, losses, node, fence,
+        created_at, started_at, finished_at, is_cancel_requested, cancel_reason, progress, progress_text, phases, error)
+    SELECT id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
+        priority, verdict, coalesce(given_reason, reason), args, labels, expires, caused_by, traceparent, attempts,
+        losses, node, fence, created_at, started_at, (SELECT evertick.now_us()), is_cancel_requested, cancel_reason,
+        progress, progress_text, phases, error
+    FROM gone ON CONFLICT DO NOTHING RETURNING id)
+SELECT id::text AS id, schedule_id, frees, CASE WHEN state <> 'blocked' THEN limit_key END AS limit_key,
+    id IN (SELECT id FROM kept) AS is_kept
+FROM gone;
+
+-- name: run.unblock
+-- What was blocked on runs that have ended is due now, unless its own jitter says later. After the end, in a statement
+-- of its own: it must see what was blocked on them up to the moment when they were locked.
+UPDATE evertick.runs SET state = 'waiting', blocked_on = NULL, due_at = greatest(due_at, (SELECT evertick.now_us()))
+WHERE state = 'blocked' AND app = $1 AND schedule_id = ANY($2::bigint[]) AND blocked_on = ANY($3::uuid[]);
+
+-- ================================================================================================= schedules
+
+-- name: due_schedules
+-- Longest due first; columns as arrays, which cost a tenth of rows to read. How long the tick may sleep after them.
+WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+found AS (
+    SELECT schedule_id, version, fire_at, at, fires, failures, fingerprint, @live AS live
+    FROM evertick.due d
+    WHERE app = $1 AND at <= (SELECT now FROM clock) AND format <= $2
+    ORDER BY at LIMIT $3)
+SELECT (SELECT now FROM clock) AS now, (
+        SELECT at FROM evertick.due
+        WHERE app = $1 AND at > (SELECT now FROM clock) AND format <= $2 ORDER BY at LIMIT 1) AS next_at,
+    array_agg(schedule_id) AS ids, array_agg(version) AS versions, array_agg(fire_at) AS fire_ats, array_agg(at) AS ats,
+    array_agg(fires) AS fires, array_agg(failures) AS failures, array_agg(fingerprint) AS fingerprints,
+    array_agg(live) AS lives
+FROM found;
+
+-- name: stored_schedules
+-- Definition and cursor, by id and as people name them; a newer format is left to newer nodes.
+SELECT @stored
+FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = s.id
+WHERE s.app = $1 AND s.id = ANY($2::bigint[]) AND s.format <= $4
+UNION ALL
+SELECT @stored
+FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = s.id
+WHERE s.app = $1 AND s.key = ANY($3::text[]) AND s.id <> ALL($2::bigint[]) AND s.format <= $4;
+
+-- name: declared_schedules
+-- All that code declares or declared.
+SELECT @stored
+FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = s.id
+WHERE s.app = $1 AND s.declared IS NOT NULL AND s.format <= $2
+ORDER BY s.key;
+
+-- name: fingerprints
+-- Once per start of a node: few values, so a scan of the narrow table is what it takes.
+SELECT fingerprint, min(schedule_id) AS id FROM evertick.due
+WHERE app = $1 AND fingerprint <> '' AND format <= $2 GROUP BY fingerprint;
+
+-- name: computed_with
+-- Schedules whose cursor was computed with one fingerprint, a page at a time.
+SELECT @stored
+FROM evertick.due d JOIN evertick.schedules s ON s.id = d.schedule_id
+WHERE d.app = $1 AND d.fingerprint = $2 AND d.schedule_id > $3 AND d.format <= $4
+ORDER BY d.schedule_id LIMIT $5;
+
+-- name: record_fires.advance
+-- The guard: version, cursor and live runs must be what the plan was made from. Where a plan asks for live runs, the
+-- lock of its row is held already: this statement began after it, and sees every run that was recorded before.
+WITH moved AS (
+    UPDATE evertick.due d
+    SET version = d.version + p.bump, fire_at = p.next_fire_at, at = p.next_at, after_end = p.after_end,
+        fires = d.fires + p.fires, failures = 0, error = NULL,
+        fingerprint = CASE p.fingerprint WHEN '' THEN d.fingerprint ELSE p.fingerprint END
+    FROM unnest($2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::int[], $7::int[], $8::bigint[], $9::bigint[],
+        $10::bigint[], $11::bigint[], $12::text[])
+        AS p(schedule_id, version, fire_at, at, live, bump, next_fire_at, next_at, after_end, fires, fingerprint)
+    WHERE d.schedule_id = p.schedule_id AND d.app = $1 AND d.version = p.version
+        AND d.fire_at IS NOT DISTINCT FROM p.fire_at AND d.at IS NOT DISTINCT FROM p.at
+        AND (p.live IS NULL OR p.live = @live)
+    RETURNING d.schedule_id)
+SELECT (SELECT evertick.now_us()) AS now, array_agg(schedule_id) AS ids FROM moved;
+
+-- name: record_fires.decide
+-- What people have decided about single moments, as far as it is still to come; NULL for nothing.
+UPDATE evertick.schedules s SET occurrences = n.occurrences
+FROM unnest($1::bigint[], $2::text[]) AS n(id, occurrences) WHERE s.id = n.id;
+
+-- name: record_fires.fail
+-- A plan that failed moves nothing but the next look. The guard is the row itself.
+UPDATE evertick.due d SET at = p.next_at, failures = d.failures + 1, error = p.error
+FROM unnest($2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
+    AS p(schedule_id, version, fire_at, at, next_at, error)
+WHERE d.schedule_id = p.schedule_id AND d.app = $1 AND d.version = p.version
+    AND d.fire_at IS NOT DISTINCT FROM p.fire_at AND d.at IS NOT DISTINCT FROM p.at
+RETURNING d.schedule_id;
+
+-- name: record_fires.runs
+-- The runs that plans owe. Those to be claimed are running on the node at once, under one fence that is drawn when the
+-- locks are held, unless the node is dead.
+@insert_runs RETURNING id::text AS id, fence;
+
+-- name: record_fires.count_back
+-- A fire that turned out to be recorded already was counted too early.
+UPDATE evertick.due d SET fires = d.fires - p.count
+FROM unnest($1::bigint[], $2::bigint[]) AS p(schedule_id, count) WHERE d.schedule_id = p.schedule_id;
+
+-- name: record_fires.gaps
+-- Moments that get no run.
+INSERT INTO evertick.gaps (app, schedule_id, schedule_key, first_at, last_at, count, is_exact, verdict, reason, recorded_at)
+SELECT $1, s.id, s.key, g.first_at, g.last_at, g.count, g.is_exact, g.verdict, g.reason, (SELECT evertick.now_us())
+FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bool[], $7::text[], $8::text[])
+    AS g(schedule_id, first_at, last_at, count, is_exact, verdict, reason)
+JOIN evertick.schedules s ON s.id = g.schedule_id;
+
+-- name: record_fires.written_before
+-- A trigger leaves the cursor where it is, so sent again it passes the guard; it must not replace its own run.
+SELECT id::text AS id FROM evertick.runs WHERE id = ANY($1::uuid[])
+UNION ALL SELECT id::text AS id FROM evertick.history WHERE id = ANY($1::uuid[]);
+
+-- name: record_fires.ask_to_cancel
+-- Overlap "replace": whoever runs it hears of it with its next beat.
+UPDATE evertick.runs SET is_cancel_requested = true, cancel_reason = $2
+WHERE id = ANY($1::uuid[]) AND NOT is_cancel_requested;
+
+-- name: change_schedules.add
+-- A key that is taken is not an error: the caller reads and tries again.
+INSERT INTO evertick.schedules (app, key, created_at, format, definition, labels, pause_after, when_text, blackout,
+    pause, declared)
+SELECT $1, n.key, coalesce(n.created_at, (SELECT evertick.now_us())), n.format, n.definition, n.labels::jsonb,
+    n.pause_after, n.when_text, n.blackout, n.pause, n.declared
+FROM unnest($2::text[], $3::bigint[], $4::int[], $5::text[], $6::text[], $7::int[], $8::text[], $9::text[], $10::text[],
+    $11::text[])
+    AS n(key, created_at, format, definition, labels, pause_after, when_text, blackout, pause, declared)
+ON CONFLICT DO NOTHING RETURNING id, key;
+
+-- name: change_schedules.add_due
+-- Version 1 and the first cursor.
+INSERT INTO evertick.due (schedule_id, app, version, format, fire_at, at, fingerprint)
+SELECT n.id, $1, 1, n.format, n.fire_at, n.at, n.fingerprint
+FROM unnest($2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::text[]) AS n(id, format, fire_at, at, fingerprint);
+
+-- name: change_schedules.find
+-- The guard names an id, people a key: both must mean the same schedule.
+SELECT s.id, s.definition FROM unnest($2::bigint[], $3::text[]) AS w(id, key)
+JOIN evertick.schedules s ON s.id = w.id AND s.key = w.key AND s.app = $1;
+
+-- name: change_schedules.define
+-- New definitions.
+UPDATE evertick.schedules s
+SET definition = n.definition, format = n.format, labels = n.labels::jsonb, pause_after = n.pause_after,
+    when_text = n.when_text, blackout = n.blackout
+FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::int[], $6::text[], $7::text[])
+    AS n(id, definition, format, labels, pause_after, when_text, blackout) WHERE s.id = n.id;
+
+-- name: change_schedules.define_due
+-- The tick filters by format without reading definitions. What failed before does not count for the new one.
+UPDATE evertick.due d SET format = n.format, counts_from = d.version
+FROM unnest($1::bigint[], $2::int[]) AS n(id, format) WHERE d.schedule_id = n.id;
+
+-- name: change_schedules.keep_version
+-- Runs refer to the definition they were recorded under.
+INSERT INTO evertick.schedule_versions (app, key, schedule_id, version, definition, args)
+SELECT $1, n.key, n.id, d.version, n.definition, n.args
+FROM unnest($2::bigint[], $3::text[], $4::text[], $5::text[]) AS n(id, key, definition, args)
+JOIN evertick.due d ON d.schedule_id = n.id ON CONFLICT DO NOTHING;
+
+-- name: change_schedules.declare
+-- Which code they are written from.
+UPDATE evertick.schedules s SET declared = n.declared
+FROM unnest($1::bigint[], $2::text[]) AS n(id, declared) WHERE s.id = n.id;
+
+-- name: change_schedules.pause
+-- NULL ends a pause.
+UPDATE evertick.schedules s SET pause = n.pause FROM unnest($1::bigint[], $2::text[]) AS n(id, pause) WHERE s.id = n.id;
+
+-- name: change_schedules.count_failures_anew
+-- What failed before the end of a pause does not count for pause_after.
+UPDATE evertick.due SET counts_from = version WHERE schedule_id = ANY($1::bigint[]);
+
+-- name: change_schedules.remove
+-- History and old versions stay. No cursor, no fires.
+WITH gone AS (DELETE FROM evertick.due WHERE schedule_id = ANY($1::bigint[]))
+DELETE FROM evertick.schedules WHERE id = ANY($1::bigint[]);
+
+-- name: schedules
+-- For people, by key; filters that are NULL do not filter.
+SELECT @stored
+FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = s.id
+WHERE s.app = $1 AND s.key > $2 AND s.format <= $3 AND ($4::text[] IS NULL OR s.key = ANY($4::text[]))
+    AND ($5::bool IS NULL OR (s.pause IS NOT NULL) = $5) AND ($6::text IS NULL OR s.labels @> $6::jsonb)
+ORDER BY s.key LIMIT $7;
+
+-- name: schedules.by_due
+-- The same in the order of the tick, from its index: who is next costs no look at the others.
+SELECT @stored
+FROM evertick.due d JOIN evertick.schedules s ON s.id = d.schedule_id
+WHERE d.app = $1 AND d.at IS NOT NULL AND s.key > $2 AND s.format <= $3
+    AND ($4::text[] IS NULL OR s.key = ANY($4::text[]))
+    AND ($5::bool IS NULL OR (s.pause IS NOT NULL) = $5) AND ($6::text IS NULL OR s.labels @> $6::jsonb)
+ORDER BY d.at LIMIT $7;
+
+-- name: schedules.last_runs
+-- The newest moment of each that became a run, live or done.
+SELECT w.id AS schedule_id, n.* FROM unnest($1::bigint[]) AS w(id)
+CROSS JOIN LATERAL (
+    SELECT l.* FROM (
+        (SELECT r.id::text AS id, r.fire_at, r.state, NULL::text AS verdict, coalesce(r.parked_for, r.reason) AS reason
+        FROM evertick.runs r WHERE r.schedule_id = w.id ORDER BY r.fire_at DESC, r.id DESC LIMIT 1)
+        UNION ALL
+        (SELECT h.id::text AS id, h.fire_at, 'done', h.verdict, h.reason
+        FROM evertick.history h WHERE h.schedule_id = w.id ORDER BY h.fire_at DESC, h.id DESC LIMIT 1)) l
+    ORDER BY l.fire_at DESC, l.id DESC LIMIT 1) n;
+
+-- name: schedules.counts
+-- Finished runs by verdict, as far as history is kept.
+SELECT schedule_id, verdict, count(*) AS count FROM evertick.history
+WHERE schedule_id = ANY($1::bigint[]) GROUP BY schedule_id, verdict;
+
+-- name: failing
+-- Schedules that pause themselves, after a batch with failed verdicts or, with NULL, all of the app, with their newest
+-- fires that count, newest first. The others cost nothing: from the partial index.
+SELECT s.id, s.key, d.version, s.pause_after, v.id::text AS run, v.verdict, v.reason, v.error
+FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = s.id
+CROSS JOIN LATERAL (
+    SELECT h.id, h.verdict, h.reason, h.error FROM evertick.history h
+    WHERE h.schedule_id = s.id AND h.cause = 'fire' AND h.version >= d.counts_from
+        AND h.verdict IN ('succeeded', 'failed', 'lost')
+    ORDER BY h.fire_at DESC LIMIT s.pause_after) v
+WHERE s.app = $1 AND s.format <= $2 AND s.pause IS NULL AND s.pause_after IS NOT NULL
+    AND ($3::bigint[] IS NULL OR s.id = ANY($3::bigint[]))
+ORDER BY s.id;
+
+-- name: calendar_users
+-- A scan, for people: the rule ends with the name, or an option follows; the blackout is the name.
+SELECT key FROM evertick.schedules
+WHERE app = $1 AND (position('; calendar=' || $2 || ';' IN when_text || ';') > 0 OR blackout = $2)
+ORDER BY key LIMIT $3;
+
+-- name: remove_calendar
+-- All of its versions, unless a schedule uses it.
+DELETE FROM evertick.calendars WHERE app = $1 AND name = $2 AND NOT EXISTS (
+    SELECT FROM evertick.schedules
+    WHERE app = $1 AND (position('; calendar=' || $2 || ';' IN when_text || ';') > 0 OR blackout = $2));
+
+-- name: calendars
+-- The newest version of each name.
+SELECT DISTINCT ON (name) name, content FROM evertick.calendars WHERE app = $1 ORDER BY name, id DESC;
+
+-- name: put_calendar.lock
+-- One at a time for each name: whoever comes second must see what the first has put.
+SELECT pg_advisory_xact_lock(hashtextextended('evertick.calendars' || $1::text || chr(10) || $2::text, 0));
+
+-- name: put_calendar
+-- The same content again changes nothing. A version that comes back becomes the newest again.
+WITH newest AS (
+    SELECT content FROM evertick.calendars WHERE app = $1 AND name = $2 ORDER BY id DESC LIMIT 1)
+INSERT INTO evertick.calendars (app, name, version, content, put_at)
+SELECT $1, $2, $3, $4, (SELECT evertick.now_us())
+WHERE NOT EXISTS (SELECT FROM newest WHERE content = $4);
+
+-- name: put_calendar.forget
+-- So that it can come back.
+DELETE FROM evertick.calendars WHERE app = $1 AND name = $2 AND version = $3
+    AND $4 IS DISTINCT FROM (SELECT content FROM evertick.calendars WHERE app = $1 AND name = $2 ORDER BY id DESC LIMIT 1);
+
+-- ================================================================================================= runs
+
+-- name: enqueue
+-- Runs by hand, answered as they will be read.
+@insert_runs RETURNING @live_run;
+
+-- part: period_holder
+-- The run that has the key of `w` for a period, live or done. One that the ledger no longer knows could not be answered.
+(SELECT u.run FROM evertick.unique_keys u
+    WHERE u.app = $1 AND u.key = w.unique_key AND u.until > (SELECT evertick.now_us())
+        AND (EXISTS (SELECT FROM evertick.runs r WHERE r.app = $1 AND r.id = u.run OFFSET 0)
+            OR EXISTS (SELECT FROM evertick.history h WHERE h.app = $1 AND h.id = u.run OFFSET 0)))
+
+-- name: unique.lock
+-- Who wants a unique key waits for whoever is about to take it. A few hundred locks stand for all keys: a batch of
+-- thousands must not use up the server's room for locks.
+SELECT pg_advisory_xact_lock(lock) FROM (
+    SELECT DISTINCT hashtextextended('evertick.unique' || $1::text, abs(hashtext(w.key)) % 256) AS lock
+    FROM unnest($2::text[]) AS w(key) ORDER BY lock) l;
+
+-- name: unique.holders
+-- Which of these keys are taken, and by whom.
+SELECT w.unique_key AS key, coalesce(
+    (SELECT r.id FROM evertick.runs r WHERE r.app = $1 AND r.unique_key = w.unique_key), @period_holder)::text AS id
+FROM unnest($2::text[]) AS w(unique_key);
+
+-- name: unique.keep
+-- For a period from the insertion, by the store's time; the period of an earlier run is over.
+INSERT INTO evertick.unique_keys (app, key, run, until)
+SELECT $1, w.key, w.run, (SELECT evertick.now_us()) + w.period
+FROM unnest($2::text[], $3::uuid[], $4::bigint[]) AS w(key, run, period)
+ON CONFLICT (app, key) DO UPDATE SET run = excluded.run, until = excluded.until;
+
+-- name: enqueue.known
+-- What is there instead of runs that were not inserted: the same sent twice, or the one with the unique key or moment.
+SELECT w.place, coalesce(
+    (SELECT r.id FROM evertick.runs r WHERE r.id = w.id AND r.app = $1),
+    (SELECT h.id FROM evertick.history h WHERE h.id = w.id AND h.app = $1 LIMIT 1),
+    (SELECT r.id FROM evertick.runs r WHERE r.app = $1 AND r.unique_key = w.unique_key),
+    @period_holder,
+    (SELECT r.id FROM evertick.runs r
+        WHERE r.schedule_id = w.schedule_id AND r.fire_at = w.fire_at AND r.cause IN ('fire', 'backfill')),
+    (SELECT h.id FROM evertick.history h
+        WHERE h.schedule_id = w.schedule_id AND h.fire_at = w.fire_at AND h.cause IN ('fire', 'backfill')))::text AS id
+FROM unnest($2::int[], $3::uuid[], $4::text[], $5::bigint[], $6::bigint[])
+    AS w(place, id, unique_key, schedule_id, fire_at);
+
+-- part: levels
+-- The priorities in use in queues, from the highest down, by one seek each: future runs of a higher one are never walked
+-- over. None for a node that is dead.
+levels(priority) AS (
+    SELECT 9223372036854775807::bigint WHERE EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
+    UNION ALL
+    SELECT (SELECT max(below.priority) FROM unnest($3::text[]) AS q(queue) CROSS JOIN LATERAL (
+        SELECT r.priority FROM evertick.runs r
+        WHERE r.state = 'waiting' AND r.app = $1 AND r.queue = q.queue AND r.priority < levels.priority
+        ORDER BY r.priority DESC LIMIT 1) below)
+    FROM levels WHERE levels.priority IS NOT NULL)
+
+-- part: picked
+-- Due runs of these queues and tasks, highest priority first, then longest due; those that others are at are skipped.
+picked AS MATERIALIZED (
+    SELECT best.id, best.limit_key FROM levels CROSS JOIN LATERAL (
+        SELECT lane.id, lane.limit_key FROM unnest($3::text[]) AS q(queue) CROSS JOIN LATERAL (
+            SELECT r.id, r.due_at, r.limit_key FROM evertick.runs r
+            WHERE r.state = 'waiting' AND r.app = $1 AND r.queue = q.queue AND r.priority = levels.priority
+                AND r.due_at <= (SELECT now FROM clock) AND r.task = ANY($4::text[])
+                AND (r.expires IS NULL OR r.due_at + r.expires >= (SELECT now FROM clock))
+            ORDER BY r.due_at LIMIT $5 FOR UPDATE SKIP LOCKED) lane
+        ORDER BY lane.due_at LIMIT $5) best
+    LIMIT $5)
+
+-- part: next_due
+-- When the next waiting run of these queues and tasks is due, those left out that are being taken.
+(SELECT min(first.due_at) FROM levels CROSS JOIN unnest($3::text[]) AS q(queue) CROSS JOIN LATERAL (
+    SELECT r.due_at FROM evertick.runs r
+    WHERE r.state = 'waiting' AND r.app = $1 AND r.queue = q.queue AND r.priority = levels.priority
+        AND r.task = ANY($4::text[]) AND r.id NOT IN (SELECT id FROM picked)
+    ORDER BY r.due_at LIMIT 1) first)
+
+-- part: too_old
+-- Waiting runs of these queues and tasks that are too old to start.
+ARRAY(
+    SELECT r.id::text FROM evertick.runs r
+    WHERE r.state = 'waiting' AND r.expires IS NOT NULL AND r.app = $1 AND r.due_at + r.expires < (SELECT now FROM clock)
+        AND r.queue = ANY($3::text[]) AND r.task = ANY($4::text[]) AND EXISTS (SELECT FROM levels)
+    ORDER BY r.due_at + r.expires LIMIT 1000)
+
+-- name: claim
+-- All in one statement: what it takes is locked when the fence is drawn, so a greater fence is a later claim of a run.
+-- What an earlier attempt said about its progress is over. Always answers a row, with or without a run.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+@levels,
+@picked,
+drawn AS MATERIALIZED (SELECT nextval('evertick.fence') AS fence FROM (SELECT FROM picked LIMIT 1) p),
+taken AS (
+    UPDATE evertick.runs r
+    SET state = 'running', node = $2, fence = (SELECT fence FROM drawn), started_at = (SELECT now FROM clock),
+        deadline = (SELECT now FROM clock) + ($6::jsonb ->> r.task)::bigint, at_most_once = r.task = ANY($7::text[]),
+        progress = NULL, progress_text = NULL, task_hash = NULL, limit_key = NULL,
+        unique_key = CASE r.unique_until WHEN 'start' THEN NULL ELSE r.unique_key END
+    WHERE r.id = ANY(ARRAY(SELECT id FROM picked))
+    RETURNING r.*)
+SELECT c.now, (SELECT fence FROM drawn) AS fence, @next_due AS next_due_at, @too_old AS too_old,
+    ARRAY(SELECT DISTINCT limit_key FROM picked WHERE limit_key IS NOT NULL) AS old_limits, @claimed_run
+FROM clock c LEFT JOIN taken r ON true;
+
+-- name: claim.pick
+-- The same in steps, for nodes that know limited tasks: only pick and lock.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+@levels,
+@picked
+SELECT @claimed_run FROM evertick.runs r WHERE r.id = ANY(ARRAY(SELECT id FROM picked))
+ORDER BY r.priority DESC, r.due_at;
+
+-- name: claim.too_old
+-- Those that must go before others can be picked; also the time.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+@levels
+SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM levels) AS is_alive, @too_old AS too_old;
+
+-- name: claim.next_due
+-- When to come again.
+WITH RECURSIVE @levels,
+picked AS (SELECT NULL::uuid AS id WHERE false)
+SELECT @next_due AS next_due_at;
+
+-- name: claim.expire
+-- Of runs that looked too old, those that are so still, now that they are locked.
+SELECT id::text AS id FROM evertick.runs
+WHERE id = ANY($2::uuid[]) AND app = $1 AND state = 'waiting' AND due_at + expires < (SELECT evertick.now_us())
+ORDER BY id FOR UPDATE;
+
+-- name: take
+-- Start of an attempt for runs that are locked already, under one fence and at one time: those given, or new ones.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($7::bigint, evertick.now_us()) AS now, coalesce($6::bigint, nextval('evertick.fence')) AS fence)
+UPDATE evertick.runs r
+SET state = 'running', node = $1, fence = c.fence, started_at = c.now, deadline = c.now + t.timeout,
+    at_most_once = t.at_most_once, progress = NULL, progress_text = NULL, task_hash = NULL, limit_key = t.limit_key,
+    unique_key = CASE r.unique_until WHEN 'start' THEN NULL ELSE r.unique_key END
+FROM clock c, unnest($2::uuid[], $3::bigint[], $4::bool[], $5::text[]) AS t(id, timeout, at_most_once, limit_key)
+WHERE r.id = t.id
+RETURNING c.now, @claimed_run, r.fence;
+
+-- name: finish.done
+-- Guarded by the claim, into history in the same statement. With $3 false it leaves those alone whose end concerns
+-- others. The reason it was recorded with (late) holds where the outcome brings none.
+WITH gone AS (
+    DELETE FROM evertick.runs r
+    USING unnest($4::uuid[], $5::bigint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::int[], $11::text[])
+        AS t(id, fence, verdict, reason, error, result, attempts, phases)
+    WHERE r.id = t.id AND r.fence = t.fence AND r.node = $2 AND r.app = $1 AND r.started_at IS NOT NULL
+        AND ($3 OR (NOT r.frees AND r.limit_key IS NULL))
+    RETURNING r.*, t.verdict, t.reason AS given_reason, t.error AS given_error, t.result, t.attempts AS given_attempts,
+        t.phases AS given_phases),
+kept AS (
+    INSERT INTO evertick.history (id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
+        priority, verdict, reason, args, labels, expires, caused_by, traceparent, attempts, losses, node, fence,
+        created_at, started_at, finished_at, is_cancel_requested, cancel_reason, progress, progress_text, phases, error,
+        result)
+    SELECT id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue, priority, verdict,
+        coalesce(given_reason, CASE WHEN verdict = 'cancelled' THEN cancel_reason END, reason), args, labels, expires,
+        caused_by, traceparent, given_attempts, losses, node, fence, created_at, started_at,
+        (SELECT evertick.now_us()), is_cancel_requested, cancel_reason, progress, progress_text, given_phases,
+        given_error, result
+    FROM gone ON CONFLICT DO NOTHING RETURNING id)
+SELECT array_agg(id::text) AS ids, (SELECT count(*) FROM kept) AS kept FROM gone;
+
+-- name: finish.keep_attempts
+-- Earlier tries, for people; also how a repeated answer is recognised after the next claim.
+INSERT INTO evertick.attempts (app, run, number, fence, node, started_at, finished_at, error, reason)
+SELECT r.app, r.id, t.number, r.fence, r.node, r.started_at, (SELECT evertick.now_us()), t.error, t.reason
+FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) AS t(id, number, error, reason)
+JOIN evertick.runs r ON r.id = t.id ON CONFLICT DO NOTHING;
+
+-- name: finish.retry
+-- The same rows, due later. Their (node, fence) stay until the next claim; a limit must be passed again by that.
+UPDATE evertick.runs r
+SET state = 'waiting', due_at = (SELECT evertick.now_us()) + t.delay, attempts = t.attempts, error = t.error,
+    phases = t.phases, started_at = NULL, deadline = NULL, limit_key = NULL
+FROM unnest($1::uuid[], $2::bigint[], $3::int[], $4::text[], $5::text[]) AS t(id, delay, attempts, error, phases)
+WHERE r.id = t.id;
+
+-- name: finish.release
+-- Nothing is spent. They had started in time, so the time in which they may start begins anew.
+UPDATE evertick.runs
+SET state = 'waiting', due_at = (SELECT evertick.now_us()), started_at = NULL, deadline = NULL, limit_key = NULL
+WHERE id = ANY($1::uuid[]);
+
+-- name: finish.park
+-- They leave the claim index until a node comes that can run them. The reason they were recorded with is not forgotten.
+UPDATE evertick.runs r
+SET state = 'parked', parked_for = t.reason, error = coalesce(t.error, r.error), task_hash = t.task_hash,
+    started_at = NULL, deadline = NULL, limit_key = NULL
+FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS t(id, reason, error, task_hash) WHERE r.id = t.id;
+
+-- name: finish.told_before
+-- Was this very claim the one that ended it, put it back, or spent an attempt on it?
+SELECT t.id::text AS id, t.fence FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
+WHERE EXISTS (SELECT FROM evertick.runs r
+        WHERE r.id = t.id AND r.app = $1 AND r.node = $2 AND r.fence = t.fence AND r.started_at IS NULL
+        OFFSET 0)
+    OR EXISTS (SELECT FROM evertick.attempts a
+        WHERE a.run = t.id AND a.fence = t.fence AND a.app = $1 AND a.node = $2 OFFSET 0)
+    OR EXISTS (SELECT FROM evertick.history h
+        WHERE h.id = t.id AND h.app = $1 AND h.node = $2 AND h.fence = t.fence OFFSET 0);
+
+-- name: owned
+-- What the store believes a node holds.
+SELECT id::text AS id, fence FROM evertick.runs WHERE state = 'running' AND app = $1 AND node = $2 ORDER BY id;
+
+-- name: cancel.done
+-- Of runs that are not live, those that were.
+SELECT id::text AS id FROM evertick.history WHERE app = $1 AND id = ANY($2::uuid[]);
+
+-- name: cancel.ask
+-- The first reason stays.
+UPDATE evertick.runs
+SET cancel_reason = CASE WHEN is_cancel_requested THEN cancel_reason ELSE $2 END, is_cancel_requested = true
+WHERE id = ANY($1::uuid[]);
+
+-- name: note.hold
+-- Which of these runs are the node's, and stay so until the commit.
+SELECT r.id::text AS id FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
+JOIN evertick.runs r ON r.id = t.id AND r.fence = t.fence
+WHERE r.app = $1 AND r.node = $2 AND r.started_at IS NOT NULL ORDER BY r.id FOR SHARE OF r;
+
+-- name: note.own_ends
+-- A job that has ended its own run may have lines left to say; nobody else's word makes a run of this claim succeed.
+SELECT h.id::text AS id FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
+JOIN evertick.history h ON h.id = t.id AND h.fence = t.fence
+WHERE h.app = $1 AND h.node = $2 AND h.verdict = 'succeeded';
+
+-- name: note.progress
+-- The latest wins.
+UPDATE evertick.runs r
+SET progress = coalesce(t.progress, r.progress), progress_text = coalesce(t.progress_text, r.progress_text)
+FROM unnest($1::uuid[], $2::float8[], $3::text[]) AS t(id, progress, progress_text) WHERE r.id = t.id;
+
+-- name: note.lines
+-- A note that is sent again replaces itself; the longer one has all the lines of the shorter.
+INSERT INTO evertick.log_chunks AS l (app, run, fence, seq, count, lines)
+SELECT $1, t.* FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::int[], $6::text[]) AS t(run, fence, seq, count, lines)
+ON CONFLICT (run, fence, seq) DO UPDATE SET count = excluded.count, lines = excluded.lines
+WHERE excluded.count > l.count;
+
+-- name: runs.live
+-- Read by people; the filters are put in by `reading.py`.
+SELECT @live_run FROM evertick.runs r WHERE r.app = $1
+
+-- name: runs.done
+-- The same of history.
+SELECT @done_run FROM evertick.history r WHERE r.app = $1
+
+-- name: runs.reruns
+-- All reruns, listed once per question: a filter of `reading.py`.
+SELECT l.caused_by FROM evertick.runs l WHERE l.app = $1 AND l.cause = 'rerun' AND l.caused_by IS NOT NULL
+UNION ALL
+SELECT h.caused_by FROM evertick.history h WHERE h.app = $1 AND h.cause = 'rerun' AND h.caused_by IS NOT NULL
+
+-- name: runs.schedules_of_key
+-- A key that was removed and added again names several schedules.
+SELECT DISTINCT schedule_id FROM evertick.schedule_versions WHERE app = $1 AND key = $2;
+
+-- name: recorded_moments
+-- By the index that keeps a moment from being recorded twice.
+SELECT fire_at FROM evertick.runs
+WHERE schedule_id = $1 AND fire_at BETWEEN $2 AND $3 AND cause IN ('fire', 'backfill') AND app = $5
+UNION
+SELECT fire_at FROM evertick.history
+WHERE schedule_id = $1 AND fire_at BETWEEN $2 AND $3 AND cause IN ('fire', 'backfill') AND app = $5
+ORDER BY fire_at LIMIT $4;
+
+-- name: gaps
+-- Gaps that touch a stretch of time, newest first.
+SELECT * FROM evertick.gaps
+WHERE app = $1 AND last_at >= $2 AND first_at <= $3 AND ($4::text[] IS NULL OR verdict = ANY($4::text[]))
+ORDER BY last_at DESC, id DESC LIMIT $5;
+
+-- name: gaps.of_key
+-- The same of one schedule.
+SELECT * FROM evertick.gaps
+WHERE app = $1 AND last_at >= $2 AND first_at <= $3 AND ($4::text[] IS NULL OR verdict = ANY($4::text[]))
+    AND schedule_key = $6
+ORDER BY last_at DESC, id DESC LIMIT $5;
+
+-- name: attempts
+-- Earlier tries in order.
+SELECT number, fence, node, started_at, finished_at, error, reason FROM evertick.attempts
+WHERE app = $1 AND run = $2 ORDER BY fence;
+
+-- name: log
+-- Chunks in the order of the attempts.
+SELECT fence, seq, count, lines FROM evertick.log_chunks WHERE app = $1 AND run = $2 ORDER BY fence, seq;
+
+-- ================================================================================================= within
+
+-- name: within.store
+-- Which store a connection leads to: a copy of it is in another database.
+SELECT store_id, (SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname = current_database()) AS database
+FROM evertick.meta;
+
+-- name: within.transaction
+-- The name of the open transaction, which it gets by this.
+SELECT pg_current_xact_id()::text AS name;
+
+-- name: within.held
+-- Whether a claim holds its run; not locked, for nobody is to wait for a job.
+SELECT FROM evertick.runs WHERE app = $1 AND node = $2 AND id = $3 AND fence = $4 AND started_at IS NOT NULL;
+
+-- ================================================================================================= limits
+
+-- name: limits.gate
+-- One at a time of an app that claims under a limit or makes room for others; see limits.py.
+SELECT pg_advisory_xact_lock(hashtextextended('evertick.limits' || $1::text, 0));
+
+-- name: limits.running
+-- What counts against a concurrency: a few entries of a partial index for each key.
+SELECT w.key, (SELECT count(*) FROM evertick.runs r
+    WHERE r.state = 'running' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key) AS count
+FROM unnest($2::text[]) AS w(key);
+
+-- name: limits.hold_back
+-- Out of the claim index until its key is free.
+UPDATE evertick.runs r SET state = 'blocked', limit_key = w.key
+FROM unnest($1::uuid[], $2::text[]) AS w(id, key) WHERE r.id = w.id;
+
+-- name: limits.let_through
+-- The best of each lane of the keys wait again; the key stays as the mark of it. From lane to lane by a seek each.
+WITH RECURSIVE lanes(key, most, task, queue) AS (
+    SELECT w.key, w.most, f.task, f.queue FROM unnest($2::text[], $3::bigint[]) AS w(key, most) CROSS JOIN LATERAL (
+        SELECT r.task, r.queue FROM evertick.runs r
+        WHERE r.state = 'blocked' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key
+        ORDER BY r.task, r.queue LIMIT 1) f
+    UNION ALL
+    SELECT l.key, l.most, f.task, f.queue FROM lanes l CROSS JOIN LATERAL (
+        SELECT n.task, n.queue FROM (
+            (SELECT r.task, r.queue FROM evertick.runs r
+            WHERE r.state = 'blocked' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = l.key
+                AND r.task = l.task AND r.queue > l.queue ORDER BY r.queue LIMIT 1)
+            UNION ALL
+            (SELECT r.task, r.queue FROM evertick.runs r
+            WHERE r.state = 'blocked' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = l.key
+                AND r.task > l.task ORDER BY r.task, r.queue LIMIT 1)) n
+        ORDER BY n.task, n.queue LIMIT 1) f),
+best AS MATERIALIZED (
+    SELECT b.id FROM lanes l CROSS JOIN LATERAL (
+        SELECT r.id FROM evertick.runs r
+        WHERE r.state = 'blocked' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = l.key
+            AND r.task = l.task AND r.queue = l.queue
+        ORDER BY r.priority DESC, r.due_at LIMIT l.most FOR UPDATE) b
+    WHERE NOT ($4 AND EXISTS (
+        SELECT FROM evertick.runs r
+        WHERE r.state = 'waiting' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = l.key
+            AND r.task = l.task AND r.queue = l.queue OFFSET 0)))
+UPDATE evertick.runs SET state = 'waiting' WHERE id = ANY(ARRAY(SELECT id FROM best));
+
+-- name: limits.next_keys
+-- The next keys that hold something back, by a seek each.
+WITH RECURSIVE keys(key) AS (
+    SELECT (SELECT min(r.limit_key) FROM evertick.runs r
+        WHERE r.state = 'blocked' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key > $2)
+    UNION ALL
+    SELECT (SELECT min(r.limit_key) FROM evertick.runs r
+        WHERE r.state = 'blocked' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key > k.key)
+    FROM keys k WHERE k.key IS NOT NULL)
+SELECT key FROM keys WHERE key IS NOT NULL LIMIT $3;
+
+-- name: limits.stuck
+-- Of these keys, those under which nothing runs and that have no time to come. A time that was set in the future says
+-- nothing any more: the clock was put back.
+SELECT w.key FROM unnest($2::text[]) AS w(key)
+WHERE NOT EXISTS (SELECT FROM evertick.runs r
+        WHERE r.state = 'running' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key OFFSET 0)
+    AND NOT EXISTS (SELECT FROM evertick.limits l
+        WHERE l.app = $1 AND l.key = w.key AND l.free_at > (SELECT evertick.now_us())
+            AND l.set_at <= (SELECT evertick.now_us()) OFFSET 0);
+
+-- name: limits.holding
+-- Of these keys, those that hold something back.
+SELECT w.key FROM unnest($2::text[]) AS w(key) WHERE EXISTS (
+    SELECT FROM evertick.runs r
+    WHERE r.state = 'blocked' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key OFFSET 0);
+
+-- name: limits.starts
+-- Starts of rates, as far as they are kept.
+SELECT key, at, count, until FROM evertick.grants WHERE app = $1 AND key = ANY($2::text[]) ORDER BY key, at;
+
+-- name: limits.forget_starts
+-- To be written anew.
+DELETE FROM evertick.grants WHERE app = $1 AND key = ANY($2::text[]);
+
+-- name: limits.put_starts
+-- Starts of one moment each. Needed until the period is over.
+INSERT INTO evertick.grants (app, key, at, count, until)
+SELECT $1, w.* FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[]) AS w(key, at, count, until);
+
+-- name: limits.set_times
+-- When to look at keys again: the earliest counts, for looking too early only costs a look.
+INSERT INTO evertick.limits AS l (app, key, free_at, set_at)
+SELECT $1, w.key, w.free_at, $4 FROM unnest($2::text[], $3::bigint[]) AS w(key, free_at)
+ON CONFLICT (app, key) DO UPDATE SET free_at = least(l.free_at, excluded.free_at), set_at = excluded.set_at;
+
+-- name: limits.take_due
+-- Keys whose time has come, which is forgotten by that.
+DELETE FROM evertick.limits l USING (
+    SELECT app, key FROM evertick.limits WHERE app = $1 AND free_at <= $2 ORDER BY free_at LIMIT $3) d
+WHERE l.app = d.app AND l.key = d.key RETURNING l.key;
+
+-- name: limits.forget_times
+-- They say nothing any more.
+DELETE FROM evertick.limits WHERE app = $1 AND key = ANY($2::text[]);
+
+-- name: limits.next_time
+-- How long a claim may sleep.
+SELECT min(free_at) AS free_at FROM evertick.limits WHERE app = $1;
+
+-- ================================================================================================= nodes
+
+-- name: join
+-- Sent again because its answer was lost it is a beat; a dead incarnation never returns, and gets no row here.
+WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+joined AS (
+    INSERT INTO evertick.nodes AS n (id, name, app, version, started_at, beat_at, lease, lease_until, queues, declares)
+    SELECT $1, $2, $3, $4, c.now, c.now, $5, c.now + $5, $6, $7 FROM clock c
+    ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at, lease_until = excluded.lease_until
+    WHERE n.died_at IS NULL RETURNING n.id)
+SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM joined) AS is_alive;
+
+-- name: join.tasks
+-- What it knows.
+INSERT INTO evertick.tasks (app, name, node, hash)
+SELECT $1, t.name, $2, t.hash FROM unnest($3::text[], $4::text[]) AS t(name, hash)
+ON CONFLICT (app, name, node) DO UPDATE SET hash = excluded.hash;
+
+-- name: join.unpark
+-- Runs that waited for a node like this: it knows the task, or has another signature than the one they did not fit.
+-- A run that is being parked right now by somebody who does not see this node yet is freed by the next upkeep.
+UPDATE evertick.runs SET state = 'waiting', parked_for = NULL, task_hash = NULL WHERE id = ANY(ARRAY(
+    SELECT r.id FROM unnest($2::text[], $3::text[]) AS t(name, hash)
+    JOIN evertick.runs r ON r.state = 'parked' AND r.app = $1 AND r.task = t.name
+        AND (r.parked_for = 'unknown_task' OR (r.parked_for = 'bad_arguments' AND r.task_hash IS DISTINCT FROM t.hash))
+    ORDER BY r.id FOR UPDATE OF r));
+
+-- name: beat
+-- Extends the lease from the store's now, unless death is written down; tells which of its runs are to be cancelled. The
+-- guard is the row itself: a judge who was faster has written into it.
+WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+me AS (
+    UPDATE evertick.nodes SET beat_at = c.now, lease = $2, lease_until = c.now + $2 FROM clock c
+    WHERE id = $1 AND died_at IS NULL RETURNING app)
+SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM me) AS is_alive, ARRAY(
+    SELECT r.id::text FROM me JOIN evertick.runs r ON r.state = 'running' AND r.app = me.app AND r.node = $1
+    WHERE r.is_cancel_requested ORDER BY r.id) AS cancels;
+
+-- name: die
+-- Written once. What a dead node knew nobody knows by it any more.
+WITH dead AS (
+    UPDATE evertick.nodes SET died_at = (SELECT evertick.now_us()) WHERE id = $1 AND died_at IS NULL)
+DELETE FROM evertick.tasks WHERE node = $1;
+
+-- name: judge
+-- Written once, by whoever sees it first: the second one looks again at the row, and finds the death.
+WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+dead AS (
+    UPDATE evertick.nodes SET died_at = (SELECT now FROM clock)
+    WHERE died_at IS NULL AND lease_until < (SELECT now FROM clock) RETURNING id),
+forgotten AS (DELETE FROM evertick.tasks WHERE node IN (SELECT id FROM dead))
+SELECT id FROM dead;
+
+-- name: rehome.find
+-- Running rows whose node is dead or missing, or that are long past their deadline whoever holds them; not locked yet.
+SELECT r.id::text AS id, r.fence
+FROM evertick.runs r
+WHERE r.state = 'running' AND r.app = $1
+    AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
+    AND (r.deadline < (SELECT evertick.now_us()) - $3::bigint
+        OR NOT EXISTS (SELECT FROM evertick.nodes n WHERE n.id = r.node AND n.died_at IS NULL))
+ORDER BY r.priority DESC, r.due_at, r.id LIMIT $4;
+
+-- name: rehome.lock
+-- Those that are still held by the very claims that were found: a claim since then has a fence that was not. What others
+-- are at is theirs.
+SELECT r.id::text AS id, r.task, r.queue, r.losses + 1 AS losses, r.at_most_once, r.is_cancel_requested, r.cancel_reason,
+    r.limit_key, r.frees, r.schedule_id
+FROM evertick.runs r
+WHERE r.id = ANY($2::uuid[]) AND r.app = $1 AND r.started_at IS NOT NULL AND r.fence = ANY($3::bigint[])
+ORDER BY r.priority DESC, r.due_at, r.id FOR UPDATE SKIP LOCKED;
+
+-- name: rehome.lose
+-- Lost claims: their owners may not write any more, not even be told "already".
+UPDATE evertick.runs SET losses = losses + 1, fence = NULL WHERE id = ANY($1::uuid[]);
+
+-- name: rehome.release
+-- Back to waiting for others, due anew like released ones.
+UPDATE evertick.runs
+SET state = 'waiting', node = NULL, due_at = (SELECT evertick.now_us()), started_at = NULL, deadline = NULL,
+    limit_key = NULL
+WHERE id = ANY($1::uuid[]);
+
+-- name: nodes
+-- For people, oldest first.
+SELECT n.*,
+    (SELECT count(*) FROM evertick.runs r WHERE r.state = 'running' AND r.app = n.app AND r.node = n.id) AS running,
+    (SELECT coalesce(json_agg(t.name ORDER BY t.name), '[]')::text FROM evertick.tasks t
+        WHERE t.node = n.id AND t.app = n.app) AS tasks
+FROM evertick.nodes n WHERE n.app = $1 ORDER BY n.started_at, n.id;
+
+-- ================================================================================================= upkeep
+
+-- name: park_unknown
+-- Due and known to no live node, found in the claim index; out of it they go.
+WITH unknown AS MATERIALIZED (
+    SELECT r.id, r.limit_key FROM evertick.runs r
+    WHERE r.state = 'waiting' AND r.app = $1 AND r.due_at <= (SELECT evertick.now_us())
+        AND r.task NOT IN (SELECT t.name FROM evertick.tasks t WHERE t.app = $1)
+    LIMIT $2 FOR UPDATE SKIP LOCKED),
+parked AS (
+    UPDATE evertick.runs SET state = 'parked', parked_for = 'unknown_task', limit_key = NULL
+    WHERE id = ANY(ARRAY(SELECT id FROM unknown)))
+SELECT limit_key FROM unknown;
+
+-- name: park_unknown.free
+-- Parked runs that some live node can run: the task is known, or with another signature.
+UPDATE evertick.runs SET state = 'waiting', parked_for = NULL, task_hash = NULL WHERE id = ANY(ARRAY(
+    SELECT r.id FROM evertick.runs r
+    WHERE r.state = 'parked' AND r.app = $1 AND (
+        (r.parked_for = 'unknown_task' AND EXISTS (
+            SELECT FROM evertick.tasks t WHERE t.app = $1 AND t.name = r.task))
+        OR (r.parked_for = 'bad_arguments' AND EXISTS (
+            SELECT FROM evertick.tasks t WHERE t.app = $1 AND t.name = r.task AND t.hash IS DISTINCT FROM r.task_hash)))
+    LIMIT $2 FOR UPDATE SKIP LOCKED));
+
+-- name: prune.old_runs
+-- By the index on fire_at: nothing ends before its moment but a cancelled run, which stays until that moment has passed.
+SELECT id::text AS id FROM evertick.history
+WHERE app = $1 AND fire_at + 0 < $2 AND fire_at < $2 AND finished_at < $2 ORDER BY fire_at + 0 LIMIT $3;
+
+-- name: prune.schedules
+-- The next schedules to look at, removed ones too.
+SELECT DISTINCT key, schedule_id FROM evertick.schedule_versions
+WHERE app = $1 AND (key, schedule_id) > ($2, $3) ORDER BY key, schedule_id LIMIT $4;
+
+-- name: prune.surplus_runs
+-- Beyond the newest of each of these schedules.
+SELECT h.id::text AS id FROM unnest($1::bigint[]) AS w(id) CROSS JOIN LATERAL (
+    SELECT id FROM evertick.history WHERE schedule_id = w.id ORDER BY fire_at DESC, id DESC OFFSET $2 LIMIT $3) h
+LIMIT $3;
+
+-- name: prune.runs
+-- Runs of the past, with their earlier tries and what they wrote.
+WITH tries AS (DELETE FROM evertick.attempts WHERE run = ANY($1::uuid[])),
+lines AS (DELETE FROM evertick.log_chunks WHERE run = ANY($1::uuid[]))
+DELETE FROM evertick.history WHERE id = ANY($1::uuid[]);
+
+-- name: prune.gaps
+-- Gaps that ended before.
+DELETE FROM evertick.gaps WHERE id = ANY(ARRAY(
+    SELECT id FROM evertick.gaps WHERE app = $1 AND last_at < $2 ORDER BY last_at LIMIT $3));
+
+-- name: prune.starts
+-- Starts that no rate counts any more.
+DELETE FROM evertick.grants g USING (
+    SELECT app, key, at FROM evertick.grants
+    WHERE app = $1 AND until <= (SELECT evertick.now_us()) ORDER BY until LIMIT $2) o
+WHERE g.app = o.app AND g.key = o.key AND g.at = o.at;
+
+-- name: prune.unique
+-- Unique keys whose period is over.
+DELETE FROM evertick.unique_keys u USING (
+    SELECT app, key FROM evertick.unique_keys
+    WHERE app = $1 AND until <= (SELECT evertick.now_us()) ORDER BY until LIMIT $2) o
+WHERE u.app = o.app AND u.key = o.key;
+
+-- name: prune.nodes
+-- Nodes long dead, unless a run still waits to be re-homed from them.
+DELETE FROM evertick.nodes WHERE id = ANY(ARRAY(
+    SELECT n.id FROM evertick.nodes n
+    WHERE n.app = $1 AND n.died_at < greatest($2, (SELECT evertick.now_us()) - $3::bigint)
+        AND NOT EXISTS (SELECT FROM evertick.runs r WHERE r.state = 'running' AND r.app = $1 AND r.node = n.id)
+    LIMIT $4));
+
+-- name: prune.finished_schedules
+-- One-shots that are over: no cursor, not paused, not declared, nothing live, nothing left in history.
+SELECT s.id FROM evertick.due d JOIN evertick.schedules s ON s.id = d.schedule_id
+WHERE d.app = $1 AND d.fire_at IS NULL AND d.at IS NULL AND d.after_end IS NULL
+    AND s.created_at < $2 AND s.pause IS NULL AND s.declared IS NULL
+    AND NOT EXISTS (SELECT FROM evertick.runs r WHERE r.schedule_id = s.id)
+    AND NOT EXISTS (SELECT FROM evertick.history h WHERE h.schedule_id = s.id)
+LIMIT $3;
+
+-- name: prune.still_finished
+-- Of those, now that they are locked, the ones of which it still holds.
+SELECT d.schedule_id AS id FROM evertick.due d
+WHERE d.schedule_id = ANY($1::bigint[]) AND d.fire_at IS NULL AND d.at IS NULL AND d.after_end IS NULL
+    AND NOT EXISTS (SELECT FROM evertick.schedules s
+        WHERE s.id = d.schedule_id AND (s.pause IS NOT NULL OR s.declared IS NOT NULL))
+    AND NOT EXISTS (SELECT FROM evertick.runs r WHERE r.schedule_id = d.schedule_id);
+
+-- name: prune.versions
+-- Definitions of schedules that are gone and that no run refers to any more.
+DELETE FROM evertick.schedule_versions v USING unnest($2::text[], $3::bigint[]) AS w(key, schedule_id)
+WHERE v.app = $1 AND v.key = w.key AND v.schedule_id = w.schedule_id
+    AND NOT EXISTS (SELECT FROM evertick.schedules s WHERE s.id = v.schedule_id)
+    AND NOT EXISTS (SELECT FROM evertick.runs r WHERE r.schedule_id = v.schedule_id)
+    AND NOT EXISTS (SELECT FROM evertick.history h WHERE h.schedule_id = v.schedule_id);
+
+-- name: pulse
+-- Counted up to a bound: more than that is all the same to a reader. The oldest by one seek per queue and priority.
+WITH RECURSIVE queues(queue) AS (
+    SELECT min(queue) FROM evertick.runs WHERE state = 'waiting' AND app = $1
+    UNION ALL
+    SELECT (SELECT min(r.queue) FROM evertick.runs r WHERE r.state = 'waiting' AND r.app = $1 AND r.queue > queues.queue)
+    FROM queues WHERE queues.queue IS NOT NULL),
+lanes(queue, priority) AS (
+    SELECT queue, 9223372036854775807::bigint FROM queues WHERE queue IS NOT NULL
+    UNION ALL
+    SELECT l.queue, (SELECT max(r.priority) FROM evertick.runs r
+        WHERE r.state = 'waiting' AND r.app = $1 AND r.queue = l.queue AND r.priority < l.priority)
+    FROM lanes l WHERE l.priority IS NOT NULL)
+SELECT evertick.now_us() AS now,
+    (SELECT count(*) FROM (SELECT FROM evertick.runs WHERE state = 'waiting' AND app = $1 LIMIT $2) w) AS waiting,
+    (SELECT count(*) FROM (SELECT FROM evertick.runs WHERE state = 'running' AND app = $1 LIMIT $2) w) AS running,
+    (SELECT count(*) FROM (SELECT FROM evertick.runs WHERE state = 'parked' AND app = $1 LIMIT $2) w) AS parked,
+    (SELECT count(*) FROM (SELECT FROM evertick.runs WHERE state = 'blocked' AND app = $1 LIMIT $2) w) AS blocked,
+    (SELECT count(*) FROM (SELECT FROM evertick.schedules WHERE app = $1 LIMIT $3) w) AS schedules,
+    (SELECT min(first.due_at) FROM lanes l CROSS JOIN LATERAL (
+        SELECT r.due_at FROM evertick.runs r
+        WHERE r.state = 'waiting' AND r.app = $1 AND r.queue = l.queue AND r.priority = l.priority
+        ORDER BY r.due_at LIMIT 1) first) AS oldest_due_at;
+
+-- ================================================================================================= partitions
+
+-- name: partitions
+-- Which there are.
+SELECT c.relname AS name FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
+WHERE i.inhparent = 'evertick.history'::regclass ORDER BY c.relname;
+
+-- name: partitions.lock
+-- One at a time; whoever comes second finds them made, and does not wait.
+SELECT pg_try_advisory_xact_lock(hashtextextended('evertick.partitions' || $1::text, 0)) AS is_mine;
+-- ================================================================================================= care
+
+-- name: care.about
+-- Which store it is, how far it has come, and how much room it takes.
+SELECT m.store_id, m.version, (
+    SELECT coalesce(sum(pg_catalog.pg_total_relation_size(c.oid)), 0)::bigint
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = $1 AND c.relkind = 'r') AS bytes
+FROM evertick.meta m;
+
+-- name: care.tables
+-- Which there are.
+SELECT c.relname AS name FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relkind IN ('r', 'p');
+
+-- name: care.invalid_indexes
+-- Left behind by a REINDEX that was broken off.
+SELECT c.relname AS name FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND NOT i.indisvalid ORDER BY c.relname;
+
+-- name: care.oldest
+-- The oldest moment in history, by one seek per app.
+WITH RECURSIVE apps(app) AS (
+    SELECT min(app) FROM evertick.history
+    UNION ALL
+    SELECT (SELECT min(h.app) FROM evertick.history h WHERE h.app > apps.app) FROM apps WHERE apps.app IS NOT NULL)
+SELECT min((SELECT min(h.fire_at + 0) FROM evertick.history h WHERE h.app = apps.app)) AS oldest_at
+FROM apps WHERE apps.app IS NOT NULL;
+
+-- name: care.both
+-- A run is live or done, never both.
+SELECT count(*) AS count FROM (
+    SELECT FROM evertick.runs r JOIN evertick.history h ON h.id = r.id LIMIT $1) b;
+
+-- name: care.no_cursor
+-- A schedule without its cursor never fires.
+SELECT count(*) AS count FROM (
+    SELECT FROM evertick.schedules s
+    WHERE NOT EXISTS (SELECT FROM evertick.due d WHERE d.schedule_id = s.id) LIMIT $1) b;
+
+-- name: care.no_schedule
+-- A cursor without its schedule is looked at for ever.
+SELECT count(*) AS count FROM (
+    SELECT FROM evertick.due d
+    WHERE NOT EXISTS (SELECT FROM evertick.schedules s WHERE s.id = d.schedule_id) LIMIT $1) b;

@@ -1,0 +1,118 @@
+"""The ledger as people read it: runs, gaps, attempts, log lines. Nothing here writes.
+
+Live runs and history are two tables; a reader sees one list, newest moment first, as of one moment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evertick.model import Attempt, Gap, LogLine, Run, State
+from evertick.store.base import RunFilter
+from evertick.store.postgres.endings import is_run_id
+from evertick.store.postgres.session import Session
+from evertick.store.rows import Row, attempt_of, gap_of, json_text, lines_of, plain_text, run_of
+
+__all__ = ["attempts", "gaps", "log", "recorded_moments", "runs"]
+
+_FIRST, _LAST = -(2**63), 2**63 - 1
+
+# What a filter adds to `runs.live` and `runs.done`; its values are always parameters.
+_CLAUSES = {
+    "ids": "r.id = ANY({}::uuid[])",
+    "schedule_id": "r.schedule_id = {}",
+    "task": "r.task = {}",
+    "states": "r.state = ANY({}::text[])",
+    "verdicts": "r.verdict = ANY({}::text[])",
+    # Once for the days that have to be opened, once for the index of times.
+    "since": "r.fire_at >= {0} AND r.fire_at + 0 >= {0}",
+    "until": "r.fire_at <= {0} AND r.fire_at + 0 <= {0}",
+    "labels": "r.labels @> {}::jsonb",
+    # All reruns, listed once per question. Looking for those of each run would need an index that nothing else uses.
+    "was_rerun": "{} = (r.id::text IN ({{reruns}}))",
+}
+# What is live has no verdict; in history there are no states.
+_LEFT_OUT = {"runs.live": ("verdicts",), "runs.done": ("states",)}
+
+
+async def runs(db: Session, app: str, wanted: RunFilter) -> list[Run]:
+    rows = [
+        row
+        for values in await _filters(db, app, wanted)
+        for table in _tables(wanted)
+        for row in await _read(db, table, app, values, wanted.limit)
+    ]
+    rows.sort(key=lambda row: (row["fire_at"], row["id"]), reverse=True)
+    return [run_of(row) for row in rows[: wanted.limit]]
+
+
+async def _filters(db: Session, app: str, wanted: RunFilter) -> list[dict[str, Any]]:
+    """The values of the clauses that apply; one set per schedule, so that each is read in the order of its index."""
+    labels = {plain_text(name): plain_text(value) for name, value in wanted.labels.items()}
+    given = {
+        "ids": None if wanted.ids is None else [id_ for id_ in wanted.ids if is_run_id(id_)],
+        "task": plain_text(wanted.task),
+        "states": None if wanted.states is None else [state.value for state in wanted.states],
+        "verdicts": None if wanted.verdicts is None else [verdict.value for verdict in wanted.verdicts],
+        "since": wanted.since,
+        "until": wanted.until,
+        "labels": json_text(labels) if labels else None,
+        "was_rerun": wanted.was_rerun,
+    }
+    values = {name: value for name, value in given.items() if value is not None}
+    if wanted.schedule_key is None:
+        return [values]
+    rows = await db.rows("runs.schedules_of_key", app, plain_text(wanted.schedule_key))
+    return [{**values, "schedule_id": row["schedule_id"]} for row in rows]
+
+
+def _tables(wanted: RunFilter) -> list[str]:
+    states = set(State) if wanted.states is None else set(wanted.states)
+    # What is live has no verdict, and was not rerun.
+    has_live = wanted.verdicts is None and not wanted.was_rerun and bool(states - {State.DONE})
+    return ["runs.live"] * has_live + ["runs.done"] * (State.DONE in states)
+
+
+async def _read(db: Session, table: str, app: str, values: dict[str, Any], limit: int) -> list[Row]:
+    parameters: list[Any] = [app]
+    clauses = ""
+    for name, value in values.items():
+        if name not in _LEFT_OUT[table]:
+            parameters.append(value)
+            clauses += f" AND {_CLAUSES[name].format(f'${len(parameters)}')}"
+    parameters.append(limit)
+    # Where a run or a schedule is asked for, the index of times is the wrong one.
+    moment = "r.fire_at" if "ids" in values or "schedule_id" in values else "r.fire_at + 0"
+    order = f"ORDER BY {moment} DESC, r.id DESC LIMIT ${len(parameters)}"
+    text = f"{db.text(table)}{clauses} {order}".replace("{reruns}", db.text("runs.reruns"))
+    return await db.select(text, *parameters)
+
+
+async def recorded_moments(db: Session, app: str, schedule: int, first: int, last: int, limit: int) -> list[int]:
+    return [row["fire_at"] for row in await db.rows("recorded_moments", schedule, first, last, limit, app)]
+
+
+async def gaps(db: Session, app: str, wanted: RunFilter) -> list[Gap]:
+    of_runs = (wanted.ids, wanted.task, wanted.states, wanted.labels or None, wanted.was_rerun)
+    if any(filter_ is not None for filter_ in of_runs):
+        return []
+    values: tuple[object, ...] = (
+        app,
+        _FIRST if wanted.since is None else wanted.since,
+        _LAST if wanted.until is None else wanted.until,
+        None if wanted.verdicts is None else [verdict.value for verdict in wanted.verdicts],
+        wanted.limit,
+    )
+    if wanted.schedule_key is None:
+        rows = await db.rows("gaps", *values)
+    else:
+        rows = await db.rows("gaps.of_key", *values, plain_text(wanted.schedule_key))
+    return [gap_of(row) for row in rows]
+
+
+async def attempts(db: Session, app: str, run: str) -> list[Attempt]:
+    return [attempt_of(row) for row in await db.rows("attempts", app, run)] if is_run_id(run) else []
+
+
+async def log(db: Session, app: str, run: str, after: int, limit: int) -> list[LogLine]:
+    return lines_of(await db.rows("log", app, run), after, limit) if is_run_id(run) else []

@@ -1,0 +1,253 @@
+"""Runs on their way: enqueued, claimed, noted about, cancelled, and what a node holds.
+
+A claim takes the highest priority first, then the longest due. It goes down the priorities in use by one seek each, so
+that a hundred thousand future runs of a high priority cost nothing. What others are claiming is skipped, not waited
+for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from evertick.errors import StoreUnavailable
+from evertick.model import Claimed, NewRun, Reason, Run, State, Verdict
+from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
+from evertick.store.postgres.endings import Ending, end, is_run_id, lock_runs
+from evertick.store.postgres.fires import run_columns
+from evertick.store.postgres.limits import Gate, enter_gate, let_next
+from evertick.store.postgres.reading import runs as read_runs
+from evertick.store.postgres.session import Line, Session, columns_of
+from evertick.store.postgres.unique import duplicates_among, keep_for_periods
+from evertick.store.rows import Row, claimed_of, json_text, plain_text, run_of
+
+__all__ = ["cancel", "claim", "enqueue", "note", "owned", "take_runs"]
+
+# How often an insert is tried again that somebody was in the way of who has left since.
+_ROUNDS_MOST = 5
+# Runs that one claim looks at without taking them, at most: too old to start, or held back by a limit. Bounds its
+# transaction; what is behind them is there for the next claim, which follows at once.
+_PASSED_MOST = 1_000
+_HELD = (State.RUNNING, State.HANDED)
+
+
+async def enqueue(db: Session, app: str, runs: Sequence[NewRun]) -> list[Run]:
+    answers: dict[int, Run] = {}
+    for _ in range(_ROUNDS_MOST):
+        missing = [place for place in range(len(runs)) if place not in answers]
+        if not missing:
+            break
+        answers |= await _enqueue_new(db, app, runs, missing)
+        answers |= await _enqueue_known(db, app, runs, [place for place in missing if place not in answers])
+    if len(answers) < len(runs):
+        raise StoreUnavailable("runs with the same unique keys come and go too fast; try again")
+    db.has_news = db.has_news or any(answer.is_new for answer in answers.values())
+    return [answers[place] for place in range(len(runs))]
+
+
+async def _enqueue_new(db: Session, app: str, runs: Sequence[NewRun], places: Sequence[int]) -> dict[int, Run]:
+    """Insert what is not there, each id and each unique key once."""
+    doubles = await duplicates_among(db, app, (runs[place] for place in places))
+    first: dict[str, int] = {}
+    keys: set[str] = set()
+    for place in places:
+        run = runs[place]
+        if run.id in first or run.id in doubles or run.unique_key in keys:
+            continue
+        first[run.id] = place
+        keys |= set() if run.unique_key is None else {run.unique_key}
+    if not first:
+        return {}
+    wanted = [(runs[place], False) for place in first.values()]
+    rows = await db.rows("enqueue", app, None, None, *run_columns(wanted, db.clock))
+    await keep_for_periods(db, app, [runs[first[row["id"]]] for row in rows])
+    return {first[row["id"]]: run_of(row) for row in rows}
+
+
+async def _enqueue_known(db: Session, app: str, runs: Sequence[NewRun], places: Sequence[int]) -> dict[int, Run]:
+    """The runs that are there instead. None, if they have gone since."""
+    if not places:
+        return {}
+    asked = [
+        (place, runs[place].id, runs[place].unique_key, runs[place].schedule_id, runs[place].fire_at)
+        for place in places
+    ]
+    known = {row["place"]: row["id"] for row in await db.rows("enqueue.known", app, *columns_of(asked))}
+    ids = tuple({id_ for id_ in known.values() if id_ is not None})
+    found = {run.id: run for run in await read_runs(db, app, RunFilter(ids=ids, limit=len(ids)))} if ids else {}
+    return {place: msgspec.structs.replace(found[id_], is_new=False) for place, id_ in known.items() if id_ in found}
+
+
+# --- claims ------------------------------------------------------------------------------------------------------
+
+
+async def claim(
+    line: Line, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
+) -> Claim:
+    if any(terms.is_limited for terms in tasks.values()):
+        return await line.write(lambda db: _claim_under_limits(db, app, node, queues, tasks, limit))
+    timeouts = {name: terms.timeout for name, terms in tasks.items() if terms.timeout is not None}
+    once = [name for name, terms in tasks.items() if terms.at_most_once]
+    wanted = (app, node, list(dict.fromkeys(queues)), list(tasks), max(limit, 0), json_text(timeouts), once)
+    rows = await line.ask(lambda db: db.rows("claim", *wanted))
+    head = rows[0]
+    taken = sorted((row for row in rows if row["id"] is not None), key=lambda row: (-row["priority"], row["due_at"]))
+    expired: list[str] = []
+    # The claim is committed: whatever becomes of the rest must not hide it. The next claim sees to what is left.
+    with suppress(StoreUnavailable):
+        if head["too_old"]:
+            expired = await line.write(lambda db: _expire(db, app, head["too_old"]))
+        if head["old_limits"]:
+            await line.write(lambda db: _forget_limits(db, app, head["old_limits"]))
+    return Claim(
+        now=head["now"],
+        fence=head["fence"] or 0,
+        runs=[claimed_of(row, head["fence"], head["now"]) for row in taken],
+        expired=expired,
+        next_due_at=head["next_due_at"],
+    )
+
+
+async def _forget_limits(db: Session, app: str, keys: Sequence[str]) -> None:
+    """Held back under limits that the code no longer has: whoever is behind them is not to wait for them either."""
+    await enter_gate(db, app)
+    db.has_news = await let_next(db, app, dict.fromkeys(keys, 1), only_idle=True)
+
+
+async def _claim_under_limits(
+    db: Session, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
+) -> Claim:
+    await enter_gate(db, app)
+    names = (app, node, list(dict.fromkeys(queues)), list(tasks))
+    head = await db.only_row("claim.too_old", *names)
+    now: int = head["now"]
+    if not head["is_alive"]:
+        return Claim(now=now, fence=0, runs=[], expired=[], next_due_at=None)
+    gate = Gate(db, now, app, tasks)
+    await gate.open_due()
+    fence, claimed = 0, list[Claimed]()
+    expired: list[str] = []
+    passed = 0
+    while passed < _PASSED_MOST:
+        # They leave the index, and those behind them come into view; the same goes for what a limit holds back.
+        too_old = (await db.only_row("claim.too_old", *names))["too_old"]
+        gone = await _expire(db, app, too_old) if too_old else []
+        expired += gone
+        rows = await db.rows("claim.pick", *names, max(limit - len(claimed), 0))
+        keys = await gate.pass_through(rows)
+        through = [row for row in rows if row["id"] in keys]
+        # At the time by which its rates have counted it.
+        fence, taken = await take_runs(db, node, through, tasks, fence=fence, now=now, limit_keys=keys)
+        claimed += taken
+        passed += len(rows) - len(through) + len(gone)
+        has_let_through = await gate.settle(limit - len(claimed))
+        if len(through) == len(rows) and not gone and not has_let_through:
+            break
+    next_due_at = (await db.only_row("claim.next_due", *names))["next_due_at"]
+    times = [at for at in (next_due_at, await gate.next_free_at()) if at is not None]
+    return Claim(now=now, fence=fence, runs=claimed, expired=expired, next_due_at=min(times, default=None))
+
+
+async def _expire(db: Session, app: str, ids: Sequence[str]) -> list[str]:
+    await lock_runs(db, app, ids)
+    too_old = [row["id"] for row in await db.rows("claim.expire", app, ids)]
+    await end(db, app, [Ending(id_, Verdict.MISSED, Reason.EXPIRED) for id_ in too_old])
+    return too_old
+
+
+async def take_runs(
+    db: Session,
+    node: str,
+    rows: Sequence[Row],
+    tasks: Mapping[str, TaskTerms],
+    *,
+    fence: int = 0,
+    now: int | None = None,
+    limit_keys: Mapping[str, str | None] | None = None,
+) -> tuple[int, list[Claimed]]:
+    """Make the node the owner of runs that are locked, under one fence: a new one, if none is given."""
+    if not rows:
+        return fence, []
+    keys = limit_keys or {}
+    wanted = [
+        (row["id"], terms.timeout, terms.at_most_once, keys.get(row["id"]))
+        for row, terms in ((row, tasks[row["task"]]) for row in rows)
+    ]
+    taken = {row["id"]: row for row in await db.rows("take", node, *columns_of(wanted), fence or None, now)}
+    mine = [taken[row["id"]] for row in rows]
+    return mine[0]["fence"], [claimed_of(row, row["fence"], row["now"]) for row in mine]
+
+
+# --- what a node holds -------------------------------------------------------------------------------------------
+
+
+async def owned(db: Session, app: str, node: str) -> list[Owned]:
+    return [Owned(id=row["id"], fence=row["fence"]) for row in await db.rows("owned", app, node)]
+
+
+async def note(db: Session, app: str, node: str, notes: Sequence[Note]) -> list[str]:
+    known = [one for one in notes if is_run_id(one.id)]
+    held: set[str] = set()
+    if known:
+        claims = columns_of(list(dict.fromkeys((one.id, one.fence) for one in known)))
+        held = {row["id"] for row in await db.rows("note.hold", app, node, *claims)}
+    await _note_progress(db, [one for one in known if one.id in held])
+    gone = [(one.id, one.fence) for one in known if one.id not in held]
+    if gone:
+        held |= {row["id"] for row in await db.rows("note.own_ends", app, node, *columns_of(gone))}
+    await _note_lines(db, app, [one for one in known if one.id in held])
+    return [one.id for one in notes if one.id not in held]
+
+
+async def _note_progress(db: Session, notes: Sequence[Note]) -> None:
+    said: dict[str, tuple[float | None, str | None]] = {}
+    for one in notes:
+        before = said.get(one.id, (None, None))
+        text = plain_text(one.progress_text)
+        said[one.id] = (before[0] if one.progress is None else one.progress, before[1] if text is None else text)
+    rows = [(id_, progress, text) for id_, (progress, text) in said.items() if progress is not None or text is not None]
+    if rows:
+        await db.count("note.progress", *columns_of(rows))
+
+
+async def _note_lines(db: Session, app: str, notes: Sequence[Note]) -> None:
+    # The longest of several that begin with the same line: a statement may write a row once.
+    chunks: dict[tuple[str, int, int], Note] = {}
+    for one in notes:
+        place = (one.id, one.fence, one.seq)
+        if one.lines and (place not in chunks or len(chunks[place].lines) < len(one.lines)):
+            chunks[place] = one
+    rows = [
+        (*place, len(one.lines), json_text([(at, level, plain_text(text)) for at, level, text in one.lines]))
+        for place, one in chunks.items()
+    ]
+    if rows:
+        await db.count("note.lines", app, *columns_of(rows))
+
+
+# --- cancel ------------------------------------------------------------------------------------------------------
+
+
+async def cancel(db: Session, app: str, ids: Sequence[str], reason: str) -> list[Cancelled]:
+    live = await lock_runs(db, app, ids)
+    held = [id_ for id_, row in live.items() if row["state"] in _HELD]
+    idle = [id_ for id_, row in live.items() if row["state"] not in _HELD]
+    if held:
+        await db.count("cancel.ask", held, plain_text(reason))
+        db.has_news = True
+    await end(db, app, [Ending(id_, Verdict.CANCELLED, reason or Reason.REQUESTED) for id_ in idle])
+    others = [id_ for id_ in ids if id_ not in live and is_run_id(id_)]
+    done = {row["id"] for row in await db.rows("cancel.done", app, others)} if others else set()
+    answers: list[Cancelled] = []
+    ended = set(idle)
+    for id_ in ids:
+        if id_ in ended:
+            ended.remove(id_)
+            answers.append(Cancelled(id=id_, answer="ended"))
+        elif id_ in live and id_ in held:
+            answers.append(Cancelled(id=id_, answer="asked"))
+        else:
+            answers.append(Cancelled(id=id_, answer="done" if id_ in live or id_ in done else "unknown"))
+    return answers

@@ -1,0 +1,129 @@
+"""Schedules as read: due ones for the tick, stored ones for planning and editing, listed ones for people; calendars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evertick.model import Schedule, Verdict
+from evertick.store.base import Due, DueSchedule, Failing, ScheduleFilter, StoredSchedule
+from evertick.store.postgres.session import Session
+from evertick.store.rows import FORMAT, Row, json_text, plain_text, schedule_of, stored_of
+
+__all__ = [
+    "calendar_users",
+    "calendars",
+    "computed_with",
+    "declared_schedules",
+    "due_schedules",
+    "failing",
+    "fingerprints",
+    "put_calendar",
+    "remove_calendar",
+    "schedules",
+    "stored_schedules",
+]
+
+
+async def due_schedules(db: Session, app: str, limit: int) -> Due:
+    found = await db.only_row("due_schedules", app, FORMAT, limit)
+    names = ("ids", "versions", "fire_ats", "ats", "fires", "failures", "fingerprints", "lives")
+    columns = [found[name] or () for name in names]
+    return Due(
+        now=found["now"],
+        schedules=[
+            DueSchedule(
+                id=id_,
+                version=version,
+                fire_at=fire_at,
+                at=at,
+                fires=fires,
+                failures=failures,
+                fingerprint=fingerprint,
+                live=live,
+            )
+            for id_, version, fire_at, at, fires, failures, fingerprint, live in zip(*columns, strict=True)
+        ],
+        next_at=found["next_at"],
+    )
+
+
+async def stored_schedules(db: Session, app: str, ids: Sequence[int], keys: Sequence[str]) -> list[StoredSchedule]:
+    if not ids and not keys:
+        return []
+    names = [plain_text(key) for key in keys]
+    return _readable(await db.rows("stored_schedules", app, list(ids), names, FORMAT))
+
+
+async def declared_schedules(db: Session, app: str) -> list[StoredSchedule]:
+    return _readable(await db.rows("declared_schedules", app, FORMAT))
+
+
+async def fingerprints(db: Session, app: str) -> dict[str, int]:
+    return {row["fingerprint"]: row["id"] for row in await db.rows("fingerprints", app, FORMAT)}
+
+
+async def computed_with(db: Session, app: str, fingerprint: str, after: int, limit: int) -> list[StoredSchedule]:
+    return _readable(await db.rows("computed_with", app, plain_text(fingerprint), after, FORMAT, limit))
+
+
+def _readable(rows: Sequence[Row]) -> list[StoredSchedule]:
+    return [stored for row in rows if (stored := stored_of(row)) is not None]
+
+
+async def schedules(db: Session, app: str, wanted: ScheduleFilter) -> list[Schedule]:
+    rows = await db.rows(
+        "schedules.by_due" if wanted.is_by_due else "schedules",
+        app,
+        plain_text(wanted.after_key) or "",
+        FORMAT,
+        None if wanted.keys is None else [plain_text(key) for key in wanted.keys],
+        wanted.is_paused,
+        json_text({plain_text(k): plain_text(v) for k, v in wanted.labels.items()}) if wanted.labels else None,
+        wanted.limit,
+    )
+    found = _readable(rows)
+    ids = [stored.id for stored in found]
+    last = {row["schedule_id"]: row for row in await db.rows("schedules.last_runs", ids)}
+    counts: dict[int, list[Row]] = {}
+    for row in await db.rows("schedules.counts", ids) if wanted.with_counts else ():
+        counts.setdefault(row["schedule_id"], []).append(row)
+    return [schedule_of(app, stored, last.get(stored.id), counts.get(stored.id, ())) for stored in found]
+
+
+async def calendars(db: Session, app: str) -> dict[str, bytes]:
+    return {row["name"]: bytes(row["content"]) for row in await db.rows("calendars", app)}
+
+
+async def calendar_users(db: Session, app: str, name: str, limit: int) -> list[str]:
+    return [row["key"] for row in await db.rows("calendar_users", app, plain_text(name), limit)]
+
+
+async def remove_calendar(db: Session, app: str, name: str) -> bool:
+    return await db.count("remove_calendar", app, plain_text(name)) > 0
+
+
+async def failing(db: Session, app: str, ids: Sequence[int] | None, limit: int) -> list[Failing]:
+    verdicts: dict[int, list[Row]] = {}
+    for row in await db.rows("failing", app, FORMAT, None if ids is None else list(ids)):
+        verdicts.setdefault(row["id"], []).append(row)
+    found = [
+        Failing(
+            schedule_id=newest["id"],
+            key=newest["key"],
+            version=newest["version"],
+            count=len(rows),
+            run=newest["run"],
+            verdict=Verdict(newest["verdict"]),
+            reason=newest["reason"],
+            error=newest["error"],
+        )
+        for rows in verdicts.values()
+        if len(rows) >= (newest := rows[0])["pause_after"] and all(row["verdict"] != Verdict.SUCCEEDED for row in rows)
+    ]
+    return found[:limit]
+
+
+async def put_calendar(db: Session, app: str, name: str, version: str, content: bytes) -> None:
+    await db.rows("put_calendar.lock", app, name)
+    await db.count("put_calendar.forget", app, name, version, content)
+    await db.count("put_calendar", app, name, version, content)

@@ -1,0 +1,287 @@
+"""PostgresStore: the protocol of a store on a PostgreSQL database. It only opens, closes and dispatches.
+
+What an intent does is in the file of its noun, as a coroutine function of a session; how it gets to a connection is in
+`session.py` and `pool.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+
+from evertick.clock import Clock
+from evertick.errors import Forked, InvalidSetting, StoreUnavailable
+from evertick.model import Attempt, Gap, LogLine, NewRun, Node, Outcome, Run, Schedule
+from evertick.store import base
+from evertick.store.postgres import changes, endings, fires, nodes, reading, runs, schedules, upkeep
+from evertick.store.postgres.beat import OwnBeatLine
+from evertick.store.postgres.care import SchemaCare
+from evertick.store.postgres.connection import Connection, connect, part_from, refused, translated
+from evertick.store.postgres.location import location_of
+from evertick.store.postgres.partitions import keep_partitions
+from evertick.store.postgres.plain import PlainJobConnection, load_psycopg
+from evertick.store.postgres.pool import Pools
+from evertick.store.postgres.queries import statements_for
+from evertick.store.postgres.schema import migrate as migrate_tables
+from evertick.store.postgres.session import Line, Session
+from evertick.store.postgres.wakeup import Bell, Ear, channel_of
+from evertick.store.postgres.within import Identity, JobConnection, UserTransaction, identity_of
+from evertick.when.moment import HOUR
+
+__all__ = ["PostgresStore"]
+
+# Waiting for another process that migrates may take longer than any other intent.
+_MIGRATE_SECONDS = 300.0
+# How often upkeep looks after the days of history.
+_PARTITIONS_EVERY = HOUR
+
+
+class PostgresStore:
+    """The ledger in a schema of a PostgreSQL database."""
+
+    def __init__(self, url: str, *, clock: Clock, is_inline: bool = False) -> None:
+        if is_inline:
+            raise InvalidSetting("a simulation needs a store without threads and network; use sqlite://")
+        self._where = location_of(url)
+        self._clock = clock
+        self._line: Line | None = None
+        self._pools: Pools | None = None
+        self._bell: Bell | None = None
+        self._opener: int | None = None
+        # Of an open store: whether a user's connection leads to it.
+        self._identity: Identity | None = None
+        self._prune_cursor: upkeep.PruneCursor = {}
+        self._limits_cursor: upkeep.LimitsCursor = {}
+        self._partitions_at: int | None = None
+
+    @property
+    def description(self) -> str:
+        """What and where it is; safe to log."""
+        return self._where.description
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    async def open(self, *, migrate: base.MigrateMode) -> None:
+        self._refuse_fork()
+        if self._line is not None:
+            return
+        try:
+            with translated(self._where):
+                async with asyncio.timeout(_MIGRATE_SECONDS):
+                    await self._prepare(migrate)
+        except StoreUnavailable as error:
+            raise refused(error) from error.__cause__
+        if self._line is None:
+            self._pools = Pools(lambda: connect(self._where), self._where.pool_size, self.description)
+            self._bell = Bell(channel_of(self._where.schema), self._clock, self._tell)
+            self._line = Line(self._where, self._clock, self._pools, self._bell)
+            self._opener = os.getpid()
+
+    async def _prepare(self, migrate: base.MigrateMode) -> None:
+        connection = await connect(self._where)
+        try:
+            await migrate_tables(connection, self._where, self._clock, migrate)
+            if migrate == "auto":
+                await keep_partitions(connection, self._where.schema)
+            session = Session(connection, statements_for(self._where.schema), self._clock)
+            self._identity = await identity_of(session)
+        finally:
+            await part_from(connection)
+
+    async def close(self) -> None:
+        self._refuse_fork()
+        pools, bell = self._pools, self._bell
+        self._line = self._pools = self._bell = self._opener = None
+        if bell is not None:
+            await bell.close()
+        if pools is not None:
+            await pools.close()
+
+    async def now(self) -> int:
+        row = await self._open_line().ask(lambda db: db.only_row("now"))
+        now: int = row["now"]
+        return now
+
+    async def beat_line(self) -> base.BeatLine:
+        self._open_line()
+        return OwnBeatLine(self._where, statements_for(self._where.schema), self._clock)
+
+    async def changed(self, timeout: float) -> bool:
+        self._open_line()
+        assert self._pools is not None
+        assert self._bell is not None
+        if not self._where.listens:
+            # Nobody will tell: somebody may have written.
+            await asyncio.sleep(timeout)
+            return True
+        pool, own_name = await self._pools.here(), self._bell.name
+        if pool.ear is None:
+            pool.ear = Ear(self._where.listening(), own_name)
+        return await pool.ear.wait(timeout)
+
+    async def _tell(self, statement: str, *values: str) -> None:
+        if self._line is not None:
+            await self._line.ask(lambda db: db.select(statement, *values))
+
+    def _open_line(self) -> Line:
+        self._refuse_fork()
+        if self._line is None:
+            raise StoreUnavailable(f"the {self.description} is not open; open it before using it")
+        return self._line
+
+    def _refuse_fork(self) -> None:
+        if self._opener is not None and self._opener != os.getpid():
+            raise Forked(
+                f"the {self.description} was opened by process {self._opener}, and this is a fork of it; connections "
+                "do not survive that. Open the store in each worker, after the fork: under a web server that preloads "
+                "the application, in the hook that starts a worker"
+            )
+
+    # --- schedules -----------------------------------------------------------------------------------------------
+
+    async def due_schedules(self, app: str, limit: int) -> base.Due:
+        return await self._open_line().ask(lambda db: schedules.due_schedules(db, app, limit))
+
+    async def stored_schedules(
+        self, app: str, *, ids: Sequence[int] = (), keys: Sequence[str] = ()
+    ) -> list[base.StoredSchedule]:
+        return await self._open_line().ask(lambda db: schedules.stored_schedules(db, app, ids, keys))
+
+    async def declared_schedules(self, app: str) -> list[base.StoredSchedule]:
+        return await self._open_line().ask(lambda db: schedules.declared_schedules(db, app))
+
+    async def fingerprints(self, app: str) -> dict[str, int]:
+        return await self._open_line().ask(lambda db: schedules.fingerprints(db, app))
+
+    async def computed_with(self, app: str, fingerprint: str, *, after: int, limit: int) -> list[base.StoredSchedule]:
+        return await self._open_line().ask(lambda db: schedules.computed_with(db, app, fingerprint, after, limit))
+
+    async def record_fires(self, app: str, node: str | None, advances: Sequence[base.Advance]) -> base.Recorded:
+        return await fires.record_fires(self._open_line(), app, node, advances)
+
+    async def change_schedules(
+        self, app: str, wanted: Sequence[base.Change], *, all_or_none: bool = False
+    ) -> list[bool]:
+        try:
+            return await self._open_line().write(lambda db: changes.change_schedules(db, app, wanted, all_or_none))
+        except changes.AnyRefused as refusal:
+            return refusal.taken
+
+    async def schedules(self, app: str, wanted: base.ScheduleFilter) -> list[Schedule]:
+        return await self._open_line().read(lambda db: schedules.schedules(db, app, wanted))
+
+    async def calendars(self, app: str) -> dict[str, bytes]:
+        return await self._open_line().ask(lambda db: schedules.calendars(db, app))
+
+    async def calendar_users(self, app: str, name: str, *, limit: int = 1000) -> list[str]:
+        return await self._open_line().ask(lambda db: schedules.calendar_users(db, app, name, limit))
+
+    async def remove_calendar(self, app: str, name: str) -> bool:
+        return await self._open_line().ask(lambda db: schedules.remove_calendar(db, app, name))
+
+    async def failing(self, app: str, *, ids: Sequence[int] | None = None, limit: int = 1000) -> list[base.Failing]:
+        return await self._open_line().ask(lambda db: schedules.failing(db, app, ids, limit))
+
+    async def put_calendar(self, app: str, name: str, version: str, content: bytes) -> None:
+        await self._open_line().write(lambda db: schedules.put_calendar(db, app, name, version, content))
+
+    # --- runs ----------------------------------------------------------------------------------------------------
+
+    async def enqueue(self, app: str, new: Sequence[NewRun]) -> list[Run]:
+        return await self._open_line().write(lambda db: runs.enqueue(db, app, new))
+
+    async def claim(
+        self, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, base.TaskTerms], limit: int
+    ) -> base.Claim:
+        return await runs.claim(self._open_line(), app, node, queues, tasks, limit)
+
+    async def finish(self, app: str, node: str, outcomes: Sequence[Outcome]) -> base.Finished:
+        return await endings.finish(self._open_line(), app, node, outcomes)
+
+    def within(self, connection: object) -> base.Within:
+        self._open_line()
+        assert self._bell is not None
+        assert self._identity is not None
+        sql = statements_for(self._where.schema)
+        return UserTransaction(connection, self._where, self._identity, sql, self._clock, self._bell)
+
+    def transaction(self, *, seconds: float, is_plain: bool) -> base.JobTransaction:
+        self._open_line()
+        sql = statements_for(self._where.schema)
+        if is_plain:
+            psycopg = load_psycopg(self.description)
+            return PlainJobConnection(self._where, sql, self._clock, seconds=seconds, psycopg=psycopg)
+        return JobConnection(self._where, sql, self._clock, seconds=seconds)
+
+    async def owned(self, app: str, node: str) -> list[base.Owned]:
+        return await self._open_line().ask(lambda db: runs.owned(db, app, node))
+
+    async def cancel(self, app: str, ids: Sequence[str], reason: str) -> list[base.Cancelled]:
+        return await self._open_line().write(lambda db: runs.cancel(db, app, ids, reason))
+
+    async def note(self, app: str, node: str, notes: Sequence[base.Note]) -> list[str]:
+        return await self._open_line().write(lambda db: runs.note(db, app, node, notes))
+
+    async def runs(self, app: str, wanted: base.RunFilter) -> list[Run]:
+        return await self._open_line().read(lambda db: reading.runs(db, app, wanted))
+
+    async def recorded_moments(self, app: str, schedule_id: int, *, first: int, last: int, limit: int) -> list[int]:
+        return await self._open_line().ask(
+            lambda db: reading.recorded_moments(db, app, schedule_id, first, last, limit)
+        )
+
+    async def gaps(self, app: str, wanted: base.RunFilter) -> list[Gap]:
+        return await self._open_line().ask(lambda db: reading.gaps(db, app, wanted))
+
+    async def attempts(self, app: str, run: str) -> list[Attempt]:
+        return await self._open_line().ask(lambda db: reading.attempts(db, app, run))
+
+    async def log(self, app: str, run: str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
+        return await self._open_line().ask(lambda db: reading.log(db, app, run, after, limit))
+
+    # --- nodes ---------------------------------------------------------------------------------------------------
+
+    async def join(self, node: base.NodeJoin) -> int:
+        return await self._open_line().write(lambda db: nodes.join(db, node))
+
+    async def leave(self, node: str) -> None:
+        await self._open_line().ask(lambda db: nodes.die(db, node))
+
+    async def judge(self) -> list[str]:
+        return await self._open_line().ask(nodes.judge)
+
+    async def rehome(
+        self, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, base.TaskTerms], limit: int
+    ) -> base.Rehomed:
+        return await self._open_line().write(lambda db: nodes.rehome(db, app, node, queues, tasks, limit))
+
+    async def nodes(self, app: str) -> list[Node]:
+        return await self._open_line().ask(lambda db: nodes.nodes(db, app))
+
+    # --- upkeep --------------------------------------------------------------------------------------------------
+
+    async def park_unknown(self, app: str, limit: int) -> int:
+        return await self._open_line().write(lambda db: upkeep.park_unknown(db, app, limit, self._limits_cursor))
+
+    async def prune(self, app: str, *, before: int, keep_per_schedule: int, limit: int) -> int:
+        line = self._open_line()
+        await self._keep_partitions(line)
+        return await line.write(lambda db: upkeep.prune(db, app, before, keep_per_schedule, limit, self._prune_cursor))
+
+    async def _keep_partitions(self, line: Line) -> None:
+        now = self._clock.now_us()
+        if self._partitions_at is not None and 0 <= now - self._partitions_at < _PARTITIONS_EVERY:
+            return
+        self._partitions_at = now
+
+        async def keep(connection: Connection) -> None:
+            await keep_partitions(connection, self._where.schema)
+
+        await line.borrow(keep)
+
+    def care(self) -> base.Care:
+        return SchemaCare(self._where, self._clock)
+
+    async def pulse(self, app: str) -> base.Pulse:
+        return await self._open_line().ask(lambda db: upkeep.pulse(db, app))

@@ -1,0 +1,40 @@
+"""Unique keys: which are taken, and keeping them for a period.
+
+A key is a live run's by the unique index, and a run's for a period by a row of its own. One index cannot guard both, so
+whoever wants to take a key holds its lock from the look to the commit. Giving one up needs no lock: it can only make a
+look come out stricter than it had to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from evertick.model import NewRun
+from evertick.store.postgres.session import Session, columns_of
+
+__all__ = ["duplicates_among", "keep_for_periods"]
+
+
+async def duplicates_among(db: Session, app: str, runs: Iterable[NewRun]) -> set[str]:
+    """Runs whose key another run has. One that is sent again is no duplicate of itself. Locks the keys."""
+    keyed = [run for run in runs if run.unique_key is not None]
+    if not keyed:
+        return set()
+    keys = list(dict.fromkeys(run.unique_key for run in keyed))
+    await db.rows("unique.lock", app, keys)
+    holders = {row["key"]: row["id"] for row in await db.rows("unique.holders", app, keys)}
+    held = [run.id for run in keyed if holders[run.unique_key] not in (None, run.id)]
+    if not held:
+        return set()
+    known = {row["id"] for row in await db.rows("record_fires.written_before", held)}
+    return set(held) - known
+
+
+async def keep_for_periods(db: Session, app: str, inserted: Sequence[NewRun]) -> None:
+    rows = [
+        (run.unique_key, run.id, run.unique_for)
+        for run in inserted
+        if run.unique_key is not None and run.unique_for is not None
+    ]
+    if rows:
+        await db.count("unique.keep", app, *columns_of(rows))

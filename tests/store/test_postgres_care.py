@@ -1,0 +1,90 @@
+"""People can look after a store on PostgreSQL: how it is, whether it is whole, and bringing it up to date."""
+
+from __future__ import annotations
+
+import pytest
+from postgres_stores import PostgresStores
+
+from evertick.clock import system_clock
+from evertick.errors import Refused, StoreRefused
+from evertick.store.base import Care, CaredFor
+from evertick.store.postgres import SCHEMA_VERSION, PostgresStore
+from evertick.testing.conformance import Bench
+from evertick.testing.conformance.bench import APP, OTHER_APP, us
+
+
+def care_of(stores: PostgresStores) -> Care:
+    store = PostgresStore(stores.url, clock=system_clock)
+    assert isinstance(store, CaredFor)
+    return store.care()
+
+
+async def test_the_status_tells_what_and_how_much_there_is(postgres_stores: PostgresStores) -> None:
+    bench = Bench(postgres_stores, await postgres_stores.open())
+    node = await bench.node()
+    await bench.add()
+    done = await bench.end(node, await bench.hold(node))
+    await bench.enqueue(app=OTHER_APP)
+    status = await care_of(postgres_stores).status()
+    assert status.engine.startswith("PostgreSQL ")
+    assert (status.version, status.version_known, status.missing) == (SCHEMA_VERSION, SCHEMA_VERSION, ())
+    assert status.store_id
+    assert status.bytes > 0
+    rows = {table.name: table.rows for table in status.tables}
+    assert (rows["schedules"], rows["due"], rows["runs"], rows["history"]) == (1, 1, 1, 1)
+    assert status.oldest_at == us(done.fire_at)
+
+
+async def test_a_store_that_is_not_there_yet_can_be_looked_at_and_made(postgres_stores: PostgresStores) -> None:
+    care = care_of(postgres_stores)
+    status = await care.status()
+    assert (status.version, status.store_id, len(status.missing)) == (0, None, SCHEMA_VERSION)
+    assert "missing" in (await care.check()).problems[0]
+    assert await care.migrate() == list(status.missing)
+    assert await care.migrate() == []
+    assert (await care.check()).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("DROP TABLE {schema}.gaps", "the table gaps is missing"),
+        ("DELETE FROM {schema}.due", "1 schedules have no cursor"),
+        ("DELETE FROM {schema}.schedules", "1 cursors have no schedule"),
+        ("UPDATE {schema}.migrations SET checksum = 'x'", "in another form"),
+    ],
+)
+async def test_what_is_wrong_is_said_in_a_sentence(postgres_stores: PostgresStores, damage: str, said: str) -> None:
+    bench = Bench(postgres_stores, await postgres_stores.open())
+    await bench.add()
+    assert await bench.store.pulse(APP)
+    care = care_of(postgres_stores)
+    checked = await care.check()
+    assert (checked.problems, checked.is_complete) == ((), True)
+    connection = await postgres_stores.connect()
+    await connection.execute(damage.format(schema=postgres_stores.schema))
+    await connection.close()
+    assert said in " ".join((await care.check()).problems)
+
+
+async def test_a_check_that_takes_too_long_says_that_it_is_not_complete(postgres_stores: PostgresStores) -> None:
+    await postgres_stores.open()
+    connection = await postgres_stores.connect()
+    async with connection.transaction():
+        await connection.execute(f"LOCK TABLE {postgres_stores.schema}.due")
+        assert not (await care_of(postgres_stores).check(seconds_most=0.5)).is_complete
+    await connection.close()
+
+
+async def test_space_is_the_business_of_the_server(postgres_stores: PostgresStores) -> None:
+    care = care_of(postgres_stores)
+    with pytest.raises(Refused, match="autovacuum"):
+        await care.give_back(1)
+    with pytest.raises(Refused, match="VACUUM FULL"):
+        await care.rewrite()
+
+
+async def test_a_database_that_does_not_exist_is_refused(postgres_dsn: str) -> None:
+    store = PostgresStore(postgres_dsn.rpartition("/")[0] + "/no_such", clock=system_clock)
+    with pytest.raises(StoreRefused, match="does not exist"):
+        await store.care().status()

@@ -1,0 +1,377 @@
+"""Two sessions at one guard: whoever comes second waits, and then sees what the first has done.
+
+The first transaction does its work and is held before its commit; the second is started, and the server tells when it
+waits for a lock. Then the first commits. So every interleaving here is the same in every run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from postgres_stores import PostgresStores
+
+from evertick.limits import Concurrency, Subject
+from evertick.model import Cause, Outcome, State, Verdict
+from evertick.store.base import Change, NodeJoin, Store, TaskTerms
+from evertick.store.postgres import PostgresStore, changes, endings, fires, nodes, runs
+from evertick.store.postgres.session import Session
+from evertick.testing.conformance import Bench, a_definition, a_fire, a_run, an_advance, an_outcome
+from evertick.testing.conformance.bench import APP, HOUR, TASK, TERMS
+
+_WAITING = """
+    SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+    WHERE NOT l.granted AND a.query LIKE '%' || $1 || '%'
+"""
+
+
+class Race:
+    def __init__(self, stores: PostgresStores, first: PostgresStore, second: Store) -> None:
+        self._stores = stores
+        self._first = first
+        self.second = second
+        self.bench = Bench(stores, first)
+
+    @asynccontextmanager
+    async def held(self, act: Callable[[Session], Awaitable[Any]]) -> AsyncIterator[None]:
+        """The first has done its work, and commits at the end of the block."""
+        is_done, may_commit = asyncio.Event(), asyncio.Event()
+
+        async def hold(db: Session) -> None:
+            await act(db)
+            is_done.set()
+            await may_commit.wait()
+
+        first = asyncio.create_task(self._first._open_line().write(hold))
+        done = asyncio.create_task(is_done.wait())
+        await asyncio.wait([first, done], return_when=asyncio.FIRST_COMPLETED)
+        assert is_done.is_set(), first.exception()
+        try:
+            yield
+        finally:
+            may_commit.set()
+            await first
+
+    async def waits(self, second: Awaitable[Any]) -> asyncio.Task[Any]:
+        """Started, and now waiting for the first."""
+        task = asyncio.ensure_future(second)
+        connection = await self._stores.connect()
+        try:
+            async with asyncio.timeout(20):
+                while not await connection.fetchval(_WAITING, self._stores.schema):
+                    assert not task.done(), f"it did not wait: {task}"
+        finally:
+            await connection.close()
+        return task  # type: ignore[return-value]
+
+
+@pytest.fixture
+async def race(postgres_stores: PostgresStores) -> AsyncIterator[Race]:
+    first, second = await postgres_stores.open(), await postgres_stores.open()
+    assert isinstance(first, PostgresStore)
+    race = Race(postgres_stores, first, second)
+    yield race
+    await race.bench.check()
+
+
+def by_hand(schedule: Any, **fields: Any) -> Any:
+    """A trigger: a run, and the cursor stays where it is."""
+    run = a_fire(schedule, cause=Cause.TRIGGER, fire_at=None, due_at=None, **fields)
+    return an_advance(schedule, run, live=schedule.live, next_fire_at=schedule.fire_at, next_at=schedule.at)
+
+
+async def finish_all(db: Session, node: str, outcome: Outcome) -> None:
+    await endings.finish_in(db, APP, node, [outcome])
+
+
+# --- recording -----------------------------------------------------------------------------------------------------
+
+
+async def test_of_two_records_of_one_moment_the_second_is_refused(race: Race) -> None:
+    schedule = await race.bench.add()
+    plans = [an_advance(schedule, a_fire(schedule)) for _ in range(2)]
+    async with race.held(lambda db: fires._record_all(db, APP, None, plans[:1])):
+        second = await race.waits(race.second.record_fires(APP, None, plans[1:]))
+    assert (await second).taken == [False]
+    assert [run.id for run in await race.bench.runs()] == [plans[0].runs[0].id]
+
+
+@pytest.mark.parametrize("first", ["trigger", "fire"])
+async def test_a_trigger_and_a_fire_do_not_both_find_nothing_live(race: Race, first: str) -> None:
+    schedule = await race.bench.add()
+    plans = [by_hand(schedule), an_advance(schedule, a_fire(schedule), live=0)]
+    if first == "fire":
+        plans.reverse()
+    async with race.held(lambda db: fires._record_all(db, APP, None, plans[:1])):
+        second = await race.waits(race.second.record_fires(APP, None, plans[1:]))
+    assert (await second).taken == [False]
+    assert len(await race.bench.runs()) == 1
+
+
+async def test_of_two_triggers_at_once_one_is_taken(race: Race) -> None:
+    schedule = await race.bench.add()
+    async with race.held(lambda db: fires._record_all(db, APP, None, [by_hand(schedule)])):
+        second = await race.waits(race.second.record_fires(APP, None, [by_hand(schedule)]))
+    assert (await second).taken == [False]
+
+
+async def test_an_edit_and_a_fire_one_after_the_other(race: Race) -> None:
+    schedule = await race.bench.add()
+    edit = Change(key="nightly", kind="edit", settle=an_advance(schedule), definition=a_definition(priority=1))
+    async with race.held(lambda db: changes.change_schedules(db, APP, [edit], False)):
+        second = await race.waits(race.second.record_fires(APP, None, [an_advance(schedule, a_fire(schedule))]))
+    assert (await second).taken == [False]
+    stored = await race.bench.stored()
+    edit = Change(key="nightly", kind="edit", settle=an_advance(stored), definition=a_definition(priority=2))
+    plan = an_advance(stored, a_fire(stored))
+    async with race.held(lambda db: fires._record_all(db, APP, None, [plan])):
+        changing = await race.waits(race.second.change_schedules(APP, [edit]))
+    assert await changing == [False]
+    assert (await race.bench.stored()).definition.priority == 1
+
+
+async def test_a_fire_of_a_schedule_that_is_being_removed_is_refused(race: Race) -> None:
+    schedule = await race.bench.add()
+    remove = Change(key="nightly", kind="remove", settle=an_advance(schedule))
+    async with race.held(lambda db: changes.change_schedules(db, APP, [remove], False)):
+        second = await race.waits(race.second.record_fires(APP, None, [an_advance(schedule, a_fire(schedule))]))
+    assert (await second).taken == [False]
+    assert await race.bench.runs() == []
+
+
+async def test_of_two_adds_of_one_key_at_once_one_is_taken(race: Race) -> None:
+    add = Change(key="nightly", kind="add", definition=a_definition(), fire_at=1, at=1)
+    async with race.held(lambda db: changes.change_schedules(db, APP, [add], False)):
+        second = await race.waits(race.second.change_schedules(APP, [add]))
+    assert await second == [False]
+
+
+# --- what an end frees -----------------------------------------------------------------------------------------------
+
+
+async def test_a_run_that_is_being_blocked_on_another_is_freed_by_its_end(race: Race) -> None:
+    node = await race.bench.node()
+    held = await race.bench.hold(node, await race.bench.fire(await race.bench.add()))
+    schedule = await race.bench.stored()
+    blocked = a_fire(schedule, state=State.BLOCKED)
+    async with race.held(lambda db: fires._record_all(db, APP, None, [an_advance(schedule, blocked)])):
+        second = await race.waits(race.second.finish(APP, node, [an_outcome(held)]))
+    finished = await second
+    assert (finished.answers, finished.freed) == (["done"], True)
+    assert await race.bench.state(blocked.id) is State.WAITING
+
+
+async def test_a_run_is_not_blocked_on_one_that_is_ending(race: Race) -> None:
+    node = await race.bench.node()
+    held = await race.bench.hold(node, await race.bench.fire(await race.bench.add()))
+    schedule = await race.bench.stored()
+    blocked = a_fire(schedule, state=State.BLOCKED)
+    simply = an_outcome(held)
+    async with race.held(lambda db: endings._end_as_told(db, APP, node, [simply], with_freeing=False)):
+        second = await race.waits(race.second.record_fires(APP, None, [an_advance(schedule, blocked)]))
+    assert (await second).taken == [True]
+    assert await race.bench.state(blocked.id) is State.WAITING
+
+
+async def test_of_two_last_runs_that_end_at_once_the_later_one_restarts_the_schedule(race: Race) -> None:
+    node = await race.bench.node()
+    after_end = {"after_end": HOUR, "next_fire_at": None, "next_at": None}
+    first = await race.bench.hold(node, await race.bench.fire(await race.bench.add()))
+    last = await race.bench.hold(node, await race.bench.fire(await race.bench.stored(), after_end))
+    async with race.held(lambda db: finish_all(db, node, an_outcome(first))):
+        second = await race.waits(race.second.finish(APP, node, [an_outcome(last)]))
+    assert (await second).answers == ["done"]
+    assert (await race.bench.stored()).at is not None
+
+
+async def test_a_schedule_begins_to_count_from_the_end_while_its_last_run_ends(race: Race) -> None:
+    node = await race.bench.node()
+    held = await race.bench.hold(node, await race.bench.fire(await race.bench.add()))
+    plan = an_advance(await race.bench.stored(), after_end=HOUR, next_fire_at=None, next_at=None)
+    async with race.held(lambda db: endings._end_as_told(db, APP, node, [an_outcome(held)], with_freeing=False)):
+        second = await race.waits(race.second.record_fires(APP, None, [plan]))
+    assert (await second).taken == [True]
+    assert (await race.bench.stored()).at is not None
+
+
+@pytest.mark.parametrize("periods", [(None, None), (HOUR, HOUR), (None, HOUR), (HOUR, None)])
+async def test_of_two_enqueues_of_one_key_at_once_one_is_new(
+    race: Race, periods: tuple[int | None, int | None]
+) -> None:
+    first, second = (a_run(unique_key="k", unique_for=period) for period in periods)
+    async with race.held(lambda db: runs.enqueue(db, APP, [first])):
+        waiting = await race.waits(race.second.enqueue(APP, [second]))
+    [answer] = await waiting
+    assert (answer.id, answer.is_new) == (first.id, False)
+
+
+async def test_a_fire_and_an_enqueue_of_one_key(race: Race) -> None:
+    schedule = await race.bench.add()
+    new = a_run(unique_key="k")
+    async with race.held(lambda db: runs.enqueue(db, APP, [new])):
+        plan = an_advance(schedule, a_fire(schedule, unique_key="k"))
+        waiting = await race.waits(race.second.record_fires(APP, None, [plan]))
+    recorded = await waiting
+    assert (recorded.taken, recorded.duplicates) == ([True], [plan.runs[0].id])
+    assert [gap.reason for gap in await race.bench.gaps()] == ["duplicate"]
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_claim_holds_back_is_let_through_by_an_end_at_the_same_time(race: Race) -> None:
+    node, other = await race.bench.node(), await race.bench.node()
+    tasks = {TASK: TaskTerms(concurrency=Concurrency(most=1, of=Subject(task=TASK)))}
+    await race.bench.enqueue()
+    [held] = (await race.bench.claim(node, tasks=tasks)).runs
+    behind = await race.bench.enqueue()
+    async with race.held(lambda db: runs._claim_under_limits(db, APP, other, ["default"], tasks, 9)):
+        ending = await race.waits(race.second.finish(APP, node, [an_outcome(held)]))
+    assert (await ending).freed
+    assert await race.bench.state(behind.id) is State.WAITING
+
+
+async def test_two_claims_under_one_limit_take_no_more_than_may(race: Race) -> None:
+    node, other = await race.bench.node(), await race.bench.node()
+    tasks = {TASK: TaskTerms(concurrency=Concurrency(most=1, of=Subject(task=TASK)))}
+    await race.bench.store.enqueue(APP, [a_run() for _ in range(3)])
+    async with race.held(lambda db: runs._claim_under_limits(db, APP, node, ["default"], tasks, 1)):
+        second = await race.waits(race.second.claim(APP, other, ["default"], tasks, 9))
+    assert (await second).runs == []
+
+
+# --- claims ----------------------------------------------------------------------------------------------------------
+
+
+async def test_two_claims_at_once_do_not_wait_and_share_nothing(race: Race) -> None:
+    node, other = await race.bench.node(), await race.bench.node()
+    await race.bench.store.enqueue(APP, [a_run() for _ in range(6)])
+    first: list[Any] = []
+
+    async def claim(db: Session) -> None:
+        first.extend(await db.rows("claim", APP, node, ["default"], [TASK], 3, "{}", []))
+
+    async with race.held(claim), asyncio.timeout(10):
+        second = await race.second.claim(APP, other, ["default"], TERMS, 10)
+    taken = {row["id"] for row in first}
+    assert len(taken) == len(second.runs) == 3
+    assert taken.isdisjoint(run.id for run in second.runs)
+    assert second.fence > first[0]["fence"]
+
+
+async def test_an_outcome_that_waits_for_a_rehoming_is_lost(race: Race) -> None:
+    node, other = await race.bench.node(), await race.bench.node()
+    held = await race.bench.hold(node)
+    await race.bench.store.leave(node)
+    async with race.held(lambda db: nodes.rehome(db, APP, other, ["default"], TERMS, 9)):
+        second = await race.waits(race.second.finish(APP, node, [an_outcome(held)]))
+    assert (await second).answers == ["lost"]
+    assert [owned.id for owned in await race.bench.store.owned(APP, other)] == [held.id]
+
+
+async def test_what_is_being_finished_is_not_rehomed(race: Race) -> None:
+    node, other = await race.bench.node(), await race.bench.node()
+    held = await race.bench.hold(node)
+    await race.bench.store.leave(node)
+    async with race.held(lambda db: finish_all(db, node, an_outcome(held))), asyncio.timeout(10):
+        answer = await race.second.rehome(APP, other, ["default"], TERMS, 9)
+    assert (answer.claimed, answer.released, answer.ended) == ([], 0, [])
+    assert (await race.bench.run(held.id)).verdict is Verdict.SUCCEEDED
+
+
+async def test_a_run_that_was_rehomed_to_a_new_node_meanwhile_is_left_to_it(race: Race) -> None:
+    node, other = await race.bench.node(), await race.bench.node()
+    held = await race.bench.hold(node)
+    await race.bench.store.leave(node)
+    newcomer = NodeJoin(
+        id="new", name="new", app=APP, version="1", lease=HOUR, queues=("default",), tasks=TERMS, declares={}
+    )
+    found: list[Any] = []
+
+    async def find(db: Session) -> None:
+        found.extend(await db.rows("rehome.find", APP, other, 0, 10))
+        await race.second.join(newcomer)
+        assert len((await race.second.rehome(APP, "new", ["default"], TERMS, 9)).claimed) == 1
+        # Seen as it was, it would look as if its node did not exist.
+        ids, fences = [row["id"] for row in found], [row["fence"] for row in found]
+        assert await db.rows("rehome.lock", APP, ids, fences) == []
+
+    async with race.held(find):
+        pass
+    assert [row["id"] for row in found] == [held.id]
+
+
+async def test_a_cancel_and_a_claim_of_one_run(race: Race) -> None:
+    node = await race.bench.node()
+    run = await race.bench.enqueue()
+    async with race.held(lambda db: runs.cancel(db, APP, [run.id], "not needed")), asyncio.timeout(10):
+        assert (await race.second.claim(APP, node, ["default"], TERMS, 9)).runs == []
+    assert (await race.bench.run(run.id)).verdict is Verdict.CANCELLED
+    other = await race.bench.enqueue()
+
+    async def claim(db: Session) -> None:
+        await db.rows("claim", APP, node, ["default"], [TASK], 3, "{}", [])
+
+    async with race.held(claim):
+        second = await race.waits(race.second.cancel(APP, [other.id], "not needed"))
+    assert [answer.answer for answer in await second] == ["asked"]
+
+
+# --- nodes -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_beat_that_waits_for_its_judge_hears_of_the_death(race: Race) -> None:
+    node = await race.bench.node(lease=1)
+    await race.bench.pass_time(1000)
+    line = await race.second.beat_line()
+    async with race.held(nodes.judge):
+        beat = await race.waits(line.beat(node, HOUR))
+    assert not (await beat).is_alive
+    await line.close()
+
+
+async def test_a_judge_who_waits_for_a_beat_spares_the_node(race: Race) -> None:
+    node = await race.bench.node(lease=1)
+    await race.bench.pass_time(1000)
+    async with race.held(lambda db: nodes.beat(db, node, HOUR)):
+        judging = await race.waits(race.second.judge())
+    assert await judging == []
+
+
+async def test_a_run_that_is_parked_while_its_node_joins_is_freed_by_the_next_upkeep(race: Race) -> None:
+    run = await race.bench.enqueue()
+    newcomer = NodeJoin(
+        id="new", name="new", app=APP, version="1", lease=HOUR, queues=("default",), tasks=TERMS, declares={}
+    )
+    async with race.held(lambda db: nodes.join(db, newcomer)):
+        assert await race.second.park_unknown(APP, 9) == 1
+    assert await race.bench.state(run.id) is State.PARKED
+    await race.second.park_unknown(APP, 9)
+    assert await race.bench.state(run.id) is State.WAITING
+
+
+async def test_transactions_that_wait_crosswise_are_tried_again(race: Race) -> None:
+    first, second = await race.bench.enqueue(), await race.bench.enqueue()
+    turn = asyncio.Event()
+    tries = 0
+
+    async def crosswise(db: Session) -> None:
+        nonlocal tries
+        tries += 1
+        await db.count("cancel.ask", [second.id], "one")
+        turn.set()
+        await db.count("cancel.ask", [first.id], "one")
+
+    async def straight(db: Session) -> None:
+        nonlocal tries
+        tries += 1
+        await db.count("cancel.ask", [first.id], "other")
+        await turn.wait()
+        await db.count("cancel.ask", [second.id], "other")
+
+    lines = [store._open_line() for store in (race.bench.store, race.second) if isinstance(store, PostgresStore)]
+    await asyncio.gather(lines[0].write(straight), lines[1].write(crosswise))
+    assert tries == 3

@@ -1,0 +1,311 @@
+"""A server that is away, slow or full is said to be so in time, without a password, and used again when it is back."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import pytest
+from postgres_stores import PostgresStores, in_schema_of
+
+from evertick.clock import system_clock
+from evertick.errors import StoreRefused, StoreUnavailable
+from evertick.store.base import RunFilter
+from evertick.store.postgres import PostgresStore
+from evertick.testing.conformance import Bench, a_run
+from evertick.testing.conformance.bench import APP, HOUR, TERMS
+
+SECRET = "hunter2"
+
+
+class Proxy:
+    """A way to the server that can be cut, or swallow all that is sent."""
+
+    def __init__(self, dsn: str) -> None:
+        self._target = urlsplit(dsn)
+        self._may_pass = asyncio.Event()
+        self._may_pass.set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        return f"postgresql://{self._target.username}:{SECRET}@127.0.0.1:{port}{self._target.path}"
+
+    def swallow(self) -> None:
+        self._may_pass.clear()
+
+    def heal(self) -> None:
+        self._may_pass.set()
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def close(self) -> None:
+        self._server.close()
+        self.cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            ahead, behind = await asyncio.open_connection(self._target.hostname, self._target.port)
+            self._writers |= {writer, behind}
+            for pump in (self._pump(reader, behind), self._pump(ahead, writer)):
+                self._tasks.add(asyncio.create_task(pump))
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                await self._may_pass.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+
+
+@pytest.fixture
+async def proxy(postgres_dsn: str) -> AsyncIterator[Proxy]:
+    proxy = Proxy(postgres_dsn)
+    yield proxy
+    await proxy.close()
+
+
+@pytest.fixture
+async def distant(proxy: Proxy, postgres_stores: PostgresStores) -> AsyncIterator[PostgresStore]:
+    """A store behind the proxy, which does not wait for long."""
+    url = in_schema_of(await proxy.start(), postgres_stores.schema, timeout="500ms", connect_timeout="500ms")
+    store = PostgresStore(url, clock=system_clock)
+    await store.open(migrate="auto")
+    yield store
+    proxy.heal()
+    await store.close()
+
+
+async def is_well(store: PostgresStore) -> None:
+    """Works again, at the latest at the second try: a line may be found broken by the first."""
+    with suppress(StoreUnavailable):
+        await store.now()
+    assert await store.now() > 0
+
+
+# --- a server that does not answer -----------------------------------------------------------------------------------
+
+
+async def test_a_server_that_swallows_everything_is_given_up_in_time(distant: PostgresStore, proxy: Proxy) -> None:
+    await distant.now()
+    proxy.swallow()
+    for _ in range(2):  # on a line that was there, and on a new one
+        async with asyncio.timeout(5):
+            with pytest.raises(StoreUnavailable, match="does not answer in time") as unavailable:
+                await distant.enqueue(APP, [a_run()])
+        assert SECRET not in str(unavailable.value)
+    proxy.heal()
+    await is_well(distant)
+
+
+async def test_a_line_that_breaks_is_replaced(distant: PostgresStore, proxy: Proxy) -> None:
+    await distant.now()
+    proxy.cut()
+    await is_well(distant)
+
+
+async def test_a_line_that_breaks_during_an_intent_leaves_its_outcome_unknown(
+    distant: PostgresStore, proxy: Proxy, postgres_stores: PostgresStores
+) -> None:
+    blocker = await postgres_stores.connect()
+    transaction = blocker.transaction()
+    await transaction.start()
+    await blocker.execute(f"LOCK TABLE {postgres_stores.schema}.runs")
+    enqueueing = asyncio.create_task(distant.enqueue(APP, [new := a_run()]))
+    while not await blocker.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+        assert not enqueueing.done()
+    proxy.cut()
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        await enqueueing
+    await transaction.rollback()
+    await blocker.close()
+    await is_well(distant)
+    # Whatever became of it, sending it again makes it one run.
+    [run] = await distant.enqueue(APP, [new])
+    assert [found.id for found in await distant.runs(APP, RunFilter())] == [run.id]
+
+
+async def test_a_beat_that_cannot_get_through_fails_while_there_is_time(distant: PostgresStore, proxy: Proxy) -> None:
+    line = await distant.beat_line()
+    assert not (await line.beat("nobody", HOUR)).is_alive
+    proxy.swallow()
+    async with asyncio.timeout(5):
+        with pytest.raises(StoreUnavailable):
+            await line.beat("nobody", 2_000_000)
+    proxy.heal()
+    assert not (await line.beat("nobody", HOUR)).is_alive
+    await line.close()
+
+
+async def test_closing_does_not_wait_for_a_server_that_is_away(distant: PostgresStore, proxy: Proxy) -> None:
+    await distant.now()
+    proxy.swallow()
+    async with asyncio.timeout(5):
+        await distant.close()
+
+
+async def test_a_session_that_the_server_ends_is_replaced(postgres_stores: PostgresStores) -> None:
+    store = await postgres_stores.open()
+    await store.now()
+    connection = await postgres_stores.connect()
+    await connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'evertick' AND query LIKE $1",
+        f"%{postgres_stores.schema}%",
+    )
+    await connection.close()
+    assert isinstance(store, PostgresStore)
+    await is_well(store)
+
+
+# --- at the start ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_is_not_there_is_unavailable_and_not_refused() -> None:
+    store = PostgresStore(f"postgresql://u:{SECRET}@127.0.0.1:1/db", clock=system_clock)
+    with pytest.raises(StoreUnavailable, match=r"database db at 127\.0\.0\.1:1 cannot be reached") as unavailable:
+        await store.open(migrate="auto")
+    assert SECRET not in str(unavailable.value)
+
+
+async def test_a_database_that_does_not_exist_is_refused_by_name(postgres_dsn: str) -> None:
+    store = PostgresStore(postgres_dsn.rpartition("/")[0] + "/no_such", clock=system_clock)
+    with pytest.raises(StoreRefused, match=r"no_such .*does not exist; create the database"):
+        await store.open(migrate="auto")
+
+
+async def test_a_user_who_may_not_make_the_schema_is_refused(postgres_stores: PostgresStores) -> None:
+    admin = await postgres_stores.connect()
+    role = f"role_{postgres_stores.schema}"
+    await admin.execute(f"CREATE ROLE {role} LOGIN")
+    where = urlsplit(postgres_stores.url)
+    url = where._replace(netloc=f"{role}@{where.hostname}:{where.port}").geturl()
+    with pytest.raises(StoreRefused, match="rights"):
+        await PostgresStore(url, clock=system_clock).open(migrate="auto")
+    await admin.execute(f"DROP ROLE {role}")
+    await admin.close()
+
+
+async def test_an_intent_before_opening_is_refused_with_the_fix() -> None:
+    with pytest.raises(StoreUnavailable, match="not open; open it"):
+        await PostgresStore("postgresql://h/db", clock=system_clock).now()
+
+
+def test_a_store_that_was_opened_before_a_fork_is_refused_in_the_child(postgres_dsn: str) -> None:
+    program = """
+import asyncio, os, sys
+from evertick.clock import system_clock
+from evertick.errors import Forked
+from evertick.store.postgres import PostgresStore
+
+store = PostgresStore(sys.argv[1], clock=system_clock)
+asyncio.run(store.open(migrate="auto"))
+if os.fork() == 0:
+    try:
+        asyncio.run(store.now())
+    except Forked as error:
+        print("refused" if "after the fork" in str(error) else error, flush=True)
+    os._exit(0)
+os.wait()
+asyncio.run(store.close())
+"""
+    stores = PostgresStores(postgres_dsn)
+    answer = subprocess.run([sys.executable, "-c", program, stores.url], capture_output=True, text=True)
+    asyncio.run(stores.close())
+    assert answer.stdout.strip() == "refused", answer.stderr
+
+
+# --- connections -----------------------------------------------------------------------------------------------------
+
+
+async def connections(stores: PostgresStores) -> int:
+    connection = await stores.connect()
+    count: int = await connection.fetchval(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'evertick' AND query LIKE $1",
+        f"%{stores.schema}%",
+    )
+    await connection.close()
+    return count
+
+
+async def test_many_intents_at_once_share_a_few_connections(postgres_dsn: str) -> None:
+    stores = PostgresStores(postgres_dsn, pool_size="2")
+    store = await stores.open()
+    await asyncio.gather(*(store.enqueue(APP, [a_run()]) for _ in range(30)))
+    assert len(await store.runs(APP, RunFilter(limit=100))) == 30
+    assert await connections(stores) <= 2
+    await stores.close()
+
+
+async def test_an_event_loop_that_ends_takes_its_connections_with_it(postgres_stores: PostgresStores) -> None:
+    store = await postgres_stores.open()
+    for _ in range(3):
+        await asyncio.to_thread(asyncio.run, store.enqueue(APP, [a_run()]))
+    async with asyncio.timeout(10):
+        while await connections(postgres_stores) > 0:
+            pass
+    assert len(await store.runs(APP, RunFilter())) == 3
+
+
+async def test_a_caller_who_is_cancelled_leaves_nothing_open(postgres_stores: PostgresStores) -> None:
+    store = await postgres_stores.open()
+    blocker = await postgres_stores.connect()
+    async with blocker.transaction():
+        await blocker.execute(f"LOCK TABLE {postgres_stores.schema}.runs")
+        enqueueing = asyncio.create_task(store.enqueue(APP, [a_run()]))
+        while not await blocker.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+            assert not enqueueing.done()
+        enqueueing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await enqueueing
+    await blocker.close()
+    assert await store.runs(APP, RunFilter()) == []
+    assert (await store.enqueue(APP, [a_run()]))[0].is_new
+
+
+async def test_a_beat_does_not_wait_for_a_connection_of_the_pool(postgres_dsn: str) -> None:
+    stores = PostgresStores(postgres_dsn, pool_size="1")
+    bench = Bench(stores, await stores.open())
+    node = await bench.node()
+    blocker = await stores.connect()
+    line = await bench.store.beat_line()
+    async with blocker.transaction():
+        await blocker.execute(f"LOCK TABLE {stores.schema}.runs IN SHARE MODE")
+        enqueueing = asyncio.create_task(bench.store.enqueue(APP, [a_run()]))
+        while not await blocker.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+            assert not enqueueing.done()
+        async with asyncio.timeout(5):
+            assert (await line.beat(node, HOUR)).is_alive
+    await enqueueing
+    await line.close()
+    await blocker.close()
+    await stores.close()
+
+
+async def test_behind_a_pooler_nothing_is_left_on_a_connection(postgres_dsn: str) -> None:
+    stores = PostgresStores(postgres_dsn, pooler="transaction")
+    bench = Bench(stores, await stores.open())
+    node = await bench.node()
+    held = await bench.hold(node, await bench.fire(await bench.add()))
+    await bench.end(node, held)
+    assert await bench.store.changed(0.001)
+    assert isinstance(bench.store, PostgresStore)
+
+    async def left(connection: object) -> tuple[list[object], str]:
+        prepared = await connection.fetch("SELECT name FROM pg_prepared_statements WHERE name <> ''")  # type: ignore[attr-defined]
+        return prepared, (await connection.fetchrow("SHOW enable_seqscan"))[0]  # type: ignore[attr-defined]
+
+    assert await bench.store._open_line().borrow(left) == ([], "on")
+    assert len((await bench.claim(node, tasks=TERMS)).runs) == 0
+    await stores.close()

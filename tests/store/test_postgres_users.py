@@ -1,0 +1,249 @@
+"""Runs are enqueued and finished inside the transaction of the user, whatever driver the user has."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+from postgres_stores import PostgresStores, PostgresUsers
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from evertick.errors import InvalidInput, Refused
+from evertick.model import Claimed, State, Verdict
+from evertick.store.base import JobTransaction
+from evertick.testing.conformance import Bench, a_run, an_outcome
+from evertick.testing.conformance.bench import APP
+from evertick.transaction import at_once
+
+
+@pytest.fixture
+async def bench(postgres_stores: PostgresStores) -> AsyncIterator[Bench]:
+    bench = Bench(postgres_stores, await postgres_stores.open())
+    yield bench
+    await bench.check()
+
+
+async def is_there(bench: Bench, run: str) -> bool:
+    return bool(await bench.runs(ids=(run,)))
+
+
+# --- plain ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_plain_connection_of_psycopg_needs_no_event_loop(
+    bench: Bench, postgres_dsn: str, commits: bool
+) -> None:
+    new = a_run(args=b'{"n":1}', labels={"a": "b"}, unique_key="k", priority=3, expires=5)
+    with psycopg.connect(postgres_dsn) as connection:
+        within = bench.store.within(connection)
+        assert not within.is_async
+        [run] = at_once(within.enqueue(APP, [new]))
+        [again] = at_once(within.enqueue(APP, [new]))
+        assert (run.id, run.is_new, run.args, run.labels, run.priority) == (new.id, True, {"n": 1}, {"a": "b"}, 3)
+        assert (again.id, again.is_new) == (new.id, False)
+        assert not await is_there(bench, new.id)
+        connection.commit() if commits else connection.rollback()
+    assert await is_there(bench, new.id) is commits
+
+
+async def test_a_run_is_finished_on_a_plain_connection(bench: Bench, postgres_dsn: str) -> None:
+    node = await bench.node()
+    held = await bench.hold(node, await bench.fire(await bench.add()))
+    blocked = await bench.fire(await bench.stored(), state=State.BLOCKED)
+    with psycopg.connect(postgres_dsn) as connection:
+        within = bench.store.within(connection)
+        assert at_once(within.finish(APP, node, an_outcome(held, result=b"7"))) == "done"
+        assert await bench.state(held.id) is State.RUNNING
+    run = await bench.run(held.id)
+    assert (run.verdict, run.result) == (Verdict.SUCCEEDED, 7)
+    assert await bench.state(blocked) is State.WAITING
+
+
+async def test_an_error_of_ours_leaves_the_transaction_of_the_user_as_it_was(bench: Bench, postgres_dsn: str) -> None:
+    with psycopg.connect(postgres_dsn) as connection:
+        connection.execute("CREATE TEMPORARY TABLE mine (x int)")
+        connection.execute("INSERT INTO mine VALUES (1)")
+        with pytest.raises(Exception, match="surrogates"):
+            at_once(bench.store.within(connection).enqueue(APP, [a_run(task="\ud800")]))
+        assert connection.execute("SELECT x FROM mine").fetchall() == [(1,)]
+
+
+async def test_a_connection_without_a_transaction_is_refused(bench: Bench, postgres_dsn: str) -> None:
+    with (
+        psycopg.connect(postgres_dsn, autocommit=True) as connection,
+        pytest.raises(Refused, match="no transaction is open"),
+    ):
+        at_once(bench.store.within(connection).enqueue(APP, [a_run()]))
+    plain = await asyncpg.connect(postgres_dsn)
+    with pytest.raises(Refused, match="no transaction is open"):
+        await bench.store.within(plain).enqueue(APP, [a_run()])
+    await plain.close()
+
+
+async def test_a_plain_connection_that_leads_elsewhere_is_refused(bench: Bench, postgres_dsn: str) -> None:
+    with (
+        psycopg.connect(postgres_dsn, dbname="template1") as connection,
+        pytest.raises(Refused, match="this connection leads to"),
+    ):
+        at_once(bench.store.within(connection).enqueue(APP, [a_run()]))
+
+
+async def test_another_schema_of_the_same_database_is_another_store(
+    bench: Bench, postgres_stores: PostgresStores, postgres_users: PostgresUsers
+) -> None:
+    connection = await postgres_stores.connect()
+    await connection.execute(f"UPDATE {postgres_stores.schema}.meta SET store_id = 'of a copy'")
+    await connection.close()
+    user = await postgres_users.begin()
+    with pytest.raises(Refused, match="another store"):
+        await bench.store.within(user.connection).enqueue(APP, [a_run()])
+    await user.rollback()
+
+
+async def test_what_is_no_connection_is_refused_with_what_would_be(bench: Bench) -> None:
+    with pytest.raises(InvalidInput, match="psycopg 3"):
+        bench.store.within(object())
+
+
+# --- async, and wrapped ----------------------------------------------------------------------------------------------
+
+
+async def test_an_async_connection_of_psycopg(bench: Bench, postgres_dsn: str) -> None:
+    async with await psycopg.AsyncConnection.connect(postgres_dsn) as connection:
+        within = bench.store.within(connection)
+        assert within.is_async
+        [run] = await within.enqueue(APP, [a_run()])
+        assert not await is_there(bench, run.id)
+        await connection.commit()
+    assert await is_there(bench, run.id)
+
+
+async def test_a_connection_of_a_pool_of_asyncpg(bench: Bench, postgres_dsn: str) -> None:
+    async with (
+        asyncpg.create_pool(postgres_dsn, min_size=1, max_size=1) as pool,
+        pool.acquire() as connection,
+        connection.transaction(),
+    ):
+        [run] = await bench.store.within(connection).enqueue(APP, [a_run()])
+        assert not await is_there(bench, run.id)
+    assert await is_there(bench, run.id)
+
+
+async def test_codecs_of_the_user_do_not_disturb(bench: Bench, postgres_dsn: str) -> None:
+    import json
+
+    connection = await asyncpg.connect(postgres_dsn)
+    await connection.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+    async with connection.transaction():
+        [run] = await bench.store.within(connection).enqueue(APP, [a_run(labels={"a": "b"})])
+    assert run.labels == (await bench.run(run.id)).labels == {"a": "b"}
+    await connection.close()
+
+
+def sqlalchemy_url(dsn: str, driver: str) -> str:
+    return dsn.replace("postgresql://", f"postgresql+{driver}://")
+
+
+async def test_a_session_of_sqlalchemy_on_psycopg(bench: Bench, postgres_dsn: str) -> None:
+    engine = create_engine(sqlalchemy_url(postgres_dsn, "psycopg"))
+    with Session(engine) as session:
+        [run] = at_once(bench.store.within(session).enqueue(APP, [a_run()]))
+        assert not await is_there(bench, run.id)
+        session.commit()
+    engine.dispose()
+    assert await is_there(bench, run.id)
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_an_async_session_of_sqlalchemy(bench: Bench, postgres_dsn: str, driver: str) -> None:
+    engine = create_async_engine(sqlalchemy_url(postgres_dsn, driver))
+    async with AsyncSession(engine) as session:
+        connection: Any = await session.connection()
+        await session.execute(text("SELECT 1"))
+        [run] = await bench.store.within(connection).enqueue(APP, [a_run()])
+        assert not await is_there(bench, run.id)
+        await session.commit()
+    await engine.dispose()
+    assert await is_there(bench, run.id)
+
+
+# --- transactions for jobs -------------------------------------------------------------------------------------------
+
+
+async def begun(bench: Bench, *, is_plain: bool, seconds: float = 60) -> tuple[Any, JobTransaction, str, Claimed]:
+    node = await bench.node()
+    held = await bench.hold(node)
+    job = bench.store.transaction(seconds=seconds, is_plain=is_plain)
+    connection = await job.begin(APP, node, held.id, held.fence)
+    assert connection is not None
+    return connection, job, node, held
+
+
+async def test_a_plain_job_writes_its_rows_and_its_end_together(bench: Bench, postgres_stores: PostgresStores) -> None:
+    connection, job, node, held = await begun(bench, is_plain=True)
+    connection.execute(f"CREATE TABLE {postgres_stores.schema}.paid AS SELECT 1 AS amount")
+    assert await bench.state(held.id) is State.RUNNING
+    assert at_once(job.commit(APP, node, an_outcome(held)))
+    assert (await bench.run(held.id)).verdict is Verdict.SUCCEEDED
+    reader = await postgres_stores.connect()
+    assert await reader.fetchval(f"SELECT amount FROM {postgres_stores.schema}.paid") == 1
+    await reader.close()
+
+
+async def test_a_plain_job_whose_claim_is_lost_writes_nothing(bench: Bench, postgres_stores: PostgresStores) -> None:
+    connection, job, node, held = await begun(bench, is_plain=True)
+    connection.execute(f"CREATE TABLE {postgres_stores.schema}.paid AS SELECT 1 AS amount")
+    await bench.store.leave(node)
+    await bench.rehome(await bench.node())
+    assert not at_once(job.commit(APP, node, an_outcome(held)))
+    reader = await postgres_stores.connect()
+    assert await reader.fetchval("SELECT to_regclass($1)", f"{postgres_stores.schema}.paid") is None
+    await reader.close()
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_a_job_that_takes_too_long_is_rolled_back_by_itself(bench: Bench, is_plain: bool) -> None:
+    connection, job, node, held = await begun(bench, is_plain=is_plain, seconds=0.1)
+    sleeping = "SELECT pg_sleep(20)"
+    working = asyncio.to_thread(connection.execute, sleeping) if is_plain else connection.execute(sleeping)
+    with pytest.raises(Exception, match=r"(?i)terminat|clos|cancel"):
+        await working
+    assert job.is_out_of_time
+    assert not await job.commit(APP, node, an_outcome(held))
+    assert await bench.state(held.id) is State.RUNNING
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_a_job_that_ends_its_transaction_by_itself_is_told_so(bench: Bench, is_plain: bool) -> None:
+    connection, job, node, held = await begun(bench, is_plain=is_plain)
+    if is_plain:
+        connection.execute("COMMIT")
+    else:
+        await connection.execute("COMMIT; BEGIN")
+    with pytest.raises(Refused, match="ended the transaction"):
+        await job.commit(APP, node, an_outcome(held))
+    assert await bench.state(held.id) is State.RUNNING
+
+
+async def test_nobody_waits_for_the_transaction_of_a_job(bench: Bench) -> None:
+    _, job, node, held = await begun(bench, is_plain=False)
+    async with asyncio.timeout(5):
+        assert await bench.cancel(held.id) == ["asked"]
+    await job.rollback()
+    assert await bench.finish(node, an_outcome(held)) == ["done"]
+
+
+async def test_without_psycopg_a_plain_job_is_told_what_to_install(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(Refused, match="pip install"):
+        bench.store.transaction(seconds=1, is_plain=True)

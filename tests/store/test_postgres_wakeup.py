@@ -1,0 +1,132 @@
+"""Whoever waits for a change hears of work that others have made due; of its own it needs no telling."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from postgres_stores import PostgresStores
+
+from evertick.model import State
+from evertick.store.base import Change, Store
+from evertick.testing.conformance import Bench, a_definition, a_run, an_advance, an_outcome
+from evertick.testing.conformance.bench import APP, HOUR
+
+# Longer than any wake-up takes, and than a test would like to wait for nothing.
+PATIENCE = 20.0
+LONG_ENOUGH = 0.3
+
+
+@pytest.fixture
+async def pair(postgres_stores: PostgresStores) -> tuple[Bench, Store]:
+    """One who writes, and one who listens; what was to be heard of the beginning has been heard."""
+    bench, listener = Bench(postgres_stores, await postgres_stores.open()), await postgres_stores.open()
+    # A line that was just opened is news by itself.
+    assert await listener.changed(PATIENCE)
+    return bench, listener
+
+
+async def heard(listener: Store, act: Callable[[], Awaitable[object]]) -> bool:
+    waiting = asyncio.create_task(listener.changed(PATIENCE))
+    await act()
+    return await waiting
+
+
+async def test_an_enqueue_wakes_the_others(pair: tuple[Bench, Store]) -> None:
+    bench, listener = pair
+    assert await heard(listener, bench.enqueue)
+
+
+async def test_a_changed_schedule_wakes_the_others(pair: tuple[Bench, Store]) -> None:
+    bench, listener = pair
+    add = Change(key="k", kind="add", definition=a_definition(), fire_at=1, at=1)
+    assert await heard(listener, lambda: bench.store.change_schedules(APP, [add]))
+
+
+@pytest.mark.parametrize("kind", ["retry", "release"])
+async def test_a_run_that_goes_back_wakes_the_others(pair: tuple[Bench, Store], kind: str) -> None:
+    bench, listener = pair
+    node = await bench.node()
+    held = await bench.hold(node)
+    await listener.changed(LONG_ENOUGH)
+    assert await heard(listener, lambda: bench.finish(node, an_outcome(held, kind)))
+
+
+async def test_an_end_that_frees_a_run_wakes_the_others(pair: tuple[Bench, Store]) -> None:
+    bench, listener = pair
+    node = await bench.node()
+    held = await bench.hold(node, await bench.fire(await bench.add()))
+    await bench.fire(await bench.stored(), state=State.BLOCKED)
+    await listener.changed(LONG_ENOUGH)
+    assert await heard(listener, lambda: bench.finish(node, an_outcome(held)))
+
+
+async def test_a_cancel_of_a_running_run_wakes_its_owner(pair: tuple[Bench, Store]) -> None:
+    bench, listener = pair
+    held = await bench.hold(await bench.node())
+    await listener.changed(LONG_ENOUGH)
+    assert await heard(listener, lambda: bench.cancel(held.id))
+
+
+async def test_an_enqueue_in_a_transaction_of_the_user_is_heard_with_its_commit(
+    pair: tuple[Bench, Store], postgres_stores: PostgresStores
+) -> None:
+    bench, listener = pair
+    connection = await postgres_stores.connect()
+    transaction = connection.transaction()
+    await transaction.start()
+    await bench.store.within(connection).enqueue(APP, [a_run()])
+    assert not await listener.changed(LONG_ENOUGH)
+    assert await heard(listener, transaction.commit)
+    await connection.close()
+
+
+async def test_what_frees_nobody_wakes_nobody(pair: tuple[Bench, Store]) -> None:
+    bench, listener = pair
+    node = await bench.node()
+    held = await bench.hold(node)
+    await listener.changed(LONG_ENOUGH)
+    await bench.finish(node, an_outcome(held))
+    assert not await listener.changed(LONG_ENOUGH)
+
+
+async def test_nobody_is_woken_by_what_was_rolled_back(pair: tuple[Bench, Store]) -> None:
+    bench, listener = pair
+    schedule = await bench.add()
+    await listener.changed(LONG_ENOUGH)
+    refused = [
+        Change(key="new", kind="add", definition=a_definition(), fire_at=1, at=1),
+        Change(key="nightly", kind="remove", settle=an_advance(schedule, version=99)),
+    ]
+    assert await bench.store.change_schedules(APP, refused, all_or_none=True) == [True, False]
+    assert not await listener.changed(LONG_ENOUGH)
+
+
+async def test_a_store_does_not_wake_itself(pair: tuple[Bench, Store]) -> None:
+    bench, _ = pair
+    assert await bench.store.changed(PATIENCE)
+    await bench.enqueue()
+    assert not await bench.store.changed(LONG_ENOUGH)
+
+
+async def test_of_a_burst_few_wake_ups_are_sent_and_the_last_is_not_lost(
+    pair: tuple[Bench, Store], postgres_stores: PostgresStores
+) -> None:
+    bench, _ = pair
+    connection = await postgres_stores.connect()
+    said: asyncio.Queue[str] = asyncio.Queue()
+    await connection.add_listener(f"evertick:{postgres_stores.schema}", lambda *about: said.put_nowait(about[3]))
+    began = asyncio.get_running_loop().time()
+    for _ in range(50):
+        await bench.enqueue(delay=HOUR)
+    took = asyncio.get_running_loop().time() - began
+    await asyncio.wait_for(said.get(), PATIENCE)
+    await asyncio.sleep(LONG_ENOUGH)
+    assert said.qsize() <= 10 * took + 2
+    # The last of the burst was too soon after one that was sent; it comes alone, a little later.
+    await bench.enqueue()
+    await bench.enqueue()
+    for _ in range(2):
+        await asyncio.wait_for(said.get(), PATIENCE)
+    await connection.close()
