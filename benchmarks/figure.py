@@ -72,9 +72,9 @@ def summary(samples: Sequence[float]) -> dict[str, float | list[float]]:
     }
 
 
-def table(samples: Mapping[str, Sequence[float]]) -> str:
+def table(samples: Mapping[str, Sequence[float]], figures: Sequence[Figure]) -> str:
     """Median [min..max] of the rounds, a line per figure that was measured."""
-    rows = [_row(figure, samples[figure.name]) for figure in FIGURES + PEER_FIGURES if figure.name in samples]
+    rows = [_row(figure, samples[figure.name]) for figure in figures if figure.name in samples]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
         f"{text:<{widths[0]}}  {median:>{widths[1]}}  {spread:<{widths[2]}}  {unit}"

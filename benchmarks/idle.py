@@ -12,25 +12,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from benchmarks.fresh import in_fresh_process
-from benchmarks.ledger import url_of
+from benchmarks.ledger import Ledger
 from benchmarks.size import Size
 from evertick import Every, Scheduler
 
-__all__ = ["measure"]
+__all__ = ["fill", "measure"]
 
 
-def measure(folder: Path, size: Size) -> dict[str, float]:
-    path = folder / "ledger.db"
-    in_fresh_process(fill, path, size.idle_schedules)
-    return asyncio.run(_watch(path, size))
+def measure(ledger: Ledger, size: Size) -> dict[str, float]:
+    in_fresh_process(fill, ledger, size.idle_schedules)
+    return asyncio.run(_watch(ledger, size))
 
 
-def fill(path: Path, count: int) -> None:
-    asyncio.run(_fill(path, count))
+def fill(ledger: Ledger, count: int) -> None:
+    asyncio.run(_fill(ledger, count))
 
 
-async def _fill(path: Path, count: int) -> None:
-    scheduler = Scheduler(url_of(path))
+async def _fill(ledger: Ledger, count: int) -> None:
+    scheduler = Scheduler(ledger.url)
 
     @scheduler.task
     async def never() -> None: ...
@@ -40,8 +39,8 @@ async def _fill(path: Path, count: int) -> None:
     await scheduler.close()
 
 
-async def _watch(path: Path, size: Size) -> dict[str, float]:
-    scheduler = Scheduler(url_of(path))
+async def _watch(ledger: Ledger, size: Size) -> dict[str, float]:
+    scheduler = Scheduler(ledger.url)
 
     @scheduler.task
     async def never() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 
+from benchmarks.ledger import Ledger
 from benchmarks.size import Size
 
 __all__ = ["measure"]
@@ -14,7 +14,7 @@ __all__ = ["measure"]
 _PROGRAM = "import time; t = time.perf_counter(); import evertick; print(time.perf_counter() - t)"
 
 
-def measure(folder: Path, size: Size) -> dict[str, float]:
+def measure(ledger: Ledger, size: Size) -> dict[str, float]:
     took = [_one() for _ in range(size.imports)]
     return {"import": statistics.median(took) * 1e3}
 

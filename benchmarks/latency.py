@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from benchmarks.fresh import in_fresh_process
-from benchmarks.ledger import check, url_of
+from benchmarks.ledger import Ledger
 from benchmarks.size import Size
 from benchmarks.spread import percentile
 from evertick import Scheduler
@@ -21,9 +20,9 @@ __all__ = ["measure"]
 PER_SECOND = 50
 
 
-def measure(folder: Path, size: Size, is_remote: bool) -> dict[str, float]:
+def measure(ledger: Ledger, size: Size, is_remote: bool) -> dict[str, float]:
     count = round(size.latency_seconds * PER_SECOND)
-    waits = asyncio.run(_waits(folder / "ledger.db", count, is_remote))
+    waits = asyncio.run(_waits(ledger, count, is_remote))
     name = "latency_remote" if is_remote else "latency"
     return {
         f"{name}_p50": percentile(waits, 50) * 1e3,
@@ -32,8 +31,8 @@ def measure(folder: Path, size: Size, is_remote: bool) -> dict[str, float]:
     }
 
 
-async def _waits(path: Path, count: int, is_remote: bool) -> list[float]:
-    scheduler = Scheduler(url_of(path))
+async def _waits(ledger: Ledger, count: int, is_remote: bool) -> list[float]:
+    scheduler = Scheduler(ledger.url)
     waits: list[float] = []
     executed = [0] * count
     all_executed = asyncio.Event()
@@ -47,20 +46,20 @@ async def _waits(path: Path, count: int, is_remote: bool) -> list[float]:
 
     async with scheduler:
         if is_remote:
-            await asyncio.to_thread(in_fresh_process, send_from_outside, path, count)
+            await asyncio.to_thread(in_fresh_process, send_from_outside, ledger, count)
         else:
             await _send(hear.enqueue, count)
         await asyncio.wait_for(all_executed.wait(), timeout=60)
-    check(path, executed)
+    await ledger.check(executed)
     return waits
 
 
-def send_from_outside(path: Path, count: int) -> None:
-    asyncio.run(_send_from_outside(path, count))
+def send_from_outside(ledger: Ledger, count: int) -> None:
+    asyncio.run(_send_from_outside(ledger, count))
 
 
-async def _send_from_outside(path: Path, count: int) -> None:
-    scheduler = Scheduler(url_of(path), concurrency=0)
+async def _send_from_outside(ledger: Ledger, count: int) -> None:
+    scheduler = Scheduler(ledger.url, concurrency=0)
 
     @scheduler.task
     async def hear(number: int, sent_at: float) -> None: ...

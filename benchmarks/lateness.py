@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
-from benchmarks.ledger import check, url_of
+from benchmarks.ledger import Ledger
 from benchmarks.size import Size
 from benchmarks.spread import percentile
 from evertick import Context, Every, Once, Scheduler
@@ -19,22 +18,22 @@ from evertick.when import When
 __all__ = ["measure_herd", "measure_spread"]
 
 
-def measure_spread(folder: Path, size: Size) -> dict[str, float]:
+def measure_spread(ledger: Ledger, size: Size) -> dict[str, float]:
     first = _soon(size)
     step = timedelta(milliseconds=1)
     rules: list[When] = [
         Every("1s", since="start", start=first + number * step, max_fires=size.schedule_seconds)
         for number in range(size.schedules)
     ]
-    began = asyncio.run(_starts(folder / "ledger.db", rules, size.schedules * size.schedule_seconds))
+    began = asyncio.run(_starts(ledger, rules, size.schedules * size.schedule_seconds))
     late = [at - fire_at for fire_at, at in began]
     return {"lateness_p50": percentile(late, 50) * 1e3, "lateness_p99": percentile(late, 99) * 1e3}
 
 
-def measure_herd(folder: Path, size: Size) -> dict[str, float]:
+def measure_herd(ledger: Ledger, size: Size) -> dict[str, float]:
     moment = _soon(size)
     rules: list[When] = [Once(moment)] * size.schedules
-    began = asyncio.run(_starts(folder / "ledger.db", rules, size.schedules))
+    began = asyncio.run(_starts(ledger, rules, size.schedules))
     late = [at - fire_at for fire_at, at in began]
     return {"herd_first": min(late) * 1e3, "herd_last": max(late) * 1e3}
 
@@ -43,9 +42,9 @@ def _soon(size: Size) -> datetime:
     return datetime.now(UTC) + timedelta(seconds=size.ahead_seconds)
 
 
-async def _starts(path: Path, rules: list[When], count: int) -> list[tuple[float, float]]:
+async def _starts(ledger: Ledger, rules: list[When], count: int) -> list[tuple[float, float]]:
     """The moment and the beginning of each run, in seconds since 1970."""
-    scheduler = Scheduler(url_of(path))
+    scheduler = Scheduler(ledger.url)
     began: list[tuple[float, float]] = []
     executed: dict[tuple[str | None, datetime], int] = {}
     all_began = asyncio.Event()
@@ -65,5 +64,5 @@ async def _starts(path: Path, rules: list[When], count: int) -> list[tuple[float
         assert not began, "adding the schedules took longer than the time left before their first moment"
         await asyncio.wait_for(all_began.wait(), timeout=120)
     assert len(executed) == count, f"{len(executed)} of {count} moments were executed"
-    check(path, list(executed.values()))
+    await ledger.check(list(executed.values()))
     return began

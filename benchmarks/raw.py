@@ -12,7 +12,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from benchmarks.ledger import BULK, check, check_waiting, url_of
+from benchmarks.ledger import BULK, SqliteLedger
 from benchmarks.size import Size
 from evertick import Scheduler
 
@@ -36,7 +36,8 @@ _ARCHIVE = "INSERT INTO evertick_history SELECT * FROM evertick_runs WHERE app =
 _FORGET = "DELETE FROM evertick_runs WHERE app = 'default' AND state = 'done'"
 
 
-def measure_execution(folder: Path, size: Size, batch: int) -> dict[str, float]:
+def measure_execution(ledger: SqliteLedger, size: Size, batch: int) -> dict[str, float]:
+    folder = ledger.path.parent
     rows = _rows(folder, size.runs)
     db = _empty(folder / "raw.db")
     _insert(db, rows, BULK)
@@ -53,17 +54,18 @@ def measure_execution(folder: Path, size: Size, batch: int) -> dict[str, float]:
 
     db.close()
     assert len(executed) == size.runs, f"{len(executed)} of {size.runs} runs were executed"
-    check(folder / "raw.db", list(executed.values()))
+    asyncio.run(SqliteLedger(folder / "raw.db").check(list(executed.values())))
     return {f"raw_execute_{batch}": size.runs / seconds}
 
 
-def measure_enqueue(folder: Path, size: Size) -> dict[str, float]:
+def measure_enqueue(ledger: SqliteLedger, size: Size) -> dict[str, float]:
+    folder = ledger.path.parent
     rows = _rows(folder, size.runs + size.single_runs)
     db = _empty(folder / "raw.db")
     in_bulk = size.runs / _insert(db, rows[: size.runs], BULK)
     one_by_one = size.single_runs / _insert(db, rows[size.runs :], 1)
     db.close()
-    check_waiting(folder / "raw.db", len(rows))
+    asyncio.run(SqliteLedger(folder / "raw.db").check_waiting(len(rows)))
     return {"raw_enqueue_bulk": in_bulk, "raw_enqueue_single": one_by_one}
 
 
@@ -110,7 +112,7 @@ def _rows(folder: Path, count: int) -> list[tuple[object, ...]]:
 
 
 async def _enqueue(path: Path, count: int) -> None:
-    scheduler = Scheduler(url_of(path))
+    scheduler = Scheduler(SqliteLedger(path).url)
 
     @scheduler.task(name="count")
     async def task(number: int) -> None: ...
@@ -131,6 +133,6 @@ def _empty(path: Path) -> sqlite3.Connection:
 
 
 async def _open(path: Path) -> None:
-    scheduler = Scheduler(url_of(path))
+    scheduler = Scheduler(SqliteLedger(path).url)
     await scheduler.health()
     await scheduler.close()

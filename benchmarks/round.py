@@ -13,13 +13,14 @@ from pathlib import Path
 from benchmarks import idle, imports, latency, lateness, raw, throughput
 from benchmarks.figure import RATIOS
 from benchmarks.fresh import in_fresh_process
+from benchmarks.ledger import SqliteLedger
 from benchmarks.peer.environment import PEERS
 from benchmarks.peer.environment import measure as measure_peer
 from benchmarks.size import Size
 
 __all__ = ["measure_all"]
 
-Measure = Callable[[Path, Size], dict[str, float]]
+Measure = Callable[[SqliteLedger, Size], dict[str, float]]
 
 
 def measure_all(folder: Path, size: Size, peers: Path | None) -> dict[str, float]:
@@ -29,7 +30,7 @@ def measure_all(folder: Path, size: Size, peers: Path | None) -> dict[str, float
         place = folder / "round"
         place.mkdir(parents=True)
         try:
-            figures |= in_fresh_process(measure, place, size)
+            figures |= in_fresh_process(measure, SqliteLedger(place / "ledger.db"), size)
         finally:
             shutil.rmtree(place)
     return figures | {name: figures[ours] / figures[theirs] for name, (ours, theirs) in RATIOS.items()}

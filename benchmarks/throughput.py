@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 
-from benchmarks.ledger import BULK, check, check_waiting, url_of
+from benchmarks.ledger import BULK, Ledger
 from benchmarks.size import Size
 from evertick import Scheduler
 from evertick.task import TaskOptions
@@ -18,21 +17,21 @@ from evertick.task import TaskOptions
 __all__ = ["measure_enqueue", "measure_execution", "measure_limited"]
 
 
-def measure_execution(folder: Path, size: Size, concurrency: int) -> dict[str, float]:
-    return {f"execute_{concurrency}": asyncio.run(_execution(folder / "ledger.db", size, concurrency, {}))}
+def measure_execution(ledger: Ledger, size: Size, concurrency: int) -> dict[str, float]:
+    return {f"execute_{concurrency}": asyncio.run(_execution(ledger, size, concurrency, {}))}
 
 
-def measure_limited(folder: Path, size: Size, name: str, limits: TaskOptions) -> dict[str, float]:
+def measure_limited(ledger: Ledger, size: Size, name: str, limits: TaskOptions) -> dict[str, float]:
     """The same with a task that has a limit, on a hundred slots."""
-    return {name: asyncio.run(_execution(folder / "ledger.db", size, 100, limits))}
+    return {name: asyncio.run(_execution(ledger, size, 100, limits))}
 
 
-def measure_enqueue(folder: Path, size: Size) -> dict[str, float]:
-    return asyncio.run(_enqueue(folder / "ledger.db", size))
+def measure_enqueue(ledger: Ledger, size: Size) -> dict[str, float]:
+    return asyncio.run(_enqueue(ledger, size))
 
 
-async def _execution(path: Path, size: Size, concurrency: int, limits: TaskOptions) -> float:
-    scheduler = Scheduler(url_of(path), concurrency=concurrency)
+async def _execution(ledger: Ledger, size: Size, concurrency: int, limits: TaskOptions) -> float:
+    scheduler = Scheduler(ledger.url, concurrency=concurrency)
     executed = [0] * size.runs
     left = size.runs
     all_executed = asyncio.Event()
@@ -55,12 +54,12 @@ async def _execution(path: Path, size: Size, concurrency: int, limits: TaskOptio
         while (await scheduler.health()).running:
             await asyncio.sleep(0)
         seconds = time.perf_counter() - began
-    check(path, executed)
+    await ledger.check(executed)
     return size.runs / seconds
 
 
-async def _enqueue(path: Path, size: Size) -> dict[str, float]:
-    scheduler = Scheduler(url_of(path))
+async def _enqueue(ledger: Ledger, size: Size) -> dict[str, float]:
+    scheduler = Scheduler(ledger.url)
 
     @scheduler.task
     async def count(number: int) -> None: ...
@@ -77,5 +76,5 @@ async def _enqueue(path: Path, size: Size) -> dict[str, float]:
     one_by_one = size.single_runs / (time.perf_counter() - began)
 
     await scheduler.close()
-    check_waiting(path, size.runs + size.single_runs)
+    await ledger.check_waiting(size.runs + size.single_runs)
     return {"enqueue_bulk": in_bulk, "enqueue_single": one_by_one}

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.ledger import SqliteLedger
 from benchmarks.size import Size
 
 __all__ = ["PEERS", "Peer", "Unavailable", "install", "measure", "versions"]
@@ -58,9 +59,9 @@ def versions(python: Path) -> dict[str, str]:
     return dict(zip(names, done.stdout.split(), strict=True))
 
 
-def measure(folder: Path, size: Size, peer: Peer, python: Path) -> dict[str, float]:
+def measure(ledger: SqliteLedger, size: Size, peer: Peer, python: Path) -> dict[str, float]:
     program = Path(__file__).with_name(peer.program)
-    command = [str(python), str(program), str((folder / "peer.db").resolve()), str(size.peer_runs)]
+    command = [str(python), str(program), str(ledger.path.with_name("peer.db").resolve()), str(size.peer_runs)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_MEASURE_SECONDS)
     if done.returncode != 0:
         # What a peer does wrong must not cost the figures of the round.

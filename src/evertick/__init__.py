@@ -2,8 +2,10 @@
 
 from evertick.context import Context, current
 from evertick.driver.process import Process
+from evertick.duty import DutyContext
 from evertick.errors import (
     AlreadyDeclared,
+    CursorGone,
     EvertickError,
     Forked,
     InvalidArguments,
@@ -26,7 +28,8 @@ from evertick.errors import (
     WouldBlock,
 )
 from evertick.events import Event
-from evertick.model import Cause, Gap, Node, Reason, Run, Schedule, State, Verdict
+from evertick.feed import FeedEvent, FeedPage
+from evertick.model import Cause, Duty, Gap, Message, MessageState, Node, Reason, Run, Schedule, State, Verdict
 from evertick.policy import Constant, Exponential, Linear
 from evertick.scheduler import Scheduler
 from evertick.task import Task
@@ -43,10 +46,15 @@ __all__ = [
     "Constant",
     "Context",
     "Cron",
+    "CursorGone",
+    "Duty",
+    "DutyContext",
     "Event",
     "EvertickError",
     "Every",
     "Exponential",
+    "FeedEvent",
+    "FeedPage",
     "Forked",
     "Gap",
     "InvalidArguments",
@@ -57,6 +65,8 @@ __all__ = [
     "InvalidWhen",
     "Linear",
     "Lost",
+    "Message",
+    "MessageState",
     "Node",
     "NotFound",
     "Once",

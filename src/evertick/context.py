@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Literal
@@ -19,9 +19,11 @@ from typing import Literal
 import msgspec
 
 from evertick.clock import Clock
-from evertick.errors import InvalidInput, NotFound, Stopped
-from evertick.model import Claimed, Phase
+from evertick.errors import InvalidInput, NotFound, Refused, Stopped
+from evertick.message import new_message
+from evertick.model import Claimed, NewMessage, Phase
 from evertick.transaction import Holder, Transaction, finish_within
+from evertick.when.duration import Duration
 from evertick.when.moment import from_us
 
 __all__ = ["LINES_MAX", "LINE_MAX_CHARS", "LOG_MAX_CHARS", "PHASES_MAX", "Context", "Notebook", "current"]
@@ -31,6 +33,9 @@ LOG_MAX_CHARS = 256 * 1024
 LINES_MAX = 5_000
 PHASES_MAX = 100
 RESULT_MAX_BYTES = 64 * 1024
+# They are written in one transaction with the end of the run.
+MESSAGES_MAX = 1_000
+MESSAGES_MAX_BYTES = 4 * 1024 * 1024
 _TEXT_MAX = 500
 
 _current: ContextVar[Context] = ContextVar("evertick_context")
@@ -89,13 +94,25 @@ class Notebook:
 class Context:
     """One attempt at one run, as the job sees it."""
 
-    __slots__ = ("_clock", "_deadline", "_has_seen_stop", "_holder", "_notebook", "_own_end", "_run", "_stopped")
+    __slots__ = (
+        "_clock",
+        "_deadline",
+        "_has_seen_stop",
+        "_holder",
+        "_messages",
+        "_notebook",
+        "_own_end",
+        "_run",
+        "_stopped",
+    )
 
     def __init__(self, run: Claimed, *, clock: Clock, deadline: int | None, holder: Holder | None = None) -> None:
         self._run = run
         self._clock = clock
         self._deadline = deadline
         self._notebook = Notebook()
+        # To be sent with the end of the run.
+        self._messages: list[NewMessage] = []
         self._stopped = ""
         self._has_seen_stop = False
         # None where the ledger is out of reach: in a child process.
@@ -200,6 +217,36 @@ class Context:
         finish and commits; raising in it rolls back. `ctx.finish(connection=conn, result=...)` in it gives a result.
         """
         return Transaction(self)
+
+    def send(
+        self,
+        channel: str,
+        body: object,
+        *,
+        key: str | None = None,
+        delay: Duration | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
+        """Send a message with the end of this run: `ctx.send("webhook", {"order": 7})`. Answers the message's id.
+
+        It is written in the transaction that ends the run, so it is sent if the job returns and that end is taken. A
+        job that raises, is stopped or has lost its run sends nothing. key: the idempotency key, default the id.
+        """
+        if self._own_end:
+            raise Refused(
+                f"run {self.run_id} of {self.task!r} has finished already, in a transaction of its own; send its "
+                "messages before that"
+            )
+        id_ = self._clock.new_id()
+        message = new_message(id_, channel, body, key=key, delay=delay, headers=headers, caused_by=self.run_id)
+        size = len(message.body) + sum(len(each.body) for each in self._messages)
+        if len(self._messages) >= MESSAGES_MAX or size > MESSAGES_MAX_BYTES:
+            raise Refused(
+                f"run {self.run_id} of {self.task!r} sends more than {MESSAGES_MAX} messages or {MESSAGES_MAX_BYTES} "
+                "bytes; send them from several runs"
+            )
+        self._messages.append(message)
+        return id_
 
     def _encode_result(self, result: object) -> bytes | None:
         """The result as JSON. One that cannot be kept does not undo the work: it is left out, and a line says so."""

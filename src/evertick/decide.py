@@ -88,6 +88,10 @@ class Decider(Editor):
             stored = current.stored
             if stored.pause is not None:
                 raise Refused(f"{key!r} is paused, so its next moment does not run; use trigger() to run its task now")
+            if stored.definition.mode == "every-node":
+                raise Refused(
+                    f"{key!r} runs on every node, so its next moment cannot be taken out; use trigger() to run it now"
+                )
             moment = _next_moment(current)
             admitted = admit(stored.definition.overlap, stored.live)
             if admitted is None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from evertick.clock import Clock
 from evertick.errors import EvertickError, InvalidInput, NotFound, Refused, StoreUnavailable
-from evertick.facts import FRESH, Facts, Fire, admit, takes_place
-from evertick.model import Cause, Definition, NewGap, NewRun, Occurrence, Pause, Reason, RerunOverlap, Run, State
+from evertick.every_node import check_every_node_rule, is_own_queue, node_of_queue
+from evertick.facts import FRESH, Facts, Fire, admit, guards_live, takes_place
+from evertick.fan_out import able_nodes, fan_out, unique_key_on
+from evertick.model import Cause, Definition, NewGap, NewRun, Node, Occurrence, Pause, Reason, RerunOverlap, Run, State
 from evertick.occurrence import Settled, apart, pending, settle_decisions, time_of, without_decided
 from evertick.owed import cursor_after
 from evertick.rules import blackout_named, blackout_of, fingerprint_of, load_calendars, rule_of
@@ -61,6 +64,8 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     # None when the stored rule cannot be read any more (a calendar is gone): then there is nothing to settle.
     rule: When | None
     blackout: Calendar | None = None
+    # Where its runs go, for a schedule that runs on every node.
+    nodes: Sequence[Node] = ()
 
 
 class _Becomes(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +105,7 @@ class Editor:
         calendars = await load_calendars(self._store, self._app)
         changes = []
         for added in additions:
+            check_every_node_rule(added.definition, added.rule)
             rule = added.rule.bind(key=added.key, created=now, tz=self._tz, calendars=calendars)
             # Only a one-shot may mean this very moment (`Once(after="0s")`); a rhythm begins with the next beat.
             since = now - 1 if isinstance(rule, Once) else now
@@ -180,6 +186,7 @@ class Editor:
             written = parse_when(current.stored.definition.when, calendars) if rule is None else rule
             bound = written.bind(key=key, created=created, tz=self._tz, calendars=calendars)
             definition = msgspec.structs.replace(change(current.stored.definition), when=bound.text)
+            check_every_node_rule(definition, bound)
             closes = blackout_named(definition.blackout, key, bound, calendars)
             settled = self._settle_edit(current, bound, closes)
             if current.stored.pause is not None:
@@ -241,10 +248,10 @@ class Editor:
             return None
         return note if is_paused else None
 
-    async def pause_undeclared(self, key: str, node_name: str) -> None:
-        """Pause a schedule that the running code of `node_name` no longer declares."""
+    async def pause_undeclared(self, key: str, node_name: str) -> bool:
+        """Pause a schedule that the running code of `node_name` no longer declares. False: somebody was faster."""
         note = f"no longer declared by {node_name}; declare it again to resume it, or remove it"
-        await self.pause(key, note=note, is_undeclared=True)
+        return await self.pause(key, note=note, is_undeclared=True, unless=lambda stored: stored.pause is not None)
 
     async def resume(self, key: str, *, unless: Callable[[Pause], bool] = lambda _: False) -> bool:
         """Go on from now; the paused moments become one gap. False if it was not paused, or `unless` forbids it."""
@@ -275,7 +282,10 @@ class Editor:
         await self._change(key, make)
 
     async def trigger(self, key: str, *, args: bytes | None = None) -> str:
-        """Run the schedule's task now, by hand, paused or not; answers the run's id. Overlap is obeyed."""
+        """Run the schedule's task now, by hand, paused or not; answers the run's id. Overlap is obeyed.
+
+        On every node, where it is for all: those that are still at it are left out, and the first run is answered.
+        """
         run_id = self._clock.new_id()
 
         def make(current: Now) -> NewRun:
@@ -291,8 +301,7 @@ class Editor:
                 labels=definition.labels,
             )
 
-        await self._run_by_hand(key, make, "not triggered")
-        return run_id
+        return (await self._run_by_hand(key, make, "not triggered"))[0]
 
     async def rerun(self, old: Run, *, args: bytes, overlap: RerunOverlap | None = None) -> str:
         """Run again what has ended, as it was; answers the new run's id.
@@ -316,6 +325,7 @@ class Editor:
         def make(current: Now) -> NewRun:
             return msgspec.structs.replace(again, due_at=current.time)
 
+        await self._check_node_lives(old)
         if old.schedule_key is not None:
             # Its schedule may be gone, also from one round to the next.
             with contextlib.suppress(NotFound):
@@ -345,17 +355,31 @@ class Editor:
                 return
         raise never_settles(key)
 
+    async def _check_node_lives(self, old: Run) -> None:
+        """A run that was for one node alone is run again there, or not at all."""
+        if not is_own_queue(old.queue):
+            return
+        node = node_of_queue(old.queue)
+        if not any(each.id == node and each.died_at is None for each in await self._store.nodes(self._app)):
+            raise Refused(
+                f"{not_rerun(old)}: it was for node {node} alone, which is gone; trigger its schedule to run it on "
+                "every node there is"
+            )
+
     async def _run_by_hand(
         self, key: str, make: Callable[[Now], NewRun], otherwise: str, *, as_if: RerunOverlap | None = None
-    ) -> None:
-        """Put a run that no fire has made through the guard of its schedule; what overlap forbids is refused."""
+    ) -> list[str]:
+        """Put a run that no fire has made through the guard of its schedule; what overlap forbids is refused.
+
+        Answers its id, or those of the runs on the nodes.
+        """
         for _ in range(_ROUNDS_MAX):
             current = await self._current(key)
             stored, overlap = current.stored, current.stored.definition.overlap
-            is_free = overlap == "allow" or as_if == "allow"
+            is_free = as_if == "allow" or not guards_live(stored.definition)
             # Behind whatever is live when it is written: the store finds the end of the line, or that there is none.
-            is_last = as_if == "queue" and not is_free
-            admitted = "free" if is_free else "blocked" if is_last else admit(overlap, stored.live)
+            is_last = as_if == "queue" and overlap != "allow"
+            admitted = "blocked" if is_last else "free" if is_free else admit(overlap, stored.live)
             if admitted is None:
                 raise Refused(f"{key!r} has a live run, and its overlap is {overlap!r}: {otherwise}")
             run = msgspec.structs.replace(
@@ -363,9 +387,7 @@ class Editor:
                 schedule_id=stored.id,
                 version=stored.version,
                 state=State.BLOCKED if admitted == "blocked" else State.WAITING,
-                unique_key=stored.definition.unique,
-                unique_until=stored.definition.unique_until,
-                unique_for=stored.definition.unique_for,
+                **_unique_of(stored, make(current), as_if),
             )
             # What counts from the end of the run before counts from the end of this one; an owed moment stays owed.
             is_owed = stored.fire_at is not None and stored.fire_at <= current.time
@@ -380,14 +402,20 @@ class Editor:
                 next_fire_at=stored.fire_at if after_end is None else None,
                 next_at=stored.at if after_end is None else None,
                 after_end=after_end,
-                replaces_live=as_if is None and takes_place(overlap, stored.live, is_blocked=admitted == "blocked"),
+                replaces_live=as_if is None
+                and guards_live(stored.definition)
+                and takes_place(overlap, stored.live, is_blocked=admitted == "blocked"),
                 fingerprint=stored.fingerprint,
             )
+            if run.cause is Cause.TRIGGER and stored.definition.mode == "every-node":
+                if not able_nodes(current.nodes, run.task):
+                    raise Refused(f"{key!r} runs on every node, and no live node knows task {run.task!r}: {otherwise}")
+                advance = fan_out(advance, stored.definition, current.nodes)
             recorded = await self._store.record_fires(self._app, None, [advance])
-            if recorded.duplicates:
-                raise Refused(f"another run has the unique key {run.unique_key!r} of {key!r}: {otherwise}")
             if recorded.taken[0]:
-                return
+                return [each.id for each in advance.runs if each.id not in recorded.duplicates]
+            if recorded.duplicates:
+                raise Refused(f"{_taken_words(key, stored.definition)}: {otherwise}")
         raise never_settles(key)
 
     async def _current(self, key: str) -> Now:
@@ -401,7 +429,9 @@ class Editor:
             blackout = blackout_of(found[0], rule, calendars)
         except EvertickError:
             rule, blackout = None, None
-        return Now(time=await self._store.now(), stored=found[0], rule=rule, blackout=blackout)
+        is_on_every = found[0].definition.mode == "every-node"
+        nodes = await self._store.nodes(self._app) if is_on_every else ()
+        return Now(time=await self._store.now(), stored=found[0], rule=rule, blackout=blackout, nodes=nodes)
 
     def _settle(self, current: Now, reason: Reason, *, fresh: int = FRESH) -> Advance:
         """What is owed, where rule and blackout stay as they are."""
@@ -443,22 +473,24 @@ class Editor:
             rest = without_decided(rule, settled.occurrences)
             fire_at, at = cursor_after(rest, stored.key, now, self._clock.uniform, blackout)
         fires += settled.fires
-        return Advance(
+        advance = Advance(
             schedule_id=stored.id,
             version=stored.version,
             fire_at=stored.fire_at,
             at=stored.at,
-            live=stored.live if fires else None,
+            live=stored.live if fires and guards_live(stored.definition) else None,
             runs=tuple(run_of(self._clock.new_id(), stored, fire) for fire in fires),
             gaps=gaps + settled.gaps,
             next_fire_at=fire_at,
             next_at=soonest(at, settled.occurrences),
             after_end=None if becomes.keeps_held else interval_from_end(rule),
             replaces_live=bool(fires)
+            and guards_live(stored.definition)
             and takes_place(stored.definition.overlap, stored.live, is_blocked=any(fire.is_blocked for fire in fires)),
             occurrences=None if settled.occurrences == stored.occurrences else settled.occurrences,
             fingerprint="" if rule is None else fingerprint_of(rule, blackout),
         )
+        return fan_out(advance, stored.definition, current.nodes)
 
     def _settle_decisions(
         self, current: Now, becomes: _Becomes, reason: Reason, *, cursor: int | None, fresh: int, is_alone: bool
@@ -470,6 +502,25 @@ class Editor:
         return settle_decisions(
             facts_of(stored, known), current.time, reason, rule=rule, cursor=cursor, fresh=fresh, is_alone=is_alone
         )
+
+
+def _unique_of(stored: StoredSchedule, run: NewRun, as_if: RerunOverlap | None) -> dict[str, Any]:
+    """The unique key of a run by hand: that of its schedule, or what keeps its node from two at once."""
+    definition = stored.definition
+    if definition.mode == "every-node":
+        is_minded = is_own_queue(run.queue) and as_if is None
+        return {"unique_key": unique_key_on(node_of_queue(run.queue), stored.id, definition) if is_minded else None}
+    return {
+        "unique_key": definition.unique,
+        "unique_until": definition.unique_until,
+        "unique_for": definition.unique_for,
+    }
+
+
+def _taken_words(key: str, definition: Definition) -> str:
+    if definition.mode == "every-node":
+        return f"{key!r} has a live run there, and its overlap is {definition.overlap!r}"
+    return f"another run has the unique key {definition.unique!r} of {key!r}"
 
 
 def soonest(at: int | None, occurrences: tuple[Occurrence, ...]) -> int | None:
@@ -513,7 +564,7 @@ def facts_of(
         fire_at=cursor.fire_at,
         at=cursor.at,
         fires=cursor.fires,
-        live=cursor.live,
+        live=cursor.live if guards_live(stored.definition) else 0,
         pause=stored.pause,
         occurrences=stored.occurrences,
         blackout=blackout,

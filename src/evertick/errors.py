@@ -11,7 +11,8 @@
     ├── NotFound (also LookupError)      no such schedule, run, task or calendar
     ├── Refused                          understood, and not allowed as things are (the message says why)
     │   ├── WouldBlock                   a `.sync` call on the event loop's own thread
-    │   └── Forked                       the store was opened before a fork
+    │   ├── Forked                       the store was opened before a fork
+    │   └── CursorGone                   the feed cannot go on from this cursor: `oldest` is where it begins now
     ├── StoreError
     │   ├── StoreUnavailable             away, locked, read-only or full; the outcome of a write may be unknown
     │   └── StoreRefused                 this node must not use the store (newer schema, damaged migrations, no store)
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadyDeclared",
+    "CursorGone",
     "EvertickError",
     "Forked",
     "InvalidArguments",
@@ -104,6 +106,14 @@ class WouldBlock(Refused):
 
 class Forked(Refused):
     """The store was opened before this process was forked."""
+
+
+class CursorGone(Refused):
+    """What followed this cursor is not in the feed, or not all of it. To begin anew, go on from `oldest`."""
+
+    def __init__(self, message: str, *, oldest: str) -> None:
+        super().__init__(message)
+        self.oldest = oldest
 
 
 class StoreError(EvertickError):

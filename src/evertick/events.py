@@ -35,6 +35,8 @@ EventKind = Literal[
     "lost",
     "paused",
     "removed",
+    "duty_taken",
+    "duty_lost",
 ]
 EVENTS: tuple[EventKind, ...] = get_args(EventKind)
 
@@ -58,6 +60,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     count: int = 1
     note: str = ""
+    # Of events about duties.
+    duty: str | None = None
+    term: int | None = None
 
 
 Hook = Callable[[Event], Awaitable[None] | None]

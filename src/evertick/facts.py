@@ -10,7 +10,7 @@ from evertick.when.calendar import Calendar
 from evertick.when.every import Every
 from evertick.when.moment import SECOND
 
-__all__ = ["FRESH", "LATE", "STUCK", "Facts", "Fire", "Plan", "admit", "takes_place"]
+__all__ = ["FRESH", "LATE", "STUCK", "Facts", "Fire", "Plan", "admit", "guards_live", "takes_place"]
 
 # With catch-up "skip" a moment that is noticed this soon is on time; on an edit such a moment still becomes a run.
 FRESH = 60 * SECOND
@@ -70,6 +70,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ends_pause: bool = False
     # The decisions that remain; None: as they were.
     occurrences: tuple[Occurrence, ...] | None = None
+
+
+def guards_live(definition: Definition) -> bool:
+    """Whether what is live of the schedule decides about one more run. On every node each minds its own."""
+    return definition.overlap != "allow" and definition.mode == "claimed"
 
 
 def admit(overlap: Overlap, live: int) -> str | None:

@@ -19,6 +19,7 @@ __all__ = [
     "LOSSES_MAX",
     "OVERLAPS",
     "RERUN_OVERLAPS",
+    "SCHEDULE_MODES",
     "TRANSITIONS",
     "UNIQUE_UNTIL",
     "Attempt",
@@ -26,10 +27,18 @@ __all__ = [
     "CatchUp",
     "Cause",
     "Claimed",
+    "ClaimedMessage",
     "Definition",
+    "Duty",
     "Gap",
     "LogLine",
+    "Message",
+    "MessageFate",
+    "MessageOutcome",
+    "MessageState",
+    "Mode",
     "NewGap",
+    "NewMessage",
     "NewRun",
     "Node",
     "Occurrence",
@@ -43,7 +52,9 @@ __all__ = [
     "RerunOverlap",
     "Run",
     "Schedule",
+    "ScheduleMode",
     "State",
+    "Tick",
     "UniqueUntil",
     "Verdict",
 ]
@@ -54,11 +65,16 @@ RerunOverlap = Literal["queue", "allow"]
 UniqueUntil = Literal["end", "start"]
 BlackoutFate = Literal["drop", "latest", "all"]
 OccurrenceKind = Literal["skip", "move", "done"]
+# How work is shared among nodes. claimed: each piece is taken by one node. duty: one node at a time does it all.
+# idempotent: several may do it, with the effect of one. every-node: each node does it for itself.
+Mode = Literal["claimed", "duty", "idempotent", "every-node"]
+ScheduleMode = Literal["claimed", "every-node"]
 CATCH_UPS: tuple[CatchUp, ...] = ("latest", "all", "skip")
 OVERLAPS: tuple[Overlap, ...] = ("skip", "queue", "allow", "replace")
 RERUN_OVERLAPS: tuple[RerunOverlap, ...] = ("queue", "allow")
 UNIQUE_UNTIL: tuple[UniqueUntil, ...] = ("end", "start")
 BLACKOUT_FATES: tuple[BlackoutFate, ...] = ("drop", "latest", "all")
+SCHEDULE_MODES: tuple[ScheduleMode, ...] = ("claimed", "every-node")
 
 # A run whose claims are lost this often takes its nodes down with it, or they are hopeless: it ends as lost.
 LOSSES_MAX = 3
@@ -106,6 +122,7 @@ class Cause(StrEnum):
     ENQUEUE = "enqueue"
     BACKFILL = "backfill"
     RERUN = "rerun"
+    EVERY_NODE = "every-node"  # a fire, on one of the nodes that all run it
 
 
 class Reason(StrEnum):
@@ -127,7 +144,9 @@ class Reason(StrEnum):
     TIMEOUT = "timeout"
     ERROR = "error"  # the job raised
     NODE_DIED = "node_died"  # its node was lost, once too often or for a task that must not run twice
-    SHUTDOWN = "shutdown"  # cut off by a stop, and must not run twice
+    NODE_GONE = "node_gone"  # it was for one node alone, which has left or died
+    NO_NODE = "no_node"  # for every node, and no live one knew the task
+    SHUTDOWN = "shutdown"  # cut off by a stop, and must not run twice or elsewhere
     UNREACHABLE = "unreachable"  # stopped because the store could not be reached before the lease ended
     DUPLICATE = "duplicate"  # another run has its unique key
     BLACKOUT = "blackout"  # its schedule was in a blackout whose fate is to drop
@@ -187,6 +206,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     blackout_fate: BlackoutFate = "drop"
     # Failed verdicts in a row after which the schedule is paused.
     pause_after: int | None = None
+    # claimed: a fire is one run, for one node. every-node: a run for each live node that knows the task.
+    mode: ScheduleMode = "claimed"
     format: int = 1
 
 
@@ -214,12 +235,41 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     unique_until: UniqueUntil = "end"
     # Unique for this long from its insertion, whether it is live or not.
     unique_for: int | None = None
+    # What the gap of its moment says when another run has its unique key.
+    if_taken: str = Reason.DUPLICATE
     caused_by: str | None = None
     traceparent: str | None = None
     # Insert as already running on the recording node (the fused claim), with what a claim would set.
     is_claimed: bool = False
     timeout: int | None = None
     at_most_once: bool = False
+
+
+class MessageState(StrEnum):
+    """Where a message of the outbox is. Sent ones are remembered by their key for a while; dead ones were given up."""
+
+    WAITING = "waiting"
+    SENDING = "sending"
+    SENT = "sent"
+    DEAD = "dead"
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to be handed to the outside, written in the transaction that causes it.
+
+    `key` is its idempotency key: of two messages of a channel with the same key, the outbox knows the first.
+    """
+
+    id: str
+    channel: str
+    key: str
+    # JSON.
+    body: bytes
+    headers: dict[str, str] = {}
+    # Due this long after it was written, by the store's time.
+    delay: int = 0
+    # The run that sends it.
+    caused_by: str | None = None
 
 
 class NewGap(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,6 +333,45 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     phases: tuple[Phase, ...] = ()
     # For parked arguments: the hash of the signature they did not fit; another hash frees the run.
     task_hash: str | None = None
+    # Written with this outcome, if it is taken; what comes in its place (a cancel) sends nothing.
+    messages: tuple[NewMessage, ...] = ()
+
+
+class ClaimedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message as its owner holds it. Only (node, fence) may settle it."""
+
+    id: str
+    fence: int
+    channel: str
+    key: str
+    body: bytes
+    headers: dict[str, str]
+    # Judged tries so far; a try whose node died is one.
+    attempts: int
+    due_at: int
+    created_at: int
+    caused_by: str | None = None
+    # What the last try said.
+    error: str | None = None
+
+
+MessageFate = Literal["sent", "retry", "dead", "release"]
+
+
+class MessageOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What an owner has to say about a message it holds.
+
+    sent, dead: the key is remembered for `remember`, the body of a sent one is not. retry: due again after `delay`, the
+    attempt is spent. release: due again at once, nothing is spent.
+    """
+
+    id: str
+    fence: int
+    kind: MessageFate
+    attempts: int = 0
+    delay: int = 0
+    remember: int = 0
+    error: str | None = None
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -360,6 +449,30 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     recorded_at: datetime
 
 
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of the outbox, as its sender and people read it."""
+
+    id: str
+    app: str
+    channel: str
+    # The idempotency key, the same at every try; the id where nobody chose one.
+    key: str
+    # None once it was sent.
+    body: Any
+    headers: dict[str, str]
+    state: MessageState
+    # Tries that were judged or lost; 0 at the first.
+    attempts: int
+    due_at: datetime
+    created_at: datetime
+    settled_at: datetime | None = None
+    node: str | None = None
+    error: str | None = None
+    caused_by: str | None = None
+    # False when a send found this message already there (the same key, or the same id sent twice).
+    is_new: bool = True
+
+
 class OccurrenceEdit(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody decided about one moment to come, as people read it."""
 
@@ -384,6 +497,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     catch_up_limit: int
     grace_seconds: float | None
     overlap: Overlap
+    mode: ScheduleMode
     version: int
     created_at: datetime
     next_fire_at: datetime | None
@@ -413,6 +527,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
 
 
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
+    """When a background loop of a node stepped last, and when it will by itself. None: not yet; it is at it now."""
+
+    last_at: datetime | None
+    next_at: datetime | None
+
+
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """One engine in one process, from its start to its end."""
 
@@ -428,4 +549,26 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...]
     # What it declares: schedule key -> hash of the declaration.
     declares: dict[str, str]
+    # Whose messages it hands to the outside.
+    channels: tuple[str, ...] = ()
+    # Its background loops by name, as of its last beat.
+    ticks: dict[str, Tick] = {}
     running: int
+
+
+class Duty(msgspec.Struct, frozen=True, kw_only=True):
+    """Work that one node does at a time, as people see it."""
+
+    name: str
+    # Who holds it; None: nobody alive does.
+    node: str | None
+    node_name: str | None
+    # Grows by one with every taking.
+    term: int
+    # When it was last taken.
+    since: datetime
+    # When it last acted, and when it is to act next; None for a loop that has no ticks.
+    ticked_at: datetime | None
+    next_at: datetime | None
+    # What its last act raised.
+    error: str | None

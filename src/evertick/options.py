@@ -11,18 +11,21 @@ import msgspec
 from evertick.arguments import ARGUMENTS_MAX_BYTES
 from evertick.context import Context
 from evertick.errors import InvalidArguments, InvalidSetting, InvalidWhen
+from evertick.every_node import check_every_node
 from evertick.model import (
     BLACKOUT_FATES,
     CATCH_UPS,
     OVERLAPS,
+    SCHEDULE_MODES,
     UNIQUE_UNTIL,
     BlackoutFate,
     CatchUp,
     Definition,
     Overlap,
+    ScheduleMode,
     UniqueUntil,
 )
-from evertick.settings import check_key, check_labels, check_one_of
+from evertick.settings import check_key, check_labels, check_one_of, check_queue
 from evertick.task import Task, TaskOptions, check_priority, check_unique_for, check_unique_until
 from evertick.when.base import JitterMode, check_name
 from evertick.when.calendar import Calendar
@@ -82,6 +85,7 @@ class PolicyOptions(TypedDict, total=False):
     pause_after: int | None
     blackout: str | Calendar | None
     blackout_fate: BlackoutFate
+    mode: ScheduleMode
 
 
 class CronOptions(RuleOptions, PolicyOptions, TaskOptions, total=False):
@@ -139,7 +143,9 @@ def make_definition(task: str, options: Mapping[str, Any], base: Definition | No
         changes[name] = _CHECKS[name](value)
     changes |= _unique(options, base)
     _check_fate(options, base)
-    return msgspec.structs.replace(base or Definition(task=task, when=""), task=task, **changes)
+    made = msgspec.structs.replace(base or Definition(task=task, when=""), task=task, **changes)
+    check_every_node(made)
+    return made
 
 
 def blackout_given(options: Mapping[str, Any]) -> Calendar | None:
@@ -229,7 +235,7 @@ def _check_fate(options: Mapping[str, Any], base: Definition | None) -> None:
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "args": _arguments,
-    "queue": lambda value: check_key(value, what="queue"),
+    "queue": check_queue,
     "priority": check_priority,
     "catch_up": lambda value: check_one_of(value, CATCH_UPS, "catch_up"),
     "catch_up_limit": _limit,
@@ -244,4 +250,5 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "pause_after": _pause_after,
     "blackout": _blackout,
     "blackout_fate": lambda value: check_one_of(value, BLACKOUT_FATES, "blackout_fate"),
+    "mode": lambda value: check_one_of(value, SCHEDULE_MODES, "mode"),
 }

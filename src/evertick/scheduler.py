@@ -12,29 +12,35 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Never, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 import msgspec
 
 from evertick.clock import Clock, host_name, system_clock
 from evertick.context import Context
 from evertick.declare import Declaration, Declarations, calling_place
+from evertick.declare_duty import Duties, check_name, make_duty, rhythm_of
 from evertick.driver.base import Work
 from evertick.driver.function import Threads
 from evertick.driver.inside import check_may_open_store, check_may_start
 from evertick.driver.pool import Children
+from evertick.driver.sender import Sender
 from evertick.engine.engine import Engine, EngineHealth, EngineSettings
 from evertick.engine.node import LocalNode, declarer_of
 from evertick.errors import AlreadyDeclared, InvalidInput, InvalidSetting, Refused
 from evertick.events import EventKind, Hook, Hooks
+from evertick.every_node import check_every_node_rule
+from evertick.manage.availability import ShowsAvailability
 from evertick.manage.backfill import Backfills
 from evertick.manage.bulk import ManagesInBulk
 from evertick.manage.calendars import ManagesCalendars
 from evertick.manage.change import ForeseesChanges
+from evertick.manage.feed import ReadsFeed
 from evertick.manage.foresight import Foresees
 from evertick.manage.occurrences import ManagesOccurrences
+from evertick.manage.outbox import ManagesOutbox
 from evertick.manage.schedules import rule_given
-from evertick.model import NewRun, Node, Run
+from evertick.model import Duty, NewRun, Node, Run
 from evertick.options import (
     CronOptions,
     EveryOptions,
@@ -46,6 +52,7 @@ from evertick.options import (
     refuse_task_options,
     split,
 )
+from evertick.sender import SenderOptions, make_sender
 from evertick.serve import check_may_run, serve
 from evertick.settings import Settings, check_key, check_url, make_settings, refuse_unknown
 from evertick.store.base import Pulse, Store
@@ -62,6 +69,7 @@ __all__ = ["Health", "Parts", "Scheduler"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,11 +94,27 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     oldest_due_seconds: float
 
 
+class PlainDecorator(Protocol):
+    """Leaves the function as it is."""
+
+    def __call__(self, function: F, /) -> F: ...
+
+
 def _system_parts() -> Parts:
     return Parts(clock=system_clock, open_store=lambda url: open_store(url, clock=system_clock))
 
 
-class Scheduler(Foresees, ForeseesChanges, ManagesOccurrences, Backfills, ManagesInBulk, ManagesCalendars):
+class Scheduler(
+    Foresees,
+    ForeseesChanges,
+    ManagesOccurrences,
+    Backfills,
+    ManagesInBulk,
+    ManagesCalendars,
+    ShowsAvailability,
+    ManagesOutbox,
+    ReadsFeed,
+):
     """Schedules and runs tasks.
 
     url: where the ledger is kept; default `EVERTICK_DATABASE`, then `sqlite:///evertick.db`; `sqlite://` is in memory.
@@ -102,7 +126,10 @@ class Scheduler(Foresees, ForeseesChanges, ManagesOccurrences, Backfills, Manage
     retention, keep_per_schedule: how much history is kept.
     stall_limit: how long the event loop may be blocked before the node ends itself.
     rate_limits: "store": the rates of tasks hold for all nodes together; "memory": for each node by itself.
+    duties: whether this node takes part in what one node of the app does at a time.
+    batch_size: how many fires, claims or verdicts it writes at once, at most.
     min_interval: a rule that fires more often is refused. allow_schedules: the only rules that are not, as text.
+    feed: how long events are kept for other programs, "off" for not any more; None leaves the app's feed as it is.
     """
 
     def __init__(
@@ -124,6 +151,9 @@ class Scheduler(Foresees, ForeseesChanges, ManagesOccurrences, Backfills, Manage
         rate_limits: str = "store",
         min_interval: Duration | None = None,
         allow_schedules: Sequence[str] | None = None,
+        feed: Duration | None = None,
+        duties: bool = True,
+        batch_size: int = 1_000,
         **unknown: Never,
     ) -> None:
         refuse_unknown(unknown)
@@ -144,11 +174,16 @@ class Scheduler(Foresees, ForeseesChanges, ManagesOccurrences, Backfills, Manage
             rate_limits=rate_limits,
             min_interval=min_interval,
             allow_schedules=allow_schedules,
+            feed=feed,
+            duties=duties,
+            batch_size=batch_size,
         )
         self._parts = _system_parts()
         self._tasks: dict[str, Task[Any, Any]] = {}
         self._task_places: dict[str, str] = {}
         self._declarations = Declarations()
+        self._duties = Duties()
+        self._senders: dict[str, Sender] = {}
         self._threads = Threads()
         self._children = Children()
         self._hooks = Hooks(self._threads.call)
@@ -229,6 +264,46 @@ class Scheduler(Foresees, ForeseesChanges, ManagesOccurrences, Backfills, Manage
         _, policies, tasks = split(options, f"when({rule!r})", WhenOptions)
         return self._declaring(rule_given(rule), key, name, policies, tasks, calling_place(1))
 
+    def duty(self, name: str, *, every: Duration | None = None, when: When | str | None = None) -> PlainDecorator:
+        """Do something on one node of the app at a time: `@scheduler.duty("rebuild-index", every="5m")`.
+
+        every, when: the function is called in this rhythm. Without one it is a loop: called once, to go on until it is
+        stopped. It may take a `DutyContext`. Another node takes over within the lease after a crash, and at once after
+        a stop. Tasks are for what must happen for every moment; a duty is for what must not happen twice at a time.
+        """
+        place, chosen = calling_place(1), check_name(name)
+        rule = None if when is None else rule_given(when)
+        rhythm = rhythm_of(chosen, every, rule, created=self._clock.now_us(), tz=self.settings.tz)
+
+        def declare(function: F) -> F:
+            if self._is_started:
+                raise Refused(f"duty {chosen!r} is declared after the scheduler has started; declare it before")
+            self._duties.add(make_duty(function, chosen, rhythm, self._threads.call), place)
+            return function
+
+        return declare
+
+    def sender(self, channel: str, **options: Unpack[SenderOptions]) -> PlainDecorator:
+        """Deliver the messages of a channel: `@scheduler.sender("webhook")` over a function of one `Message`.
+
+        A message is delivered when the function returns; what it raises is tried again by `retry`, and given up after
+        the last attempt or by `give_up_on`. It may be called twice for one message: `message.key` is the same then.
+        """
+        place = calling_place(1)
+
+        def declare(function: F) -> F:
+            if self._is_started:
+                raise Refused(f"the sender of {channel!r} is declared after the scheduler has started; do it before")
+            made = make_sender(channel, function, options, self._threads)
+            if made.channel in self._senders:
+                raise AlreadyDeclared(
+                    f"channel {channel!r} has two senders: the second is at {place}; a channel is sent by one function"
+                )
+            self._senders[made.channel] = made
+            return function
+
+        return declare
+
     def on(self, kind: EventKind, hook: Hook | None = None) -> Any:
         """Call a function when something happens: `@scheduler.on("failed")`. It hears an `Event`, after the fact."""
         if hook is not None:
@@ -255,6 +330,7 @@ class Scheduler(Foresees, ForeseesChanges, ManagesOccurrences, Backfills, Manage
             else:
                 task = self._make_task(function, name, cast("TaskOptions", tasks), place)
             definition = make_definition(task.name, policies)
+            check_every_node_rule(definition, rule)
             task._encode_call((), definition.args)
             chosen = check_key(key if key is not None else task.name)
             self._check_declared(chosen, rule)
@@ -352,9 +428,11 @@ class Scheduler(Foresees, ForeseesChanges, ManagesOccurrences, Backfills, Manage
     async def _start_engine(self, on_stalled: Callable[[], None]) -> None:
         store = await self._store()
         editor = self._editor(store)
+        if self.settings.feed is not None:
+            await store.keep_feed(self.app, self.settings.feed or None)
         await self._declarations.store_all(store, self.app, editor, declarer_of(self.settings.node_name))
         if self.settings.concurrency > 0:
-            engine = Engine(self._node(store), editor, self._engine_settings())
+            engine = Engine(self._node(store), editor, self._engine_settings(), self._duties.works)
             engine.on_stalled = on_stalled
             if self._clock is system_clock:
                 self._children.open()
@@ -409,7 +487,9 @@ class Scheduler(Foresees, ForeseesChanges, ManagesOccurrences, Backfills, Manage
             lease=self.settings.lease,
             hooks=self._hooks,
             declares=self._declarations.hashes(),
+            senders=self._senders,
             has_own_rates=self.settings.rate_limits == "memory",
+            batch_size=self.settings.batch_size,
         )
 
     def _engine_settings(self) -> EngineSettings:
@@ -422,6 +502,7 @@ class Scheduler(Foresees, ForeseesChanges, ManagesOccurrences, Backfills, Manage
             note=self._parts.note_seconds,
             sweep=self._parts.sweep_seconds,
             heart_in_thread=self._parts.heart_in_thread,
+            holds_duties=self.settings.duties,
         )
 
     async def _enqueue(self, runs: list[NewRun]) -> list[Run]:
@@ -436,6 +517,10 @@ class Scheduler(Foresees, ForeseesChanges, ManagesOccurrences, Backfills, Manage
     async def nodes(self) -> list[Node]:
         """The nodes of this app, living and lately dead."""
         return await (await self._store()).nodes(self.app)
+
+    async def duties(self) -> list[Duty]:
+        """The duties of this app: who holds each, under which term, when it acted and will again."""
+        return await (await self._store()).duties(self.app)
 
     @property
     def is_healthy(self) -> bool:

@@ -13,16 +13,18 @@ import msgspec
 from evertick.errors import InvalidKey, InvalidSetting, InvalidWhen
 from evertick.schedule_limits import ScheduleLimits, check_allowed
 from evertick.when.duration import Duration, duration_us
-from evertick.when.moment import DAY, MILLISECOND, SECOND
+from evertick.when.moment import DAY, MILLISECOND, MINUTE, SECOND
 from evertick.when.zone import zone_named
 
 __all__ = [
     "DATABASE_VARIABLE",
     "DEFAULT_DATABASE",
     "Settings",
+    "check_feed",
     "check_key",
     "check_labels",
     "check_one_of",
+    "check_queue",
     "check_url",
     "make_settings",
     "refuse_unknown",
@@ -43,6 +45,7 @@ _OTHER_NAMES = {
 }
 _KEY_LONGEST = 200
 _CONCURRENCY_MAX = 10_000
+_BATCH_MAX = 10_000
 # A beat five times in a lease: a node may miss three of them and live.
 _BEATS_PER_LEASE = 5
 
@@ -68,6 +71,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # Which rules it takes; None: any.
     min_interval: int | None = None
     allow_schedules: tuple[str, ...] | None = None
+    # How long events are kept for other programs; 0: turn that off; None: leave it as it is.
+    feed: int | None = None
+    # Whether this node does what one node of the app does at a time.
+    duties: bool = True
+    # How many fires, claims or verdicts are written at once, at most.
+    batch_size: int = 1_000
 
     @property
     def schedule_limits(self) -> ScheduleLimits:
@@ -96,6 +105,9 @@ def make_settings(
     rate_limits: str = "store",
     min_interval: Duration | None = None,
     allow_schedules: Sequence[str] | None = None,
+    feed: Duration | None = None,
+    duties: bool = True,
+    batch_size: int = 1_000,
 ) -> Settings:
     """Check every setting; the error names the setting, the value and what would be right."""
     if migrate not in ("auto", "check"):
@@ -113,7 +125,7 @@ def make_settings(
         app=check_key(app, what="app"),
         node_name=check_key(node_name, what="node_name"),
         concurrency=_whole(concurrency, "concurrency", 0, _CONCURRENCY_MAX),
-        queues=tuple(check_key(queue, what="queue") for queue in queues),
+        queues=tuple(check_queue(queue) for queue in queues),
         tz=_zone(tz),
         poll_interval=_between(poll_interval, "poll_interval", SECOND // 100, DAY),
         lease=_between(lease, "lease", SECOND, DAY),
@@ -125,6 +137,9 @@ def make_settings(
         rate_limits="store" if rate_limits == "store" else "memory",
         min_interval=None if min_interval is None else _between(min_interval, "min_interval", MILLISECOND, 3660 * DAY),
         allow_schedules=None if allow_schedules is None else check_allowed(allow_schedules),
+        feed=None if feed is None else 0 if feed == "off" else check_feed(feed),
+        duties=_yes_or_no(duties, "duties"),
+        batch_size=_whole(batch_size, "batch_size", 1, _BATCH_MAX),
     )
 
 
@@ -149,6 +164,17 @@ def check_key(key: Any, *, what: str = "key") -> str:
     if key != key.strip() or not key.isprintable() or ";" in key:
         raise InvalidKey(f"{what}: {key!r} must not begin or end with space, nor hold ';' or control characters")
     return key
+
+
+def check_queue(queue: Any) -> str:
+    """A queue that people may name; those that begin with "@" are the nodes' own."""
+    if check_key(queue, what="queue").startswith("@"):
+        raise InvalidKey(f"queue: {queue!r} must not begin with '@', as the nodes' own queues do; choose another name")
+    return str(queue)
+
+
+def check_feed(kept: Duration) -> int:
+    return _between(kept, "feed", MINUTE, 3660 * DAY)
 
 
 def check_one_of(value: Any, allowed: Sequence[str], what: str) -> str:
@@ -187,6 +213,12 @@ def _zone(tz: Any) -> str:
 def _whole(value: Any, what: str, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidSetting(f"{what}: {value!r} must be a whole number from {least} to {most}")
+    return value
+
+
+def _yes_or_no(value: Any, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidSetting(f"{what}: {value!r} must be True or False")
     return value
 
 

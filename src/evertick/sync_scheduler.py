@@ -6,14 +6,31 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from evertick.model import Attempt, Gap, LogLine, Node, RerunOverlap, Run, Schedule, State, Verdict
+from evertick.errors import Refused
+from evertick.feed import FeedPage
+from evertick.model import (
+    Attempt,
+    Duty,
+    Gap,
+    LogLine,
+    Message,
+    MessageState,
+    Node,
+    RerunOverlap,
+    Run,
+    Schedule,
+    State,
+    Verdict,
+)
 from evertick.options import PolicyOptions
 from evertick.task import Task
+from evertick.transaction import at_once
 from evertick.when import Calendar, Duration, When
 from evertick.why import Why
 
 if TYPE_CHECKING:
     from evertick.change import ChangePlan
+    from evertick.ha import HaKind, HaTable
     from evertick.manage.backfill import BackfillOverlap, BackfillStep
     from evertick.manage.bulk import OnChange
     from evertick.manage.foresight import Planned
@@ -92,6 +109,26 @@ class SyncScheduler:
 
     def remove_calendar(self, name: str) -> None:
         return self._call(lambda: self._scheduler.remove_calendar(name), "remove_calendar")
+
+    def keep_feed(self, kept: Duration | None) -> None:
+        return self._call(lambda: self._scheduler.keep_feed(kept), "keep_feed")
+
+    def feed_cursor(self) -> str:
+        return self._call(self._scheduler.feed_cursor, "feed_cursor")
+
+    def feed_page(
+        self,
+        after: str | None = None,
+        *,
+        since: datetime | None = None,
+        kinds: Sequence[str] | None = None,
+        schedule: str | None = None,
+        limit: int = 1000,
+    ) -> FeedPage:
+        return self._call(
+            lambda: self._scheduler.feed_page(after, since=since, kinds=kinds, schedule=schedule, limit=limit),
+            "feed_page",
+        )
 
     def preview_calendar(self, calendar: Calendar, *, days: int = 14) -> list[ChangePlan]:
         return self._call(lambda: self._scheduler.preview_calendar(calendar, days=days), "preview_calendar")
@@ -270,8 +307,49 @@ class SyncScheduler:
     def log(self, run: Run | str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
         return self._call(lambda: self._scheduler.log(run, after=after, limit=limit), "log")
 
+    def ha(self, *, kind: HaKind | None = None, limit: int = 100) -> HaTable:
+        return self._call(lambda: self._scheduler.ha(kind=kind, limit=limit), "ha")
+
+    def send(
+        self,
+        channel: str,
+        body: object,
+        *,
+        key: str | None = None,
+        delay: Duration | None = None,
+        headers: Mapping[str, str] | None = None,
+        connection: object = None,
+    ) -> Message:
+        scheduler, what = self._scheduler, "scheduler.sync.send()"
+        if connection is None:
+            return self._call(lambda: scheduler.send(channel, body, key=key, delay=delay, headers=headers), "send")
+        # On the user's connection in the user's thread; only opening the store is for an event loop.
+        if scheduler._portal.call(scheduler._store, what).within(connection).is_async:
+            raise Refused(f"{what} cannot wait for the async connection {connection!r}; use `await scheduler.send()`")
+        return at_once(scheduler.send(channel, body, key=key, delay=delay, headers=headers, connection=connection))
+
+    def messages(
+        self, *, channel: str | None = None, states: Sequence[MessageState | str] | None = None, limit: int = 100
+    ) -> list[Message]:
+        return self._call(lambda: self._scheduler.messages(channel=channel, states=states, limit=limit), "messages")
+
+    def get_message(self, message_id: str) -> Message:
+        return self._call(lambda: self._scheduler.get_message(message_id), "get_message")
+
+    def retry_message(self, message: Message | str) -> Message:
+        return self._call(lambda: self._scheduler.retry_message(message), "retry_message")
+
+    def retry_dead(self, *, channel: str | None = None, limit: int = 1000) -> list[str]:
+        return self._call(lambda: self._scheduler.retry_dead(channel=channel, limit=limit), "retry_dead")
+
+    def drop_message(self, message: Message | str) -> None:
+        return self._call(lambda: self._scheduler.drop_message(message), "drop_message")
+
     def nodes(self) -> list[Node]:
         return self._call(self._scheduler.nodes, "nodes")
+
+    def duties(self) -> list[Duty]:
+        return self._call(self._scheduler.duties, "duties")
 
     def health(self) -> Health:
         return self._call(self._scheduler.health, "health")

@@ -17,7 +17,7 @@ from evertick.errors import InvalidInput, InvalidSetting, Refused
 from evertick.limits import Rate, make_concurrency, make_rate
 from evertick.model import UNIQUE_UNTIL, Cause, NewRun, Run, UniqueUntil
 from evertick.policy import RetryPolicy, never_again
-from evertick.settings import check_key, check_labels, check_one_of
+from evertick.settings import check_key, check_labels, check_one_of, check_queue
 from evertick.transaction import at_once
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import DAY, to_us
@@ -127,7 +127,7 @@ class Task(Generic[P, R]):
             delay=0 if delay is None else duration_us(delay, what="delay"),
             at=None if at is None else to_us(at),
             priority=check_priority(priority),
-            queue=check_key(queue, what="queue"),
+            queue=check_queue(queue),
             unique=None if unique is None else check_key(unique, what="unique"),
             unique_until=check_unique_until(unique_until, unique, unique_for),
             unique_for=check_unique_for(unique_for, unique),

@@ -15,8 +15,6 @@ from evertick.errors import Lost, Refused, WouldBlock
 from evertick.model import Outcome, Verdict
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from evertick.context import Context
     from evertick.store.base import JobTransaction, Store, Within
 
@@ -61,7 +59,7 @@ async def _finish(context: Context, holder: Holder, within: Within, outcome: Out
 
 
 class Transaction:
-    """`with ctx.transaction() as conn:`, or `async with`: a connection to the store's file, inside a transaction.
+    """`with ctx.transaction() as conn:`, or `async with`: a connection to the store's database, inside a transaction.
 
     Leaving the block writes the finish of the run and commits; raising inside it rolls back, and nothing is finished.
     """
@@ -71,7 +69,8 @@ class Transaction:
         self._holder = _holder(context)
         self._job: JobTransaction | None = None
 
-    def __enter__(self) -> sqlite3.Connection:
+    # Which connection it is, the URL of the ledger says; no type can.
+    def __enter__(self) -> Any:
         _refuse_event_loop()
         return at_once(self._begin(is_plain=True))
 
@@ -80,7 +79,7 @@ class Transaction:
     ) -> None:
         at_once(self._end(error))
 
-    async def __aenter__(self) -> sqlite3.Connection:
+    async def __aenter__(self) -> Any:
         return await self._begin(is_plain=False)
 
     async def __aexit__(
@@ -88,14 +87,12 @@ class Transaction:
     ) -> None:
         await self._end(error)
 
-    async def _begin(self, *, is_plain: bool) -> sqlite3.Connection:
+    async def _begin(self, *, is_plain: bool) -> Any:
         context, holder = self._context, self._holder
         if self._job is not None:
             raise Refused("this transaction was entered before; call ctx.transaction() for another one")
         self._job = holder.store.transaction(seconds=holder.lease / 1e6 / _BLOCKS_PER_LEASE, is_plain=is_plain)
-        connection: sqlite3.Connection | None = await self._job.begin(
-            holder.app, holder.node, context.run_id, context.fence
-        )
+        connection = await self._job.begin(holder.app, holder.node, context.run_id, context.fence)
         if connection is None:
             raise _finished_already(context) if context._own_end else _lost(context)
         return connection
@@ -143,6 +140,7 @@ def _success(context: Context, result: object) -> Outcome:
         result=context._encode_result(result),
         attempts=context.attempt,
         phases=tuple(context._notebook.phases),
+        messages=tuple(context._messages),
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import msgspec
 
 from evertick.model import Cause, NewGap, NewRun, Reason, Verdict
 
-__all__ = ["gaps_with_duplicates"]
+__all__ = ["fires_counted", "gaps_with_duplicates"]
 
 _GAPS_BEFORE_A_FIRE = frozenset({Reason.COALESCED, Reason.DOWNTIME})
 
@@ -18,13 +18,24 @@ def gaps_with_duplicates(gaps: Iterable[NewGap], duplicates: Iterable[NewRun]) -
 
     Moments that the fire would have run for, or after, have the same reason as the fire: nothing ran for them.
     """
-    moments = [run.fire_at for run in duplicates if run.cause is Cause.FIRE and run.fire_at is not None]
-    if not moments:
-        return list(gaps)
-    skipped = [
-        NewGap(first_at=at, last_at=at, count=1, verdict=Verdict.SKIPPED, reason=Reason.DUPLICATE) for at in moments
-    ]
+    fires = [run for run in duplicates if run.cause in (Cause.FIRE, Cause.EVERY_NODE)]
+    skipped = [_gap(run, run.fire_at) for run in fires if run.fire_at is not None]
+    # On other nodes it may have run: nothing is said there about the moments before it.
+    if not any(run.cause is Cause.FIRE for run in fires):
+        return [*gaps, *skipped]
     return [*map(_skipped_with_it, gaps), *skipped]
+
+
+def fires_counted(runs: Iterable[NewRun], without: Container[str] = ()) -> int:
+    """How many fires these runs are, those with the given ids left out: a moment that all nodes run is one."""
+    left = [run for run in runs if run.id not in without]
+    return sum(run.cause is Cause.FIRE for run in left) + len(
+        {run.fire_at for run in left if run.cause is Cause.EVERY_NODE}
+    )
+
+
+def _gap(run: NewRun, at: int) -> NewGap:
+    return NewGap(first_at=at, last_at=at, count=1, verdict=Verdict.SKIPPED, reason=run.if_taken)
 
 
 def _skipped_with_it(gap: NewGap) -> NewGap:

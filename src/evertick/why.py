@@ -7,6 +7,8 @@ from datetime import datetime
 import msgspec
 
 from evertick.errors import EvertickError, NotFound
+from evertick.every_node import is_own_queue, node_of_queue
+from evertick.fan_out import able_nodes, overlap_on
 from evertick.model import Cause, Gap, Node, Reason, Run, Schedule, State, Verdict
 from evertick.raised import what_was_raised
 from evertick.rules import blackout_of, load_calendars, rule_of
@@ -17,6 +19,10 @@ __all__ = ["Why", "ended_words", "explain_schedule", "live_words", "time_words"]
 
 # As many as one backfill makes.
 _BACKFILLED_MOST = 10_000
+_NODES_NAMED = 10
+
+# How a gap begins that is the gap of one node.
+_OVERLAP_ON = overlap_on("")
 
 _REASONS = {
     Reason.COALESCED: "a newer moment ran instead (catch-up is 'latest')",
@@ -34,7 +40,9 @@ _REASONS = {
     Reason.TIMEOUT: "it took longer than its timeout",
     Reason.ERROR: "the job raised an error",
     Reason.NODE_DIED: "its node died",
-    Reason.SHUTDOWN: "its node was shut down, and it must not run twice",
+    Reason.NODE_GONE: "it was for one node alone, which has left or died",
+    Reason.NO_NODE: "it is for every node, and no live one knew the task",
+    Reason.SHUTDOWN: "its node was shut down, and it must not run twice, or elsewhere",
     Reason.UNREACHABLE: "its node could not reach the store",
     Reason.DUPLICATE: "another run has its unique key",
     Reason.BLACKOUT: "the blackout of the schedule was closed, and drops what comes then",
@@ -200,6 +208,9 @@ def _losses(run: Run) -> str:
 
 def _gap_words(gap: Gap, rule: When | None, made_up_for: int) -> str:
     reason = _REASONS.get(Reason(gap.reason), gap.reason) if gap.reason in set(Reason) else gap.reason
+    if gap.reason.startswith(_OVERLAP_ON):
+        name = gap.reason.removeprefix(_OVERLAP_ON)
+        return f"the moment {time_words(gap.first_at, rule)} was {gap.verdict.value} on {name}, still at an earlier one"
     if gap.count == 1:
         since = ", and has been backfilled since" if made_up_for else ""
         return f"the moment {time_words(gap.first_at, rule)} was {gap.verdict.value}: {reason}{since}"
@@ -234,6 +245,10 @@ def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None) ->
             return f"run {run.id} (attempt {run.attempts + 1}) runs{since}{progress}{asked}{_losses(run)}"
         case State.WAITING if run.due_at > now:
             return f"run {run.id} waits for its {'retry' if run.attempts else 'time'} at {time_words(run.due_at, rule)}"
+        case State.WAITING if is_own_queue(run.queue):
+            names = [node.name for node in nodes if node.id == node_of_queue(run.queue)]
+            whose = f"a free slot of node {names[0]}" if names else "its node, which is gone: it is about to be lost"
+            return f"run {run.id} waits for {whose} since {time_words(run.due_at, rule)}"
         case State.WAITING:
             knows = any(run.task in node.tasks and run.queue in node.queues for node in nodes)
             what = "a free slot" if knows else f"a node that knows task {run.task!r} and works on queue {run.queue!r}"
@@ -257,6 +272,9 @@ def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None) ->
 
 def _notes(schedule: Schedule, nodes: list[Node], rule_error: str | None) -> list[str]:
     notes = []
+    if schedule.mode == "every-node":
+        names = ", ".join(sorted(node.name for node in able_nodes(nodes, schedule.task)[:_NODES_NAMED]))
+        notes.append(f"it runs on every live node that knows its task, now {names or 'none'}")
     if schedule.error:
         notes.append(f"it could not be planned: {schedule.error}")
     if rule_error:

@@ -211,3 +211,8 @@ def speak_in_tongues(ctx: Context) -> str:
 
 def finish_in_a_transaction(ctx: Context) -> None:
     ctx.finish(connection=object())
+
+
+def send_and_return(ctx: Context, count: int) -> None:
+    for number in range(count):
+        ctx.send("mail", {"n": number})

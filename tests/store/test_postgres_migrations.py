@@ -2,34 +2,114 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import asyncpg
 import pytest
 from postgres_stores import PostgresStores
 
+from evertick import Scheduler
 from evertick.clock import system_clock
 from evertick.errors import StoreRefused
 from evertick.store.base import MigrateMode
 from evertick.store.postgres import SCHEMA_VERSION, PostgresStore
 from evertick.store.postgres import schema as code
 
-OPEN = """
+# A node of the released code, or of code to come that knows one migration more.
+NODE = """
 import asyncio, sys
-from evertick.clock import system_clock
-from evertick.store.postgres import PostgresStore
+from pathlib import Path
+from evertick import Scheduler
+from evertick.store.postgres import schema
 
-async def main():
-    store = PostgresStore(sys.argv[1], clock=system_clock)
+async def main(url, folder, version):
+    if folder:
+        schema._FOLDER, schema.SCHEMA_VERSION = Path(folder), int(version)
+    scheduler = Scheduler(url, node_name="new" if folder else "old")
+
+    @scheduler.task
+    async def echo(): ...
+
+    print("ready", flush=True)
     sys.stdin.readline()
-    await store.open(migrate="auto")
-    print(await store.now() > 0)
-    await store.close()
+    async with scheduler:
+        print("started", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+    print("stopped", flush=True)
 
-asyncio.run(main())
+asyncio.run(main(*sys.argv[1:]))
 """
+
+
+class NodeProcess:
+    """A node in a process of its own, which starts when it is told to."""
+
+    def __init__(self, url: str, folder: Path | None = None) -> None:
+        about = [url, str(folder or ""), str(SCHEMA_VERSION + 1)]
+        command = [sys.executable, "-c", NODE, *about]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.pid = self._process.pid
+
+    def said(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def start(self) -> str:
+        assert self.said() == "ready", self.end()
+        self.go_on()
+        return self.said()
+
+    def stop(self) -> str:
+        self.go_on()
+        return self.said()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> str:
+        """What it has said of its troubles."""
+        return self._process.communicate(timeout=30)[1]
+
+
+@pytest.fixture
+def start(postgres_stores: PostgresStores) -> Iterator[Callable[..., NodeProcess]]:
+    processes: list[NodeProcess] = []
+
+    def begin(folder: Path | None = None) -> NodeProcess:
+        processes.append(NodeProcess(postgres_stores.url, folder))
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.end()
+
+
+@pytest.fixture
+def newer(tmp_path: Path) -> Callable[..., Path]:
+    """The migrations of code to come: those that there are, and one more."""
+
+    def write(statements: str, *, compatible_from: int = SCHEMA_VERSION) -> Path:
+        folder = tmp_path / "migrations"
+        shutil.copytree(code._FOLDER, folder)
+        name = f"{SCHEMA_VERSION + 1:04}_more.sql"
+        (folder / name).write_text(f"-- compatible_from: {compatible_from}\n{statements}\n")
+        return folder
+
+    return write
 
 
 async def opened(stores: PostgresStores, migrate: MigrateMode = "auto") -> None:
@@ -47,16 +127,18 @@ async def asked(stores: PostgresStores, statement: str) -> list[asyncpg.Record]:
         await connection.close()
 
 
-async def test_ten_processes_that_start_at_once_migrate_once(postgres_stores: PostgresStores) -> None:
-    command = [sys.executable, "-c", OPEN, postgres_stores.url]
-    started = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(10)]
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    assert [process.communicate()[0].strip() for process in started] == ["True"] * 10
+async def test_ten_nodes_that_start_at_once_migrate_once(
+    postgres_stores: PostgresStores, start: Callable[..., NodeProcess]
+) -> None:
+    nodes = [start() for _ in range(10)]
+    assert [node.said() for node in nodes] == ["ready"] * 10
+    for node in nodes:
+        node.go_on()
+    assert [node.said() for node in nodes] == ["started"] * 10
     assert [row["version"] for row in await asked(postgres_stores, "SELECT version FROM {schema}.migrations")] == [1]
     assert len(await asked(postgres_stores, "SELECT FROM {schema}.meta")) == 1
+    assert len(await asked(postgres_stores, "SELECT FROM {schema}.nodes WHERE died_at IS NULL")) == 10
+    assert [node.stop() for node in nodes] == ["stopped"] * 10
 
 
 async def test_opening_again_changes_nothing(postgres_stores: PostgresStores) -> None:
@@ -123,3 +205,83 @@ async def test_a_migration_that_fails_leaves_nothing_behind(
         code.migrations.cache_clear()
     found = await asked(postgres_stores, "SELECT FROM pg_namespace WHERE nspname = '{schema}'")
     assert found == []
+
+
+# --- a fleet that is updated node by node ----------------------------------------------------------------------------
+
+# What a later release may do to tables that old nodes are writing to.
+MORE = """
+    ALTER TABLE evertick.runs ADD COLUMN colour text;
+    ALTER TABLE evertick.history ADD COLUMN colour text;
+    ALTER TABLE evertick.nodes ADD COLUMN colour text DEFAULT 'red';
+    ALTER TABLE evertick.schedules ADD COLUMN colour text;
+    ALTER TABLE evertick.due ADD COLUMN colour text;
+    CREATE TABLE evertick.colours (name text PRIMARY KEY);
+"""
+
+
+async def test_old_nodes_go_on_beside_new_ones_on_a_store_that_is_still_compatible(
+    postgres_stores: PostgresStores, start: Callable[..., NodeProcess], newer: Callable[..., Path]
+) -> None:
+    old = Scheduler(postgres_stores.url, node_name="old", migrate="check")
+    await opened(postgres_stores)
+    fired = asyncio.Semaphore(0)
+
+    @old.every("100ms")
+    async def tick() -> None:
+        fired.release()
+
+    async def fires(count: int) -> None:
+        async with asyncio.timeout(30):
+            for _ in range(count):
+                await fired.acquire()
+
+    async with old:
+        await fires(3)
+        new = start(newer(MORE))
+        assert await asyncio.to_thread(new.start) == "started"
+        [meta] = await asked(postgres_stores, "SELECT version, compatible_from FROM {schema}.meta")
+        assert (meta["version"], meta["compatible_from"]) == (SCHEMA_VERSION + 1, SCHEMA_VERSION)
+        await fires(5)
+        assert {node.name for node in await old.nodes() if node.died_at is None} == {"old", "new"}
+    # An old node that starts now, too.
+    late = start()
+    assert await asyncio.to_thread(late.start) == "started"
+    runs = await old.runs(limit=1000)
+    assert {(str(run.verdict), run.losses) for run in runs if run.verdict is not None} <= {("succeeded", 0)}
+    await old.close()
+
+
+async def test_old_code_refuses_a_store_that_was_changed_beyond_it(
+    postgres_stores: PostgresStores, start: Callable[..., NodeProcess], newer: Callable[..., Path]
+) -> None:
+    await opened(postgres_stores)
+    new = start(newer(MORE, compatible_from=SCHEMA_VERSION + 1))
+    assert new.start() == "started"
+    old = start()
+    assert old.start() == ""
+    assert f"may be used by code of version {SCHEMA_VERSION + 1} or newer, and this is version" in old.end()
+
+
+async def test_a_migration_that_is_killed_in_the_middle_leaves_nothing_half_done(
+    postgres_stores: PostgresStores, start: Callable[..., NodeProcess], newer: Callable[..., Path]
+) -> None:
+    await opened(postgres_stores)
+    folder = newer("CREATE TABLE evertick.half (x int);\nSELECT pg_sleep(600);")
+    killed = start(folder)
+    assert killed.said() == "ready"
+    killed.go_on()
+    sleeping = "SELECT FROM pg_stat_activity WHERE query LIKE '%{schema}%half%' AND wait_event = 'PgSleep'"
+    async with asyncio.timeout(30):
+        while not await asked(postgres_stores, sleeping):
+            await asyncio.sleep(0.01)
+    killed.kill()
+    # The next one is not held up by what is left of it, either.
+    (folder / f"{SCHEMA_VERSION + 1:04}_more.sql").write_text(
+        f"-- compatible_from: {SCHEMA_VERSION}\nCREATE TABLE evertick.half (x int);\n"
+    )
+    again = start(folder)
+    async with asyncio.timeout(30):
+        assert await asyncio.to_thread(again.start) == "started"
+    applied = await asked(postgres_stores, "SELECT version FROM {schema}.migrations ORDER BY version")
+    assert [row["version"] for row in applied] == list(range(1, SCHEMA_VERSION + 2))

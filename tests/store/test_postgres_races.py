@@ -17,7 +17,7 @@ from postgres_stores import PostgresStores
 from evertick.limits import Concurrency, Subject
 from evertick.model import Cause, Outcome, State, Verdict
 from evertick.store.base import Change, NodeJoin, Store, TaskTerms
-from evertick.store.postgres import PostgresStore, changes, endings, fires, nodes, runs
+from evertick.store.postgres import PostgresStore, changes, endings, fires, limits, nodes, runs
 from evertick.store.postgres.session import Session
 from evertick.testing.conformance import Bench, a_definition, a_fire, a_run, an_advance, an_outcome
 from evertick.testing.conformance.bench import APP, HOUR, TASK, TERMS
@@ -219,6 +219,132 @@ async def test_a_fire_and_an_enqueue_of_one_key(race: Race) -> None:
     assert [gap.reason for gap in await race.bench.gaps()] == ["duplicate"]
 
 
+# --- runs that are taken back, or whose place is taken ---------------------------------------------------------------
+
+
+async def test_a_run_that_is_being_claimed_is_not_taken_back(race: Race) -> None:
+    node = await race.bench.node()
+    early = await race.bench.fire(await race.bench.add())
+    plan = an_advance(await race.bench.stored(), takes_back=early)
+
+    async def claim(db: Session) -> None:
+        await db.rows("claim", APP, node, ["default"], [TASK], 3, "{}", [])
+
+    async with race.held(claim):
+        second = await race.waits(race.second.record_fires(APP, None, [plan]))
+    assert (await second).taken == [False]
+    assert await race.bench.state(early) is State.RUNNING
+
+
+async def test_a_run_that_is_being_taken_back_is_not_claimed(race: Race) -> None:
+    node = await race.bench.node()
+    early = await race.bench.fire(await race.bench.add())
+    plan = an_advance(await race.bench.stored(), takes_back=early)
+    async with race.held(lambda db: fires._record_all(db, APP, None, [plan])), asyncio.timeout(10):
+        assert (await race.second.claim(APP, node, ["default"], TERMS, 9)).runs == []
+    assert (await race.bench.run(early)).reason == "undone"
+
+
+async def _parked(race: Race) -> tuple[str, NodeJoin, Any]:
+    """A parked run of a schedule, a node that would free it, and a plan that takes its place."""
+    parked = await race.bench.fire(await race.bench.add())
+    assert await race.bench.store.park_unknown(APP, 9) == 1
+    schedule = await race.bench.stored()
+    fire = a_fire(schedule, state=State.BLOCKED)
+    newcomer = NodeJoin(
+        id="new", name="new", app=APP, version="1", lease=HOUR, queues=("default",), tasks=TERMS, declares={}
+    )
+    return parked, newcomer, an_advance(schedule, fire, live=schedule.live, replaces_live=True)
+
+
+async def test_nobody_takes_the_place_of_a_parked_run_that_is_being_freed(race: Race) -> None:
+    parked, newcomer, plan = await _parked(race)
+    async with race.held(lambda db: nodes.join(db, newcomer)):
+        second = await race.waits(race.second.record_fires(APP, None, [plan]))
+    assert (await second).taken == [False]
+    assert await race.bench.state(parked) is State.WAITING
+
+
+async def test_a_parked_run_whose_place_is_being_taken_is_not_freed(race: Race) -> None:
+    parked, newcomer, plan = await _parked(race)
+    async with race.held(lambda db: fires._record_all(db, APP, None, [plan])):
+        second = await race.waits(race.second.join(newcomer))
+    await second
+    assert (await race.bench.run(parked)).verdict is Verdict.CANCELLED
+    assert await race.bench.state(plan.runs[0].id) is State.WAITING
+
+
+# --- the line of a schedule ------------------------------------------------------------------------------------------
+
+
+async def _line(race: Race, count: int) -> list[str]:
+    """A run and those that are blocked on each other behind it."""
+    line = [await race.bench.fire(await race.bench.add())]
+    while len(line) < count:
+        line.append(await race.bench.fire(await race.bench.stored(), state=State.BLOCKED))
+    return line
+
+
+async def _blocked_on(race: Race, run: str) -> str | None:
+    return (await race.bench.run(run)).blocked_on
+
+
+async def test_whoever_joins_the_line_behind_one_that_is_leaving_waits_for_the_one_before_it(race: Race) -> None:
+    first, leaving = await _line(race, 2)
+    schedule = await race.bench.stored()
+    new = a_fire(schedule, state=State.BLOCKED)
+    async with race.held(lambda db: runs.cancel(db, APP, [leaving], "not needed")):
+        second = await race.waits(race.second.record_fires(APP, None, [an_advance(schedule, new)]))
+    assert (await second).taken == [True]
+    assert await _blocked_on(race, new.id) == first
+
+
+async def test_one_that_leaves_the_line_while_somebody_joins_it_leaves_nobody_behind(race: Race) -> None:
+    first, leaving = await _line(race, 2)
+    schedule = await race.bench.stored()
+    new = a_fire(schedule, state=State.BLOCKED)
+    async with race.held(lambda db: fires._record_all(db, APP, None, [an_advance(schedule, new)])):
+        second = await race.waits(race.second.cancel(APP, [leaving], "not needed"))
+    assert [answer.answer for answer in await second] == ["ended"]
+    assert await _blocked_on(race, new.id) == first
+
+
+async def test_two_that_leave_the_line_one_behind_the_other_at_once(race: Race) -> None:
+    first, one, other, last = await _line(race, 4)
+    async with race.held(lambda db: runs.cancel(db, APP, [one], "not needed")):
+        second = await race.waits(race.second.cancel(APP, [other], "not needed"))
+    await second
+    assert await _blocked_on(race, last) == first
+
+
+async def test_one_leaves_the_line_while_the_one_before_it_ends(race: Race) -> None:
+    node = await race.bench.node()
+    first, leaving, last = await _line(race, 3)
+    held = await race.bench.hold(node, first)
+    async with race.held(lambda db: finish_all(db, node, an_outcome(held))):
+        second = await race.waits(race.second.cancel(APP, [leaving], "not needed"))
+    assert [answer.answer for answer in await second] == ["ended"]
+    assert await race.bench.state(last) is State.WAITING
+
+
+async def test_the_end_of_a_run_that_got_its_mark_too_late_frees_who_joins_at_that_moment(race: Race) -> None:
+    """Whoever ends it has not locked its schedule: when it looked, nobody was blocked on it."""
+    first, gone = await _line(race, 2)
+    await race.bench.cancel(gone)
+    schedule = await race.bench.stored()
+    new = a_fire(schedule, state=State.BLOCKED)
+
+    async def end_unlocked(db: Session) -> None:
+        await db.rows("run.lock", APP, [first])
+        await endings.end(db, APP, [endings.Ending(first, Verdict.CANCELLED, "late")])
+
+    assert isinstance(race.second, PostgresStore)
+    async with race.held(lambda db: fires._record_all(db, APP, None, [an_advance(schedule, new)])):
+        second = await race.waits(race.second._open_line().write(end_unlocked))
+    await second
+    assert await race.bench.state(new.id) is State.WAITING
+
+
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
@@ -241,6 +367,85 @@ async def test_two_claims_under_one_limit_take_no_more_than_may(race: Race) -> N
     async with race.held(lambda db: runs._claim_under_limits(db, APP, node, ["default"], tasks, 1)):
         second = await race.waits(race.second.claim(APP, other, ["default"], tasks, 9))
     assert (await second).runs == []
+
+
+def at_once(most: int) -> dict[str, TaskTerms]:
+    return {TASK: TaskTerms(concurrency=Concurrency(most=most, of=Subject(task=TASK)))}
+
+
+async def test_a_node_that_joins_with_other_limits_sees_what_is_being_held_back_under_the_old_ones(race: Race) -> None:
+    tight, wide = at_once(1), at_once(5)
+    old = await race.bench.node(tasks=tight)
+    await race.bench.store.enqueue(APP, [a_run() for _ in range(3)])
+    newcomer = NodeJoin(
+        id="new", name="new", app=APP, version="1", lease=HOUR, queues=("default",), tasks=wide, declares={}
+    )
+    async with race.held(lambda db: runs._claim_under_limits(db, APP, old, ["default"], tight, 9)):
+        second = await race.waits(race.second.join(newcomer))
+    await second
+    assert len((await race.bench.claim("new", tasks=wide)).runs) == 2
+
+
+async def test_what_a_node_holds_back_while_it_is_written_down_as_dead_is_looked_at_by_the_living(race: Race) -> None:
+    tight, wide = at_once(1), at_once(5)
+    living, dying = await race.bench.node(tasks=wide), await race.bench.node(tasks=tight)
+    assert (await race.bench.claim(living, tasks=wide)).runs == []
+    await race.bench.store.enqueue(APP, [a_run() for _ in range(3)])
+    async with race.held(lambda db: runs._claim_under_limits(db, APP, dying, ["default"], tight, 9)):
+        await race.second.leave(dying)
+        second = await race.waits(race.second.claim(APP, living, ["default"], wide, 9))
+    assert len((await second).runs) == 2
+
+
+async def test_a_claim_that_comes_to_the_gate_after_its_death_holds_nothing_back(race: Race) -> None:
+    tight, wide = at_once(1), at_once(5)
+    living, dying = await race.bench.node(tasks=wide), await race.bench.node(tasks=tight)
+    runs_ = await race.bench.store.enqueue(APP, [a_run() for _ in range(3)])
+    async with race.held(lambda db: limits.enter_gate(db, APP)):
+        second = await race.waits(race.second.claim(APP, dying, ["default"], tight, 9))
+        await race.second.leave(dying)
+    assert (await second).runs == []
+    assert len((await race.bench.claim(living, tasks=wide)).runs) == len(runs_)
+
+
+async def test_a_node_that_is_asked_again_while_it_looks_looks_at_all_once_more(
+    race: Race, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the one that dies now has held back may lie before the key that the claim has come to."""
+    wide = at_once(5)
+    living, dying = await race.bench.node(tasks=wide), await race.bench.node(tasks=at_once(1))
+    await race.bench.store.leave(await race.bench.node(tasks=at_once(2)))
+    let_next = limits.let_next
+
+    async def meanwhile(*_: Any, **__: Any) -> bool:
+        await race.second.leave(dying)
+        return False
+
+    await race.bench.store.enqueue(APP, [a_run() for _ in range(2)])
+    assert len((await race.bench.claim(dying, tasks=at_once(1))).runs) == 1
+    monkeypatch.setattr(limits, "let_next", meanwhile)
+    await race.bench.claim(living, tasks=wide)
+    monkeypatch.setattr(limits, "let_next", let_next)
+    assert len((await race.bench.claim(living, tasks=wide)).runs) == 1
+
+
+@pytest.mark.parametrize("first", ["claim", "finish"])
+async def test_a_claim_that_looks_again_and_an_end_take_no_more_than_may(race: Race, first: str) -> None:
+    tight, wide = at_once(1), at_once(2)
+    old = await race.bench.node(tasks=tight)
+    new = await race.bench.node(tasks=wide)
+    await race.bench.store.enqueue(APP, [a_run() for _ in range(4)])
+    [held] = (await race.bench.claim(old, tasks=tight)).runs
+    if first == "claim":
+        async with race.held(lambda db: runs._claim_under_limits(db, APP, new, ["default"], wide, 9)):
+            second = await race.waits(race.second.finish(APP, old, [an_outcome(held)]))
+        assert (await second).freed
+    else:
+        async with race.held(lambda db: finish_all(db, old, an_outcome(held))):
+            second = await race.waits(race.second.claim(APP, new, ["default"], wide, 9))
+        assert len((await second).runs) == 2
+    await race.bench.claim(new, tasks=wide)
+    assert len(await race.bench.store.owned(APP, new)) == 2
 
 
 # --- claims ----------------------------------------------------------------------------------------------------------

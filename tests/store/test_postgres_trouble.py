@@ -15,7 +15,7 @@ from postgres_stores import PostgresStores, in_schema_of
 from evertick.clock import system_clock
 from evertick.errors import StoreRefused, StoreUnavailable
 from evertick.store.base import RunFilter
-from evertick.store.postgres import PostgresStore
+from evertick.store.postgres import PostgresStore, wakeup
 from evertick.testing.conformance import Bench, a_run
 from evertick.testing.conformance.bench import APP, HOUR, TERMS
 
@@ -114,6 +114,21 @@ async def test_a_line_that_breaks_is_replaced(distant: PostgresStore, proxy: Pro
     await distant.now()
     proxy.cut()
     await is_well(distant)
+
+
+async def test_a_line_for_wake_ups_that_leads_nowhere_is_noticed_and_replaced(
+    distant: PostgresStore, proxy: Proxy, postgres_stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeup, "_PROBE_SECONDS", 0.1)
+    assert await distant.changed(20), "a line that was just opened is news by itself"
+    proxy.swallow()
+    async with asyncio.timeout(10):
+        assert await distant.changed(3600), "nothing can be heard, so there may be news"
+    proxy.heal()
+    near = await postgres_stores.open()
+    async with asyncio.timeout(20):
+        while not await distant.changed(20):
+            await near.enqueue(APP, [a_run()])
 
 
 async def test_a_line_that_breaks_during_an_intent_leaves_its_outcome_unknown(

@@ -31,6 +31,7 @@ SECRET = "hunter2"
         ("postgresql:///db?schema=Jobs_2", Location(database="db", schema="Jobs_2")),
         ("postgresql:///db?pooler=transaction&listen=postgresql://h2/db",
             Location(database="db", is_pooled=True, listen="postgresql://h2/db")),
+        ("postgresql:///db?listen=off", Location(database="db", listen="off")),
         ("postgresql:///db?timeout=5s&connect_timeout=250ms&pool_size=3",
             Location(database="db", timeout=5.0, connect_timeout=0.25, pool_size=3)),
     ],
@@ -73,6 +74,7 @@ def test_a_store_describes_itself_without_its_password() -> None:
     store = PostgresStore(f"postgresql://u:{SECRET}@h:6000/db?schema=jobs", clock=system_clock)
     assert store.description == "PostgreSQL database db at h:6000, schema jobs"
     assert SECRET not in repr(store)
+    assert SECRET not in repr(location_of(f"postgresql://u:{SECRET}@h:6000/db?listen=postgresql://u:{SECRET}@h/db"))
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])

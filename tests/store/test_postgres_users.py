@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -88,6 +90,62 @@ async def test_a_connection_without_a_transaction_is_refused(bench: Bench, postg
     await plain.close()
 
 
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+async def test_any_isolation_level_of_the_user_will_do(bench: Bench, postgres_dsn: str, isolation: str) -> None:
+    with psycopg.connect(postgres_dsn) as connection:
+        connection.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}")
+        [run] = at_once(bench.store.within(connection).enqueue(APP, [a_run(unique_key="k")]))
+    assert await is_there(bench, run.id)
+
+
+async def test_a_transaction_that_has_failed_is_refused(bench: Bench, postgres_dsn: str) -> None:
+    with psycopg.connect(postgres_dsn) as plain:
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            plain.execute("SELECT 1 / 0")
+        with pytest.raises(Refused, match="has failed before"):
+            at_once(bench.store.within(plain).enqueue(APP, [a_run()]))
+        plain.rollback()
+    connection = await asyncpg.connect(postgres_dsn)
+    await connection.execute("BEGIN")
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await connection.execute("SELECT 1 / 0")
+    with pytest.raises(Refused, match="has failed before"):
+        await bench.store.within(connection).enqueue(APP, [a_run()])
+    await connection.close()
+
+
+async def test_a_connection_that_is_closed_is_refused(bench: Bench, postgres_dsn: str) -> None:
+    connection = await asyncpg.connect(postgres_dsn)
+    await connection.close()
+    with pytest.raises(Refused, match="is closed"):
+        await bench.store.within(connection).enqueue(APP, [a_run()])
+    with psycopg.connect(postgres_dsn) as plain:
+        pass
+    with pytest.raises(Refused, match="is closed"):
+        at_once(bench.store.within(plain).enqueue(APP, [a_run()]))
+
+
+async def test_a_conflict_in_the_transaction_of_the_user_is_an_error_of_its_own_driver(
+    bench: Bench, postgres_dsn: str
+) -> None:
+    """Programs that try again on a serialization failure know it by its type."""
+    node = await bench.node()
+    held = await bench.hold(node)
+    with psycopg.connect(postgres_dsn) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT 1")
+        await bench.cancel(held.id)
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            at_once(bench.store.within(connection).finish(APP, node, an_outcome(held)))
+
+
+async def test_a_connection_of_psycopg2_is_refused_with_the_fix(bench: Bench) -> None:
+    # As its own class says of itself; that driver and ours are rarely installed together.
+    connection = type("connection", (), {"__module__": "psycopg2.extensions"})()
+    with pytest.raises(InvalidInput, match=r"pip install 'psycopg\[binary\]'"):
+        bench.store.within(connection)
+
+
 async def test_a_plain_connection_that_leads_elsewhere_is_refused(bench: Bench, postgres_dsn: str) -> None:
     with (
         psycopg.connect(postgres_dsn, dbname="template1") as connection,
@@ -138,8 +196,6 @@ async def test_a_connection_of_a_pool_of_asyncpg(bench: Bench, postgres_dsn: str
 
 
 async def test_codecs_of_the_user_do_not_disturb(bench: Bench, postgres_dsn: str) -> None:
-    import json
-
     connection = await asyncpg.connect(postgres_dsn)
     await connection.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
     async with connection.transaction():
@@ -152,9 +208,16 @@ def sqlalchemy_url(dsn: str, driver: str) -> str:
     return dsn.replace("postgresql://", f"postgresql+{driver}://")
 
 
-async def test_a_session_of_sqlalchemy_on_psycopg(bench: Bench, postgres_dsn: str) -> None:
+# Whether the user has said anything on the connection before: SQLAlchemy begins its transactions only then.
+first_word = pytest.mark.parametrize("is_first_word", [True, False])
+
+
+@first_word
+async def test_a_session_of_sqlalchemy_on_psycopg(bench: Bench, postgres_dsn: str, is_first_word: bool) -> None:
     engine = create_engine(sqlalchemy_url(postgres_dsn, "psycopg"))
     with Session(engine) as session:
+        if not is_first_word:
+            session.execute(text("SELECT 1"))
         [run] = at_once(bench.store.within(session).enqueue(APP, [a_run()]))
         assert not await is_there(bench, run.id)
         session.commit()
@@ -162,17 +225,155 @@ async def test_a_session_of_sqlalchemy_on_psycopg(bench: Bench, postgres_dsn: st
     assert await is_there(bench, run.id)
 
 
+@first_word
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_connection_of_sqlalchemy_on_psycopg(
+    bench: Bench, postgres_dsn: str, is_first_word: bool, commits: bool
+) -> None:
+    engine = create_engine(sqlalchemy_url(postgres_dsn, "psycopg"))
+    with engine.connect() as connection:
+        if not is_first_word:
+            connection.execute(text("SELECT 1"))
+        [run] = at_once(bench.store.within(connection).enqueue(APP, [a_run()]))
+        if commits:
+            connection.commit()
+    engine.dispose()
+    assert await is_there(bench, run.id) is commits
+
+
+@first_word
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
-async def test_an_async_session_of_sqlalchemy(bench: Bench, postgres_dsn: str, driver: str) -> None:
+async def test_an_async_session_of_sqlalchemy(
+    bench: Bench, postgres_dsn: str, driver: str, is_first_word: bool
+) -> None:
     engine = create_async_engine(sqlalchemy_url(postgres_dsn, driver))
     async with AsyncSession(engine) as session:
         connection: Any = await session.connection()
-        await session.execute(text("SELECT 1"))
+        if not is_first_word:
+            await session.execute(text("SELECT 1"))
         [run] = await bench.store.within(connection).enqueue(APP, [a_run()])
         assert not await is_there(bench, run.id)
         await session.commit()
     await engine.dispose()
     assert await is_there(bench, run.id)
+
+
+@first_word
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_an_async_connection_of_sqlalchemy(
+    bench: Bench, postgres_dsn: str, driver: str, is_first_word: bool, commits: bool
+) -> None:
+    engine = create_async_engine(sqlalchemy_url(postgres_dsn, driver))
+    async with engine.connect() as connection:
+        if not is_first_word:
+            await connection.execute(text("SELECT 1"))
+        [run] = await bench.store.within(connection).enqueue(APP, [a_run()])
+        if commits:
+            await connection.commit()
+    await engine.dispose()
+    assert await is_there(bench, run.id) is commits
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_sqlalchemy_in_autocommit_is_refused(bench: Bench, postgres_dsn: str, driver: str) -> None:
+    engine = create_async_engine(sqlalchemy_url(postgres_dsn, driver), isolation_level="AUTOCOMMIT")
+    async with engine.connect() as connection:
+        with pytest.raises(Refused, match="AUTOCOMMIT"):
+            await bench.store.within(connection).enqueue(APP, [a_run()])
+    await engine.dispose()
+
+
+async def test_an_async_session_itself_is_refused_with_the_fix(bench: Bench, postgres_dsn: str) -> None:
+    engine = create_async_engine(sqlalchemy_url(postgres_dsn, "asyncpg"))
+    async with AsyncSession(engine) as session:
+        with pytest.raises(InvalidInput, match=r"await session.connection\(\)"):
+            bench.store.within(session)
+    await engine.dispose()
+
+
+# --- Django ----------------------------------------------------------------------------------------------------------
+
+DJANGO = """
+import asyncio, json, sys
+import django
+from django.conf import settings
+from urllib.parse import urlsplit
+
+url = sys.argv[1]
+parts = urlsplit(url)
+settings.configure(DATABASES={"default": {
+    "ENGINE": "django.db.backends.postgresql", "NAME": parts.path[1:], "USER": parts.username,
+    "PASSWORD": parts.password or "", "HOST": parts.hostname, "PORT": parts.port}})
+django.setup()
+
+from asgiref.sync import sync_to_async
+from django.db import connection, transaction
+from evertick import Refused, Scheduler
+
+scheduler = Scheduler(url, concurrency=0)
+
+@scheduler.task
+def ship(how: str) -> None: ...
+
+def enqueue(how):
+    ship.options(connection=connection, labels={"how": how}).sync.enqueue(how=how)
+
+def refusal(how):
+    try:
+        enqueue(how)
+    except Refused as refused:
+        return str(refused)
+
+scheduler.sync.runs()
+outside = refusal("outside")
+with transaction.atomic():
+    enqueue("committed")
+try:
+    with transaction.atomic():
+        enqueue("rolled back")
+        raise KeyError
+except KeyError:
+    pass
+with transaction.atomic():
+    enqueue("around")
+    try:
+        with transaction.atomic():
+            enqueue("in a savepoint that was rolled back")
+            raise KeyError
+    except KeyError:
+        pass
+try:
+    with transaction.atomic():
+        try:
+            connection.cursor().execute("SELECT 1 / 0")
+        except Exception:
+            failed = refusal("failed")
+        transaction.set_rollback(True)
+except Exception:
+    pass
+
+@transaction.atomic
+def pay():
+    enqueue("from an async view")
+
+async def view():
+    await sync_to_async(pay)()
+
+asyncio.run(view())
+runs = sorted(run.args["how"] for run in scheduler.sync.runs())
+print(json.dumps({"outside": outside, "failed": failed, "runs": runs}))
+scheduler.sync.close()
+"""
+
+
+def test_the_connection_of_django_takes_part_in_its_atomic_blocks(postgres_url: str) -> None:
+    program = subprocess.run([sys.executable, "-c", DJANGO, postgres_url], capture_output=True, text=True, timeout=60)
+    assert program.returncode == 0, program.stderr
+    seen = json.loads(program.stdout)
+    assert "transaction.atomic()" in seen["outside"]
+    assert "has failed before" in seen["failed"]
+    assert seen["runs"] == ["around", "committed", "from an async view"]
 
 
 # --- transactions for jobs -------------------------------------------------------------------------------------------

@@ -130,3 +130,11 @@ async def test_of_a_burst_few_wake_ups_are_sent_and_the_last_is_not_lost(
     for _ in range(2):
         await asyncio.wait_for(said.get(), PATIENCE)
     await connection.close()
+
+
+async def test_a_wake_up_that_was_to_come_a_little_later_comes_when_its_store_closes(pair: tuple[Bench, Store]) -> None:
+    bench, listener = pair
+    assert await heard(listener, bench.enqueue)
+    # So soon after the first this one is held back.
+    await bench.enqueue()
+    assert await heard(listener, bench.store.close)

@@ -222,6 +222,22 @@ async def test_an_enqueue_may_be_the_first_statement_of_the_transaction(
     assert (orders(path), await enqueued(scheduler)) == ([1], [1])
 
 
+async def test_a_commit_of_sqlalchemy_that_has_seen_no_statement_of_its_own_commits_the_run(
+    path: Path, scheduler: Scheduler, send: Task[[int], None]
+) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        await send.options(connection=connection).enqueue(1)
+        connection.commit()
+    engine.dispose()
+    async_engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+    async with async_engine.connect() as async_connection:
+        await send.options(connection=async_connection).enqueue(2)
+        await async_connection.commit()
+    await async_engine.dispose()
+    assert await enqueued(scheduler) == [1, 2]
+
+
 @pytest.mark.parametrize("kind", PLAIN_KINDS)
 async def test_plain_code_enqueues_in_its_own_thread(
     path: Path, scheduler: Scheduler, send: Task[[int], None], kind: type[User]

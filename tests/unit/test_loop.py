@@ -10,11 +10,13 @@ import pytest
 
 from evertick.engine import loop as loop_module
 from evertick.engine.loop import Loop
+from evertick.engine.loops import LoopKind
 from evertick.errors import StoreUnavailable
 from evertick.testing.clock import SettableClock
 from evertick.when.moment import SECOND
 
 SAFETY_SECONDS = 10.0
+KIND = LoopKind(name="test", mode="every-node", does="steps", replicas="Each steps for itself.")
 
 
 class Steps:
@@ -40,7 +42,7 @@ class Steps:
 
 
 def looping(step: Callable[[], Awaitable[float | None]], clock: SettableClock | None = None, rest: float = 60) -> Loop:
-    return Loop("test", step, clock or SettableClock(), rest_most=rest)
+    return Loop(KIND, step, clock or SettableClock(), rest_most=rest)
 
 
 async def ended(loop: Loop, task: asyncio.Task[None]) -> None:

@@ -32,6 +32,7 @@ def test_the_defaults_are_those_of_the_reference() -> None:
         retention=90 * DAY,
         keep_per_schedule=10_000,
         stall_limit=15 * MINUTE,
+        batch_size=1_000,
     )
 
 
@@ -95,6 +96,8 @@ def test_a_zone_may_be_a_name_or_a_zoneinfo() -> None:
         ("concurrency", True, "concurrency: True must be a whole number from 0 to 10000"),
         ("concurrency", 2.5, "concurrency: 2.5 must be a whole number from 0 to 10000"),
         ("keep_per_schedule", 0, "keep_per_schedule: 0 must be a whole number from 1 to 1000000000"),
+        ("batch_size", 0, "batch_size: 0 must be a whole number from 1 to 10000"),
+        ("batch_size", 10_001, "batch_size: 10001 must be a whole number from 1 to 10000"),
         ("lease", "10ms", "lease: '10ms' must be between 1 s and 86400 s"),
         ("poll_interval", 0, "poll_interval: 0 must be between 0.01 s and 86400 s"),
         ("stall_limit", "1s", "stall_limit: '1s' must be between 10 s and 86400 s"),

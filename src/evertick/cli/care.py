@@ -1,4 +1,4 @@
-"""The group db: looking after the database itself. It works where others refuse, on a file that cannot be opened."""
+"""The group db: looking after the database itself. It works where others refuse, on a store that cannot be opened."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from evertick.store.base import Care, CaredFor, StoreStatus, TableRows
 from evertick.store.url import open_store
 from evertick.when import from_us
 
-__all__ = ["care_of", "db"]
+__all__ = ["bring_up_to_date", "care_of", "db"]
 
 P = ParamSpec("P")
 
@@ -74,7 +74,7 @@ def on_database(
 @as_json_option
 @on_database()
 async def check(care: Care, quick: bool, as_json: bool) -> None:
-    """Check the version of the tables and that the file is whole.
+    """Check the version of the tables, and that they are whole.
 
     Exit code 1 if anything is wrong. Nodes may go on running meanwhile.
 
@@ -104,19 +104,28 @@ async def check(care: Care, quick: bool, as_json: bool) -> None:
 
 
 @db.command()
-@click.option("--create", is_flag=True, help="Make the database where there is none.")
+@click.option(
+    "--create", is_flag=True, help="Make the file where there is none; a schema of PostgreSQL is made anyway."
+)
 @as_json_option
 @on_database(may_create=True)
 async def migrate(care: Care, create: bool, as_json: bool) -> None:
     """Bring the tables up to the version of this program.
 
-    What nodes with `migrate="auto"` do by themselves; for those that have "check", and for deployments.
+    What nodes with `migrate="auto"` do by themselves; for those that have "check", and for deployments. Any number of
+    processes may try at once: one does it.
 
     \b
     Example:
       evertick db migrate
       evertick db migrate --create --database sqlite:////var/lib/shop/jobs.db
+      evertick db migrate --database postgresql://owner@db.example.org/shop
     """
+    await bring_up_to_date(care, as_json=as_json)
+
+
+async def bring_up_to_date(care: Care, *, as_json: bool = False) -> None:
+    """Apply what is missing, and say what that was."""
     applied = await care.migrate()
     status = await care.status()
     if as_json:

@@ -17,7 +17,7 @@ from evertick.cli.plan import checked_days, days_option, dry_run_option, print_p
 from evertick.cli.schedules import rule_words, show_data, upcoming_of
 from evertick.cli.words import distance, now, stamp
 from evertick.errors import EvertickError
-from evertick.model import BLACKOUT_FATES, CATCH_UPS, OVERLAPS, UNIQUE_UNTIL, Schedule
+from evertick.model import BLACKOUT_FATES, CATCH_UPS, OVERLAPS, SCHEDULE_MODES, UNIQUE_UNTIL, Schedule
 from evertick.scheduler import Scheduler
 from evertick.when import duration_text, parse_when
 
@@ -34,6 +34,7 @@ _DURATIONS = ("pace", "grace", "expires", "unique_for")
 _OPTIONS = (
     click.option("--args", type=ArgumentsParameter(), help="Arguments of its runs, as a JSON object."),
     click.option("--overlap", type=click.Choice(OVERLAPS), help="While a run of it is live; default: skip."),
+    click.option("--mode", type=click.Choice(SCHEDULE_MODES), help="One node per fire, or each; default: claimed."),
     click.option("--catch-up", type=click.Choice(CATCH_UPS), help="After downtime; default: latest."),
     click.option("--catch-up-limit", type=int, help="With --catch-up all: at most so many."),
     click.option("--pace", metavar="DURATION", help="With --catch-up all: so far apart."),

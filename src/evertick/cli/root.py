@@ -22,6 +22,7 @@ from evertick.cli.demo import demo
 from evertick.cli.doctor import doctor
 from evertick.cli.exits import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_WRONG, exit_codes_help
 from evertick.cli.forecast import forecast
+from evertick.cli.ha import ha
 from evertick.cli.ledger import history, runs, why
 from evertick.cli.logs import logs
 from evertick.cli.nodes import nodes
@@ -158,6 +159,7 @@ for command in (
     calendar,
     top,
     nodes,
+    ha,
     doctor,
     db,
     completion,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import logging
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import click
 
 import evertick
+from evertick.cli.care import bring_up_to_date, care_of
 from evertick.cli.database import database_option, shown_url
 from evertick.errors import EvertickError
 from evertick.scheduler import Scheduler
@@ -35,7 +37,8 @@ _NOT_THE_USERS = ("<frozen ", f"{Path(evertick.__file__).parent}{os.sep}", f"{Pa
 @database_option
 @click.option("-v", "--verbose", count=True, help="Log more of Evertick's own work; -vv: of everything.")
 @click.option("--log-level", type=click.Choice(_LEVELS, case_sensitive=False), help="Log from this level on.")
-def run(where: str, database: str | None, verbose: int, log_level: str | None) -> None:
+@click.option("--migrate-and-exit", is_flag=True, help="Bring the tables up to date, say what was done, and end.")
+def run(where: str, database: str | None, verbose: int, log_level: str | None, migrate_and_exit: bool) -> None:
     """Run a scheduler as a node, until TERM or Ctrl-C.
 
     MODULE:ATTRIBUTE is where it is, like app:scheduler; the module alone will do if it holds only one.
@@ -47,11 +50,15 @@ def run(where: str, database: str | None, verbose: int, log_level: str | None) -
     Example:
       evertick run app:scheduler
       evertick run shop.jobs --database sqlite:////var/lib/shop/jobs.db -v
+      evertick run app:scheduler --migrate-and-exit
     """
     scheduler = find_scheduler(where)
     _set_up_logging(verbose, log_level)
     if database is not None:
         scheduler.use_database(database)
+    if migrate_and_exit:
+        asyncio.run(bring_up_to_date(care_of(scheduler.settings.url)))
+        return
     log.info("evertick %s, app %r, database %s", VERSION, scheduler.app, shown_url(scheduler.settings.url))
     if scheduler.settings.concurrency == 0:
         log.warning("this scheduler has concurrency=0: it stores what the code declares, and runs nothing")

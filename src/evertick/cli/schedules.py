@@ -21,6 +21,7 @@ from evertick.cli.runs import hint_if_stuck, print_run, run_data
 from evertick.cli.wall import zone_of
 from evertick.cli.words import data_text, decision_words, distance, now, stamp, times_in
 from evertick.errors import EvertickError
+from evertick.every_node import is_own_queue
 from evertick.model import Schedule, State
 from evertick.scheduler import Scheduler
 from evertick.when import parse_when
@@ -187,6 +188,7 @@ def _facts(schedule: Schedule, upcoming: list[datetime]) -> Iterator[tuple[str, 
     yield "Catch-up", schedule.catch_up + (f", up to {schedule.catch_up_limit}" if schedule.catch_up == "all" else "")
     yield "Grace", "" if schedule.grace_seconds is None else f"{schedule.grace_seconds:g} s"
     yield "Overlap", schedule.overlap
+    yield "Mode", "" if schedule.mode == "claimed" else "every-node: a run on each live node that knows the task"
     yield "Unique", schedule.unique or ""
     yield "Blackout", "" if schedule.blackout is None else f"{schedule.blackout}, {schedule.blackout_fate}"
     yield "Pauses", "" if schedule.pause_after is None else f"after {schedule.pause_after} failures in a row"
@@ -215,7 +217,8 @@ def _state(schedule: Schedule) -> str:
 async def trigger(scheduler: Scheduler, key: str, args: dict[str, Any] | None, as_json: bool) -> None:
     """Run a schedule's task now, by hand.
 
-    Works while it is paused, and obeys its overlap policy.
+    Works while it is paused, and obeys its overlap policy. One that is for every node runs on each that is not still
+    at it; with --json the first of these runs is printed.
 
     \b
     Example:
@@ -225,6 +228,11 @@ async def trigger(scheduler: Scheduler, key: str, args: dict[str, Any] | None, a
     run = await scheduler.trigger(key, args=args)
     if as_json:
         print_json(row_data(run))
+        return
+    if is_own_queue(run.queue):
+        same = await scheduler.runs(key, since=run.fire_at, until=run.fire_at)
+        ids = sorted(each.id for each in same if each.cause is run.cause)
+        say(f"triggered {key} on {len(ids)} {'node' if len(ids) == 1 else 'nodes'}: {', '.join(ids)}")
         return
     say(f"triggered {key}: run {run.id}")
     await hint_if_stuck(scheduler, run)

@@ -124,7 +124,7 @@ def remark(row: Run | Gap) -> str:
     """What a person wants to know beside the verdict: what it is if no fire, the error, the delay, the result."""
     if isinstance(row, Gap):
         return _gap_remark(row)
-    cause = "" if row.cause is Cause.FIRE else f"by {row.cause.value}"
+    cause = "" if row.cause in (Cause.FIRE, Cause.EVERY_NODE) else f"by {row.cause.value}"
     return "; ".join(part for part in (cause, losses_words(row), _run_remark(row)) if part)
 
 

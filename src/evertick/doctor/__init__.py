@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 
 from evertick.doctor.database import about_database
+from evertick.doctor.feed import about_feed
 from evertick.doctor.finding import Finding, Severity, about_store, shortened
 from evertick.doctor.nodes import about_clock, about_nodes
 from evertick.doctor.runs import about_blocked, about_parked, about_waiting, blockers_of
@@ -43,6 +44,8 @@ async def _about_app(store: Store, app: str, own_now: datetime) -> AsyncIterator
     for finding in about_clock(now, own_now, nodes):
         yield finding
     for finding in about_nodes(nodes, now, has_schedules=bool(surveyed)):
+        yield finding
+    for finding in about_feed(await store.feed_state(app)):
         yield finding
     for finding in about_parked(await store.runs(app, _those(State.PARKED))):
         yield finding

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from evertick.doctor.finding import Finding, Severity, named
+from evertick.every_node import own_queue
 from evertick.model import Node, Reason, Run, State
 from evertick.raised import what_was_raised
 
@@ -43,7 +44,7 @@ def about_waiting(waiting: Sequence[Run], living: Sequence[Node], now: datetime)
     long_due = [run for run in waiting if now - run.due_at > _WAITED_LONG]
     if not living or not long_due:
         return
-    queues = {queue for node in living for queue in node.queues}
+    queues = {queue for node in living for queue in (*node.queues, own_queue(node.id))}
     unserved = sorted({run.queue for run in long_due} - queues)
     for queue in unserved:
         runs = [run for run in long_due if run.queue == queue]
@@ -134,7 +135,7 @@ def _minutes(runs: Sequence[Run], now: datetime) -> str:
 
 
 def _is_able(run: Run, living: Sequence[Node]) -> bool:
-    return any(run.task in node.tasks and run.queue in node.queues for node in living)
+    return any(run.task in node.tasks and run.queue in (*node.queues, own_queue(node.id)) for node in living)
 
 
 def _of_schedules(runs: Sequence[Run]) -> str:

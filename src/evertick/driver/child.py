@@ -37,6 +37,7 @@ from evertick.driver.message import (
     JobReturned,
     NotFoundThere,
     Ready,
+    Sends,
     StopJob,
     pack,
     unpack,
@@ -122,6 +123,9 @@ class Child:
         finally:
             self._context = self._capture.context = self._cancel = None
         notebook.tell()
+        if isinstance(answer, JobReturned):
+            for message in context._messages:
+                self._send(Sends(message))
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):  # the job has closed or replaced it
                 stream.flush()

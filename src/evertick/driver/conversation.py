@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from evertick.context import PHASES_MAX, Context
+from evertick.context import MESSAGES_MAX, PHASES_MAX, Context
 from evertick.driver.base import Reported
 from evertick.driver.child import Errand
 from evertick.driver.kept import DEATH_GRACE_SECONDS, Ending, Kept
@@ -29,11 +29,13 @@ from evertick.driver.message import (
     NotFoundThere,
     Ready,
     Said,
+    Sends,
     StopJob,
     pack,
     unpack,
 )
 from evertick.errors import ProcessDied, Retry, Skip
+from evertick.model import NewMessage
 
 __all__ = ["Conversation"]
 
@@ -181,6 +183,8 @@ class Conversation:
                 self.is_ready = True
             case Said(lines, progress):
                 self._note(lines, progress)
+            case Sends(sent):
+                self._keep_message(sent)
             case NotFoundThere(error) if self._answer is None:
                 log.error("the function of task %r cannot be had in a child process:\n%s", self._errand.task, error)
             case JobReturned() | JobRaised() | NotFoundThere():
@@ -193,6 +197,10 @@ class Conversation:
             self._context._notebook.write(at, level, text)
         if progress is not None:
             self._context._notebook.set_progress(*progress)
+
+    def _keep_message(self, sent: NewMessage) -> None:
+        if self._context is not None and len(self._context._messages) < MESSAGES_MAX:
+            self._context._messages.append(sent)
 
     def _hear_line(self, stream: str, text: str) -> None:
         if self._context is None:

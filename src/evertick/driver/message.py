@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from evertick.model import Claimed, Phase
+from evertick.model import Claimed, NewMessage, Phase
 
 __all__ = [
     "FRAME_MAX_BYTES",
@@ -24,6 +24,7 @@ __all__ = [
     "NotFoundThere",
     "Ready",
     "Said",
+    "Sends",
     "StopJob",
     "pack",
     "unpack",
@@ -70,6 +71,12 @@ class Said(msgspec.Struct, frozen=True, tag=True):
     progress: tuple[float, str] | None = None
 
 
+class Sends(msgspec.Struct, frozen=True, tag=True):
+    """A message that the job sends with its end, told before it."""
+
+    message: NewMessage
+
+
 class JobReturned(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """The job came to its end. The result is JSON."""
 
@@ -90,7 +97,7 @@ class JobRaised(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 FromNode = Call | StopJob
-FromChild = Ready | NotFoundThere | Said | JobReturned | JobRaised
+FromChild = Ready | NotFoundThere | Said | Sends | JobReturned | JobRaised
 
 _encoder = msgspec.json.Encoder()
 

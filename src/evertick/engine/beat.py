@@ -17,9 +17,10 @@ import threading
 import traceback
 from collections.abc import Callable
 
+from evertick.engine.loops import BEAT
 from evertick.engine.node import LocalNode
 from evertick.errors import EvertickError
-from evertick.store.base import Beat, BeatLine
+from evertick.store.base import NO_TICKS, Beat, BeatLine, Ticks
 
 __all__ = ["Heart"]
 
@@ -42,14 +43,20 @@ class Heart:
         stall_limit: float,
         on_beat: Callable[[str, Beat, float], None],
         on_silence: Callable[[], None],
+        on_blocked: Callable[[], None],
+        on_moving: Callable[[], None],
         on_stalled: Callable[[], None],
         in_thread: bool,
+        ticks: Callable[[], Ticks] = lambda: NO_TICKS,
     ) -> None:
         self._node = node
         self._interval = interval
         self._stall_limit = stall_limit
         self._on_beat, self._on_silence, self._on_stalled = on_beat, on_silence, on_stalled
+        # Called in the heart's own thread when the event loop is blocked; and by that loop, when it moves again.
+        self._on_blocked, self._on_moving = on_blocked, on_moving
         self._in_thread = in_thread
+        self._ticks = ticks
         self._ending: asyncio.Event | None = None
         self._beating_loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -57,6 +64,7 @@ class Heart:
         self._pulse_at = node.clock.elapsed()
         self._pulse_timer: asyncio.TimerHandle | None = None
         self._is_reported = False
+        self._has_resigned = False
 
     def start(self) -> None:
         self._main_loop = asyncio.get_running_loop()
@@ -126,7 +134,12 @@ class Heart:
     async def _beat(self, line: BeatLine) -> None:
         # The lease is counted from before the beat was sent: it can only make us stop too soon, never too late.
         node, sent = self._node.id, self._node.clock.elapsed()
-        beat = await line.beat(node, self._node.lease)
+        # Its own tick is this very beat.
+        ticks = {**self._ticks(), BEAT.name: (0, round(self._interval * 1e6))}
+        beat = await line.beat(node, self._node.lease, ticks)
+        if beat.is_alive and node == self._node.id:
+            # Here, not on the event loop: while that is blocked, a duty in a thread must not think the lease is over.
+            self._node.trusted_until = sent + self._node.lease / 1e6
         self._post(self._on_beat, node, beat, sent)
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
@@ -140,7 +153,7 @@ class Heart:
 
     def _feel_pulse(self) -> None:
         self._pulse_at = self._node.clock.elapsed()
-        self._is_reported = False
+        self._is_reported = self._has_resigned = False
         self._pulse_timer = self._main_loop.call_later(PULSE_SECONDS, self._feel_pulse)
 
     async def _watch_pulse(self, line: BeatLine) -> None:
@@ -148,6 +161,12 @@ class Heart:
         if silent > BLOCKED_SECONDS and not self._is_reported:
             self._is_reported = True
             log.error("the event loop has not moved for %.0f s; it is blocked here:\n%s", silent, self._stack())
+        if silent > BLOCKED_SECONDS and not self._has_resigned:
+            # Duties stand still with it, or are what blocks it. Others may do them.
+            self._on_blocked()
+            await line.resign(self._node.id)
+            self._has_resigned = True
+            self._post(self._on_moving)
         if silent > self._stall_limit:
             log.critical("the event loop has not moved for %.0f s: this node ends itself", silent)
             await line.die(self._node.id)

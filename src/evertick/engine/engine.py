@@ -1,35 +1,29 @@
-"""One node at work: its loops, its heart, its beginning and its end.
-
-| loop   | what a step does                                             | mode       |
-|--------|--------------------------------------------------------------|------------|
-| fire   | records what is due                                          | claimed    |
-| work   | claims due runs into free slots                              | claimed    |
-| finish | writes outcomes                                              | claimed    |
-| note   | carries progress and log lines                               | claimed    |
-| beat   | extends the lease (own thread)                               | every-node |
-| tend   | judges the dead, re-homes their runs, reconciles our own     | idempotent |
-| brake  | pauses schedules that have failed too often in a row         | idempotent |
-| sweep  | parks, prunes, pauses what is no longer declared             | idempotent |
-| watch  | notices what other processes wrote                           | every-node |
-"""
+"""One node at work: its loops (`loops.py` says what each does), its heart, its beginning and its end."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import msgspec
 
+from evertick.duty import DutyWork
 from evertick.edit import Editor
+from evertick.engine import loops
 from evertick.engine.beat import Heart
+from evertick.engine.duty import DutyKeeper
 from evertick.engine.failing import FailureWatch
 from evertick.engine.finish import Finisher
 from evertick.engine.fire import Recorder
 from evertick.engine.judge import Stop
 from evertick.engine.loop import Loop, LoopHealth
+from evertick.engine.loops import LoopKind
 from evertick.engine.node import Attempt, LocalNode
 from evertick.engine.note import NoteCarrier, log_capture
+from evertick.engine.prune import Pruner
+from evertick.engine.relay import Relay
 from evertick.engine.sweep import Sweeper
 from evertick.engine.tend import Tender
 from evertick.engine.work import Worker
@@ -55,6 +49,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_per_schedule: int = 10_000
     note: float = 1.0
     sweep: float = 60.0
+    # Whether this node does what one node of the app does at a time.
+    holds_duties: bool = True
     # The heart beats on the engine's own loop where time is virtual.
     heart_in_thread: bool = True
 
@@ -68,6 +64,8 @@ class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
     # Runs that did not stop when told to, and still hold their slot.
     abandoned: int
     unwritten_outcomes: int
+    # The duties that are done here.
+    duties: tuple[str, ...]
     last_tick_seconds_ago: float | None
     last_claim_seconds_ago: float | None
     lease_seconds_left: float
@@ -77,7 +75,9 @@ class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
 class Engine:
     """Runs the loops of one node."""
 
-    def __init__(self, node: LocalNode, editor: Editor, settings: EngineSettings) -> None:
+    def __init__(
+        self, node: LocalNode, editor: Editor, settings: EngineSettings, duties: Sequence[DutyWork] = ()
+    ) -> None:
         self._node = node
         self._settings = settings
         notes = NoteCarrier(node, settings.note)
@@ -85,16 +85,20 @@ class Engine:
         self._worker = Worker(node, self._finisher, notes)
         self._recorder = Recorder(node, self._worker)
         self._tender = Tender(node, self._worker)
-        sweeper = Sweeper(node, editor, retention=settings.retention, keep_per_schedule=settings.keep_per_schedule)
-        self._fire = self._loop("fire", self._recorder.step)
-        self._work = self._loop("work", self._worker.step)
-        self._finish = self._loop("finish", self._finisher.step)
-        self._note = self._loop("note", notes.step, rest_most=3600.0)
-        self._tend = self._loop("tend", self._tender.step)
+        sweeper = Sweeper(node, editor)
+        self._duties = DutyKeeper(node, self._works_of(duties), beat=settings.beat)
+        self._fire = self._loop(loops.FIRE, self._recorder.step)
+        self._work = self._loop(loops.WORK, self._worker.step)
+        self._finish = self._loop(loops.FINISH, self._finisher.step)
+        self._note = self._loop(loops.NOTE, notes.step, rest_most=3600.0)
+        self._tend = self._loop(loops.TEND, self._tender.step)
         failures = FailureWatch(node, editor)
-        self._brake = self._loop("brake", failures.step, rest_most=3600.0)
-        self._sweep = self._loop("sweep", sweeper.step, rest_most=settings.sweep)
-        self._watch = self._loop("watch", self._watch_store)
+        self._brake = self._loop(loops.BRAKE, failures.step, rest_most=3600.0)
+        self._sweep = self._loop(loops.SWEEP, sweeper.step, rest_most=settings.sweep)
+        self._duty = self._loop(loops.DUTY, self._duties.step)
+        self._relays = Relay(node, poll=settings.poll, keep_dead=settings.retention)
+        self._relay = self._loop(loops.RELAY, self._relays.step)
+        self._watch = self._loop(loops.WATCH, self._watch_store)
         self._loops = (
             self._fire,
             self._work,
@@ -103,13 +107,19 @@ class Engine:
             self._tend,
             self._brake,
             self._sweep,
+            self._duty,
+            self._relay,
             self._watch,
         )
         self._worker.on_slot_free = self._work.wake
         self._finisher.on_outcome = self._finish.wake
         self._finisher.on_freed = self._look_again
         self._finisher.on_failed = failures.failed
+        self._finisher.on_sent = self._relays.look_again
+        self._relays.on_change = self._relay.wake
         self._tender.on_lost = failures.lost_elsewhere
+        self._tender.on_death = self._heard_death
+        self._duties.on_end = self._duty.wake
         failures.on_failed = self._brake.wake
         notes.on_begun = self._note.wake
         notes.on_lost = lambda attempt: self._worker.stop(attempt, Stop.LOST)
@@ -119,8 +129,11 @@ class Engine:
             stall_limit=settings.stall_limit,
             on_beat=self._heard_beat,
             on_silence=self._heard_nothing,
+            on_blocked=lambda: self._duties.ask_to_stop("the event loop is blocked"),
+            on_moving=self._heard_loop_move,
             on_stalled=lambda: self.on_stalled(),
             in_thread=settings.heart_in_thread,
+            ticks=lambda: {loop.name: loop.tick() for loop in self._loops},
         )
         self._capture = log_capture
         self._tasks: list[asyncio.Task[None]] = []
@@ -130,8 +143,17 @@ class Engine:
         # Called from the heart's thread when the event loop has been blocked for too long to go on.
         self.on_stalled: Callable[[], None] = lambda: None
 
-    def _loop(self, name: str, step: Callable[[], Awaitable[float | None]], *, rest_most: float | None = None) -> Loop:
-        return Loop(name, step, self._node.clock, rest_most=rest_most or self._settings.poll)
+    def _loop(
+        self, kind: LoopKind, step: Callable[[], Awaitable[float | None]], *, rest_most: float | None = None
+    ) -> Loop:
+        return Loop(kind, step, self._node.clock, rest_most=rest_most or self._settings.poll)
+
+    def _works_of(self, duties: Sequence[DutyWork]) -> list[DutyWork]:
+        settings = self._settings
+        if not settings.holds_duties:
+            return []
+        pruner = Pruner(self._node, retention=settings.retention, keep_per_schedule=settings.keep_per_schedule)
+        return [pruner.duty(every=settings.sweep), *duties]
 
     async def start(self) -> None:
         """Join the store and begin."""
@@ -148,16 +170,18 @@ class Engine:
     async def stop(self, seconds: float) -> None:
         """Drain: take nothing new, give running work its time, release the rest, leave."""
         self._node.is_draining = True
-        for loop in (self._fire, self._work, self._sweep, self._watch):
+        for loop in (self._fire, self._work, self._sweep, self._duty, self._watch):
             loop.end()
         # It waits for other processes, which no wake-up ends.
         self._tasks[self._loops.index(self._watch)].cancel()
+        handing_over = await self._hand_over_duties()
         await self._wait_for_claims()
-        await self._wait_for_work(seconds)
+        await self._wait_for_work(seconds, handing_over)
         await self._cut_off_work()
         # One bound for all that is left to be written: a store that is away cannot hold up the end for long.
         self._write_until = self._node.clock.elapsed() + _LAST_WRITES_SECONDS
         await self._write_last_outcomes()
+        handing_over.cancel()
         await self._heart.stop()
         await self._leave()
         await self._node.hooks.drain(_LAST_WORDS_SECONDS)
@@ -171,6 +195,10 @@ class Engine:
     def wake_runs(self) -> None:
         """A run was enqueued here."""
         self._worker.queue_has_grown()
+
+    def wake_messages(self) -> None:
+        """A message was put into the outbox here."""
+        self._relays.look_again()
 
     def cancel(self, run_ids: list[str]) -> None:
         """Stop these runs at once if they are ours; the beat would bring the request later."""
@@ -192,6 +220,7 @@ class Engine:
             running=self._node.hold.busy,
             abandoned=self._node.hold.abandoned,
             unwritten_outcomes=len(self._finisher),
+            duties=self._duties.held,
             last_tick_seconds_ago=_ago(self._recorder.ticked_at, now),
             last_claim_seconds_ago=_ago(self._worker.claimed_at, now),
             lease_seconds_left=lease_left,
@@ -206,19 +235,25 @@ class Engine:
         if not beat.is_alive:
             self._begin_rebirth()
             return
-        self._node.trusted_until = sent + self._node.lease / 1e6
         self.cancel(beat.cancels)
         self._tender.heard(beat, sent)
         self._tend.wake()
+        # Messages of the dead are due again, whoever has judged them.
+        self._relays.look_again()
 
     def _heard_nothing(self) -> None:
         """No beat went through. What must not run beside its re-run is stopped while the lease still holds."""
-        lease = self._node.lease / 1e6
-        if self._node.clock.elapsed() < self._node.trusted_until - lease / 3:
+        if self._node.is_trusted:
             return
+        self._duties.stop_all("the store has been silent for too long")
         for attempt in self._node.hold:
             if attempt.work.on_unreachable == "stop":
                 self._worker.stop(attempt, Stop.UNREACHABLE)
+
+    def _heard_loop_move(self) -> None:
+        """The event loop was blocked for so long that its duties were resigned."""
+        self._duties.forget_all("the event loop was blocked")
+        self._duty.wake()
 
     def _begin_rebirth(self) -> None:
         if self._rebirth is None or self._rebirth.done():
@@ -232,6 +267,7 @@ class Engine:
             for attempt in node.hold:
                 if attempt.node == node.id:
                     self._worker.stop(attempt, Stop.LOST)
+            self._duties.forget_all("this node was declared dead")
             node.reborn()
             try:
                 await node.store.join(node.joining())
@@ -240,6 +276,10 @@ class Engine:
                 return
             self._tender.begin_anew()
         self._work.wake()
+
+    def _heard_death(self) -> None:
+        self._duty.wake()
+        self._relays.look_again()
 
     # --- what may have become due
 
@@ -250,9 +290,18 @@ class Engine:
     async def _watch_store(self) -> float | None:
         if await self._node.store.changed(self._settings.poll):
             self._look_again()
+            self._relays.look_again()
+            if self._duties.wants_more:
+                self._duty.wake()
         return 0.0
 
     # --- the end
+
+    async def _hand_over_duties(self) -> asyncio.Task[None]:
+        """First of all: others wait for them. Those whose function does not stop at once are resigned when it has."""
+        task = asyncio.get_running_loop().create_task(self._duties.hand_over(), name="evertick hand-over")
+        await asyncio.wait({task}, timeout=_LAST_WORDS_SECONDS)
+        return task
 
     async def _wait_for_claims(self) -> None:
         """A claim that is under way will be answered, and its runs started; whoever claims later sees the drain."""
@@ -262,11 +311,14 @@ class Engine:
         except TimeoutError:
             log.warning("a claim is still unanswered; what it brings will not be waited for")
 
-    async def _wait_for_work(self, seconds: float) -> None:
-        tasks = {attempt.task for attempt in self._at_work() if attempt.task is not None}
+    async def _wait_for_work(self, seconds: float, handing_over: asyncio.Task[None]) -> None:
+        runs = {attempt.task for attempt in self._at_work() if attempt.task is not None}
+        tasks: set[asyncio.Task[Any]] = runs | self._relays.under_way
+        if not handing_over.done():
+            tasks.add(handing_over)
         if not tasks or seconds <= 0:
             return
-        log.info("waiting up to %.0f s for %d running runs", seconds, len(tasks))
+        log.info("waiting up to %.0f s for %d running runs, deliveries and duties", seconds, len(tasks))
         work = asyncio.ensure_future(asyncio.wait(tasks))
         hurry = asyncio.ensure_future(self._is_hurried.wait())
         await asyncio.wait([work, hurry], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -274,6 +326,7 @@ class Engine:
         hurry.cancel()
 
     async def _cut_off_work(self) -> None:
+        self._relays.cut_off()
         cut_off = self._at_work()
         for attempt in cut_off:
             self._worker.stop(attempt, Stop.SHUTDOWN)
@@ -287,14 +340,16 @@ class Engine:
         """The finish loop writes until nothing is left, or time is up."""
         for loop in (self._note, self._tend, self._brake):
             loop.end()
-        while len(self._finisher) and self._seconds_left() > 0:
+        while (len(self._finisher) or self._relays.unsettled) and self._seconds_left() > 0:
             self._finish.wake()
+            self._relay.wake()
             await asyncio.sleep(0.01)
         if len(self._finisher):
             log.error(
                 "%d outcomes could not be written before the end: those runs will be run again", len(self._finisher)
             )
         self._finish.end()
+        self._relay.end()
         await asyncio.wait(self._tasks, timeout=self._seconds_left())
         for task in self._tasks:
             task.cancel()

@@ -24,8 +24,6 @@ __all__ = ["Finisher"]
 
 log = logging.getLogger("evertick.finish")
 
-BATCH = 1_000
-
 
 class Finisher:
     """The outcomes of this node that are not in the store yet."""
@@ -36,6 +34,8 @@ class Finisher:
         self._backlog: deque[tuple[Attempt, Outcome]] = deque()
         self.on_outcome: Callable[[], None] = lambda: None
         self.on_freed: Callable[[], None] = lambda: None
+        # Outcomes were written that send messages.
+        self.on_sent: Callable[[], None] = lambda: None
         # Hears of the schedules whose fires have failed.
         self.on_failed: Callable[[set[int]], None] = lambda _: None
 
@@ -62,6 +62,8 @@ class Finisher:
             self._settle(attempt, outcome, answer)
         if finished.freed or own_ends:
             self.on_freed()
+        if own_ends or any(outcome.messages for outcome in outcomes):
+            self.on_sent()
         if failed := _failed_fires(batch, finished.answers):
             self.on_failed(failed)
         return 0.0 if self._backlog else None
@@ -70,7 +72,7 @@ class Finisher:
         """The oldest outcomes of one incarnation; they stay in the backlog until they are answered."""
         batch: list[tuple[Attempt, Outcome]] = []
         for attempt, outcome in self._backlog:
-            if len(batch) == BATCH or (batch and attempt.node != batch[0][0].node):
+            if len(batch) == self._node.batch_size or (batch and attempt.node != batch[0][0].node):
                 break
             batch.append((attempt, outcome))
         return batch

@@ -14,8 +14,9 @@ from evertick.edit import facts_of, run_of
 from evertick.engine.node import LocalNode
 from evertick.engine.work import Worker
 from evertick.events import Event, EventKind
-from evertick.facts import Facts, Fire, Plan
-from evertick.model import Claimed, NewGap, NewRun, Reason
+from evertick.facts import Facts, Fire, Plan, guards_live
+from evertick.fan_out import fan_out
+from evertick.model import Claimed, NewGap, NewRun, Node, Reason
 from evertick.plan import plan
 from evertick.rules import KnownSchedule, Rules, fingerprint_of
 from evertick.store.base import Advance, Due, DueSchedule, Recorded
@@ -26,7 +27,6 @@ __all__ = ["Recorder", "advance_of"]
 
 log = logging.getLogger("evertick.fire")
 
-BATCH = 1_000
 # Gaps that somebody has asked for, in advance or by a policy.
 _EXPECTED = frozenset({Reason.OVERLAP, Reason.DUPLICATE, Reason.BY_HAND, Reason.BLACKOUT})
 
@@ -42,21 +42,31 @@ class Recorder:
 
     async def step(self) -> float | None:
         """One tick: look, plan, record, start what was recorded as already ours."""
-        due = await self._node.store.due_schedules(self._node.app, BATCH)
+        due = await self._node.store.due_schedules(self._node.app, self._node.batch_size)
         known = await self._rules.of(due.schedules)
+        nodes = await self._nodes(due, known)
         async with self._node.claiming:
-            advances = self._plan(due, known)
+            advances = self._plan(due, known, nodes)
             recorded = await self._record(advances)
             self._start(advances, recorded, known)
         self._follow_up(advances, recorded, known)
         return self._rest_after(due, advances, recorded)
 
-    def _plan(self, due: Due, known: dict[int, KnownSchedule]) -> list[Advance]:
+    async def _nodes(self, due: Due, known: dict[int, KnownSchedule]) -> list[Node]:
+        """Who is there for what runs on every node; read only when such a schedule is due, and then afresh."""
+        is_asked = any(
+            row.id in known and known[row.id].stored.definition.mode == "every-node" for row in due.schedules
+        )
+        return await self._node.store.nodes(self._node.app) if is_asked else []
+
+    def _plan(self, due: Due, known: dict[int, KnownSchedule], nodes: list[Node]) -> list[Advance]:
         room = 0 if self._node.is_draining or not self._worker.queue_is_short else self._node.hold.free
         advances = []
         for row in due.schedules:
             if row.id in known:
-                advance = self._plan_one(row, known[row.id], due.now, room)
+                advance = fan_out(
+                    self._plan_one(row, known[row.id], due.now, room), known[row.id].stored.definition, nodes
+                )
                 room -= sum(run.is_claimed for run in advance.runs)
                 advances.append(advance)
         return advances
@@ -81,6 +91,8 @@ class Recorder:
         # The fused claim: inserted as already running here, where a slot is free and nothing waits ahead of it. A run
         # that may expire goes through a claim, which judges that by the store's time; so does one with a limit, which
         # a claim alone passes, and one with a unique key, which may end with its first claim.
+        if known.stored.definition.mode == "every-node":
+            return run
         if terms is None or room <= 0 or fire.is_blocked or run.expires is not None:
             return run
         if run.queue not in self._node.queues or self._node.is_limited(run.task) or run.unique_key is not None:
@@ -125,7 +137,7 @@ class Recorder:
             if run.id not in duplicates:
                 self._tell_scheduled(key, run)
         for gap in gaps_with_duplicates(advance.gaps, [run for run in advance.runs if run.id in duplicates]):
-            level = logging.INFO if gap.reason in _EXPECTED else logging.WARNING
+            level = logging.INFO if gap.reason.partition(" ")[0] in _EXPECTED else logging.WARNING
             moments = "the moment" if gap.count == 1 else f"{gap.count} moments up to"
             log.log(level, "%s: %s %s: %s (%s)", key, moments, from_us(gap.last_at), gap.verdict, gap.reason)
             tell_gap(self._node, key, gap)
@@ -147,8 +159,8 @@ class Recorder:
 
     def _rest_after(self, due: Due, advances: list[Advance], recorded: Recorded | None) -> float | None:
         self.ticked_at = self._node.clock.elapsed()
-        if len(due.schedules) == BATCH:
-            log.info("a tick took its full batch of %d schedules; the next follows at once", BATCH)
+        if len(due.schedules) == self._node.batch_size:
+            log.info("a tick took its full batch of %d schedules; the next follows at once", self._node.batch_size)
             return 0.0
         if recorded is not None and not all(recorded.taken):
             return 0.01
@@ -166,7 +178,7 @@ def advance_of(row: DueSchedule, facts: Facts, made: Plan, runs: tuple[NewRun, .
         version=row.version,
         fire_at=row.fire_at,
         at=row.at,
-        live=None if facts.definition.overlap == "allow" else row.live,
+        live=row.live if guards_live(facts.definition) else None,
         runs=runs,
         gaps=made.gaps,
         next_fire_at=made.next_fire_at,

@@ -10,6 +10,7 @@ import msgspec
 from evertick.driver.base import Reported, Work
 from evertick.driver.error_text import error_text
 from evertick.errors import InvalidDuration, Retry, Skip
+from evertick.every_node import is_own_queue
 from evertick.model import Claimed, Outcome, Phase, Reason, Verdict
 from evertick.policy import Constant
 from evertick.when.duration import duration_us
@@ -62,6 +63,9 @@ def judge(run: Claimed, work: Work, ending: Ending, uniform: float, phases: tupl
     match ending:
         case Returned(result):
             return _done(run, Verdict.SUCCEEDED, None, result=result, phases=phases)
+        case Unfit(error) if is_own_queue(run.queue):
+            # It is for this node alone, so there is no other to wait for.
+            return _done(run, Verdict.FAILED, Reason.BAD_ARGUMENTS, error=error, phases=phases)
         case Unfit(error):
             return Outcome(
                 id=run.id,
@@ -92,7 +96,8 @@ def _judge_stop(run: Claimed, work: Work, why: Stop, uniform: float, phases: tup
             return _judge_error(run, work, error, uniform, phases)
         case Stop.SHUTDOWN | Stop.UNREACHABLE:
             reason = Reason.SHUTDOWN if why is Stop.SHUTDOWN else Reason.UNREACHABLE
-            if work.on_lost == "fail":
+            is_bound = why is Stop.SHUTDOWN and is_own_queue(run.queue)
+            if work.on_lost == "fail" or is_bound:
                 return _done(run, Verdict.LOST, reason, phases=phases)
             return Outcome(id=run.id, fence=run.fence, kind="release", reason=reason, attempts=run.attempts)
         case _:

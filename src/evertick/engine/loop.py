@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from evertick.clock import Clock
+from evertick.engine.loops import LoopKind
 from evertick.errors import StoreUnavailable
 
 __all__ = ["Loop", "LoopHealth"]
@@ -40,9 +41,10 @@ class Loop:
     """Runs one step over and over until it is told to end."""
 
     def __init__(
-        self, name: str, step: Callable[[], Awaitable[float | None]], clock: Clock, *, rest_most: float
+        self, kind: LoopKind, step: Callable[[], Awaitable[float | None]], clock: Clock, *, rest_most: float
     ) -> None:
-        self.name = name
+        self.kind = kind
+        self.name = kind.name
         self._step = step
         self._clock = clock
         self._rest_most = rest_most
@@ -52,6 +54,7 @@ class Loop:
         self._failing_since: float | None = None
         self._busy_since: float | None = None
         self._succeeded_at: float | None = None
+        self._next_at: float | None = None
         self._error: str | None = None
 
     async def run(self) -> None:
@@ -69,7 +72,7 @@ class Loop:
 
     async def _try(self) -> float | None:
         self._wake.clear()
-        self._busy_since = self._clock.elapsed()
+        self._busy_since, self._next_at = self._clock.elapsed(), None
         try:
             delay = await self._step()
         except StoreUnavailable as error:
@@ -88,7 +91,9 @@ class Loop:
             await asyncio.sleep(0)
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._rest_most if delay is None else min(delay, self._rest_most)):
+            seconds = self._rest_most if delay is None else min(delay, self._rest_most)
+            self._next_at = self._clock.elapsed() + seconds
+            async with asyncio.timeout(seconds):
                 await until.wait()
 
     def _succeeded(self) -> None:
@@ -107,6 +112,17 @@ class Loop:
         self._failures = min(self._failures + 1, 16)
         # Many nodes lose a store at one moment; they must not come back at one moment.
         return delay * (0.5 + self._clock.uniform())
+
+    def tick(self) -> tuple[int | None, int | None]:
+        """Microseconds since the last step that came back well, and until the next one that it takes by itself.
+
+        May be asked from another thread.
+        """
+        now, last, ahead = self._clock.elapsed(), self._succeeded_at, self._next_at
+        return (
+            None if last is None else round((now - last) * 1e6),
+            None if ahead is None else max(round((ahead - now) * 1e6), 0),
+        )
 
     def health(self) -> LoopHealth:
         now = self._clock.elapsed()

@@ -13,9 +13,11 @@ from datetime import datetime
 from evertick.clock import Clock
 from evertick.context import Context
 from evertick.driver.base import Work
+from evertick.driver.sender import Sender
 from evertick.engine.judge import Stop
 from evertick.engine.rates import OwnRates
 from evertick.events import Event, EventKind, Hooks
+from evertick.every_node import own_queue
 from evertick.model import Claimed, Run, Verdict
 from evertick.store.base import NodeJoin, RunFilter, Store, TaskTerms
 from evertick.when.moment import from_us
@@ -125,7 +127,9 @@ class LocalNode:
         lease: int,
         hooks: Hooks,
         declares: Mapping[str, str],
+        senders: Mapping[str, Sender] | None = None,
         has_own_rates: bool = False,
+        batch_size: int = 1_000,
     ) -> None:
         self.name, self.app, self.version = name, app, version
         self.store, self.clock = store, clock
@@ -134,7 +138,11 @@ class LocalNode:
         self.lease = lease
         self.hooks = hooks
         self.declares = dict(declares)
+        # How messages are delivered, by channel.
+        self.senders: Mapping[str, Sender] = senders or {}
         self.hold = Hold(concurrency)
+        # How many fires, claims or verdicts go into one intent, at most: bounds its transaction and its memory.
+        self.batch_size = batch_size
         self.id = clock.new_token()
         self.terms: dict[str, TaskTerms] = {task: work.terms for task, work in works.items()}
         # The rates that this node counts by itself, which the store then hears nothing of.
@@ -147,9 +155,24 @@ class LocalNode:
         # By `clock.elapsed`: until then nobody may have declared us dead. Counted from sending the beat.
         self.trusted_until = 0.0
 
+    @property
+    def trusted_seconds_left(self) -> float:
+        """How long what must not run beside its successor may go on unless a beat is answered: while a third of the
+        lease is left, so that it has stopped when the lease is over."""
+        return self.trusted_until - self.lease / 3e6 - self.clock.elapsed()
+
+    @property
+    def is_trusted(self) -> bool:
+        return self.trusted_seconds_left > 0
+
     def reborn(self) -> None:
         """Another incarnation: the old id never comes back."""
         self.id = self.clock.new_token()
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """All queues it works on: those it was told to, and its own."""
+        return (*self.queues, own_queue(self.id))
 
     def is_limited(self, task: str) -> bool:
         return self.terms[task].is_limited or task in self.rates
@@ -164,6 +187,7 @@ class LocalNode:
             queues=self.queues,
             tasks=self.terms,
             declares=self.declares,
+            channels=tuple(sorted(self.senders)),
         )
 
     def now(self) -> datetime:

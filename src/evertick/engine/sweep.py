@@ -1,5 +1,4 @@
-"""Upkeep, in small bites: park what nobody can run, prune old history, pause what no code declares any more or what
-has failed too often.
+"""Upkeep, in small bites: park what nobody can run, pause what no code declares any more or what has failed too often.
 
 Every bite is idempotent, so that any number of nodes may do it at once.
 """
@@ -14,7 +13,7 @@ from evertick.engine.failing import pause_failing
 from evertick.engine.node import LocalNode, declarer_of
 from evertick.store.base import StoredSchedule
 
-__all__ = ["Sweeper"]
+__all__ = ["BITE", "Sweeper", "in_bites"]
 
 log = logging.getLogger("evertick.sweep")
 
@@ -23,14 +22,19 @@ BITE = 500
 BITES_MAX = 60
 
 
+async def in_bites(bite: Callable[[], Awaitable[int]]) -> None:
+    """Until a bite comes back short, or it is enough for now."""
+    for _ in range(BITES_MAX):
+        if await bite() < BITE:
+            return
+
+
 class Sweeper:
     """Keeps the store tidy."""
 
-    def __init__(self, node: LocalNode, editor: Editor, *, retention: int, keep_per_schedule: int) -> None:
+    def __init__(self, node: LocalNode, editor: Editor) -> None:
         self._node = node
         self._editor = editor
-        self._retention = retention
-        self._keep_per_schedule = keep_per_schedule
         self._has_refreshed = False
 
     async def step(self) -> float | None:
@@ -42,9 +46,8 @@ class Sweeper:
             # What a node that died between a verdict and its look has left; while we live we look ourselves.
             await pause_failing(self._node, self._editor, None)
             self._has_refreshed = True
-        await self._in_bites(self._park)
+        await in_bites(self._park)
         await self._pause_undeclared()
-        await self._in_bites(self._prune)
         return None
 
     async def _park(self) -> int:
@@ -52,17 +55,6 @@ class Sweeper:
         if parked:
             log.warning("%d runs are parked: no live node knows their task (`evertick doctor` names them)", parked)
         return parked
-
-    async def _prune(self) -> int:
-        before = self._node.clock.now_us() - self._retention
-        return await self._node.store.prune(
-            self._node.app, before=before, keep_per_schedule=self._keep_per_schedule, limit=BITE
-        )
-
-    async def _in_bites(self, bite: Callable[[], Awaitable[int]]) -> None:
-        for _ in range(BITES_MAX):
-            if await bite() < BITE:
-                return
 
     async def _pause_undeclared(self) -> None:
         """Pause schedules whose code is running and no longer declares them.
@@ -80,8 +72,8 @@ class Sweeper:
         keys = {key for node in alive for key in node.declares}
         for schedule in declared:
             if _declarer(schedule) in names and schedule.key not in keys:
-                log.warning("%r is no longer declared by %s: paused", schedule.key, _declarer(schedule))
-                await self._editor.pause_undeclared(schedule.key, _declarer(schedule))
+                if await self._editor.pause_undeclared(schedule.key, _declarer(schedule)):
+                    log.warning("%r is no longer declared by %s: paused", schedule.key, _declarer(schedule))
 
 
 def _declarer(schedule: StoredSchedule) -> str:

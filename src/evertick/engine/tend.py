@@ -34,6 +34,8 @@ class Tender:
         self._judges_from = 0.0
         self._last_beat: tuple[float, int] | None = None
         self._has_beaten = False
+        # Somebody was judged.
+        self.on_death: Callable[[], None] = lambda: None
         # Runs of dead nodes have ended as lost.
         self.on_lost: Callable[[], None] = lambda: None
 
@@ -65,6 +67,7 @@ class Tender:
         if self._node.clock.elapsed() >= self._judges_from:
             for dead in await self._node.store.judge():
                 log.warning("node %s is dead: its lease ran out; its runs are taken over", dead)
+                self.on_death()
         await self._rehome()
         await self._reconcile()
         return None
@@ -74,7 +77,7 @@ class Tender:
         async with node.claiming:
             room = 0 if node.is_draining else max(node.hold.free, 0)
             # What has a rate that this node counts by itself goes back to waiting, and through a claim.
-            rehomed = await node.store.rehome(node.app, node.id, node.queues, node.rates.without_any(node.terms), room)
+            rehomed = await node.store.rehome(node.app, node.id, node.served, node.rates.without_any(node.terms), room)
             self._worker.start(rehomed.claimed)
         for run, verdict in rehomed.ended:
             log.warning("run %s of a dead node ends as %s", run, verdict)

@@ -53,8 +53,8 @@ class Worker:
             if room <= 0 or node.is_draining:
                 self.queue_is_short = False  # nobody has looked; the next free slot does
                 return None
-            tasks, most = node.rates.admit(node.terms, room)
-            claim = await node.store.claim(node.app, node.id, node.queues, tasks, most)
+            tasks, most = node.rates.admit(node.terms, min(room, node.batch_size))
+            claim = await node.store.claim(node.app, node.id, node.served, tasks, most)
             node.rates.started(claim.runs)
             self.start(claim.runs)
         await node.tell_ended(claim.expired)
@@ -179,6 +179,8 @@ class Worker:
             outcome = judge(
                 attempt.run, msgspec.structs.replace(attempt.work, retry_on=()), Raised(error), uniform, phases
             )
+        if outcome is not None and outcome.verdict is Verdict.SUCCEEDED and attempt.context._messages:
+            outcome = msgspec.structs.replace(outcome, messages=tuple(attempt.context._messages))
         if outcome is None:
             log.warning("run %s of %r is no longer ours; what came of it is dropped", attempt.run.id, attempt.run.task)
             self._node.hold.let_go(attempt)

@@ -216,6 +216,11 @@ class Backfills(ManagesSchedules):
                 f"start: {moment_text(wish.first)} is longer ago than history is kept ({duration_text(kept)}): runs "
                 "would be forgotten at once, and made again next time; begin later, or raise retention"
             )
+        if found[0].definition.mode == "every-node":
+            raise Refused(
+                f"{wish.key!r} runs on every node, and those of the past are gone, so there is nothing to backfill; "
+                "trigger it instead"
+            )
         rule = rule_of(found[0], await load_calendars(store, self.app))
         if isinstance(rule, Every) and rule.is_after_end:
             raise Refused(

@@ -22,14 +22,21 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from evertick.feed import Cursor
 from evertick.limits import Concurrency, Rate
 from evertick.model import (
     Attempt,
     Claimed,
+    ClaimedMessage,
     Definition,
+    Duty,
     Gap,
     LogLine,
+    Message,
+    MessageOutcome,
+    MessageState,
     NewGap,
+    NewMessage,
     NewRun,
     Node,
     Occurrence,
@@ -42,6 +49,7 @@ from evertick.model import (
 )
 
 __all__ = [
+    "NO_TICKS",
     "Advance",
     "Beat",
     "BeatLine",
@@ -49,15 +57,24 @@ __all__ = [
     "Care",
     "CaredFor",
     "Change",
+    "ChannelPulse",
     "Checked",
     "Claim",
     "DeclaredBy",
     "Due",
     "DueSchedule",
+    "DutyHold",
+    "DutyHolds",
+    "DutyTick",
     "Failing",
+    "FeedRead",
+    "FeedRow",
+    "FeedState",
     "FinishAnswer",
     "Finished",
     "GivenBack",
+    "MessageClaim",
+    "MessageFilter",
     "NodeJoin",
     "Note",
     "Owned",
@@ -71,6 +88,7 @@ __all__ = [
     "StoredSchedule",
     "TableRows",
     "TaskTerms",
+    "Ticks",
     "Within",
 ]
 
@@ -173,6 +191,8 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     # Why planning failed; counts as a failure and changes nothing but `next_at`.
     error: str | None = None
     fingerprint: str = ""
+    # Written if it is taken.
+    messages: tuple[NewMessage, ...] = ()
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,8 +204,8 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     # Ids of runs of taken advances that the ledger had already, or whose unique key was taken: not inserted, and not to
     # be started.
     left_out: list[str] = []
-    # Those whose unique key was taken: fires became gaps, skipped(duplicate). An advance that brings a run by hand
-    # (trigger, rerun) with a key that is taken is not taken either.
+    # Those whose unique key was taken: fires became gaps. An advance that brings runs by hand (trigger, rerun), all of
+    # them with a key that is taken, is not taken either.
     duplicates: list[str] = []
 
 
@@ -203,6 +223,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     pause: Pause | None = None
     # None leaves it as it is.
     declared: DeclaredBy | None = None
+    # Written if it is taken, beside those of `settle`.
+    messages: tuple[NewMessage, ...] = ()
     # add only
     created_at: int = 0
     fire_at: int | None = None
@@ -345,6 +367,38 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
+# --- messages ----------------------------------------------------------------------------------------------------
+
+
+class MessageClaim(msgspec.Struct, frozen=True, kw_only=True):
+    now: int
+    messages: list[ClaimedMessage]
+    # When the next waiting message of these channels is due (None: none waits; <= now: more is waiting).
+    next_due_at: int | None
+
+
+class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Newest first. `states` None = all."""
+
+    ids: tuple[str, ...] | None = None
+    # How their ids begin.
+    id_prefix: str | None = None
+    channel: str | None = None
+    states: tuple[MessageState, ...] | None = None
+    limit: int = 100
+
+
+class ChannelPulse(msgspec.Struct, frozen=True, kw_only=True):
+    """How one channel stands. Counts stop at their bound."""
+
+    channel: str
+    waiting: int
+    sending: int
+    dead: int
+    # When the oldest waiting message was or is due.
+    oldest_due_at: int | None
+
+
 # --- nodes -------------------------------------------------------------------------------------------------------
 
 
@@ -357,6 +411,8 @@ class NodeJoin(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...]
     tasks: Mapping[str, TaskTerms]
     declares: Mapping[str, str]
+    # Whose messages it hands to the outside.
+    channels: tuple[str, ...] = ()
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
@@ -366,6 +422,35 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     is_alive: bool
     # Ids of my running runs that somebody wants cancelled.
     cancels: list[str]
+
+
+class DutyHold(msgspec.Struct, frozen=True, kw_only=True):
+    """A duty as the nodes that declare it see it."""
+
+    name: str
+    # Who holds it; None: nobody alive does.
+    node: str | None
+    # Grows by one with every taking, and never goes back.
+    term: int
+    # When its holder, or the one before, meant to act next.
+    next_at: int | None
+    error: str | None
+
+
+class DutyHolds(msgspec.Struct, frozen=True, kw_only=True):
+    now: int
+    duties: list[DutyHold]
+
+
+class DutyTick(msgspec.Struct, frozen=True, kw_only=True):
+    """What the holder of a duty has to say about it."""
+
+    name: str
+    term: int
+    # Whether it has acted just now; else only what is to come has changed.
+    has_acted: bool
+    next_at: int | None
+    error: str | None
 
 
 class Pulse(msgspec.Struct, frozen=True, kw_only=True):
@@ -380,18 +465,65 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     schedules: int
 
 
+# The loops of a node by name: microseconds since the last step came back well (None: none has), and until the next one
+# that it takes by itself (None: it is in the middle of one). Counted from the beat, so that no two clocks are compared.
+Ticks = Mapping[str, tuple[int | None, int | None]]
+NO_TICKS: Ticks = {}
+
+
 class BeatLine(Protocol):
     """The heartbeat's own connection: nothing else on it can delay a beat. Used by one thread, its own."""
 
-    async def beat(self, node: str, lease: int) -> Beat:
-        """Extend the lease from the store's now, unless the node is written down as dead."""
+    async def beat(self, node: str, lease: int, ticks: Ticks = NO_TICKS) -> Beat:
+        """Extend the lease from the store's now, unless the node is written down as dead; keep its ticks for people."""
         ...
 
     async def die(self, node: str) -> None:
         """Write down the death of this node by its own hand (a stalled event loop). Its runs are re-homed."""
         ...
 
+    async def resign(self, node: str) -> None:
+        """Give up all duties of this node (a stalled event loop); the node lives on."""
+        ...
+
     async def close(self) -> None: ...
+
+
+# --- feed --------------------------------------------------------------------------------------------------------
+
+
+class FeedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of one kind and one transaction, as `evertick.feed` reads them."""
+
+    txid: int
+    seq: int
+    at: int
+    kind: str
+    body: str
+
+
+class FeedRead(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a feed, and its bounds as of the same moment: nothing is kept before `first`, and whatever comes will
+    be at `end` or behind it."""
+
+    now: int
+    first: Cursor
+    end: Cursor
+    rows: list[FeedRow]
+
+
+class FeedState(msgspec.Struct, frozen=True, kw_only=True):
+    """How a feed is, for people. None for what there is not."""
+
+    now: int
+    # For how long events are kept.
+    kept: int
+    oldest_at: int | None = None
+    newest_at: int | None = None
+    # The oldest event that is written, and cannot be read yet because an older transaction is still open; and whose
+    # transaction that is, in words.
+    held_at: int | None = None
+    holder: str | None = None
 
 
 # --- transactions of others --------------------------------------------------------------------------------------
@@ -410,6 +542,10 @@ class Within(Protocol):
 
     async def enqueue(self, app: str, runs: Sequence[NewRun]) -> list[Run]:
         """Like `Store.enqueue`. Other connections see the runs after the user's commit, and are woken by it."""
+        ...
+
+    async def send(self, app: str, messages: Sequence[NewMessage]) -> list[Message]:
+        """Like `Store.send`: the user's commit sends them, and a rollback leaves nothing of them."""
         ...
 
     async def finish(self, app: str, node: str, outcome: Outcome) -> FinishAnswer:
@@ -488,8 +624,8 @@ class Store(Protocol):
         moment) is left out, never an error. Runs in state blocked are blocked on the schedule's newest live run that no
         other is blocked on, so that several stand in line; if none is live any more they are inserted as waiting. When
         one in the middle of the line ends, the one behind it is blocked on the one before it. `fires` counts runs of
-        cause fire alone. A pause that ends raises the version, and so do changed `occurrences`. A fire whose unique key
-        is taken becomes a gap, skipped(duplicate).
+        cause fire, and moments of cause every-node. A pause that ends raises the version, and so do changed
+        `occurrences`. A fire whose unique key is taken becomes a gap, skipped for the reason of `NewRun.if_taken`.
         """
         ...
 
@@ -562,7 +698,8 @@ class Store(Protocol):
 
         done: moves to history, frees what was blocked on it, restarts an after-end schedule; a cancelled one without a
         reason gets that of the request. release and park leave the count of attempts as it was. already: this very
-        outcome was written before (its answer was lost). lost: not ours any more; nothing was written.
+        outcome was written before (its answer was lost). lost: not ours any more; nothing was written. Messages of an
+        outcome are written with it, or not at all.
         """
         ...
 
@@ -603,6 +740,41 @@ class Store(Protocol):
         """Log lines in order, from the `after`-th on."""
         ...
 
+    # messages
+
+    async def send(self, app: str, messages: Sequence[NewMessage]) -> list[Message]:
+        """Put messages into the outbox, all or none. The same id again, or a key that its channel knows, answers the
+        message there is: waiting, on its way, sent and remembered, or dead."""
+        ...
+
+    async def claim_messages(
+        self, app: str, node: str, channels: Mapping[str, int], held: Sequence[str]
+    ) -> MessageClaim:
+        """Take due messages, longest due first, of each channel as many as it has room for. A dead node gets nothing.
+
+        Before that, messages whose owner is dead or missing are due again, and have spent an attempt; so are those that
+        the store says this node holds and that are not in `held` (the answer of their claim was lost), for nothing.
+        """
+        ...
+
+    async def settle_messages(self, app: str, node: str, outcomes: Sequence[MessageOutcome]) -> list[FinishAnswer]:
+        """Write what came of messages, each only if (node, fence) still hold it; answers like those of `finish`."""
+        ...
+
+    async def messages(self, app: str, wanted: MessageFilter) -> list[Message]: ...
+
+    async def channels(self, app: str) -> list[ChannelPulse]:
+        """The channels with messages that are not sent, by name."""
+        ...
+
+    async def retry_messages(self, app: str, ids: Sequence[str]) -> list[str]:
+        """Make dead and waiting messages due now, dead ones with no attempt spent. Answers the ids of those."""
+        ...
+
+    async def drop_messages(self, app: str, ids: Sequence[str]) -> list[str]:
+        """Forget messages that wait or are dead, with their keys. Answers the ids of those."""
+        ...
+
     # nodes
 
     async def join(self, node: NodeJoin) -> int:
@@ -629,15 +801,62 @@ class Store(Protocol):
         Each costs one loss. Up to `limit` that the node can run are claimed by it at once, but none of a task with a
         limit; others go back to waiting. A run that must not run twice, or was lost too often, ends as lost; one that
         was to be cancelled as cancelled.
+
+        What is in the own queue ("@" and its id) of a node that is dead or missing was for that node alone: held or
+        not, it ends as lost(node_gone), and is never given to another.
         """
         ...
 
     async def nodes(self, app: str) -> list[Node]: ...
 
+    # duties
+
+    async def hold_duties(self, app: str, node: str, names: Sequence[str]) -> DutyHolds:
+        """Take those of the named duties that nobody alive holds, and answer how each of them stands.
+
+        A duty is held while its node is not written down as dead and has not resigned. Every taking raises its term by
+        one; the term never goes back, even if the duty was pruned meanwhile. A dead node gets nothing. Where nothing is
+        to be taken nothing is written.
+        """
+        ...
+
+    async def tick_duty(self, app: str, node: str, tick: DutyTick) -> bool:
+        """Write down what a holder has done and means to do next. False: it does not hold it under that term."""
+        ...
+
+    async def resign_duties(self, app: str, node: str, terms: Mapping[str, int]) -> None:
+        """Give up duties, each only if held under that term; wakes those who may take them."""
+        ...
+
+    async def duties(self, app: str) -> list[Duty]:
+        """For people, by name."""
+        ...
+
+    # feed
+
+    async def keep_feed(self, app: str, kept: int | None) -> None:
+        """Write down every event of the app from now on, whichever node causes it, and keep each so long. None: no more
+        of it, and what there is goes. Only a feed that was off begins anew; another time changes nothing else."""
+        ...
+
+    async def feed(
+        self, app: str, *, start: Cursor | None, since: int | None, kinds: Sequence[str] | None, limit: int
+    ) -> FeedRead | None:
+        """Rows of the feed from `start` on (None: from the first), of these kinds, written at `since` or later.
+
+        Their order never changes, and nothing ever comes before what was answered: a transaction that commits late is
+        read late, but read. Events are written in the transaction of what they tell. None: the app has no feed.
+        """
+        ...
+
+    async def feed_state(self, app: str) -> FeedState | None: ...
+
     # upkeep
 
     async def park_unknown(self, app: str, limit: int) -> int:
         """Park due waiting runs whose task no live node knows; free parked ones whose task is known again.
+
+        What is in a node's own queue is never parked for that: re-homing ends it.
 
         Also lets through what a limit holds back though nothing of its key runs or is about to: by the rules of claim
         and finish there is no such thing, but older code or a clock put back may have left some.
@@ -646,7 +865,8 @@ class Store(Protocol):
 
     async def prune(self, app: str, *, before: int, keep_per_schedule: int, limit: int) -> int:
         """Delete a bite of old history (and what hangs on it), gaps, dead nodes, finished one-shot schedules, starts
-        that no rate counts any more, unique keys whose period is over."""
+        that no rate counts any more, unique keys whose period is over, duties that nobody has held since, messages
+        that need not be remembered, events that the feed keeps no longer."""
         ...
 
     async def pulse(self, app: str) -> Pulse: ...

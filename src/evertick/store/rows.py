@@ -16,9 +16,13 @@ from evertick.model import (
     Attempt,
     Cause,
     Claimed,
+    ClaimedMessage,
     Definition,
+    Duty,
     Gap,
     LogLine,
+    Message,
+    MessageState,
     Node,
     Occurrence,
     OccurrenceEdit,
@@ -27,19 +31,25 @@ from evertick.model import (
     Run,
     Schedule,
     State,
+    Tick,
     Verdict,
 )
-from evertick.store.base import DeclaredBy, StoredSchedule
+from evertick.store.base import DeclaredBy, DutyHold, StoredSchedule
 from evertick.when.moment import SECOND, from_us
 
 __all__ = [
     "FORMAT",
+    "LOST_DELIVERY",
     "Row",
     "attempt_of",
+    "claimed_message_of",
     "claimed_of",
+    "duty_hold_of",
+    "duty_of",
     "gap_of",
     "json_text",
     "lines_of",
+    "message_of",
     "moment",
     "node_of",
     "plain_text",
@@ -58,6 +68,8 @@ class Row(Protocol):
 # The newest format of a definition that this code can read.
 FORMAT = 1
 NO_ARGS = b"{}"
+# The error of a message whose owner died: it may have been delivered or not.
+LOST_DELIVERY = "the node that was sending it died"
 # States in which a claim holds the run, or has ended it.
 _HELD = frozenset({State.RUNNING, State.HANDED, State.DONE})
 
@@ -69,6 +81,7 @@ _labels = msgspec.json.Decoder(dict[str, str])
 _phases = msgspec.json.Decoder(tuple[Phase, ...])
 _names = msgspec.json.Decoder(tuple[str, ...])
 _lines = msgspec.json.Decoder(list[tuple[int, str, str]])
+_ticks = msgspec.json.Decoder(dict[str, tuple[int | None, int | None]])
 _encoder = msgspec.json.Encoder()
 
 
@@ -134,6 +147,7 @@ def schedule_of(app: str, stored: StoredSchedule, last: Row | None, counts: Iter
         catch_up_limit=definition.catch_up_limit,
         grace_seconds=None if definition.grace is None else definition.grace / SECOND,
         overlap=definition.overlap,
+        mode=definition.mode,
         version=stored.version,
         created_at=from_us(stored.created_at),
         next_fire_at=moment(stored.fire_at),
@@ -276,8 +290,74 @@ def node_of(row: Row) -> Node:
         queues=_names.decode(row["queues"]),
         tasks=_names.decode(row["tasks"]),
         declares=_labels.decode(row["declares"]),
+        channels=_names.decode(row["channels"]),
+        ticks={} if row["ticks"] is None else _ticks_of(row["ticks"], row["beat_at"]),
         running=row["running"],
     )
+
+
+def message_of(row: Row, *, is_new: bool = True) -> Message:
+    is_held = row["claimed_at"] is not None
+    return Message(
+        id=str(row["id"]),
+        app=row["app"],
+        channel=row["channel"],
+        key=row["key"],
+        body=_shown(row["body"]),
+        headers={} if row["headers"] is None else _labels.decode(row["headers"]),
+        state=MessageState(row["state"]),
+        attempts=row["attempts"],
+        due_at=from_us(row["due_at"]),
+        created_at=from_us(row["created_at"]),
+        settled_at=moment(row["settled_at"]),
+        node=row["node"] if is_held else None,
+        error=row["error"],
+        caused_by=row["caused_by"],
+        is_new=is_new,
+    )
+
+
+def claimed_message_of(row: Row) -> ClaimedMessage:
+    return ClaimedMessage(
+        id=str(row["id"]),
+        fence=row["fence"],
+        channel=row["channel"],
+        key=row["key"],
+        body=row["body"].encode(),
+        headers={} if row["headers"] is None else _labels.decode(row["headers"]),
+        attempts=row["attempts"],
+        due_at=row["due_at"],
+        created_at=row["created_at"],
+        caused_by=row["caused_by"],
+        error=row["error"],
+    )
+
+
+def duty_of(row: Row) -> Duty:
+    return Duty(
+        name=row["name"],
+        node=row["node"],
+        node_name=row["node_name"],
+        term=row["term"],
+        since=from_us(row["since"]),
+        ticked_at=moment(row["ticked_at"]),
+        next_at=moment(row["next_at"]),
+        error=row["error"],
+    )
+
+
+def duty_hold_of(row: Row) -> DutyHold:
+    return DutyHold(name=row["name"], node=row["node"], term=row["term"], next_at=row["next_at"], error=row["error"])
+
+
+def _ticks_of(text: str, beat_at: int) -> dict[str, Tick]:
+    return {
+        name: Tick(
+            last_at=None if ago is None else from_us(beat_at - ago),
+            next_at=None if ahead is None else from_us(beat_at + ahead),
+        )
+        for name, (ago, ahead) in _ticks.decode(text).items()
+    }
 
 
 def lines_of(chunks: Iterable[Row], after: int, limit: int) -> list[LogLine]:

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from evertick.clock import Clock
-from evertick.store.base import Beat
+from evertick.store.base import NO_TICKS, Beat, Ticks
 from evertick.store.postgres.connection import Connection, connect, part_from, translated
+from evertick.store.postgres.duties import resign
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.nodes import beat, die
 from evertick.store.postgres.session import Session
@@ -32,12 +33,15 @@ class OwnBeatLine:
         self._clock = clock
         self._connection: Connection | None = None
 
-    async def beat(self, node: str, lease: int) -> Beat:
+    async def beat(self, node: str, lease: int, ticks: Ticks = NO_TICKS) -> Beat:
         seconds = max(_LEAST_SECONDS, lease / _MICROSECONDS / _WAITS_PER_LEASE)
-        return await self._perform(seconds, lambda db: beat(db, node, lease))
+        return await self._perform(seconds, lambda db: beat(db, node, lease, ticks))
 
     async def die(self, node: str) -> None:
-        await self._perform(self._where.timeout, lambda db: die(db, node))
+        await self._perform(self._where.timeout, lambda db: die(db, node, "node.died"))
+
+    async def resign(self, node: str) -> None:
+        await self._perform(self._where.timeout, lambda db: resign(db, node))
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None

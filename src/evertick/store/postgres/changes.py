@@ -8,14 +8,18 @@ each other are written together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from evertick.model import Definition, Reason, Verdict
 from evertick.store.base import Change
 from evertick.store.postgres.endings import Ending, count_from_end, end
+from evertick.store.postgres.feed import tell
 from evertick.store.postgres.fires import take
+from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import Session, columns_of
 from evertick.store.rows import json_text, plain_text
+from evertick.store.telling import CHANGES_TOLD, told_of
 
 __all__ = ["AnyRefused", "change_schedules"]
 
@@ -41,10 +45,19 @@ async def change_schedules(db: Session, app: str, changes: Sequence[Change], all
             answers = await _change(db, app, stretch)
         for place, answer in zip(places, answers, strict=True):
             taken[place] = answer
+    accepted = [change for change, answer in zip(changes, taken, strict=True) if answer]
+    await _tell(db, app, accepted)
+    await write_messages(db, app, [message for change in accepted for message in change.messages])
     if all_or_none and not all(taken):
         raise AnyRefused(taken)
     db.has_news = db.has_news or any(taken)
     return taken
+
+
+async def _tell(db: Session, app: str, changes: Sequence[Change]) -> None:
+    """In their order, one kind after the other."""
+    for kind, those in groupby(changes, key=lambda change: change.kind):
+        await tell(db, app, CHANGES_TOLD[kind], [told_of(change) for change in those])
 
 
 def _stretches(changes: Sequence[Change]) -> list[list[int]]:

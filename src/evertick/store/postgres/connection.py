@@ -15,6 +15,7 @@ import asyncpg
 
 from evertick.errors import StoreError, StoreRefused, StoreUnavailable
 from evertick.store.postgres.location import Location
+from evertick.store.postgres.pooled import PooledConnection
 from evertick.store.rows import Row
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Speaks",
     "connect",
     "is_unwritable",
+    "limits_of",
     "part_from",
     "refused",
     "sqlstate_of",
@@ -106,19 +108,26 @@ _TROUBLES = {
     "58": "could not read or write its files; check its disk and its log",
     "XX": "has an error of its own; look into its log",
 }
+# How OpenSSL says that the name, or the address, is not that of the certificate.
+_OTHER_NAME = (62, 64)
 # At the start these cannot pass by themselves.
 _REFUSALS = ("28", "3D000", "42501")
 # What is wrong with the data itself: out of range, no UTF-8, not null.
 _UNWRITABLE = ("22", "23", "54000", "42804")
 
 
+def limits_of(where: Location) -> dict[str, str]:
+    """What the server itself ends: a statement that nobody waits for any more, a transaction that stands still."""
+    milliseconds = str(round(where.timeout * 1000))
+    return {"statement_timeout": milliseconds, "idle_in_transaction_session_timeout": milliseconds}
+
+
 async def connect(where: Location, *, has_own_plans: bool = True) -> Connection:
     """A connection as the store wants it; without plans of its own it is for the statements of users."""
-    # A pooler refuses settings that it does not know.
+    # A pooler refuses settings that it does not know, and knows few.
     if where.is_pooled:
         return await _connect(where, {})
-    milliseconds = str(round(where.timeout * 1000))
-    limits = {"statement_timeout": milliseconds, "idle_in_transaction_session_timeout": milliseconds}
+    limits = limits_of(where)
     settings = {**PLAIN_PLANS, **limits} if has_own_plans else limits
     try:
         return await _connect(where, settings | _NOTICES_OUR_END)
@@ -139,6 +148,7 @@ async def _connect(where: Location, settings: Mapping[str, str]) -> Connection:
         target_session_attrs="read-write" if len(hosts) > 1 else "any",
         statement_cache_size=0 if where.is_pooled else _STATEMENTS_CACHED,
         max_cached_statement_lifetime=0,
+        connection_class=PooledConnection if where.is_pooled else asyncpg.Connection,
         server_settings={"application_name": "evertick", **settings},
     )
     return connection
@@ -183,6 +193,11 @@ def _trouble(error: Exception) -> str | None:
         fits = [name for name in _TROUBLES if state.startswith(name)]
         return f"{_TROUBLES[max(fits, key=len)]} ({_said(error)})" if fits else None
     match error:
+        case ssl.SSLCertVerificationError(verify_code=code) if code in _OTHER_NAME:
+            return (
+                "shows a certificate for another host name; connect by the name that is in it, or add "
+                f"sslmode=verify-ca to the URL ({error.verify_message})"
+            )
         case ssl.SSLCertVerificationError():
             return f"shows a certificate that is not to be trusted; check ca in the URL ({error.verify_message})"
         case TimeoutError():

@@ -9,22 +9,23 @@ finish a run.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from evertick.model import Outcome, Reason, Verdict
 from evertick.store.base import FinishAnswer, Finished
+from evertick.store.postgres.feed import tell_runs
+from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.limits import make_room
+from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import Line, Session, columns_of
 from evertick.store.rows import Row, json_text, plain_text
+from evertick.store.telling import PUT_BACK_TOLD
 
 __all__ = ["Ending", "count_from_end", "end", "finish", "finish_in", "is_run_id", "lock_runs"]
 
 log = logging.getLogger("evertick.store")
-
-_RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -33,11 +34,6 @@ class Ending(msgspec.Struct, frozen=True):
     id: str
     verdict: Verdict
     reason: str | None
-
-
-def is_run_id(text: str) -> bool:
-    """What is no id at all is the id of no run; PostgreSQL would refuse the whole question."""
-    return _RUN_ID.fullmatch(text) is not None
 
 
 async def finish(line: Line, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
@@ -58,10 +54,10 @@ async def finish(line: Line, app: str, node: str, outcomes: Sequence[Outcome]) -
 
 
 def _simple(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    """The places of verdicts, each run once: the first of several."""
+    """The places of verdicts that send nothing, each run once: the first of several."""
     places: dict[str, int] = {}
     for place, outcome in enumerate(outcomes):
-        if outcome.kind == "done" and is_run_id(outcome.id):
+        if outcome.kind == "done" and not outcome.messages and is_run_id(outcome.id):
             places.setdefault(outcome.id, place)
     return places
 
@@ -110,11 +106,13 @@ async def finish_in(db: Session, app: str, node: str, outcomes: Sequence[Outcome
         answers.append("done" if is_taken else None)
     back = [outcome for outcome in taken.values() if outcome.kind != "done"]
     await _put_back(db, back)
+    await _tell_back(db, app, back)
     ending = [outcome for outcome in taken.values() if outcome.kind == "done"]
     ended = await _end_as_told(db, app, node, ending, with_freeing=True)
     freed = await _free(db, app, [held[id_] for id_ in ended]) or bool(back)
     freed = await make_room(db, app, [held[id_]["limit_key"] for id_ in taken]) or freed
     db.has_news = db.has_news or freed
+    await write_messages(db, app, [message for outcome in taken.values() for message in outcome.messages])
     told = await _told_before(db, app, node, [o for o, answer in zip(outcomes, answers, strict=True) if answer is None])
     return [
         answer or ("already" if (outcome.id, outcome.fence) in told else "lost")
@@ -136,6 +134,7 @@ def _unless_cancelled(outcome: Outcome, held: Row) -> Outcome:
         verdict=Verdict.CANCELLED,
         reason=held["cancel_reason"] or Reason.REQUESTED,
         attempts=outcome.attempts if outcome.kind == "retry" else held["attempts"],
+        messages=(),
     )
 
 
@@ -168,6 +167,12 @@ async def _put_back(db: Session, outcomes: Sequence[Outcome]) -> None:
         await db.count("finish.park", *columns_of(parked))
 
 
+async def _tell_back(db: Session, app: str, back: Sequence[Outcome]) -> None:
+    for kind, told in PUT_BACK_TOLD.items():
+        those = [outcome for outcome in back if outcome.kind == kind]
+        await tell_runs(db, app, told, [outcome.id for outcome in those], [outcome.reason for outcome in those])
+
+
 async def _told_before(db: Session, app: str, node: str, outcomes: Sequence[Outcome]) -> set[tuple[str, int]]:
     """Runs that are not held any more by this very claim's own word; the others are lost to somebody else."""
     asked = [(outcome.id, outcome.fence) for outcome in outcomes if is_run_id(outcome.id)]
@@ -185,13 +190,16 @@ async def lock_runs(db: Session, app: str, ids: Sequence[str]) -> dict[str, Row]
     schedules = [row["schedule_id"] for row in await db.rows("run.to_free", wanted)]
     if schedules:
         await db.rows("schedule.lock", schedules)
-    return {row["id"]: row for row in await db.rows("run.lock", app, wanted)}
+    rows = await db.rows("run.lock", app, wanted)
+    db.has_feed = rows[0]["has_feed"] if rows else db.has_feed
+    return {row["id"]: row for row in rows}
 
 
 async def end(db: Session, app: str, endings: Sequence[Ending]) -> bool:
     """End runs that are locked, by the store's own hand: cancelled, expired, lost. True if that freed anything."""
     if not endings:
         return False
+    await db.count("run.leave_line", app, [ending.id for ending in endings])
     columns = columns_of([(ending.id, ending.verdict.value, plain_text(ending.reason)) for ending in endings])
     gone = await db.rows("run.end", app, *columns)
     _warn_of_doubles(app, sum(not row["is_kept"] for row in gone), [row["id"] for row in gone])
@@ -206,16 +214,15 @@ async def _free(db: Session, app: str, ended: Sequence[Row]) -> bool:
     freeing = [row for row in ended if row["frees"] and row["schedule_id"] is not None]
     if not freeing:
         return False
-    schedules = list(dict.fromkeys(row["schedule_id"] for row in freeing))
+    schedules = sorted({row["schedule_id"] for row in freeing})
+    # Held already by nearly everybody; a run may have got its mark after its schedule was to be locked. After the lock
+    # nobody can be on the way to being blocked on one of them.
+    await db.rows("schedule.lock", schedules)
     unblocked = await db.count("run.unblock", app, schedules, [row["id"] for row in freeing])
-    counted = await count_from_end(db, schedules)
-    return unblocked > 0 or counted
+    counted = await db.count("schedule.count_from_end", schedules)
+    return unblocked > 0 or counted > 0
 
 
 async def count_from_end(db: Session, schedules: Sequence[int]) -> bool:
-    """Set the cursor of schedules that count from the end of a run; others are left alone. True if any was set."""
-    if not schedules:
-        return False
-    # Held already by nearly everybody; a run may have got its mark after its schedule was to be locked.
-    await db.rows("schedule.lock", sorted(schedules))
-    return await db.count("schedule.count_from_end", schedules) > 0
+    """Set the cursor of locked schedules that count from the end of a run; others are left alone. True if any was."""
+    return bool(schedules) and await db.count("schedule.count_from_end", schedules) > 0

@@ -2,8 +2,9 @@
 
 The guard is one UPDATE of the narrow rows in `due`: each either matches what its plan was made from and moves the
 cursor, or nothing of that plan is written. Where a guard looks at live runs, the rows are locked by a statement before
-it: of two triggers at once, the later one waits, and then sees the run of the earlier one. The unique index on
-(schedule, fire_at) stands behind it.
+it: of two triggers at once, the later one waits, and then sees the run of the earlier one. Where a plan takes the place
+of parked runs or takes one back, these runs are locked, too: nobody can begin with one after the guard has looked. The
+unique index on (schedule, fire_at) stands behind it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from evertick.clock import Clock
 from evertick.model import Cause, NewGap, NewRun, Reason, State, Verdict
 from evertick.store.base import Advance, Recorded
 from evertick.store.postgres.connection import is_unwritable
-from evertick.store.postgres.endings import Ending, count_from_end, end
+from evertick.store.postgres.endings import Ending, count_from_end, end, is_run_id
+from evertick.store.postgres.feed import tell, tell_runs
+from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import Line, Session, columns_of
 from evertick.store.postgres.unique import duplicates_among, keep_for_periods
 from evertick.store.rows import json_text, plain_text
-from evertick.unique import gaps_with_duplicates
+from evertick.unique import fires_counted, gaps_with_duplicates
 from evertick.when.moment import DAY, MILLISECOND, MINUTE
 
 __all__ = ["Taking", "record_fires", "run_columns", "take"]
@@ -32,6 +35,8 @@ _UNWRITABLE_PAUSE = MINUTE
 # How wrong the clock of a caller may be for a run that it sends twice to be found in history.
 _CLOCKS_APART = DAY
 _FIRST, _LAST = -(2**63), 2**63 - 1
+# The bit of `live` that says: nothing but parked runs and what is blocked on them.
+_STUCK = 4
 _IDLE = frozenset({State.WAITING, State.BLOCKED, State.PARKED})
 # Where nearly all runs are; `insert_runs` has it, too.
 _QUEUE = "default"
@@ -103,6 +108,7 @@ async def _record(db: Session, app: str, node: str | None, advances: Sequence[Ad
     if resumed:
         await db.count("change_schedules.pause", resumed, [None] * len(resumed))
         await db.count("change_schedules.count_failures_anew", resumed)
+        await _tell_resumed(db, app, resumed)
     await count_from_end(
         db, [a.schedule_id for a in planned if a.after_end is not None and a.schedule_id in taking.taken]
     )
@@ -111,6 +117,12 @@ async def _record(db: Session, app: str, node: str | None, advances: Sequence[Ad
     if not taking.now:
         taking.now = (await db.only_row("now"))["now"]
     return taking
+
+
+async def _tell_resumed(db: Session, app: str, schedules: Sequence[int]) -> None:
+    if db.has_feed:
+        rows = await db.rows("schedule.keys", app, schedules)
+        await tell(db, app, "schedule.resumed", [(row["key"],) for row in rows])
 
 
 async def _record_each(db: Session, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
@@ -154,7 +166,9 @@ async def take(
     """
     taking = Taking()
     doubles = await duplicates_among(db, app, (run for advance in advances for run in advance.runs))
-    by_hand = {run.id for a in advances for run in a.runs if run.id in doubles and run.cause in _BY_HAND}
+    # By hand with nothing left to write. On several nodes those that are free have their run all the same.
+    refused = [a for a in advances if a.runs and all(r.id in doubles and r.cause in _BY_HAND for r in a.runs)]
+    by_hand = {run.id for advance in refused for run in advance.runs}
     taking.duplicates += sorted(by_hand)
     pairs = sorted(
         (
@@ -164,15 +178,18 @@ async def take(
         ),
         key=lambda pair: pair[0].schedule_id,
     )
-    if not pairs:
-        return taking
     if any(_looks_at_runs(advance) for advance, _ in pairs):
         await db.rows("schedule.lock", [advance.schedule_id for advance, _ in pairs])
+        pairs = await _lock_runs(db, app, pairs)
+    if not pairs:
+        return taking
     moved = await db.only_row("record_fires.advance", app, *_advance_columns(pairs, doubles))
     taking.now = moved["now"]
+    db.has_feed = moved["has_feed"]
     taking.taken = set(moved["ids"] or ())
     taken = [advance for advance, _ in pairs if advance.schedule_id in taking.taken]
     await _decide(db, taken)
+    await _take_back(db, app, taken)
     # Nobody is replaced for a run that is not to be.
     replacing = [a for a in taken if a.replaces_live and not any(run.id in doubles for run in a.runs)]
     await _replace_live(db, app, replacing)
@@ -184,6 +201,7 @@ async def take(
         for gap in gaps_with_duplicates(advance.gaps, [run for run in advance.runs if run.id in doubles])
     ]
     await _insert_gaps(db, app, gaps)
+    await write_messages(db, app, [message for advance in taken for message in advance.messages])
     return taking
 
 
@@ -200,7 +218,33 @@ async def _decide(db: Session, advances: Sequence[Advance]) -> None:
 def _looks_at_runs(advance: Advance) -> bool:
     """Whether more than the row of the schedule decides, or is decided by it."""
     is_blocking = any(run.state is State.BLOCKED for run in advance.runs)
-    return advance.live is not None or advance.replaces_live or advance.after_end is not None or is_blocking
+    is_about_runs = advance.live is not None or advance.replaces_live or advance.takes_back is not None
+    return is_about_runs or advance.after_end is not None or is_blocking
+
+
+async def _lock_runs(db: Session, app: str, pairs: Sequence[tuple[Advance, int]]) -> list[tuple[Advance, int]]:
+    """Lock the runs that plans are about to end, as they were planned. Without those whose run cannot be taken back."""
+    stuck = [advance.schedule_id for advance, _ in pairs if advance.live is not None and advance.live & _STUCK]
+    if stuck:
+        await db.rows("schedule.live_runs", stuck)
+    wanted = [
+        (advance.takes_back, advance.schedule_id)
+        for advance, _ in pairs
+        if advance.takes_back is not None and is_run_id(advance.takes_back)
+    ]
+    early = {row["id"] for row in await db.rows("record_fires.lock_early", app, *columns_of(wanted))} if wanted else ()
+    return [pair for pair in pairs if pair[0].takes_back is None or pair[0].takes_back in early]
+
+
+async def _take_back(db: Session, app: str, advances: Sequence[Advance]) -> None:
+    """Runs that have not begun give their moments back to their schedules."""
+    early = [(a.takes_back, a.schedule_id) for a in advances if a.takes_back is not None]
+    if not early:
+        return
+    ids, schedules = columns_of(early)
+    await db.count("record_fires.give_moments_back", ids)
+    await db.count("record_fires.give_keys_back", app, ids, schedules)
+    await end(db, app, [Ending(id_, Verdict.CANCELLED, Reason.UNDONE) for id_ in ids])
 
 
 def _advance_columns(pairs: Sequence[tuple[Advance, int]], doubles: set[str]) -> list[list[Any]]:
@@ -215,7 +259,7 @@ def _advance_columns(pairs: Sequence[tuple[Advance, int]], doubles: set[str]) ->
             advance.next_fire_at,
             advance.next_at,
             advance.after_end,
-            sum(1 for run in advance.runs if run.cause is Cause.FIRE and run.id not in doubles),
+            fires_counted(advance.runs, doubles) - (advance.takes_back is not None),
             advance.fingerprint,
         )
         for advance, bump in pairs
@@ -269,6 +313,7 @@ async def _insert_runs(
         inserted |= {row["id"] for row in rows}
         taking.fence = taking.fence or next((row["fence"] for row in rows if row["fence"] is not None), 0)
         db.has_news = db.has_news or any(row["fence"] is None for row in rows)
+    await tell_runs(db, app, "run.recorded", [run.id for run, _ in wanted if run.id in inserted])
     await keep_for_periods(db, app, [run for run, _ in wanted if run.id in inserted])
     missing = [run for run, _ in wanted if run.id not in inserted]
     taking.left_out += [run.id for run in missing]

@@ -23,6 +23,18 @@ limit that was raised. Or it leaves otherwise, cancelled, expired, parked, remov
 another limit of its holds it back: then the next is let through, unless that limit is the same for the whole lane and
 would hold it back too; then the key is looked at again when the other may be free (c). (c) ends by (b).
 
+Why nothing is held back under terms that nobody has any more. (a) and (c) are as true as the limits of whoever held
+back: with a longer period the time is far, with a greater number nobody need wait for the one that runs. Terms change
+with nodes alone. So `held_under` knows all limits that something of a task may be held back under, and a node that
+joins with others looks again at every key; so does a living one when a node dies that had others: `looks` says so. It
+looks in its own claims, a bounded number of keys in each: the next of each lane is let through, and its time forgotten
+(b), and in the same transaction the claim takes it under the terms of its own node, or holds it back under them, (a) or
+(c). What it was held back under is forgotten when a node has looked at all and nobody living has it; a node that dies
+on the way leaves it to the next. Joining and looking hold the gate, so that a node that joins sees what is held back
+under the limits of another, or those limits. A claim of a node that dies meanwhile either has the gate, and is seen by
+whoever is asked to look, or comes to the gate later and finds that it is dead. While nodes with different limits live,
+each obeys its own: one with less room may hold back what the other could have taken, until it is gone.
+
 A claim moves at most a bounded number of runs in and out, and each run moves only when it is at the head of its lane: a
 hundred thousand that are held back cost nothing. What a claim decides is written in a few statements per batch.
 """
@@ -38,9 +50,9 @@ from evertick.store.postgres.session import Session, columns_of
 from evertick.store.rows import Row
 from evertick.when.moment import SECOND
 
-__all__ = ["Gate", "enter_gate", "let_next", "let_stuck_through", "make_room"]
+__all__ = ["Gate", "enter_gate", "let_next", "let_stuck_through", "look_again", "make_room"]
 
-# Keys whose time has come that one claim lets through at most: bounds its transaction.
+# Keys that one claim lets through at most, whose time has come or that its node looks at again: bounds its transaction.
 _KEYS_MOST = 100
 # When to look again at a rate whose next run was held back by a concurrency: nobody knows when that will be free.
 _LOOK_AGAIN = SECOND
@@ -67,6 +79,22 @@ async def let_next(db: Session, app: str, counts: Mapping[str, int], *, only_idl
     if not counts:
         return False
     return await db.count("limits.let_through", app, list(counts), list(counts.values()), only_idle) > 0
+
+
+async def look_again(db: Session, app: str, node: str) -> bool:
+    """If the node has to: let the next of the next keys' lanes through, whoever held them back. True: there is more."""
+    asked = await db.only_row("limits.looks", node)
+    if asked["ids"] is None:
+        return False
+    keys = [row["key"] for row in await db.rows("limits.next_keys", app, asked["after"], _KEYS_MOST)]
+    if keys:
+        await db.count("limits.forget_times", app, keys)
+        await let_next(db, app, dict.fromkeys(keys, 1), only_idle=True)
+    has_more = len(keys) == _KEYS_MOST
+    await db.count("limits.looked_up_to", node, asked["ids"], keys[-1] if has_more else None)
+    if not has_more:
+        await db.count("limits.forget_terms", app, node)
+    return has_more
 
 
 async def let_stuck_through(db: Session, app: str, after: str, most: int) -> str:
@@ -169,8 +197,9 @@ class Gate:
         outdated, self._outdated = self._outdated, set()
         rooms = {key: self._room(key, limit) for key, limit in taken.items()}
         # No more than this claim could take; but one in any case, for whoever comes next.
-        open_keys = {key: min(room, max(slots, 1)) for key, room in rooms.items() if room > 0}
-        has_let = await let_next(self._db, self._app, dict.fromkeys(outdated, 1) | open_keys, only_idle=True)
+        most = max(slots, 1)
+        open_keys = {key: min(room, most) for key, room in rooms.items() if room > 0}
+        has_let = await let_next(self._db, self._app, dict.fromkeys(outdated, most) | open_keys, only_idle=True)
         full = {key: limit for key, limit in taken.items() if rooms[key] <= 0 and isinstance(limit, Rate)}
         if full:
             holding = {row["key"] for row in await self._db.rows("limits.holding", self._app, list(full))}

@@ -27,6 +27,7 @@ _PORT = 5432
 # PostgreSQL cuts longer names, without a word.
 _NAME_LONGEST = 63
 _NAME = re.compile(r"[^\W\d]\w*")
+_NO_WAKE_UPS = "off"
 
 SslMode = Literal["disable", "prefer", "require", "verify-ca", "verify-full"]
 _SSL_MODES: tuple[SslMode, ...] = ("disable", "prefer", "require", "verify-ca", "verify-full")
@@ -48,12 +49,16 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     # Behind a pooler that hands a connection over after every transaction, nothing may be left on it.
     is_pooled: bool = False
-    # A second way for wake-ups, around such a pooler.
+    # A second way for wake-ups, around such a pooler; or "off": none are listened for.
     listen: str | None = None
     connect_timeout: float = 10.0
     # How long one intent may take, all of its statements together.
     timeout: float = 30.0
     pool_size: int = 5
+
+    def __repr__(self) -> str:
+        # Tracebacks and logs show it.
+        return f"Location({self.description})"
 
     @property
     def description(self) -> str:
@@ -64,7 +69,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def listens(self) -> bool:
-        return not self.is_pooled or self.listen is not None
+        return self.listen != _NO_WAKE_UPS and (self.listen is not None or not self.is_pooled)
 
     def listening(self) -> Location:
         """Where to listen for wake-ups."""
@@ -79,16 +84,37 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if mode in ("prefer", "require") and self.ca is None and self.cert is None:
             return mode
+        self._check_files()
         try:
             context = ssl.create_default_context(cafile=self.ca)
             context.check_hostname = mode == "verify-full"
             if mode in ("prefer", "require") and self.ca is None:
                 context.verify_mode = ssl.CERT_NONE
             if self.cert is not None:
-                context.load_cert_chain(self.cert, self.key)
+                # An empty password, so that a key with one is refused and nobody is asked for it on the terminal.
+                context.load_cert_chain(self.cert, self.key, password="")
         except (OSError, ssl.SSLError) as error:
-            raise InvalidSetting(f"ca, cert or key of the {self.description} cannot be read: {error}") from error
+            files = ", ".join(f"{name}={path}" for name, path in self._files())
+            raise InvalidSetting(
+                f"{files} of the {self.description} cannot be used ({error}); they must be PEM files, cert and key "
+                "must belong together, and the key must have no password"
+            ) from error
         return context
+
+    def _files(self) -> list[tuple[str, str]]:
+        given = (("ca", self.ca), ("cert", self.cert), ("key", self.key))
+        return [(name, path) for name, path in given if path is not None]
+
+    def _check_files(self) -> None:
+        for name, path in self._files():
+            try:
+                with open(path, "rb"):
+                    pass
+            except OSError as error:
+                raise InvalidSetting(
+                    f"{name}={path} of the {self.description} cannot be read ({error.strerror}); correct the path, or "
+                    "let this user read the file"
+                ) from error
 
 
 def location_of(url: str) -> Location:
@@ -168,7 +194,7 @@ def _schema(value: str, url: str) -> str:
 def _given(value: str, name: str, url: str) -> str:
     if not value:
         raise InvalidSetting(f"{_shown(url)}: {name} is empty; give it a value, or leave it out")
-    if name == "listen":
+    if name == "listen" and value != _NO_WAKE_UPS:
         # Refused where it is written, not when the first wake-up is waited for.
         location_of(value)
     return value

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from evertick.feed import FeedKind
 from evertick.model import LOSSES_MAX, Node, Reason, Verdict
-from evertick.store.base import Beat, NodeJoin, Rehomed, TaskTerms
+from evertick.store.base import NO_TICKS, Beat, NodeJoin, Rehomed, TaskTerms, Ticks
 from evertick.store.postgres.endings import Ending, end
-from evertick.store.postgres.limits import make_room
+from evertick.store.postgres.feed import tell_runs
+from evertick.store.postgres.limits import enter_gate, make_room
 from evertick.store.postgres.runs import take_runs
 from evertick.store.postgres.session import Session
 from evertick.store.rows import Row, json_text, node_of
@@ -28,34 +30,43 @@ _REHOMED_MOST = 2_000
 async def join(db: Session, node: NodeJoin) -> int:
     about = (json_text(node.queues), json_text(node.declares))
     joined = await db.only_row("join", node.id, node.name, node.app, node.version, node.lease, *about)
+    if joined["is_alive"] and node.channels:
+        await db.count("join.channels", node.id, json_text(node.channels))
     if joined["is_alive"] and node.tasks:
         # In order, so that nodes that start together do not wait for each other crosswise.
         names = sorted(node.tasks)
         hashes = [node.tasks[name].hash for name in names]
-        await db.count("join.tasks", node.app, node.id, names, hashes)
+        limits = [node.tasks[name].limits for name in names]
+        await enter_gate(db, node.app)
+        await db.count("join.tasks", node.app, node.id, names, hashes, limits)
+        await db.count("join.look", node.app, node.id, names, limits)
         db.has_news = await db.count("join.unpark", node.app, names, hashes) > 0
     now: int = joined["now"]
     return now
 
 
-async def beat(db: Session, node: str, lease: int) -> Beat:
-    row = await db.only_row("beat", node, lease)
+async def beat(db: Session, node: str, lease: int, ticks: Ticks = NO_TICKS) -> Beat:
+    row = await db.only_row("beat", node, lease, json_text(ticks) if ticks else None)
     return Beat(now=row["now"], is_alive=row["is_alive"], cancels=row["cancels"])
 
 
-async def die(db: Session, node: str) -> None:
-    await db.count("die", node)
+async def die(db: Session, node: str, kind: FeedKind) -> None:
+    """`kind`: as what the feed hears of it."""
+    db.has_news = (await db.only_row("die", node, kind))["has_news"]
 
 
 async def judge(db: Session) -> list[str]:
-    return [row["id"] for row in await db.rows("judge")]
+    dead = await db.rows("judge")
+    db.has_news = any(row["has_news"] for row in dead)
+    return [row["id"] for row in dead]
 
 
 async def rehome(
     db: Session, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
 ) -> Rehomed:
-    lost = await _lock_lost(db, app, node)
+    lost, bound = await _lock_lost(db, app, node)
     endings = [ending for row in lost if (ending := _ending_of(row)) is not None]
+    endings += [Ending(id_, Verdict.LOST, Reason.NODE_GONE) for id_ in bound]
     over = {ending.id for ending in endings}
     left = [row for row in lost if row["id"] not in over]
     mine = [row for row in left if row["queue"] in queues and _may_be_taken(row, tasks)][: max(limit, 0)]
@@ -66,9 +77,11 @@ async def rehome(
     has_freed = await end(db, app, endings)
     if others:
         await db.count("rehome.release", others)
+        await tell_runs(db, app, "run.released", others, [Reason.NODE_DIED] * len(others))
         db.has_news = True
     has_room = await make_room(db, app, [row["limit_key"] for row in lost if row["id"] not in over])
     fence, claimed = await take_runs(db, node, mine, tasks)
+    await tell_runs(db, app, "run.started", [each.id for each in claimed])
     now = claimed[0].claimed_at if claimed else (await db.only_row("now"))["now"]
     ended = [(ending.id, ending.verdict) for ending in endings]
     return Rehomed(
@@ -82,22 +95,31 @@ def _may_be_taken(row: Row, tasks: Mapping[str, TaskTerms]) -> bool:
     return terms is not None and not terms.is_limited and row["limit_key"] is None
 
 
-async def _lock_lost(db: Session, app: str, node: str) -> list[Row]:
-    """Found without a lock, then locked after the schedules of those that free others, each under the claim found."""
+async def _lock_lost(db: Session, app: str, node: str) -> tuple[list[Row], list[str]]:
+    """Lost claims, and what waits for a node alone that is gone.
+
+    Found without a lock, then locked after the schedules of those that free others, each under the claim found.
+    """
     found = await db.rows("rehome.find", app, node, DEADLINE_MARGIN, _REHOMED_MOST)
     if not found:
-        return []
+        return [], []
     ids = [row["id"] for row in found]
+    bound = [row["id"] for row in found if row["fence"] is None]
     schedules = [row["schedule_id"] for row in await db.rows("run.to_free", ids)]
     if schedules:
         await db.rows("schedule.lock", schedules)
-    return await db.rows("rehome.lock", app, ids, list({row["fence"] for row in found}))
+    fences = {row["fence"] for row in found if row["fence"] is not None}
+    lost = await db.rows("rehome.lock", app, ids, list(fences)) if fences else []
+    alone = await db.rows("rehome.lock_bound", app, bound) if bound else []
+    return lost, [row["id"] for row in alone]
 
 
 def _ending_of(row: Row) -> Ending | None:
     """None: it may run again."""
     if row["is_cancel_requested"]:
         return Ending(row["id"], Verdict.CANCELLED, row["cancel_reason"] or Reason.REQUESTED)
+    if row["is_left_alone"]:
+        return Ending(row["id"], Verdict.LOST, Reason.NODE_GONE)
     if row["at_most_once"] or row["losses"] >= LOSSES_MAX:
         return Ending(row["id"], Verdict.LOST, Reason.NODE_DIED)
     return None

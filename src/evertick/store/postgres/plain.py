@@ -60,11 +60,12 @@ class PlainJobConnection:
 
     async def begin(self, app: str, node: str, run: str, fence: int) -> Any:
         with self._translated():
-            connection = self._psycopg.connect(**self._address())
+            connection = self._connect()
             try:
                 session = Session(PlainPsycopg(connection, self._psycopg), self._sql, self._clock)
                 # It gets a name by that, by which its end is recognised.
-                self._transaction = (await session.only_row("within.transaction"))["name"]
+                begun = await session.only_row("within.transaction")
+                self._transaction = begun["name"]
                 held = await session.row("within.held", app, node, run, fence) if is_run_id(run) else None
             except BaseException:
                 connection.close()
@@ -73,7 +74,7 @@ class PlainJobConnection:
             connection.close()
             return None
         self._connection = connection
-        self._watch = threading.Timer(self._seconds, self._time_is_over, [connection.info.backend_pid])
+        self._watch = threading.Timer(self._seconds, self._time_is_over, [begun["backend"]])
         self._watch.daemon = True
         self._watch.start()
         return connection
@@ -93,6 +94,11 @@ class PlainJobConnection:
     async def rollback(self) -> None:
         if self._connection is not None:
             self._take_back().close()
+
+    def _connect(self) -> Any:
+        # A prepared statement stays on its server session, where the pooler may give us another one.
+        never = {"prepare_threshold": None} if self._where.is_pooled else {}
+        return self._psycopg.connect(**self._address(), **never)
 
     def _address(self) -> dict[str, Any]:
         where = self._where
@@ -127,11 +133,9 @@ class PlainJobConnection:
             if self._connection is None:
                 return
             self._is_out_of_time = True
-            with (
-                suppress(self._psycopg.Error),
-                self._psycopg.connect(**self._address(), autocommit=True) as connection,
-            ):
-                connection.execute("SELECT pg_terminate_backend(%s)", [backend])
+            with suppress(self._psycopg.Error), self._connect() as connection:
+                statement = self._sql["within.terminate"]
+                self._psycopg.RawCursor(connection).execute(statement, [backend, self._transaction])
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -20,11 +20,15 @@
 -- ================================================================================================= parts
 
 -- part: live
--- Live runs of a schedule `d` as overlap looks at them: bit 0: any, bit 1: one is blocked on another.
-((EXISTS (SELECT FROM evertick.runs r WHERE r.schedule_id = d.schedule_id OFFSET 0))::int
-    + 2 * (EXISTS (SELECT FROM evertick.runs r
+-- Live runs of a schedule `d` as overlap looks at them: bit 0: any; bit 1: one is blocked on another run; bit 2: none but
+-- parked ones and what is blocked on them. Nearly all have none, and cost one look.
+(CASE WHEN NOT EXISTS (SELECT FROM evertick.runs r WHERE r.schedule_id = d.schedule_id OFFSET 0) THEN 0
+    ELSE 1 + 2 * (EXISTS (SELECT FROM evertick.runs r
         WHERE r.state = 'blocked' AND r.app = d.app AND r.schedule_id = d.schedule_id AND r.blocked_on IS NOT NULL
-        OFFSET 0))::int)
+        OFFSET 0))::int
+    + 4 * (NOT EXISTS (SELECT FROM evertick.runs r
+        WHERE r.schedule_id = d.schedule_id
+            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL) OFFSET 0))::int END)
 
 -- part: stored
 -- Definition and cursor of a schedule, from `s` and `d`.
@@ -61,7 +65,8 @@ r.id::text AS id, r.task, @args AS args, r.fire_at, r.due_at, r.attempts, r.loss
 -- part: insert_runs
 -- Runs, unless their id or their nominal moment is in the ledger already: live or done, as seen at one and the same
 -- moment, so that a run on its way into history cannot slip by. $4 and $5 bound the moments that history is asked for,
--- and with them the partitions that are opened. A blocked run is blocked on the newest live one of its schedule, if any.
+-- and with them the partitions that are opened. A blocked run waits for the last in line of its schedule, if any is live:
+-- for the newest that nobody else waits for, or two would start at its end.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 claimant AS MATERIALIZED (
     SELECT k.id AS node, coalesce($3::bigint, nextval('evertick.fence')) AS fence FROM evertick.nodes k
@@ -84,7 +89,9 @@ FROM (
     CROSS JOIN clock t) n
 LEFT JOIN evertick.schedules s ON s.id = n.schedule_id
 LEFT JOIN LATERAL (
-    SELECT l.id FROM evertick.runs l WHERE n.is_blocked AND l.schedule_id = n.schedule_id
+    SELECT l.id FROM evertick.runs l WHERE n.is_blocked AND l.schedule_id = n.schedule_id AND NOT EXISTS (
+        SELECT FROM evertick.runs w
+        WHERE w.state = 'blocked' AND w.app = $1 AND w.schedule_id = n.schedule_id AND w.blocked_on = l.id OFFSET 0)
     ORDER BY l.fire_at DESC, l.id DESC LIMIT 1) b ON true
 LEFT JOIN claimant c ON n.is_claimed AND b.id IS NULL
 WHERE CASE WHEN n.schedule_id IS NOT NULL AND n.cause IN ('fire', 'backfill')
@@ -97,6 +104,11 @@ WHERE CASE WHEN n.schedule_id IS NOT NULL AND n.cause IN ('fire', 'backfill')
         AND NOT EXISTS (SELECT FROM evertick.history h WHERE h.id = n.id AND h.fire_at BETWEEN $4 AND $5 OFFSET 0) END
 ON CONFLICT DO NOTHING
 
+-- part: feed_epoch
+-- The epoch of the feed of an app; NULL for one without. Not correlated, so asked once per statement, and a filter
+-- `IS NOT NULL` on it keeps what follows from being looked at.
+(SELECT f.epoch FROM evertick.feeds f WHERE f.app = $1)
+
 -- ================================================================================================= shared
 
 -- name: now
@@ -106,6 +118,10 @@ SELECT evertick.now_us() AS now;
 -- name: schedule.lock
 -- The first statement of whatever is guarded by more than the row itself. In order, so that nobody waits crosswise.
 SELECT schedule_id FROM evertick.due WHERE schedule_id = ANY($1::bigint[]) ORDER BY schedule_id FOR UPDATE;
+
+-- name: schedule.keys
+-- How people call them.
+SELECT key FROM evertick.schedules WHERE app = $1 AND id = ANY($2::bigint[]) ORDER BY key;
 
 -- name: schedule.live_runs
 -- All live runs of schedules whose lock is held: none can come, and none can leave its state until the commit.
@@ -132,8 +148,25 @@ SELECT DISTINCT schedule_id FROM evertick.runs WHERE id = ANY($1::uuid[]) AND fr
 
 -- name: run.lock
 -- Runs as they are now, in order, and as they stay until the commit.
-SELECT id::text AS id, state, schedule_id, node, fence, attempts, is_cancel_requested, cancel_reason, frees, limit_key
+SELECT id::text AS id, state, schedule_id, node, fence, attempts, is_cancel_requested, cancel_reason, frees, limit_key,
+    @feed_epoch IS NOT NULL AS has_feed
 FROM evertick.runs WHERE app = $1 AND id = ANY($2::uuid[]) ORDER BY id FOR UPDATE;
+
+-- name: run.leave_line
+-- Before blocked runs end: whoever stands behind one in line waits for what it has waited for; where several leave that
+-- stand behind each other, for what the first of them has waited for. Under the locks of their schedules.
+WITH RECURSIVE leaving AS MATERIALIZED (
+    SELECT r.id, r.schedule_id, r.blocked_on FROM evertick.runs r
+    WHERE r.id = ANY($2::uuid[]) AND r.app = $1 AND r.schedule_id IS NOT NULL AND r.blocked_on IS NOT NULL),
+behind(id, blocked_on) AS (
+    SELECT r.id, l.blocked_on FROM leaving l
+    JOIN evertick.runs r ON r.state = 'blocked' AND r.app = $1 AND r.schedule_id = l.schedule_id AND r.blocked_on = l.id
+    WHERE r.id NOT IN (SELECT id FROM leaving)
+    UNION ALL
+    SELECT b.id, l.blocked_on FROM behind b JOIN evertick.runs l ON l.id = b.blocked_on
+    WHERE (l.id IN (SELECT id FROM leaving)) IS TRUE)
+UPDATE evertick.runs r SET blocked_on = b.blocked_on FROM behind b
+WHERE r.id = b.id AND b.blocked_on NOT IN (SELECT id FROM leaving);
 
 -- name: run.end
 -- How live runs end by the store's own hand, into history. An error of an earlier try stays for people to see. Second
@@ -151,7 +184,13 @@ kept AS (
         priority, verdict, coalesce(given_reason, reason), args, labels, expires, caused_by, traceparent, attempts,
         losses, node, fence, created_at, started_at, (SELECT evertick.now_us()), is_cancel_requested, cancel_reason,
         progress, progress_text, phases, error
-    FROM gone ON CONFLICT DO NOTHING RETURNING id)
+    FROM gone ON CONFLICT DO NOTHING RETURNING id),
+told AS (
+    INSERT INTO evertick.feed (app, epoch, at, kind, body)
+    SELECT $1, @feed_epoch, (SELECT evertick.now_us()), 'run.finished', json_agg(json_build_array(g.id, g.schedule_key,
+        g.task, g.fire_at, g.due_at, g.cause, g.verdict, coalesce(g.given_reason, g.reason), g.attempts, g.node))::text
+    FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM gone) g
+    WHERE @feed_epoch IS NOT NULL GROUP BY g.part)
 SELECT id::text AS id, schedule_id, frees, CASE WHEN state <> 'blocked' THEN limit_key END AS limit_key,
     id IN (SELECT id FROM kept) AS is_kept
 FROM gone;
@@ -224,7 +263,7 @@ WITH moved AS (
         AND d.fire_at IS NOT DISTINCT FROM p.fire_at AND d.at IS NOT DISTINCT FROM p.at
         AND (p.live IS NULL OR p.live = @live)
     RETURNING d.schedule_id)
-SELECT (SELECT evertick.now_us()) AS now, array_agg(schedule_id) AS ids FROM moved;
+SELECT (SELECT evertick.now_us()) AS now, array_agg(schedule_id) AS ids, @feed_epoch IS NOT NULL AS has_feed FROM moved;
 
 -- name: record_fires.decide
 -- What people have decided about single moments, as far as it is still to come; NULL for nothing.
@@ -251,17 +290,43 @@ UPDATE evertick.due d SET fires = d.fires - p.count
 FROM unnest($1::bigint[], $2::bigint[]) AS p(schedule_id, count) WHERE d.schedule_id = p.schedule_id;
 
 -- name: record_fires.gaps
--- Moments that get no run.
-INSERT INTO evertick.gaps (app, schedule_id, schedule_key, first_at, last_at, count, is_exact, verdict, reason, recorded_at)
-SELECT $1, s.id, s.key, g.first_at, g.last_at, g.count, g.is_exact, g.verdict, g.reason, (SELECT evertick.now_us())
-FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bool[], $7::text[], $8::text[])
-    AS g(schedule_id, first_at, last_at, count, is_exact, verdict, reason)
-JOIN evertick.schedules s ON s.id = g.schedule_id;
+-- Moments that get no run, and their events.
+WITH recorded AS (
+    INSERT INTO evertick.gaps (app, schedule_id, schedule_key, first_at, last_at, count, is_exact, verdict, reason,
+        recorded_at)
+    SELECT $1, s.id, s.key, g.first_at, g.last_at, g.count, g.is_exact, g.verdict, g.reason, (SELECT evertick.now_us())
+    FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bool[], $7::text[], $8::text[])
+        AS g(schedule_id, first_at, last_at, count, is_exact, verdict, reason)
+    JOIN evertick.schedules s ON s.id = g.schedule_id
+    RETURNING *)
+INSERT INTO evertick.feed (app, epoch, at, kind, body)
+SELECT $1, @feed_epoch, (SELECT evertick.now_us()), 'gap.recorded',
+    json_agg(json_build_array(g.schedule_key, g.first_at, g.last_at, g.count, g.verdict, g.reason))::text
+FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM recorded) g
+WHERE @feed_epoch IS NOT NULL GROUP BY g.part;
 
 -- name: record_fires.written_before
 -- A trigger leaves the cursor where it is, so sent again it passes the guard; it must not replace its own run.
 SELECT id::text AS id FROM evertick.runs WHERE id = ANY($1::uuid[])
 UNION ALL SELECT id::text AS id FROM evertick.history WHERE id = ANY($1::uuid[]);
+
+-- name: record_fires.lock_early
+-- Runs that were made before their moment, as long as nobody is at work on them, and no try of them was judged or lost.
+-- Whoever is claiming one is waited for; once locked, nobody can begin.
+SELECT r.id::text AS id FROM unnest($2::uuid[], $3::bigint[]) AS w(id, schedule_id)
+JOIN evertick.runs r ON r.id = w.id AND r.schedule_id = w.schedule_id
+WHERE r.app = $1 AND r.cause = 'fire' AND r.state IN ('waiting', 'blocked', 'parked') AND r.attempts = 0 AND r.losses = 0
+ORDER BY r.id FOR UPDATE OF r;
+
+-- name: record_fires.give_moments_back
+-- They stand for their moments no more.
+UPDATE evertick.runs SET cause = 'trigger' WHERE id = ANY($1::uuid[]);
+
+-- name: record_fires.give_keys_back
+-- Whoever runs at such a moment has the same key for a period. json, not jsonb: a definition may hold what that refuses.
+DELETE FROM evertick.unique_keys u
+USING unnest($2::uuid[], $3::bigint[]) AS w(run, schedule_id) JOIN evertick.schedules s ON s.id = w.schedule_id
+WHERE u.app = $1 AND u.key = s.definition::json ->> 'unique' AND u.run = w.run;
 
 -- name: record_fires.ask_to_cancel
 -- Overlap "replace": whoever runs it hears of it with its next beat.
@@ -413,7 +478,7 @@ DELETE FROM evertick.calendars WHERE app = $1 AND name = $2 AND version = $3
 
 -- name: enqueue
 -- Runs by hand, answered as they will be read.
-@insert_runs RETURNING @live_run;
+@insert_runs RETURNING @live_run, @feed_epoch IS NOT NULL AS has_feed;
 
 -- part: period_holder
 -- The run that has the key of `w` for a period, live or done. One that the ledger no longer knows could not be answered.
@@ -456,11 +521,15 @@ SELECT w.place, coalesce(
 FROM unnest($2::int[], $3::uuid[], $4::text[], $5::bigint[], $6::bigint[])
     AS w(place, id, unique_key, schedule_id, fire_at);
 
+-- part: claimant
+-- The claiming node, if it lives.
+claimant AS MATERIALIZED (SELECT k.id FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
+
 -- part: levels
 -- The priorities in use in queues, from the highest down, by one seek each: future runs of a higher one are never walked
--- over. None for a node that is dead.
+-- over. None without a claimant.
 levels(priority) AS (
-    SELECT 9223372036854775807::bigint WHERE EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
+    SELECT 9223372036854775807::bigint FROM claimant
     UNION ALL
     SELECT (SELECT max(below.priority) FROM unnest($3::text[]) AS q(queue) CROSS JOIN LATERAL (
         SELECT r.priority FROM evertick.runs r
@@ -499,8 +568,12 @@ ARRAY(
 
 -- name: claim
 -- All in one statement: what it takes is locked when the fence is drawn, so a greater fence is a later claim of a run.
--- What an earlier attempt said about its progress is over. Always answers a row, with or without a run.
+-- What an earlier attempt said about its progress is over. Always answers a row, with or without a run. A node that has
+-- to look again at what limits hold back gets nothing by it: it claims in steps.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+claimant AS MATERIALIZED (
+    SELECT k.id FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL
+        AND NOT EXISTS (SELECT FROM evertick.looks l WHERE l.node = $2 OFFSET 0)),
 @levels,
 @picked,
 drawn AS MATERIALIZED (SELECT nextval('evertick.fence') AS fence FROM (SELECT FROM picked LIMIT 1) p),
@@ -511,14 +584,22 @@ taken AS (
         progress = NULL, progress_text = NULL, task_hash = NULL, limit_key = NULL,
         unique_key = CASE r.unique_until WHEN 'start' THEN NULL ELSE r.unique_key END
     WHERE r.id = ANY(ARRAY(SELECT id FROM picked))
-    RETURNING r.*)
+    RETURNING r.*),
+told AS (
+    INSERT INTO evertick.feed (app, epoch, at, kind, body)
+    SELECT $1, @feed_epoch, (SELECT now FROM clock), 'run.started', json_agg(json_build_array(t.id, t.schedule_key,
+        t.task, t.fire_at, t.due_at, t.cause, NULL, t.reason, t.attempts, t.node))::text
+    FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM taken) t
+    WHERE @feed_epoch IS NOT NULL GROUP BY t.part)
 SELECT c.now, (SELECT fence FROM drawn) AS fence, @next_due AS next_due_at, @too_old AS too_old,
-    ARRAY(SELECT DISTINCT limit_key FROM picked WHERE limit_key IS NOT NULL) AS old_limits, @claimed_run
+    ARRAY(SELECT limit_key FROM picked WHERE limit_key IS NOT NULL) AS old_limits,
+    EXISTS (SELECT FROM evertick.looks l WHERE l.node = $2 OFFSET 0) AS has_to_look, @claimed_run
 FROM clock c LEFT JOIN taken r ON true;
 
 -- name: claim.pick
 -- The same in steps, for nodes that know limited tasks: only pick and lock.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+@claimant,
 @levels,
 @picked
 SELECT @claimed_run FROM evertick.runs r WHERE r.id = ANY(ARRAY(SELECT id FROM picked))
@@ -527,12 +608,15 @@ ORDER BY r.priority DESC, r.due_at;
 -- name: claim.too_old
 -- Those that must go before others can be picked; also the time.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+@claimant,
 @levels
-SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM levels) AS is_alive, @too_old AS too_old;
+SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM levels) AS is_alive, @too_old AS too_old,
+    @feed_epoch IS NOT NULL AS has_feed;
 
 -- name: claim.next_due
 -- When to come again.
-WITH RECURSIVE @levels,
+WITH RECURSIVE @claimant,
+@levels,
 picked AS (SELECT NULL::uuid AS id WHERE false)
 SELECT @next_due AS next_due_at;
 
@@ -575,7 +659,15 @@ kept AS (
         caused_by, traceparent, given_attempts, losses, node, fence, created_at, started_at,
         (SELECT evertick.now_us()), is_cancel_requested, cancel_reason, progress, progress_text, given_phases,
         given_error, result
-    FROM gone ON CONFLICT DO NOTHING RETURNING id)
+    FROM gone ON CONFLICT DO NOTHING RETURNING id),
+told AS (
+    INSERT INTO evertick.feed (app, epoch, at, kind, body)
+    SELECT $1, @feed_epoch, (SELECT evertick.now_us()), 'run.finished', json_agg(json_build_array(g.id, g.schedule_key,
+        g.task, g.fire_at, g.due_at, g.cause, g.verdict,
+        coalesce(g.given_reason, CASE WHEN g.verdict = 'cancelled' THEN g.cancel_reason END, g.reason),
+        g.given_attempts, g.node))::text
+    FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM gone) g
+    WHERE @feed_epoch IS NOT NULL GROUP BY g.part)
 SELECT array_agg(id::text) AS ids, (SELECT count(*) FROM kept) AS kept FROM gone;
 
 -- name: finish.keep_attempts
@@ -677,10 +769,10 @@ SELECT DISTINCT schedule_id FROM evertick.schedule_versions WHERE app = $1 AND k
 -- name: recorded_moments
 -- By the index that keeps a moment from being recorded twice.
 SELECT fire_at FROM evertick.runs
-WHERE schedule_id = $1 AND fire_at BETWEEN $2 AND $3 AND cause IN ('fire', 'backfill') AND app = $5
+WHERE schedule_id = $1 AND fire_at BETWEEN $2 AND $3 AND cause IN ('fire', 'backfill', 'every-node') AND app = $5
 UNION
 SELECT fire_at FROM evertick.history
-WHERE schedule_id = $1 AND fire_at BETWEEN $2 AND $3 AND cause IN ('fire', 'backfill') AND app = $5
+WHERE schedule_id = $1 AND fire_at BETWEEN $2 AND $3 AND cause IN ('fire', 'backfill', 'every-node') AND app = $5
 ORDER BY fire_at LIMIT $4;
 
 -- name: gaps
@@ -713,8 +805,12 @@ SELECT store_id, (SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname =
 FROM evertick.meta;
 
 -- name: within.transaction
--- The name of the open transaction, which it gets by this.
-SELECT pg_current_xact_id()::text AS name;
+-- The name of the open transaction, which it gets by this, and who works on it; a pooler would tell another number.
+SELECT pg_current_xact_id()::text AS name, pg_backend_pid() AS backend;
+
+-- name: within.terminate
+-- End the session of a transaction that took too long, unless that session is somebody else's by now.
+SELECT pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity WHERE pid = $1 AND backend_xid = $2::text::xid8::xid;
 
 -- name: within.held
 -- Whether a claim holds its run; not locked, for nobody is to wait for a job.
@@ -827,6 +923,24 @@ DELETE FROM evertick.limits WHERE app = $1 AND key = ANY($2::text[]);
 -- How long a claim may sleep.
 SELECT min(free_at) AS free_at FROM evertick.limits WHERE app = $1;
 
+-- name: limits.looks
+-- Whether a node has to look again at what limits hold back, and after which key.
+SELECT min(looked_at) AS after, array_agg(id) AS ids FROM evertick.looks WHERE node = $1;
+
+-- name: limits.looked_up_to
+-- Where the next claim of the node looks on; NULL: it has looked at all. What it was asked for meanwhile stays.
+WITH over AS (DELETE FROM evertick.looks WHERE id = ANY($2::bigint[]))
+INSERT INTO evertick.looks (node, looked_at) SELECT $1, $3 WHERE $3::text IS NOT NULL;
+
+-- name: limits.forget_terms
+-- A node has looked at all that was held back of its tasks: what only dead nodes held it back under is over. Not if it was
+-- asked to look again meanwhile: one may have died since whose keys it has passed.
+DELETE FROM evertick.held_under h
+WHERE h.app = $1 AND h.task IN (SELECT t.name FROM evertick.tasks t WHERE t.app = $1 AND t.node = $2)
+    AND NOT EXISTS (SELECT FROM evertick.looks l WHERE l.node = $2 OFFSET 0)
+    AND NOT EXISTS (SELECT FROM evertick.tasks t
+        WHERE t.app = $1 AND t.name = h.task AND t.limits = h.limits OFFSET 0);
+
 -- ================================================================================================= nodes
 
 -- name: join
@@ -836,14 +950,29 @@ joined AS (
     INSERT INTO evertick.nodes AS n (id, name, app, version, started_at, beat_at, lease, lease_until, queues, declares)
     SELECT $1, $2, $3, $4, c.now, c.now, $5, c.now + $5, $6, $7 FROM clock c
     ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at, lease_until = excluded.lease_until
-    WHERE n.died_at IS NULL RETURNING n.id)
+    WHERE n.died_at IS NULL RETURNING n.id, n.app, n.name, n.xmax = 0 AS is_new),
+told AS (
+    INSERT INTO evertick.feed (app, epoch, at, kind, body)
+    SELECT j.app, f.epoch, c.now, 'node.joined', json_build_array(json_build_array(j.id, j.name))::text
+    FROM joined j JOIN evertick.feeds f ON f.app = j.app CROSS JOIN clock c WHERE j.is_new)
 SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM joined) AS is_alive;
 
 -- name: join.tasks
--- What it knows.
-INSERT INTO evertick.tasks (app, name, node, hash)
-SELECT $1, t.name, $2, t.hash FROM unnest($3::text[], $4::text[]) AS t(name, hash)
-ON CONFLICT (app, name, node) DO UPDATE SET hash = excluded.hash;
+-- What it knows, and under which limits; these are remembered beyond its death.
+WITH may_hold_back AS (
+    INSERT INTO evertick.held_under (app, task, limits)
+    SELECT $1, t.name, t.limits FROM unnest($3::text[], $5::text[]) AS t(name, limits) WHERE t.limits <> ''
+    ON CONFLICT DO NOTHING)
+INSERT INTO evertick.tasks (app, name, node, hash, limits)
+SELECT $1, t.name, $2, t.hash, t.limits FROM unnest($3::text[], $4::text[], $5::text[]) AS t(name, hash, limits)
+ON CONFLICT (app, name, node) DO UPDATE SET hash = excluded.hash, limits = excluded.limits;
+
+-- name: join.look
+-- It looks again if runs of its tasks may be held back under limits that it does not have.
+INSERT INTO evertick.looks (node, looked_at)
+SELECT $2, '' WHERE EXISTS (
+    SELECT FROM unnest($3::text[], $4::text[]) AS t(name, limits)
+    JOIN evertick.held_under h ON h.app = $1 AND h.task = t.name AND h.limits <> t.limits);
 
 -- name: join.unpark
 -- Runs that waited for a node like this: it knows the task, or has another signature than the one they did not fit.
@@ -859,45 +988,80 @@ UPDATE evertick.runs SET state = 'waiting', parked_for = NULL, task_hash = NULL 
 -- guard is the row itself: a judge who was faster has written into it.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 me AS (
-    UPDATE evertick.nodes SET beat_at = c.now, lease = $2, lease_until = c.now + $2 FROM clock c
+    UPDATE evertick.nodes SET beat_at = c.now, lease = $2, lease_until = c.now + $2, ticks = $3 FROM clock c
     WHERE id = $1 AND died_at IS NULL RETURNING app)
 SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM me) AS is_alive, ARRAY(
     SELECT r.id::text FROM me JOIN evertick.runs r ON r.state = 'running' AND r.app = me.app AND r.node = $1
     WHERE r.is_cancel_requested ORDER BY r.id) AS cancels;
 
+-- part: forget_dead
+-- What dead nodes knew nobody knows by them any more. What they held back the living may let through: those who know one
+-- of their limited tasks under other limits look again. Always a new row, so that nobody waits for a claim.
+forgotten AS (DELETE FROM evertick.tasks WHERE node IN (SELECT id FROM dead)),
+looks AS (
+    INSERT INTO evertick.looks (node, looked_at)
+    SELECT DISTINCT k.id, '' FROM dead
+    JOIN evertick.tasks d ON d.node = dead.id AND d.limits <> ''
+    JOIN evertick.tasks l ON l.app = d.app AND l.name = d.name AND l.limits <> d.limits
+    JOIN evertick.nodes k ON k.id = l.node AND k.died_at IS NULL
+    WHERE k.id NOT IN (SELECT id FROM dead) RETURNING node)
+
 -- name: die
--- Written once. What a dead node knew nobody knows by it any more.
+-- Written once. $2 is what the feed calls it.
 WITH dead AS (
-    UPDATE evertick.nodes SET died_at = (SELECT evertick.now_us()) WHERE id = $1 AND died_at IS NULL)
-DELETE FROM evertick.tasks WHERE node = $1;
+    UPDATE evertick.nodes SET died_at = (SELECT evertick.now_us()) WHERE id = $1 AND died_at IS NULL
+    RETURNING id, app, name, died_at),
+told AS (
+    INSERT INTO evertick.feed (app, epoch, at, kind, body)
+    SELECT d.app, f.epoch, d.died_at, $2::text, json_build_array(json_build_array(d.id, d.name))::text
+    FROM dead d JOIN evertick.feeds f ON f.app = d.app),
+@forget_dead
+SELECT EXISTS (SELECT FROM looks) AS has_news;
 
 -- name: judge
 -- Written once, by whoever sees it first: the second one looks again at the row, and finds the death.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 dead AS (
     UPDATE evertick.nodes SET died_at = (SELECT now FROM clock)
-    WHERE died_at IS NULL AND lease_until < (SELECT now FROM clock) RETURNING id),
-forgotten AS (DELETE FROM evertick.tasks WHERE node IN (SELECT id FROM dead))
-SELECT id FROM dead;
+    WHERE died_at IS NULL AND lease_until < (SELECT now FROM clock) RETURNING id, app, name, died_at),
+told AS (
+    INSERT INTO evertick.feed (app, epoch, at, kind, body)
+    SELECT d.app, f.epoch, d.died_at, 'node.died', json_agg(json_build_array(d.id, d.name))::text
+    FROM dead d JOIN evertick.feeds f ON f.app = d.app GROUP BY d.app, f.epoch, d.died_at),
+@forget_dead
+SELECT id, EXISTS (SELECT FROM looks) AS has_news FROM dead;
 
 -- name: rehome.find
 -- Running rows whose node is dead or missing, or that are long past their deadline whoever holds them; not locked yet.
-SELECT r.id::text AS id, r.fence
+-- With them, without a fence, what waits for such a node alone: nobody else is to have it.
+(SELECT r.id::text AS id, r.fence
 FROM evertick.runs r
 WHERE r.state = 'running' AND r.app = $1
     AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
     AND (r.deadline < (SELECT evertick.now_us()) - $3::bigint
         OR NOT EXISTS (SELECT FROM evertick.nodes n WHERE n.id = r.node AND n.died_at IS NULL))
-ORDER BY r.priority DESC, r.due_at, r.id LIMIT $4;
+ORDER BY r.priority DESC, r.due_at, r.id LIMIT $4)
+UNION ALL
+(SELECT r.id::text, NULL FROM evertick.runs r
+WHERE r.queue >= '@' AND r.queue < 'A' AND r.app = $1 AND r.state <> 'running'
+    AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
+    AND NOT EXISTS (SELECT FROM evertick.nodes n WHERE n.id = substr(r.queue, 2) AND n.died_at IS NULL)
+LIMIT $4);
 
 -- name: rehome.lock
 -- Those that are still held by the very claims that were found: a claim since then has a fence that was not. What others
 -- are at is theirs.
 SELECT r.id::text AS id, r.task, r.queue, r.losses + 1 AS losses, r.at_most_once, r.is_cancel_requested, r.cancel_reason,
-    r.limit_key, r.frees, r.schedule_id
+    r.limit_key, r.frees, r.schedule_id, r.queue >= '@' AND r.queue < 'A' AND NOT EXISTS (
+        SELECT FROM evertick.nodes n WHERE n.id = substr(r.queue, 2) AND n.died_at IS NULL OFFSET 0) AS is_left_alone
 FROM evertick.runs r
 WHERE r.id = ANY($2::uuid[]) AND r.app = $1 AND r.started_at IS NOT NULL AND r.fence = ANY($3::bigint[])
 ORDER BY r.priority DESC, r.due_at, r.id FOR UPDATE SKIP LOCKED;
+
+-- name: rehome.lock_bound
+-- What waits for a node that is gone; it cannot have begun since, for the dead claim nothing.
+SELECT r.id::text AS id FROM evertick.runs r
+WHERE r.id = ANY($2::uuid[]) AND r.app = $1 AND r.started_at IS NULL ORDER BY r.id FOR UPDATE SKIP LOCKED;
 
 -- name: rehome.lose
 -- Lost claims: their owners may not write any more, not even be told "already".
@@ -918,19 +1082,74 @@ SELECT n.*,
         WHERE t.node = n.id AND t.app = n.app) AS tasks
 FROM evertick.nodes n WHERE n.app = $1 ORDER BY n.started_at, n.id;
 
+-- ================================================================================================= duties
+
+-- part: duty
+-- A duty `d` and its holder `n`, who lives.
+d.name, n.id AS node, n.name AS node_name, d.term, d.since, d.ticked_at, d.next_at, d.error
+FROM evertick.duties d LEFT JOIN evertick.nodes n ON n.id = d.node AND n.died_at IS NULL
+
+-- name: duties
+-- For people, by name.
+SELECT @duty WHERE d.app = $1 AND d.name <> '' ORDER BY d.name;
+
+-- name: duties.named
+-- For those who declare them; a row for each that is known, and one without a name for the time.
+SELECT evertick.now_us() AS now, held.* FROM (VALUES (1)) AS always
+LEFT JOIN (SELECT @duty WHERE d.app = $1 AND d.name = ANY($2::text[]) ORDER BY d.name) AS held ON true;
+
+-- name: hold_duties.begin
+-- Rows for duties that nobody has had before, or that were forgotten: their terms go on above all forgotten ones.
+INSERT INTO evertick.duties (app, name, term, since)
+SELECT $1, t.name, coalesce((SELECT term FROM evertick.duties WHERE app = $1 AND name = ''), 0),
+    (SELECT evertick.now_us())
+FROM unnest($3::text[]) AS t(name)
+WHERE EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
+ORDER BY t.name
+ON CONFLICT DO NOTHING;
+
+-- name: hold_duties.lock
+-- Before the guard that looks at other tables: a holder that joined after the guard's statement began would look dead.
+SELECT name FROM evertick.duties WHERE app = $1 AND name = ANY($2::text[]) ORDER BY name FOR UPDATE;
+
+-- name: hold_duties.take
+-- Those that nobody alive holds, by one who lives. They are locked.
+UPDATE evertick.duties d SET node = $2, term = d.term + 1, since = (SELECT evertick.now_us())
+WHERE d.app = $1 AND d.name = ANY($3::text[])
+    AND NOT EXISTS (SELECT FROM evertick.nodes k WHERE k.id = d.node AND k.died_at IS NULL)
+    AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL);
+
+-- name: tick_duty
+-- Only by its holder, who lives. A death that this does not see yet comes after it.
+UPDATE evertick.duties
+SET ticked_at = CASE WHEN $5::boolean THEN (SELECT evertick.now_us()) ELSE ticked_at END, next_at = $6, error = $7
+WHERE app = $1 AND name = $2 AND node = $3 AND term = $4
+    AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $3 AND k.died_at IS NULL);
+
+-- name: resign_duties
+-- Under the term each was held by: one that was given up and taken again since is another.
+UPDATE evertick.duties d SET node = NULL FROM unnest($3::text[], $4::bigint[]) AS t(name, term)
+WHERE d.app = $1 AND d.name = t.name AND d.node = $2 AND d.term = t.term;
+
+-- name: resign
+-- All that a node holds.
+UPDATE evertick.duties SET node = NULL WHERE node = $1;
+
 -- ================================================================================================= upkeep
 
 -- name: park_unknown
--- Due and known to no live node, found in the claim index; out of it they go.
+-- Due and known to no live node, found in the claim index; out of it they go. What is for one node alone is left to
+-- re-homing.
 WITH unknown AS MATERIALIZED (
     SELECT r.id, r.limit_key FROM evertick.runs r
     WHERE r.state = 'waiting' AND r.app = $1 AND r.due_at <= (SELECT evertick.now_us())
+        AND NOT (r.queue >= '@' AND r.queue < 'A')
         AND r.task NOT IN (SELECT t.name FROM evertick.tasks t WHERE t.app = $1)
     LIMIT $2 FOR UPDATE SKIP LOCKED),
 parked AS (
     UPDATE evertick.runs SET state = 'parked', parked_for = 'unknown_task', limit_key = NULL
     WHERE id = ANY(ARRAY(SELECT id FROM unknown)))
-SELECT limit_key FROM unknown;
+SELECT id::text AS id, limit_key FROM unknown;
 
 -- name: park_unknown.free
 -- Parked runs that some live node can run: the task is known, or with another signature.
@@ -985,12 +1204,30 @@ DELETE FROM evertick.unique_keys u USING (
 WHERE u.app = o.app AND u.key = o.key;
 
 -- name: prune.nodes
--- Nodes long dead, unless a run still waits to be re-homed from them.
-DELETE FROM evertick.nodes WHERE id = ANY(ARRAY(
+-- Nodes long dead, unless a run still waits to be re-homed from them; with what they were asked to look at.
+WITH old AS MATERIALIZED (
     SELECT n.id FROM evertick.nodes n
     WHERE n.app = $1 AND n.died_at < greatest($2, (SELECT evertick.now_us()) - $3::bigint)
         AND NOT EXISTS (SELECT FROM evertick.runs r WHERE r.state = 'running' AND r.app = $1 AND r.node = n.id)
-    LIMIT $4));
+    LIMIT $4),
+looks AS (DELETE FROM evertick.looks WHERE node IN (SELECT id FROM old))
+DELETE FROM evertick.nodes WHERE id IN (SELECT id FROM old);
+
+-- name: prune.duties
+-- Duties that nobody has held or done for long, and whose last holder is forgotten, too. The age stands outside again: it
+-- is looked at anew in a row that somebody was just taking.
+DELETE FROM evertick.duties WHERE app = $1 AND greatest(since, ticked_at) < least($2, (SELECT evertick.now_us()) - $3::bigint)
+    AND name = ANY(ARRAY(
+        SELECT d.name FROM evertick.duties d
+        WHERE d.app = $1 AND d.name <> '' AND greatest(d.since, d.ticked_at) < $2
+            AND NOT EXISTS (SELECT FROM evertick.nodes n WHERE n.id = d.node)
+        LIMIT $4))
+RETURNING term;
+
+-- name: prune.duty_terms
+-- The greatest term that was forgotten.
+INSERT INTO evertick.duties AS d (app, name, term, since) VALUES ($1, '', $2, (SELECT evertick.now_us()))
+ON CONFLICT (app, name) DO UPDATE SET term = greatest(d.term, excluded.term);
 
 -- name: prune.finished_schedules
 -- One-shots that are over: no cursor, not paused, not declared, nothing live, nothing left in history.
@@ -1096,3 +1333,246 @@ SELECT count(*) AS count FROM (
 SELECT count(*) AS count FROM (
     SELECT FROM evertick.due d
     WHERE NOT EXISTS (SELECT FROM evertick.schedules s WHERE s.id = d.schedule_id) LIMIT $1) b;
+
+-- ================================================================================================= outbox
+
+-- name: send
+-- Messages, unless their id or their key is known; by key, so that nobody waits crosswise. Waits for whoever is writing
+-- the same key.
+INSERT INTO evertick.outbox AS m (app, id, channel, key, body, headers, state, due_at, created_at, caused_by)
+SELECT $1, n.id, n.channel, n.key, n.body, n.headers, 'waiting', c.now + coalesce(n.delay, 0), c.now, n.caused_by
+FROM (SELECT evertick.now_us() AS now) c,
+    unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[])
+    AS n(id, channel, key, body, headers, delay, caused_by)
+ORDER BY n.channel, n.key
+ON CONFLICT DO NOTHING RETURNING m.*;
+
+-- name: send.known
+-- The messages that are there instead: sent twice, or those that have the keys.
+SELECT m.* FROM evertick.outbox m WHERE m.app = $1 AND m.id = ANY($2::uuid[])
+UNION
+SELECT m.* FROM unnest($3::text[], $4::text[]) AS n(channel, key)
+JOIN evertick.outbox m ON m.app = $1 AND m.channel = n.channel AND m.key = n.key;
+
+-- name: claim_messages
+-- All in one statement: what it takes is locked when the fence is drawn. Always answers a row, with or without a
+-- message. Tells of messages on their way that nobody will settle: their node is dead or missing, or it is the asking
+-- one, which does not know of them.
+WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+wanted AS MATERIALIZED (
+    SELECT w.channel, w.room FROM unnest($3::text[], $4::int[]) AS w(channel, room)
+    WHERE EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)),
+picked AS MATERIALIZED (
+    SELECT p.id FROM wanted w CROSS JOIN LATERAL (
+        SELECT m.id FROM evertick.outbox m
+        WHERE m.state = 'waiting' AND m.app = $1 AND m.channel = w.channel AND m.due_at <= (SELECT now FROM clock)
+        ORDER BY m.due_at LIMIT w.room FOR UPDATE SKIP LOCKED) p),
+drawn AS MATERIALIZED (SELECT nextval('evertick.fence') AS fence FROM (SELECT FROM picked LIMIT 1) p),
+taken AS (
+    UPDATE evertick.outbox m
+    SET state = 'sending', node = $2, fence = (SELECT fence FROM drawn), claimed_at = (SELECT now FROM clock)
+    WHERE m.id = ANY(ARRAY(SELECT id FROM picked))
+    RETURNING m.*),
+left_behind AS MATERIALIZED (
+    SELECT l.id, l.fence FROM wanted w CROSS JOIN LATERAL (
+        SELECT m.id, m.fence FROM evertick.outbox m
+        WHERE m.state = 'sending' AND m.app = $1 AND m.channel = w.channel
+            AND CASE WHEN m.node = $2 THEN m.id <> ALL($5::uuid[]) ELSE NOT EXISTS (
+                SELECT FROM evertick.nodes n WHERE n.id = m.node AND n.died_at IS NULL OFFSET 0) END
+        LIMIT 1000) l)
+SELECT c.now, (
+        SELECT min(d.due_at) FROM wanted w CROSS JOIN LATERAL (
+            SELECT m.due_at FROM evertick.outbox m
+            WHERE m.state = 'waiting' AND m.app = $1 AND m.channel = w.channel AND m.id NOT IN (SELECT id FROM picked)
+            ORDER BY m.due_at LIMIT 1) d) AS next_due_at,
+    ARRAY(SELECT id::text FROM left_behind ORDER BY id) AS left_ids,
+    ARRAY(SELECT fence FROM left_behind ORDER BY id) AS left_fences,
+    t.*
+FROM clock c LEFT JOIN taken t ON true ORDER BY t.due_at;
+
+-- name: claim_messages.release
+-- Due again, if they are on their way under the very claims that were found: a claim since then has another fence. A
+-- death costs an attempt, whatever came of it. Without a fence their old owner is told "lost".
+UPDATE evertick.outbox m
+SET state = 'waiting', due_at = (SELECT evertick.now_us()), claimed_at = NULL, node = NULL, fence = NULL,
+    attempts = m.attempts + CASE WHEN m.node = $2 THEN 0 ELSE 1 END, error = CASE WHEN m.node = $2 THEN m.error ELSE $5 END
+WHERE m.id = ANY(ARRAY(
+    SELECT l.id FROM unnest($3::uuid[], $4::bigint[]) AS f(id, fence)
+    JOIN evertick.outbox l ON l.id = f.id AND l.fence = f.fence AND l.app = $1 AND l.claimed_at IS NOT NULL
+    ORDER BY l.id FOR UPDATE OF l SKIP LOCKED));
+
+-- name: settle_messages
+-- Guarded by the claim. What was sent is remembered by its key, not by its body.
+UPDATE evertick.outbox m
+SET state = CASE WHEN s.kind IN ('sent', 'dead') THEN s.kind ELSE 'waiting' END,
+    attempts = CASE s.kind WHEN 'release' THEN m.attempts ELSE s.attempts END,
+    error = CASE WHEN s.kind IN ('sent', 'dead') THEN s.error ELSE coalesce(s.error, m.error) END,
+    due_at = CASE WHEN s.kind IN ('sent', 'dead') THEN m.due_at ELSE c.now + s.delay END,
+    settled_at = CASE WHEN s.kind IN ('sent', 'dead') THEN c.now END,
+    forget_at = CASE WHEN s.kind IN ('sent', 'dead') THEN c.now + s.remember END,
+    body = CASE s.kind WHEN 'sent' THEN 'null' ELSE m.body END,
+    headers = CASE s.kind WHEN 'sent' THEN NULL ELSE m.headers END, claimed_at = NULL
+FROM (SELECT evertick.now_us() AS now) c,
+    unnest($3::uuid[], $4::bigint[], $5::text[], $6::int[], $7::bigint[], $8::bigint[], $9::text[])
+    AS s(id, fence, kind, attempts, delay, remember, error)
+WHERE m.id = s.id AND m.fence = s.fence AND m.node = $2 AND m.app = $1 AND m.claimed_at IS NOT NULL
+RETURNING m.id::text AS id;
+
+-- name: settle_messages.told_before
+-- Settled by these very claims.
+SELECT m.id::text AS id, m.fence FROM unnest($3::uuid[], $4::bigint[]) AS s(id, fence)
+JOIN evertick.outbox m ON m.id = s.id AND m.fence = s.fence AND m.node = $2 AND m.app = $1
+WHERE m.claimed_at IS NULL;
+
+-- name: messages
+-- For people, newest first.
+SELECT m.* FROM evertick.outbox m
+WHERE m.app = $1 AND ($2::uuid[] IS NULL OR m.id = ANY($2)) AND ($3::text IS NULL OR starts_with(m.id::text, $3))
+    AND ($4::text IS NULL OR m.channel = $4) AND ($5::text[] IS NULL OR m.state = ANY($5))
+ORDER BY m.created_at DESC, m.id DESC LIMIT $6;
+
+-- name: channels
+-- How channels with messages that are not sent stand, each found by a seek; counting stops at a bound.
+WITH RECURSIVE channels(name) AS (
+    SELECT ''::text COLLATE "C"
+    UNION ALL
+    SELECT least(
+        (SELECT min(m.channel) FROM evertick.outbox m WHERE m.state = 'waiting' AND m.app = $1 AND m.channel > c.name),
+        (SELECT min(m.channel) FROM evertick.outbox m WHERE m.state = 'sending' AND m.app = $1 AND m.channel > c.name),
+        (SELECT min(m.channel) FROM evertick.outbox m WHERE m.state = 'dead' AND m.app = $1 AND m.channel > c.name))
+    FROM channels c WHERE c.name IS NOT NULL)
+SELECT c.name AS channel,
+    (SELECT count(*) FROM (SELECT FROM evertick.outbox m
+        WHERE m.state = 'waiting' AND m.app = $1 AND m.channel = c.name LIMIT $2) w) AS waiting,
+    (SELECT count(*) FROM (SELECT FROM evertick.outbox m
+        WHERE m.state = 'sending' AND m.app = $1 AND m.channel = c.name LIMIT $2) w) AS sending,
+    (SELECT count(*) FROM (SELECT FROM evertick.outbox m
+        WHERE m.state = 'dead' AND m.app = $1 AND m.channel = c.name LIMIT $2) w) AS dead,
+    (SELECT m.due_at FROM evertick.outbox m
+        WHERE m.state = 'waiting' AND m.app = $1 AND m.channel = c.name ORDER BY m.due_at LIMIT 1) AS oldest_due_at
+FROM channels c WHERE c.name <> '' ORDER BY c.name;
+
+-- name: retry_messages
+-- Due now; a dead one begins anew.
+UPDATE evertick.outbox m
+SET attempts = CASE m.state WHEN 'dead' THEN 0 ELSE m.attempts END, state = 'waiting',
+    due_at = (SELECT evertick.now_us()), forget_at = NULL, settled_at = NULL, node = NULL, fence = NULL
+WHERE m.id = ANY(ARRAY(
+    SELECT l.id FROM evertick.outbox l
+    WHERE l.id = ANY($2::uuid[]) AND l.app = $1 AND l.state IN ('waiting', 'dead') ORDER BY l.id FOR UPDATE))
+RETURNING m.id::text AS id;
+
+-- name: drop_messages
+-- What nobody is sending.
+DELETE FROM evertick.outbox m WHERE m.id = ANY(ARRAY(
+    SELECT l.id FROM evertick.outbox l
+    WHERE l.id = ANY($2::uuid[]) AND l.app = $1 AND l.state IN ('waiting', 'dead') ORDER BY l.id FOR UPDATE))
+RETURNING m.id::text AS id;
+
+-- name: prune.messages
+-- Sent and dead ones whose time to be remembered is over.
+DELETE FROM evertick.outbox WHERE id = ANY(ARRAY(
+    SELECT id FROM evertick.outbox
+    WHERE app = $1 AND forget_at <= (SELECT evertick.now_us()) ORDER BY forget_at LIMIT $2 FOR UPDATE SKIP LOCKED));
+
+-- name: join.channels
+-- What it hands to the outside.
+UPDATE evertick.nodes SET channels = $2 WHERE id = $1;
+
+-- ================================================================================================= feed
+
+-- name: feed.tell
+-- Facts as they are given.
+INSERT INTO evertick.feed (app, epoch, at, kind, body)
+SELECT $1, @feed_epoch, (SELECT evertick.now_us()), $2::text, w.body FROM unnest($3::text[]) AS w(body)
+WHERE @feed_epoch IS NOT NULL;
+
+-- name: feed.tell_runs
+-- Live runs as they are now; without a reason their own.
+INSERT INTO evertick.feed (app, epoch, at, kind, body)
+SELECT $1, @feed_epoch, (SELECT evertick.now_us()), $2::text, json_agg(json_build_array(r.id, r.schedule_key, r.task,
+    r.fire_at, r.due_at, r.cause, NULL, coalesce(w.reason, r.parked_for, r.reason), r.attempts, r.node)
+    ORDER BY w.place)::text
+FROM unnest($3::uuid[], $4::text[]) WITH ORDINALITY AS w(id, reason, place)
+JOIN evertick.runs r ON r.id = w.id AND r.app = $1
+WHERE @feed_epoch IS NOT NULL GROUP BY (w.place - 1) / 500;
+
+-- name: feed.keep
+-- One that is on goes on, with the time it is kept for from now on.
+INSERT INTO evertick.feeds AS f (app, epoch, kept, cluster)
+SELECT $1, $2, $3, c.system_identifier FROM pg_control_system() c
+ON CONFLICT (app) DO UPDATE SET kept = excluded.kept;
+
+-- name: feed.end
+-- What is left of it is pruned.
+DELETE FROM evertick.feeds WHERE app = $1;
+
+-- name: feed.renew
+-- In another server the order of the transactions is lost, and with it that of the events.
+UPDATE evertick.feeds f SET epoch = $2, cluster = c.system_identifier, pruned_txid = '0', pruned_seq = 0
+FROM pg_control_system() c WHERE f.app = $1 AND f.cluster <> c.system_identifier;
+
+-- name: feed
+-- A part of it and its bounds, as of one moment; always a row, if there is a feed. Below the oldest transaction that is
+-- still open: nothing can be committed there any more.
+WITH bounds AS MATERIALIZED (
+    SELECT f.epoch, f.pruned_txid, f.pruned_seq, f.cluster, pg_snapshot_xmin(pg_current_snapshot()) AS open_txid
+    FROM evertick.feeds f WHERE f.app = $1)
+SELECT (SELECT evertick.now_us()) AS now, b.epoch, b.pruned_txid::text::bigint AS pruned_txid, b.pruned_seq,
+    b.open_txid::text::bigint AS open_txid,
+    b.cluster = (SELECT system_identifier FROM pg_control_system()) AS is_in_order,
+    r.txid::text::bigint AS txid, r.seq, r.at, r.kind, r.body
+FROM bounds b LEFT JOIN LATERAL (
+    SELECT e.txid, e.seq, e.at, e.kind, e.body FROM evertick.feed e
+    WHERE e.app = $1 AND e.epoch = b.epoch AND (e.txid, e.seq) >= ($2::text::xid8, $3::bigint) AND e.txid < b.open_txid
+        AND (e.txid, e.seq) > (b.pruned_txid, b.pruned_seq) AND e.at >= $4 AND ($5::text[] IS NULL OR e.kind = ANY($5::text[]))
+    ORDER BY e.txid, e.seq LIMIT $6) r ON true
+ORDER BY r.txid, r.seq;
+
+-- name: feed_state
+-- How old it is, and what holds it up: a transaction that has written something and is still open, anywhere in the
+-- server.
+WITH bounds AS MATERIALIZED (
+    SELECT f.epoch, f.kept, pg_snapshot_xmin(pg_current_snapshot()) AS open_txid
+    FROM evertick.feeds f WHERE f.app = $1)
+SELECT (SELECT evertick.now_us()) AS now, b.kept,
+    (SELECT e.at FROM evertick.feed e WHERE e.app = $1 AND e.epoch = b.epoch ORDER BY e.txid, e.seq LIMIT 1) AS oldest_at,
+    (SELECT e.at FROM evertick.feed e WHERE e.app = $1 AND e.epoch = b.epoch
+        ORDER BY e.txid DESC, e.seq DESC LIMIT 1) AS newest_at,
+    (SELECT e.at FROM evertick.feed e WHERE e.app = $1 AND e.epoch = b.epoch AND e.txid >= b.open_txid
+        ORDER BY e.txid, e.seq LIMIT 1) AS held_at,
+    coalesce(
+        (SELECT format('the transaction of process %s (%s) in database %s', a.pid,
+            coalesce(nullif(a.application_name, ''), 'no name'), a.datname)
+        FROM pg_catalog.pg_stat_activity a WHERE a.backend_xid = b.open_txid::xid LIMIT 1),
+        (SELECT format('the prepared transaction %s in database %s', p.gid, p.database)
+        FROM pg_catalog.pg_prepared_xacts p WHERE p.transaction = b.open_txid::xid LIMIT 1)) AS holder
+FROM bounds b;
+
+-- name: prune.feed
+-- Those that are kept no longer among the oldest, so that a look at a feed with nothing to prune costs a bite. Not what
+-- nobody could read yet. A cursor before the last of them is refused from now on.
+WITH bounds AS MATERIALIZED (
+    SELECT f.epoch, evertick.now_us() - f.kept AS before, pg_snapshot_xmin(pg_current_snapshot()) AS open_txid
+    FROM evertick.feeds f WHERE f.app = $1),
+old AS MATERIALIZED (
+    SELECT o.epoch, o.txid, o.seq FROM bounds b CROSS JOIN LATERAL (
+        SELECT e.epoch, e.txid, e.seq, e.at FROM evertick.feed e
+        WHERE e.app = $1 AND e.epoch = b.epoch AND e.txid < b.open_txid ORDER BY e.txid, e.seq LIMIT $2) o
+    WHERE o.at < b.before),
+gone AS (
+    DELETE FROM evertick.feed e USING old o
+    WHERE e.app = $1 AND e.epoch = o.epoch AND e.txid = o.txid AND e.seq = o.seq),
+marked AS (
+    UPDATE evertick.feeds f SET pruned_txid = l.txid, pruned_seq = l.seq
+    FROM (SELECT txid, seq FROM old ORDER BY txid DESC, seq DESC LIMIT 1) l
+    WHERE f.app = $1 AND (f.pruned_txid, f.pruned_seq) < (l.txid, l.seq))
+SELECT count(*) AS count FROM old;
+
+-- name: prune.feed_ends
+-- What is left of feeds that were turned off, or whose order was lost.
+DELETE FROM evertick.feed WHERE ctid = ANY(ARRAY(
+    SELECT w.ctid FROM (
+        SELECT e.ctid FROM evertick.feed e WHERE e.app = $1 AND e.epoch < coalesce(@feed_epoch, '')
+        UNION ALL
+        SELECT e.ctid FROM evertick.feed e WHERE e.app = $1 AND e.epoch > coalesce(@feed_epoch, '')) w LIMIT $2));

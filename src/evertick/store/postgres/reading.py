@@ -1,6 +1,7 @@
 """The ledger as people read it: runs, gaps, attempts, log lines. Nothing here writes.
 
-Live runs and history are two tables; a reader sees one list, newest moment first, as of one moment.
+Live runs and history are two tables; a reader sees one list as of one moment, newest first where nothing else is asked
+for.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _FIRST, _LAST = -(2**63), 2**63 - 1
 # What a filter adds to `runs.live` and `runs.done`; its values are always parameters.
 _CLAUSES = {
     "ids": "r.id = ANY({}::uuid[])",
+    "first_id": "r.id >= {}::uuid",
+    "last_id": "r.id <= {}::uuid",
     "schedule_id": "r.schedule_id = {}",
     "task": "r.task = {}",
     "states": "r.state = ANY({}::text[])",
@@ -31,6 +34,8 @@ _CLAUSES = {
     # All reruns, listed once per question. Looking for those of each run would need an index that nothing else uses.
     "was_rerun": "{} = (r.id::text IN ({{reruns}}))",
 }
+_NO_DIGITS = "00000000-0000-0000-0000-000000000000"
+_DIGITS = frozenset("0123456789abcdef")
 # What is live has no verdict; in history there are no states.
 _LEFT_OUT = {"runs.live": ("verdicts",), "runs.done": ("states",)}
 
@@ -40,9 +45,9 @@ async def runs(db: Session, app: str, wanted: RunFilter) -> list[Run]:
         row
         for values in await _filters(db, app, wanted)
         for table in _tables(wanted)
-        for row in await _read(db, table, app, values, wanted.limit)
+        for row in await _read(db, table, app, values, wanted)
     ]
-    rows.sort(key=lambda row: (row["fire_at"], row["id"]), reverse=True)
+    rows.sort(key=lambda row: (row["fire_at"], row["id"]), reverse=not wanted.is_oldest_first)
     return [run_of(row) for row in rows[: wanted.limit]]
 
 
@@ -60,6 +65,11 @@ async def _filters(db: Session, app: str, wanted: RunFilter) -> list[dict[str, A
         "was_rerun": wanted.was_rerun,
     }
     values = {name: value for name, value in given.items() if value is not None}
+    if wanted.id_prefix:
+        if not _may_begin_an_id(wanted.id_prefix):
+            return []
+        values["first_id"] = wanted.id_prefix + _NO_DIGITS[len(wanted.id_prefix) :]
+        values["last_id"] = wanted.id_prefix + _NO_DIGITS[len(wanted.id_prefix) :].replace("0", "f")
     if wanted.schedule_key is None:
         return [values]
     rows = await db.rows("runs.schedules_of_key", app, plain_text(wanted.schedule_key))
@@ -73,17 +83,24 @@ def _tables(wanted: RunFilter) -> list[str]:
     return ["runs.live"] * has_live + ["runs.done"] * (State.DONE in states)
 
 
-async def _read(db: Session, table: str, app: str, values: dict[str, Any], limit: int) -> list[Row]:
+def _may_begin_an_id(text: str) -> bool:
+    pairs = zip(text, _NO_DIGITS, strict=False)
+    return len(text) <= len(_NO_DIGITS) and all(c == "-" if at == "-" else c in _DIGITS for c, at in pairs)
+
+
+async def _read(db: Session, table: str, app: str, values: dict[str, Any], wanted: RunFilter) -> list[Row]:
     parameters: list[Any] = [app]
     clauses = ""
     for name, value in values.items():
         if name not in _LEFT_OUT[table]:
             parameters.append(value)
             clauses += f" AND {_CLAUSES[name].format(f'${len(parameters)}')}"
-    parameters.append(limit)
-    # Where a run or a schedule is asked for, the index of times is the wrong one.
-    moment = "r.fire_at" if "ids" in values or "schedule_id" in values else "r.fire_at + 0"
-    order = f"ORDER BY {moment} DESC, r.id DESC LIMIT ${len(parameters)}"
+    parameters.append(wanted.limit)
+    # Where runs or a schedule are asked for, the index of times is the wrong one.
+    is_found_otherwise = not values.keys().isdisjoint(("ids", "first_id", "schedule_id"))
+    moment = "r.fire_at" if is_found_otherwise else "r.fire_at + 0"
+    direction = "" if wanted.is_oldest_first else " DESC"
+    order = f"ORDER BY {moment}{direction}, r.id{direction} LIMIT ${len(parameters)}"
     text = f"{db.text(table)}{clauses} {order}".replace("{reruns}", db.text("runs.reruns"))
     return await db.select(text, *parameters)
 
@@ -93,7 +110,7 @@ async def recorded_moments(db: Session, app: str, schedule: int, first: int, las
 
 
 async def gaps(db: Session, app: str, wanted: RunFilter) -> list[Gap]:
-    of_runs = (wanted.ids, wanted.task, wanted.states, wanted.labels or None, wanted.was_rerun)
+    of_runs = (wanted.ids, wanted.id_prefix, wanted.task, wanted.states, wanted.labels or None, wanted.was_rerun)
     if any(filter_ is not None for filter_ in of_runs):
         return []
     values: tuple[object, ...] = (

@@ -7,6 +7,7 @@ for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -16,8 +17,9 @@ from evertick.errors import StoreUnavailable
 from evertick.model import Claimed, NewRun, Reason, Run, State, Verdict
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
 from evertick.store.postgres.endings import Ending, end, is_run_id, lock_runs
+from evertick.store.postgres.feed import tell_runs
 from evertick.store.postgres.fires import run_columns
-from evertick.store.postgres.limits import Gate, enter_gate, let_next
+from evertick.store.postgres.limits import Gate, enter_gate, let_next, look_again
 from evertick.store.postgres.reading import runs as read_runs
 from evertick.store.postgres.session import Line, Session, columns_of
 from evertick.store.postgres.unique import duplicates_among, keep_for_periods
@@ -63,6 +65,8 @@ async def _enqueue_new(db: Session, app: str, runs: Sequence[NewRun], places: Se
     wanted = [(runs[place], False) for place in first.values()]
     rows = await db.rows("enqueue", app, None, None, *run_columns(wanted, db.clock))
     await keep_for_periods(db, app, [runs[first[row["id"]]] for row in rows])
+    db.has_feed = rows[0]["has_feed"] if rows else db.has_feed
+    await tell_runs(db, app, "run.recorded", [row["id"] for row in rows])
     return {first[row["id"]]: run_of(row) for row in rows}
 
 
@@ -93,6 +97,8 @@ async def claim(
     wanted = (app, node, list(dict.fromkeys(queues)), list(tasks), max(limit, 0), json_text(timeouts), once)
     rows = await line.ask(lambda db: db.rows("claim", *wanted))
     head = rows[0]
+    if head["has_to_look"]:
+        return await line.write(lambda db: _claim_under_limits(db, app, node, queues, tasks, limit))
     taken = sorted((row for row in rows if row["id"] is not None), key=lambda row: (-row["priority"], row["due_at"]))
     expired: list[str] = []
     # The claim is committed: whatever becomes of the rest must not hide it. The next claim sees to what is left.
@@ -111,9 +117,13 @@ async def claim(
 
 
 async def _forget_limits(db: Session, app: str, keys: Sequence[str]) -> None:
-    """Held back under limits that the code no longer has: whoever is behind them is not to wait for them either."""
+    """Held back under limits that the code no longer has: whoever is behind them is not to wait for them either.
+
+    Two for one, so that a long lane is empty after a few claims.
+    """
     await enter_gate(db, app)
-    db.has_news = await let_next(db, app, dict.fromkeys(keys, 1), only_idle=True)
+    counts = {key: 2 * count for key, count in Counter(keys).items()}
+    db.has_news = await let_next(db, app, counts, only_idle=True)
 
 
 async def _claim_under_limits(
@@ -123,8 +133,11 @@ async def _claim_under_limits(
     names = (app, node, list(dict.fromkeys(queues)), list(tasks))
     head = await db.only_row("claim.too_old", *names)
     now: int = head["now"]
+    db.has_feed = head["has_feed"]
     if not head["is_alive"]:
         return Claim(now=now, fence=0, runs=[], expired=[], next_due_at=None)
+    # With free slots only: what is let through is to be taken here, before one who has no room for it holds it back.
+    has_more_to_look_at = limit > 0 and await look_again(db, app, node)
     gate = Gate(db, now, app, tasks)
     await gate.open_due()
     fence, claimed = 0, list[Claimed]()
@@ -141,12 +154,14 @@ async def _claim_under_limits(
         # At the time by which its rates have counted it.
         fence, taken = await take_runs(db, node, through, tasks, fence=fence, now=now, limit_keys=keys)
         claimed += taken
+        await tell_runs(db, app, "run.started", [each.id for each in taken])
         passed += len(rows) - len(through) + len(gone)
         has_let_through = await gate.settle(limit - len(claimed))
         if len(through) == len(rows) and not gone and not has_let_through:
             break
     next_due_at = (await db.only_row("claim.next_due", *names))["next_due_at"]
     times = [at for at in (next_due_at, await gate.next_free_at()) if at is not None]
+    times += [now] * has_more_to_look_at
     return Claim(now=now, fence=fence, runs=claimed, expired=expired, next_due_at=min(times, default=None))
 
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from evertick.clock import Clock
-from evertick.store.postgres.connection import CONFLICTS, PLAIN_PLANS, Connection, Speaks, translated
+from evertick.store.postgres.connection import CONFLICTS, PLAIN_PLANS, Connection, Speaks, limits_of, translated
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.pool import Pools
 from evertick.store.postgres.queries import statements_for
@@ -27,13 +27,12 @@ T = TypeVar("T")
 _TRIES_MOST = 8
 # Times the number of tries, and a random share of it.
 _PAUSE_SECONDS = 0.01
-_LOCAL_PLANS = "; ".join(f"SET LOCAL {name} = {value}" for name, value in PLAIN_PLANS.items())
 
 
 class Session:
     """A connection, and the statements of the store by name."""
 
-    __slots__ = ("_connection", "_sql", "clock", "has_news")
+    __slots__ = ("_connection", "_sql", "clock", "has_feed", "has_news")
 
     def __init__(self, connection: Speaks, sql: Mapping[str, str], clock: Clock) -> None:
         self._connection = connection
@@ -42,6 +41,8 @@ class Session:
         self.clock = clock
         # Something has become due, or somebody is to hear of a cancel: others are woken with the commit.
         self.has_news = False
+        # Whether the app has a feed, where a statement has told; None: ask the server, by telling it.
+        self.has_feed: bool | None = None
 
     async def rows(self, name: str, *values: object) -> list[Row]:
         return await self._connection.fetch(self._sql[name], *values)
@@ -91,9 +92,10 @@ class Line:
         self._bell = bell
         self._sql = statements_for(where.schema)
         # Behind a pooler no setting outlives a transaction.
-        plans = f"; {_LOCAL_PLANS}" if where.is_pooled else ""
-        self._begin_writing = f"BEGIN{plans}"
-        self._begin_reading = f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY{plans}"
+        settings = PLAIN_PLANS | limits_of(where) if where.is_pooled else {}
+        local = "".join(f"; SET LOCAL {name} = {value}" for name, value in settings.items())
+        self._begin_writing = f"BEGIN{local}"
+        self._begin_reading = f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY{local}"
 
     async def write(self, act: Act[T]) -> T:
         """In one transaction, READ COMMITTED: each statement sees what was committed before it began."""

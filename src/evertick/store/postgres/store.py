@@ -12,9 +12,35 @@ from collections.abc import Mapping, Sequence
 
 from evertick.clock import Clock
 from evertick.errors import Forked, InvalidSetting, StoreUnavailable
-from evertick.model import Attempt, Gap, LogLine, NewRun, Node, Outcome, Run, Schedule
+from evertick.feed import Cursor
+from evertick.model import (
+    Attempt,
+    Duty,
+    Gap,
+    LogLine,
+    Message,
+    MessageOutcome,
+    NewMessage,
+    NewRun,
+    Node,
+    Outcome,
+    Run,
+    Schedule,
+)
 from evertick.store import base
-from evertick.store.postgres import changes, endings, fires, nodes, reading, runs, schedules, upkeep
+from evertick.store.postgres import (
+    changes,
+    duties,
+    endings,
+    feed,
+    fires,
+    nodes,
+    outbox,
+    reading,
+    runs,
+    schedules,
+    upkeep,
+)
 from evertick.store.postgres.beat import OwnBeatLine
 from evertick.store.postgres.care import SchemaCare
 from evertick.store.postgres.connection import Connection, connect, part_from, refused, translated
@@ -25,7 +51,7 @@ from evertick.store.postgres.pool import Pools
 from evertick.store.postgres.queries import statements_for
 from evertick.store.postgres.schema import migrate as migrate_tables
 from evertick.store.postgres.session import Line, Session
-from evertick.store.postgres.wakeup import Bell, Ear, channel_of
+from evertick.store.postgres.wakeup import UNHEARD_SECONDS, Bell, Ear, channel_of
 from evertick.store.postgres.within import Identity, JobConnection, UserTransaction, identity_of
 from evertick.when.moment import HOUR
 
@@ -91,10 +117,10 @@ class PostgresStore:
 
     async def close(self) -> None:
         self._refuse_fork()
-        pools, bell = self._pools, self._bell
+        if self._bell is not None:
+            await self._bell.close()
+        pools = self._pools
         self._line = self._pools = self._bell = self._opener = None
-        if bell is not None:
-            await bell.close()
         if pools is not None:
             await pools.close()
 
@@ -113,7 +139,7 @@ class PostgresStore:
         assert self._bell is not None
         if not self._where.listens:
             # Nobody will tell: somebody may have written.
-            await asyncio.sleep(timeout)
+            await asyncio.sleep(min(timeout, UNHEARD_SECONDS))
             return True
         pool, own_name = await self._pools.here(), self._bell.name
         if pool.ear is None:
@@ -240,16 +266,41 @@ class PostgresStore:
     async def log(self, app: str, run: str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
         return await self._open_line().ask(lambda db: reading.log(db, app, run, after, limit))
 
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    async def send(self, app: str, new: Sequence[NewMessage]) -> list[Message]:
+        return await self._open_line().write(lambda db: outbox.send(db, app, new))
+
+    async def claim_messages(
+        self, app: str, node: str, channels: Mapping[str, int], held: Sequence[str]
+    ) -> base.MessageClaim:
+        return await outbox.claim_messages(self._open_line(), app, node, channels, held)
+
+    async def settle_messages(self, app: str, node: str, outcomes: Sequence[MessageOutcome]) -> list[base.FinishAnswer]:
+        return await self._open_line().write(lambda db: outbox.settle_messages(db, app, node, outcomes))
+
+    async def messages(self, app: str, wanted: base.MessageFilter) -> list[Message]:
+        return await self._open_line().ask(lambda db: outbox.messages(db, app, wanted))
+
+    async def channels(self, app: str) -> list[base.ChannelPulse]:
+        return await self._open_line().ask(lambda db: outbox.channels(db, app))
+
+    async def retry_messages(self, app: str, ids: Sequence[str]) -> list[str]:
+        return await self._open_line().write(lambda db: outbox.retry_messages(db, app, ids))
+
+    async def drop_messages(self, app: str, ids: Sequence[str]) -> list[str]:
+        return await self._open_line().ask(lambda db: outbox.drop_messages(db, app, ids))
+
     # --- nodes ---------------------------------------------------------------------------------------------------
 
     async def join(self, node: base.NodeJoin) -> int:
         return await self._open_line().write(lambda db: nodes.join(db, node))
 
     async def leave(self, node: str) -> None:
-        await self._open_line().ask(lambda db: nodes.die(db, node))
+        await self._open_line().write(lambda db: nodes.die(db, node, "node.left"))
 
     async def judge(self) -> list[str]:
-        return await self._open_line().ask(nodes.judge)
+        return await self._open_line().write(nodes.judge)
 
     async def rehome(
         self, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, base.TaskTerms], limit: int
@@ -258,6 +309,37 @@ class PostgresStore:
 
     async def nodes(self, app: str) -> list[Node]:
         return await self._open_line().ask(lambda db: nodes.nodes(db, app))
+
+    # --- duties --------------------------------------------------------------------------------------------------
+
+    async def hold_duties(self, app: str, node: str, names: Sequence[str]) -> base.DutyHolds:
+        # Mostly there is nothing to take: then it is a read.
+        found = await self._open_line().ask(lambda db: duties.named_duties(db, app, names))
+        if len(found.duties) == len(set(names)) and all(duty.node is not None for duty in found.duties):
+            return found
+        return await self._open_line().write(lambda db: duties.hold_duties(db, app, node, names))
+
+    async def tick_duty(self, app: str, node: str, tick: base.DutyTick) -> bool:
+        return await self._open_line().ask(lambda db: duties.tick_duty(db, app, node, tick))
+
+    async def resign_duties(self, app: str, node: str, terms: Mapping[str, int]) -> None:
+        await self._open_line().write(lambda db: duties.resign_duties(db, app, node, terms))
+
+    async def duties(self, app: str) -> list[Duty]:
+        return await self._open_line().ask(lambda db: duties.duties(db, app))
+
+    # --- feed ----------------------------------------------------------------------------------------------------
+
+    async def keep_feed(self, app: str, kept: int | None) -> None:
+        await self._open_line().ask(lambda db: feed.keep_feed(db, app, kept))
+
+    async def feed(
+        self, app: str, *, start: Cursor | None, since: int | None, kinds: Sequence[str] | None, limit: int
+    ) -> base.FeedRead | None:
+        return await feed.feed(self._open_line(), app, start, since, kinds, limit)
+
+    async def feed_state(self, app: str) -> base.FeedState | None:
+        return await self._open_line().ask(lambda db: feed.feed_state(db, app))
 
     # --- upkeep --------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from evertick.store.base import Pulse
+from evertick.store.postgres.feed import prune_feed, tell_runs
 from evertick.store.postgres.limits import let_stuck_through, make_room
 from evertick.store.postgres.session import Session, columns_of
 from evertick.when.moment import DAY
@@ -17,6 +18,8 @@ _COUNT_MOST, _SCHEDULES_MOST = 10_000, 1_000_000
 _SCHEDULES_PER_BITE = 1_000
 # Every start of a process is a node: the dead are kept for a day, however long history is.
 _DEAD_NODES_KEPT = DAY
+# The rhythm of a duty outlives a day without any node, however short history is.
+_FREE_DUTIES_KEPT = DAY
 
 # Where the next bite looks on, per app: the last schedule (key, id) that the one before looked at.
 PruneCursor = dict[str, tuple[str, int]]
@@ -26,6 +29,7 @@ LimitsCursor = dict[str, str]
 
 async def park_unknown(db: Session, app: str, limit: int, limits_cursor: LimitsCursor) -> int:
     parked = await db.rows("park_unknown", app, limit)
+    await tell_runs(db, app, "run.parked", [row["id"] for row in parked])
     await make_room(db, app, [row["limit_key"] for row in parked])
     limits_cursor[app] = await let_stuck_through(db, app, limits_cursor.get(app, ""), limit)
     db.has_news = await db.count("park_unknown.free", app, limit) > 0
@@ -67,8 +71,11 @@ async def prune(db: Session, app: str, before: int, keep_per_schedule: int, limi
         lambda: bite.rows("prune.gaps", app, before),
         lambda: bite.rows("prune.starts", app),
         lambda: bite.rows("prune.unique", app),
+        lambda: bite.rows("prune.messages", app),
         lambda: bite.rows("prune.nodes", app, before, _DEAD_NODES_KEPT),
+        lambda: _prune_duties(bite, before),
         lambda: _prune_finished(bite, before),
+        lambda: _prune_feed(bite),
     )
     for step in steps:
         if bite.left > 0:
@@ -90,6 +97,17 @@ async def _prune_surplus(bite: _Bite, keep: int, cursor: PruneCursor) -> None:
         cursor[bite.app] = (rows[-1]["key"], rows[-1]["schedule_id"])
     if len(rows) < _SCHEDULES_PER_BITE:
         cursor.pop(bite.app, None)
+
+
+async def _prune_duties(bite: _Bite, before: int) -> None:
+    rows = await bite.db.rows("prune.duties", bite.app, before, _FREE_DUTIES_KEPT, bite.left)
+    if rows:
+        await bite.db.count("prune.duty_terms", bite.app, max(row["term"] for row in rows))
+    bite.count(len(rows))
+
+
+async def _prune_feed(bite: _Bite) -> None:
+    bite.count(await prune_feed(bite.db, bite.app, bite.left))
 
 
 async def _prune_finished(bite: _Bite, before: int) -> None:

@@ -7,7 +7,6 @@ loop: its coroutines come to their end without one.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from types import ModuleType
 from typing import Any
@@ -17,11 +16,10 @@ import asyncpg
 from evertick.errors import InvalidInput
 from evertick.store.postgres.connection import Connection
 from evertick.store.rows import Row
+from evertick.store.wrappers import layers_of
 
 __all__ = ["AsyncPsycopg", "PlainPsycopg", "UserConnection", "connection_of"]
 
-# AsyncSession's connection, its engine's, the pool's proxy, the driver's own: no wrapper in use has more layers.
-_LAYERS_MOST = 5
 # States of a transaction in libpq: none is open.
 _IDLE = 0
 
@@ -93,9 +91,9 @@ UserConnection = Connection | PlainPsycopg | AsyncPsycopg
 
 def connection_of(given: object) -> UserConnection:
     """What our statements can be sent on, through the wrappers around it."""
-    psycopg = sys.modules.get("psycopg")
-    found: Any = given
-    for _ in range(_LAYERS_MOST):
+    for found in layers_of(given):
+        # Anew for each: Django loads its driver with the first connection.
+        psycopg = sys.modules.get("psycopg")
         if isinstance(found, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
             connection: Connection = found
             return connection
@@ -103,20 +101,13 @@ def connection_of(given: object) -> UserConnection:
             return PlainPsycopg(found, psycopg)
         if psycopg is not None and isinstance(found, psycopg.AsyncConnection):
             return AsyncPsycopg(found, psycopg)
-        found = _one_layer_down(found)
+        if type(found).__module__.startswith("psycopg2"):
+            raise InvalidInput(
+                "connection: this is one of psycopg2, which Evertick cannot use; install psycopg 3 with `pip install "
+                "'psycopg[binary]'`: Django takes it by itself, SQLAlchemy by postgresql+psycopg:// in its URL"
+            )
     raise InvalidInput(
-        f"connection: {given!r} is no open connection to PostgreSQL that Evertick can use; pass one of asyncpg or "
+        f"connection: {given!r:.200} is no open connection to PostgreSQL that Evertick can use; pass one of asyncpg or "
         "psycopg 3, Django's, a Connection or Session of SQLAlchemy on one of them, or an AsyncConnection (of an "
         "AsyncSession: `await session.connection()`)"
     )
-
-
-def _one_layer_down(wrapper: Any) -> Any:
-    for name in ("driver_connection", "sync_connection"):
-        if (below := getattr(wrapper, name, None)) is not None:
-            return below
-    below = getattr(wrapper, "connection", None)
-    # A Session has a method of that name. One that must be awaited is an AsyncSession's.
-    if callable(below) and not inspect.iscoroutinefunction(below):
-        return below()
-    return below

@@ -15,10 +15,10 @@ from hashlib import blake2b
 
 from evertick.clock import Clock
 from evertick.errors import StoreError
-from evertick.store.postgres.connection import Connection, Speaks, connect, part_from, translated
+from evertick.store.postgres.connection import CLOSE_SECONDS, Connection, Speaks, connect, part_from, translated
 from evertick.store.postgres.location import Location
 
-__all__ = ["Bell", "Ear", "channel_of"]
+__all__ = ["UNHEARD_SECONDS", "Bell", "Ear", "channel_of"]
 
 log = logging.getLogger("evertick.store")
 
@@ -26,7 +26,12 @@ _NOTIFY = "SELECT pg_notify($1, $2)"
 _INTERVAL_SECONDS = 0.1
 # How soon a lost line is looked for again.
 _AGAIN_SECONDS = 1.0
+# A line on which nothing is said looks like one that leads nowhere any more; so it is tried now and then.
+_PROBE = "SELECT 1"
+_PROBE_SECONDS = 15.0
 _CHANNEL_LONGEST = 63
+# How often to look where no wake-up can be heard.
+UNHEARD_SECONDS = 1.0
 
 
 def channel_of(schema: str) -> str:
@@ -61,10 +66,16 @@ class Bell:
         await connection.execute(_NOTIFY, self._channel, self.name)
 
     async def close(self) -> None:
-        if self._later is not None and self._later.get_loop() is asyncio.get_running_loop():
-            self._later.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._later
+        """What was to be said a little later is said now: a node that leaves hands its work over by it."""
+        later, self._later = self._later, None
+        if later is None or later.done() or later.get_loop() is not asyncio.get_running_loop():
+            return
+        later.cancel()
+        with suppress(asyncio.CancelledError):
+            await later
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._send(_NOTIFY, self._channel, self.name)
 
     async def _ring_later(self, wait: float) -> None:
         # What was committed during the wait is covered by this one, too.
@@ -82,16 +93,18 @@ class Ear:
         self._channel = channel_of(where.schema)
         self._own_name = own_name
         self._heard = asyncio.Event()
+        self._has_line = False
         self._listening: asyncio.Task[None] | None = None
 
     async def wait(self, timeout: float) -> bool:
+        """Whether there may be news: something was said, or nothing could have been heard."""
         if self._listening is None:
             self._listening = asyncio.get_running_loop().create_task(self._listen(), name="evertick wake-ups")
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout if self._has_line else min(timeout, UNHEARD_SECONDS)):
                 await self._heard.wait()
         except TimeoutError:
-            return False
+            return not self._has_line
         self._heard.clear()
         return True
 
@@ -118,11 +131,24 @@ class Ear:
         try:
             connection.add_termination_listener(lambda _: lost.set())
             await connection.add_listener(self._channel, self._hear)
+            self._has_line = True
             # Whatever was said before there was a line was not heard.
             self._heard.set()
-            await lost.wait()
+            await self._until_lost(connection, lost)
         finally:
+            # Whoever waits must look by itself from now on.
+            self._has_line = False
+            self._heard.set()
             await part_from(connection)
+
+    async def _until_lost(self, connection: Connection, lost: asyncio.Event) -> None:
+        while not lost.is_set():
+            try:
+                async with asyncio.timeout(_PROBE_SECONDS):
+                    await lost.wait()
+            except TimeoutError:
+                async with asyncio.timeout(self._where.timeout):
+                    await connection.execute(_PROBE)
 
     def _hear(self, _connection: object, _pid: int, _channel: str, name: str) -> None:
         if name != self._own_name:

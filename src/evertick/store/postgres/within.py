@@ -16,16 +16,18 @@ from contextlib import suppress
 from typing import TypeVar
 
 from evertick.clock import Clock
-from evertick.errors import Refused, StoreError
-from evertick.model import NewRun, Outcome, Run
+from evertick.errors import Refused, StoreError, StoreUnavailable
+from evertick.model import Message, NewMessage, NewRun, Outcome, Run
 from evertick.store.base import FinishAnswer
 from evertick.store.postgres.connection import Connection, Speaks, connect, part_from, sqlstate_of, translated
 from evertick.store.postgres.endings import finish_in, is_run_id
 from evertick.store.postgres.location import Location
+from evertick.store.postgres.outbox import send
 from evertick.store.postgres.runs import enqueue
 from evertick.store.postgres.session import Session
 from evertick.store.postgres.users import connection_of
 from evertick.store.postgres.wakeup import Bell
+from evertick.store.wrappers import begin_as_library
 
 __all__ = ["Identity", "JobConnection", "UserTransaction", "finish_and_commit", "identity_of"]
 
@@ -35,6 +37,9 @@ Identity = tuple[str, int]
 
 # SQLSTATEs of a table and of a schema that do not exist.
 _NO_TABLES = ("42P01", "3F000")
+# Of a transaction in which a statement has failed, and of one that lost against another.
+_FAILED = "25P02"
+_CONFLICT = "40"
 
 
 async def identity_of(db: Session) -> Identity:
@@ -51,6 +56,7 @@ class UserTransaction:
     def __init__(
         self, given: object, where: Location, identity: Identity, sql: Mapping[str, str], clock: Clock, bell: Bell
     ) -> None:
+        self._given = given
         self._connection = connection_of(given)
         self._where = where
         self._identity = identity
@@ -65,29 +71,57 @@ class UserTransaction:
     async def enqueue(self, app: str, runs: Sequence[NewRun]) -> list[Run]:
         return await self._perform(lambda db: enqueue(db, app, runs))
 
+    async def send(self, app: str, messages: Sequence[NewMessage]) -> list[Message]:
+        return await self._perform(lambda db: send(db, app, messages))
+
     async def finish(self, app: str, node: str, outcome: Outcome) -> FinishAnswer:
         answers, _ = await self._perform(lambda db: finish_in(db, app, node, [outcome]))
         return answers[0]
 
     async def _perform(self, act: Callable[[Session], Awaitable[T]]) -> T:
+        await self._check_transaction()
+        try:
+            with translated(self._where):
+                return await self._in_savepoint(act)
+        except StoreUnavailable as error:
+            cause = error.__cause__
+            if cause is None or not sqlstate_of(cause).startswith(_CONFLICT):
+                raise
+            # Only the user can try the whole transaction again, and knows the errors of its own driver.
+            raise cause from None
+
+    async def _check_transaction(self) -> None:
+        if self._connection.is_closed():
+            raise Refused("this connection is closed; pass one that is open, in the transaction of your own changes")
+        await begin_as_library(self._given, is_begun=self._connection.is_in_transaction())
         if not self._connection.is_in_transaction():
             raise Refused(
-                "no transaction is open on this connection, and it begins none by itself; begin one first, with "
-                "`connection.transaction()`, and commit it together with your own changes"
+                "no transaction is open on this connection, and it begins none by itself (autocommit); begin one first "
+                "(asyncpg and psycopg: `connection.transaction()`, Django: `transaction.atomic()`, SQLAlchemy: without "
+                'isolation_level="AUTOCOMMIT"), and commit it together with your own changes'
             )
-        with translated(self._where):
+
+    async def _in_savepoint(self, act: Callable[[Session], Awaitable[T]]) -> T:
+        try:
             await self._connection.execute("SAVEPOINT evertick_within")
-            try:
-                session = Session(self._connection, self._sql, self._clock)
-                await self._check_store(session)
-                answer = await act(session)
-                if session.has_news:
-                    await self._bell.ring_in(self._connection)
-            except Exception:
-                if not self._connection.is_closed():
-                    await self._connection.execute("ROLLBACK TO evertick_within; RELEASE evertick_within")
+        except Exception as error:
+            if sqlstate_of(error) != _FAILED:
                 raise
-            await self._connection.execute("RELEASE evertick_within")
+            raise Refused(
+                "the transaction on this connection has failed before, and takes no more statements; roll it back, and "
+                "begin another one"
+            ) from error
+        try:
+            session = Session(self._connection, self._sql, self._clock)
+            await self._check_store(session)
+            answer = await act(session)
+            if session.has_news:
+                await self._bell.ring_in(self._connection)
+        except Exception:
+            if not self._connection.is_closed():
+                await self._connection.execute("ROLLBACK TO evertick_within; RELEASE evertick_within")
+            raise
+        await self._connection.execute("RELEASE evertick_within")
         return answer
 
     async def _check_store(self, session: Session) -> None:

@@ -13,8 +13,11 @@ from evertick.model import Definition, Reason, Verdict
 from evertick.store.base import Change
 from evertick.store.rows import json_text
 from evertick.store.sqlite.endings import Ending, count_from_end, end
+from evertick.store.sqlite.feed import tell
 from evertick.store.sqlite.fires import Claimant, take
+from evertick.store.sqlite.outbox import write_messages
 from evertick.store.sqlite.queries import SQL
+from evertick.store.telling import CHANGES_TOLD, told_of
 
 __all__ = ["change_schedules"]
 
@@ -32,7 +35,11 @@ def change_schedules(
 
 
 def _apply(db: sqlite3.Connection, now: int, app: str, change: Change) -> bool:
-    return _add(db, now, app, change) if change.kind == "add" else _change(db, now, app, change)
+    is_taken = _add(db, now, app, change) if change.kind == "add" else _change(db, now, app, change)
+    if is_taken:
+        write_messages(db, now, app, change.messages)
+        tell(db, now, app, CHANGES_TOLD[change.kind], [told_of(change)])
+    return is_taken
 
 
 def _add(db: sqlite3.Connection, now: int, app: str, change: Change) -> bool:
@@ -62,8 +69,10 @@ def _change(db: sqlite3.Connection, now: int, app: str, change: Change) -> bool:
     settle = change.settle
     assert settle is not None, f"{change.kind} settles what was owed before"
     found = db.execute(SQL["change_schedules.find"], (app, change.key, settle.schedule_id)).fetchone()
-    if found is None or not take(db, now, app, settle, Claimant(db, None), bump=1):
+    claimant = Claimant(db, None)
+    if found is None or not take(db, now, app, settle, claimant, bump=1):
         return False
+    claimant.tell(now, app)
     if change.kind == "remove":
         _remove(db, now, app, settle.schedule_id)
         return True

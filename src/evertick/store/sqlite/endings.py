@@ -16,8 +16,11 @@ import msgspec
 from evertick.model import Outcome, Reason, Verdict
 from evertick.store.base import FinishAnswer, Finished
 from evertick.store.rows import json_text, plain_text
+from evertick.store.sqlite.feed import tell_runs
 from evertick.store.sqlite.limits import make_room
+from evertick.store.sqlite.outbox import write_messages
 from evertick.store.sqlite.queries import SQL
+from evertick.store.telling import PUT_BACK_TOLD
 
 __all__ = ["Ending", "archive", "count_from_end", "end", "finish"]
 
@@ -36,20 +39,31 @@ def finish(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequ
     answers: list[FinishAnswer] = []
     ended: list[str] = []
     limits: list[str | None] = []
-    is_put_back = False
+    back: list[Outcome] = []
     for outcome in outcomes:
         if outcome.kind == "done":
             is_taken = is_ended = _end_as_told(db, now, app, node, outcome)
         else:
             is_taken, is_ended, limit = _put_back(db, now, app, node, outcome)
             limits.append(limit)
-            is_put_back = is_put_back or (is_taken and not is_ended)
+            if is_taken and not is_ended:
+                back.append(outcome)
         if is_ended:
             ended.append(outcome.id)
+        # A run that was put back and has ended was cancelled instead.
+        if is_taken and is_ended == (outcome.kind == "done"):
+            write_messages(db, now, app, outcome.messages)
         answers.append("done" if is_taken else _told_before(db, app, node, outcome))
     has_freed = archive(db, now, app, ended)
     has_freed = make_room(db, app, limits) or has_freed
-    return Finished(answers=answers, freed=is_put_back or has_freed)
+    _tell_back(db, now, app, back)
+    return Finished(answers=answers, freed=bool(back) or has_freed)
+
+
+def _tell_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]) -> None:
+    for kind, told in PUT_BACK_TOLD.items():
+        those = [outcome for outcome in back if outcome.kind == kind]
+        tell_runs(db, now, app, told, [outcome.id for outcome in those], [outcome.reason for outcome in those])
 
 
 def end(db: sqlite3.Connection, now: int, app: str, endings: Sequence[Ending]) -> bool:
@@ -65,6 +79,7 @@ def archive(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> b
     """Move runs whose state is done out of the live table, and free what waited for them; True if anything did."""
     if not ids:
         return False
+    tell_runs(db, now, app, "run.finished", ids)
     keys = [(app, id_) for id_ in ids]
     if db.executemany(SQL["run.archive"], keys).rowcount < len(keys):
         log.warning("history of app %s had one of these moments already, their runs were dropped: %s", app, list(ids))

@@ -14,8 +14,11 @@ from evertick.model import Cause, NewRun, Reason, State, Verdict
 from evertick.store.base import Advance, Recorded
 from evertick.store.rows import json_text, plain_text
 from evertick.store.sqlite.endings import Ending, count_from_end, end
+from evertick.store.sqlite.feed import tell, tell_gaps, tell_runs
+from evertick.store.sqlite.fence import draw_fence, is_alive
+from evertick.store.sqlite.outbox import write_messages
 from evertick.store.sqlite.queries import SQL
-from evertick.unique import gaps_with_duplicates
+from evertick.unique import fires_counted, gaps_with_duplicates
 from evertick.when.moment import MINUTE
 
 __all__ = ["Claimant", "Inserted", "insert_run", "key_holder", "record_fires", "take"]
@@ -38,6 +41,9 @@ class Claimant:
         self.fence = 0
         self.left_out: list[str] = []
         self.duplicates: list[str] = []
+        # What was written and is not in the feed yet.
+        self._runs: list[str] = []
+        self._gaps: list[int] = []
 
     def draw(self) -> int:
         self._fence = self._fence or draw_fence(self._db)
@@ -46,13 +52,17 @@ class Claimant:
     def claimed(self) -> None:
         self.fence = self._fence
 
+    def wrote_run(self, run: str) -> None:
+        self._runs.append(run)
 
-def is_alive(db: sqlite3.Connection, node: str) -> bool:
-    return db.execute(SQL["node.is_alive"], (node,)).fetchone() is not None
+    def wrote_gap(self, gap: int) -> None:
+        self._gaps.append(gap)
 
-
-def draw_fence(db: sqlite3.Connection) -> int:
-    return int(db.execute(SQL["fence.draw"]).fetchone()[0])
+    def tell(self, now: int, app: str) -> None:
+        """Into the feed, as few rows for many schedules; before anything becomes of these runs."""
+        tell_runs(self._db, now, app, "run.recorded", self._runs)
+        tell_gaps(self._db, now, app, self._gaps)
+        self._runs, self._gaps = [], []
 
 
 def record_fires(db: sqlite3.Connection, now: int, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
@@ -72,6 +82,7 @@ def record_fires(db: sqlite3.Connection, now: int, app: str, node: str | None, a
 def _record_all(db: sqlite3.Connection, now: int, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
     claimant = Claimant(db, node)
     taken = [_record_one(db, now, app, advance, claimant) for advance in advances]
+    claimant.tell(now, app)
     return _recorded(now, claimant, taken)
 
 
@@ -97,6 +108,7 @@ def _record_each(db: sqlite3.Connection, now: int, app: str, node: str | None, a
             _note_failure(db, app, advance, f"its rows cannot be written: {error}", now + _UNWRITABLE_PAUSE)
             taken.append(False)
         db.execute("RELEASE fire")
+    claimant.tell(now, app)
     return _recorded(now, claimant, taken)
 
 
@@ -109,6 +121,8 @@ def _record_one(db: sqlite3.Connection, now: int, app: str, advance: Advance, cl
     if advance.ends_pause:
         db.execute(SQL["change_schedules.pause"], (advance.schedule_id, None))
         db.execute(SQL["change_schedules.count_failures_anew"], (advance.schedule_id,))
+        key = db.execute(SQL["schedule.key"], (advance.schedule_id,)).fetchone()["key"]
+        tell(db, now, app, "schedule.resumed", [(key,)])
     if advance.after_end is not None:
         count_from_end(db, now, [advance.schedule_id])
     return True
@@ -121,12 +135,14 @@ def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant:
     """
     duplicates = [run for run in advance.runs if run.unique_key is not None and _is_duplicate(db, now, app, run)]
     by_hand = [run.id for run in duplicates if run.cause in _BY_HAND]
-    if by_hand:
+    # On several nodes: those that are free have their run all the same.
+    if by_hand and len(by_hand) == len(advance.runs):
         claimant.duplicates += by_hand
         return False
     if advance.takes_back is not None and not _is_early(db, app, advance, advance.takes_back):
         return False
-    fires = sum(1 for run in advance.runs if run.cause is Cause.FIRE) - (advance.takes_back is not None)
+    of_nodes = {run.id for run in duplicates if run.cause is Cause.EVERY_NODE}
+    fires = fires_counted(advance.runs, of_nodes) - (advance.takes_back is not None)
     moved = db.execute(
         SQL["record_fires.advance"],
         (
@@ -149,12 +165,15 @@ def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant:
     if advance.occurrences is not None:
         decided = json_text(advance.occurrences) if advance.occurrences else None
         db.execute(SQL["record_fires.decide"], (advance.schedule_id, decided))
+    if advance.takes_back is not None or advance.replaces_live:
+        claimant.tell(now, app)
     if advance.takes_back is not None:
         _take_back(db, now, app, advance.schedule_id, advance.takes_back)
     # Nobody is replaced for a run that is not to be.
     if advance.replaces_live and not duplicates and not _was_written(db, app, advance):
         _replace_live(db, now, app, advance.schedule_id)
     _write_rows(db, now, app, advance, claimant)
+    write_messages(db, now, app, advance.messages)
     return True
 
 
@@ -172,7 +191,9 @@ def _write_rows(db: sqlite3.Connection, now: int, app: str, advance: Advance, cl
     claimant.duplicates += [run.id for run in duplicates]
     for gap in gaps_with_duplicates(advance.gaps, duplicates):
         stretch = (gap.first_at, gap.last_at, gap.count, gap.is_exact, gap.verdict, plain_text(gap.reason), now)
-        db.execute(SQL["record_fires.gap"], (app, advance.schedule_id, *stretch))
+        written = db.execute(SQL["record_fires.gap"], (app, advance.schedule_id, *stretch))
+        if written.rowcount == 1 and written.lastrowid is not None:
+            claimant.wrote_gap(written.lastrowid)
 
 
 def key_holder(db: sqlite3.Connection, now: int, app: str, key: str) -> str | None:
@@ -231,6 +252,7 @@ def insert_run(db: sqlite3.Connection, now: int, app: str, run: NewRun, claimant
     )
     if inserted.rowcount == 0:
         return "known"
+    claimant.wrote_run(run.id)
     if is_claimed:
         claimant.claimed()
     if run.unique_key is not None and run.unique_for is not None:

@@ -11,8 +11,9 @@ import sqlite3
 from typing import Protocol, TypeVar
 
 from evertick.errors import StoreUnavailable
-from evertick.store.base import Beat
+from evertick.store.base import NO_TICKS, Beat, Ticks
 from evertick.store.sqlite.connection import SameFile, StoreTime, connect, data_version, translated
+from evertick.store.sqlite.duties import resign
 from evertick.store.sqlite.location import Location
 from evertick.store.sqlite.nodes import beat, die
 from evertick.store.sqlite.writer import Intent, Worker, commit_group, read_each, write_now
@@ -168,13 +169,16 @@ class FileBeatLine:
         with translated(where):
             self._db = connect(where)
 
-    async def beat(self, node: str, lease: int) -> Beat:
+    async def beat(self, node: str, lease: int, ticks: Ticks = NO_TICKS) -> Beat:
         self._file.check()
         self._wait_at_most(lease // 1000 // _WAITS_PER_LEASE)
-        return write_now(self._db, self._time, self._where, lambda db, now: beat(db, now, node, lease))
+        return write_now(self._db, self._time, self._where, lambda db, now: beat(db, now, node, lease, ticks))
 
     async def die(self, node: str) -> None:
-        write_now(self._db, self._time, self._where, lambda db, now: die(db, now, node))
+        write_now(self._db, self._time, self._where, lambda db, now: die(db, now, node, "node.died"))
+
+    async def resign(self, node: str) -> None:
+        write_now(self._db, self._time, self._where, lambda db, now: resign(db, now, node))
 
     async def close(self) -> None:
         self._db.close()
@@ -192,11 +196,14 @@ class SharedBeatLine:
     def __init__(self, line: Line) -> None:
         self._line = line
 
-    async def beat(self, node: str, lease: int) -> Beat:
-        return await self._line.write(lambda db, now: beat(db, now, node, lease))
+    async def beat(self, node: str, lease: int, ticks: Ticks = NO_TICKS) -> Beat:
+        return await self._line.write(lambda db, now: beat(db, now, node, lease, ticks))
 
     async def die(self, node: str) -> None:
-        await self._line.write(lambda db, now: die(db, now, node))
+        await self._line.write(lambda db, now: die(db, now, node, "node.died"))
+
+    async def resign(self, node: str) -> None:
+        await self._line.write(lambda db, now: resign(db, now, node))
 
     async def close(self) -> None:
         return None

@@ -9,11 +9,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 
+from evertick.feed import FeedKind
 from evertick.model import LOSSES_MAX, Node, Reason, Verdict
-from evertick.store.base import Beat, NodeJoin, Rehomed, TaskTerms
+from evertick.store.base import Beat, NodeJoin, Rehomed, TaskTerms, Ticks
 from evertick.store.rows import json_text, node_of
 from evertick.store.sqlite.endings import Ending, end
-from evertick.store.sqlite.fires import is_alive
+from evertick.store.sqlite.feed import tell, tell_nodes, tell_runs
+from evertick.store.sqlite.fence import is_alive
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.runs import Taker
@@ -29,9 +31,14 @@ _REHOMED_MOST = 2_000
 
 def join(db: sqlite3.Connection, now: int, node: NodeJoin) -> int:
     about = (json_text(node.queues), json_text(node.declares))
+    is_known = db.execute(SQL["join.is_known"], (node.id,)).fetchone() is not None
     db.execute(SQL["join"], (node.id, node.name, node.app, node.version, now, node.lease, *about))
     if not is_alive(db, node.id):
         return now
+    if not is_known:
+        tell(db, now, node.app, "node.joined", [(node.id, node.name)])
+    if node.channels:
+        db.execute(SQL["join.channels"], (node.id, json_text(node.channels)))
     for name, terms in node.tasks.items():
         db.execute(SQL["join.task"], (node.app, name, node.id, terms.hash, terms.limits))
         db.execute(SQL["join.unpark"], (node.app, name, terms.hash))
@@ -46,21 +53,24 @@ def _is_held_under_others(db: sqlite3.Connection, app: str, task: str, terms: Ta
     return db.execute(SQL["join.has_other_limits"], (app, task, terms.limits)).fetchone() is not None
 
 
-def beat(db: sqlite3.Connection, now: int, node: str, lease: int) -> Beat:
-    alive = db.execute(SQL["beat"], (node, now, lease)).fetchone()
+def beat(db: sqlite3.Connection, now: int, node: str, lease: int, ticks: Ticks) -> Beat:
+    alive = db.execute(SQL["beat"], (node, now, lease, json_text(ticks) if ticks else None)).fetchone()
     if alive is None:
         return Beat(now=now, is_alive=False, cancels=[])
     cancels = [row["id"] for row in db.execute(SQL["beat.cancels"], (alive["app"], node))]
     return Beat(now=now, is_alive=True, cancels=cancels)
 
 
-def die(db: sqlite3.Connection, now: int, node: str) -> None:
-    db.execute(SQL["die"], (node, now))
+def die(db: sqlite3.Connection, now: int, node: str, kind: FeedKind) -> None:
+    """`kind`: as what the feed hears of it."""
+    if db.execute(SQL["die"], (node, now)).rowcount:
+        tell_nodes(db, now, kind, [node])
     _forget_tasks(db, [node])
 
 
 def judge(db: sqlite3.Connection, now: int) -> list[str]:
     dead = [row["id"] for row in db.execute(SQL["judge"], (now,)).fetchall()]
+    tell_nodes(db, now, "node.died", dead)
     _forget_tasks(db, dead)
     return dead
 
@@ -84,12 +94,15 @@ def rehome(
     lost = db.execute(SQL["rehome.find"], (app, now - DEADLINE_MARGIN, _REHOMED_MOST)).fetchall()
     db.executemany(SQL["rehome.lose"], [(app, row["id"], row["losses"]) for row in lost])
     endings = [ending for row in lost if (ending := _ending_of(row)) is not None]
+    bound = db.execute(SQL["rehome.bound"], (app, _REHOMED_MOST)).fetchall()
+    endings += [Ending(row["id"], Verdict.LOST, Reason.NODE_GONE) for row in bound]
     has_freed = end(db, now, app, endings)
     over = {ending.id for ending in endings}
     left = [row for row in lost if row["id"] not in over]
     mine = [row["id"] for row in left if row["queue"] in queues and _may_be_taken(row, tasks)][:limit]
     others = [row["id"] for row in left if row["id"] not in set(mine)]
     db.executemany(SQL["rehome.release"], [(app, id_, now) for id_ in others])
+    tell_runs(db, now, app, "run.released", others, [Reason.NODE_DIED] * len(others))
     has_freed = make_room(db, app, [row["limit_key"] for row in left]) or has_freed
     taker = Taker(db, now, app, node, tasks)
     taker.take([db.execute(SQL["claim.read"], (app, id_)).fetchone() for id_ in mine])
@@ -109,6 +122,8 @@ def _ending_of(row: sqlite3.Row) -> Ending | None:
     """None: it may run again."""
     if row["is_cancel_requested"]:
         return Ending(row["id"], Verdict.CANCELLED, row["cancel_reason"] or Reason.REQUESTED)
+    if row["is_left_alone"]:
+        return Ending(row["id"], Verdict.LOST, Reason.NODE_GONE)
     if row["at_most_once"] or row["losses"] >= LOSSES_MAX:
         return Ending(row["id"], Verdict.LOST, Reason.NODE_DIED)
     return None

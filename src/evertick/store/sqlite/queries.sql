@@ -47,6 +47,10 @@ UPDATE evertick_runs INDEXED BY evertick_runs_blocked
 SET state = 'waiting', blocked_on = NULL, due_at = max(due_at, ?4)
 WHERE state = 'blocked' AND app = ?1 AND schedule_id = ?2 AND blocked_on = ?3;
 
+-- name: schedule.key
+-- How people call it.
+SELECT key FROM evertick_schedules WHERE id = ?1;
+
 -- name: schedule.count_from_end
 -- The cursor of a rule that counts from the end of a run: none while one is live, else that much after now.
 UPDATE evertick_due
@@ -514,10 +518,10 @@ SELECT DISTINCT schedule_id FROM evertick_schedule_versions WHERE app = ?1 AND k
 -- name: recorded_moments
 -- By the index that keeps a moment from being recorded twice.
 SELECT fire_at FROM evertick_runs INDEXED BY evertick_runs_moment
-WHERE schedule_id = ?1 AND fire_at BETWEEN ?2 AND ?3 AND cause IN ('fire', 'backfill') AND app = ?5
+WHERE schedule_id = ?1 AND fire_at BETWEEN ?2 AND ?3 AND cause IN ('fire', 'backfill', 'every-node') AND app = ?5
 UNION
 SELECT fire_at FROM evertick_history INDEXED BY evertick_history_moment
-WHERE schedule_id = ?1 AND fire_at BETWEEN ?2 AND ?3 AND cause IN ('fire', 'backfill') AND app = ?5
+WHERE schedule_id = ?1 AND fire_at BETWEEN ?2 AND ?3 AND cause IN ('fire', 'backfill', 'every-node') AND app = ?5
 ORDER BY fire_at LIMIT ?4;
 
 -- name: gaps
@@ -640,6 +644,10 @@ INSERT INTO evertick_nodes (id, name, app, version, started_at, beat_at, lease, 
 VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?5 + ?6, ?7, ?8)
 ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at, lease_until = excluded.lease_until WHERE died_at IS NULL;
 
+-- name: join.is_known
+-- Whether it is sent again.
+SELECT 1 FROM evertick_nodes WHERE id = ?1;
+
 -- name: join.task
 -- What it knows.
 INSERT INTO evertick_tasks (app, name, node, hash, limits) VALUES (?1, ?2, ?3, ?4, ?5)
@@ -661,7 +669,8 @@ WHERE state = 'parked' AND app = ?1 AND task = ?2
 
 -- name: beat
 -- Extends the lease from the store's now, unless death is written down.
-UPDATE evertick_nodes SET beat_at = ?2, lease = ?3, lease_until = ?2 + ?3 WHERE id = ?1 AND died_at IS NULL RETURNING app;
+UPDATE evertick_nodes SET beat_at = ?2, lease = ?3, lease_until = ?2 + ?3, ticks = ?4
+WHERE id = ?1 AND died_at IS NULL RETURNING app;
 
 -- name: beat.cancels
 -- Which of its runs somebody wants cancelled.
@@ -690,11 +699,19 @@ DELETE FROM evertick_tasks WHERE node = ?1;
 -- name: rehome.find
 -- Running rows whose node is dead or missing, or that are long past their deadline whoever holds them.
 SELECT r.id, r.task, r.queue, r.losses + 1 AS losses, r.at_most_once, r.is_cancel_requested, r.cancel_reason,
-    r.limit_key
+    r.limit_key, r.queue >= '@' AND r.queue < 'A' AND NOT EXISTS (
+        SELECT 1 FROM evertick_nodes n WHERE n.id = substr(r.queue, 2) AND n.died_at IS NULL) AS is_left_alone
 FROM evertick_runs r INDEXED BY evertick_runs_running
 WHERE r.state = 'running' AND r.app = ?1
     AND (r.deadline < ?2 OR NOT EXISTS (SELECT 1 FROM evertick_nodes n WHERE n.id = r.node AND n.died_at IS NULL))
 ORDER BY r.priority DESC, r.due_at, r.id LIMIT ?3;
+
+-- name: rehome.bound
+-- What waits for a node alone that is dead or missing: nobody else is to have it. What it held is found as running.
+SELECT r.id FROM evertick_runs r INDEXED BY evertick_runs_bound
+WHERE r.queue >= '@' AND r.queue < 'A' AND r.app = ?1 AND r.state <> 'running'
+    AND NOT EXISTS (SELECT 1 FROM evertick_nodes n WHERE n.id = substr(r.queue, 2) AND n.died_at IS NULL)
+LIMIT ?2;
 
 -- name: rehome.lose
 -- A lost claim: its owner may not write any more, not even be told "already".
@@ -714,12 +731,56 @@ SELECT n.*,
         SELECT name FROM evertick_tasks t WHERE t.app = n.app AND t.node = n.id ORDER BY name)) AS tasks
 FROM evertick_nodes n WHERE n.app = ?1 ORDER BY n.started_at, n.id;
 
+-- ================================================================================================= duties
+
+-- part: duty
+-- A duty `d` and its holder `n`, who lives.
+d.name, n.id AS node, n.name AS node_name, d.term, d.since, d.ticked_at, d.next_at, d.error
+FROM evertick_duties d LEFT JOIN evertick_nodes n ON n.id = d.node AND n.died_at IS NULL
+
+-- name: duties
+-- For people, by name.
+SELECT @duty WHERE d.app = ?1 AND d.name <> '' ORDER BY d.name;
+
+-- name: duties.named
+-- For those who declare them.
+SELECT @duty WHERE d.app = ?1 AND d.name IN (SELECT value FROM json_each(?2)) ORDER BY d.name;
+
+-- name: hold_duties.begin
+-- Rows for duties that nobody has had before, or that were forgotten: their terms go on above all forgotten ones.
+INSERT INTO evertick_duties (app, name, term, since)
+SELECT ?1, value, coalesce((SELECT term FROM evertick_duties WHERE app = ?1 AND name = ''), 0), ?4 FROM json_each(?3)
+WHERE EXISTS (SELECT 1 FROM evertick_nodes WHERE id = ?2 AND died_at IS NULL)
+ON CONFLICT DO NOTHING;
+
+-- name: hold_duties.take
+-- Those that nobody alive holds, by one who lives.
+UPDATE evertick_duties SET node = ?2, term = term + 1, since = ?4
+WHERE app = ?1 AND name IN (SELECT value FROM json_each(?3))
+    AND NOT EXISTS (SELECT 1 FROM evertick_nodes holder WHERE holder.id = evertick_duties.node AND holder.died_at IS NULL)
+    AND EXISTS (SELECT 1 FROM evertick_nodes me WHERE me.id = ?2 AND me.died_at IS NULL);
+
+-- name: tick_duty
+-- Only by its holder, who lives.
+UPDATE evertick_duties SET ticked_at = CASE WHEN ?5 THEN ?8 ELSE ticked_at END, next_at = ?6, error = ?7
+WHERE app = ?1 AND name = ?2 AND node = ?3 AND term = ?4
+    AND EXISTS (SELECT 1 FROM evertick_nodes me WHERE me.id = ?3 AND me.died_at IS NULL);
+
+-- name: resign_duties
+-- Under the term it was held by: one that was given up and taken again since is another.
+UPDATE evertick_duties SET node = NULL WHERE app = ?1 AND name = ?2 AND node = ?3 AND term = ?4;
+
+-- name: resign
+-- All that a node holds.
+UPDATE evertick_duties SET node = NULL WHERE node = ?1;
+
 -- ================================================================================================= upkeep
 
 -- name: park_unknown
--- Due and known to no live node, found in the claim index alone.
+-- Due and known to no live node, found in the claim index alone. What is for one node alone is left to re-homing.
 SELECT id, limit_key FROM evertick_runs INDEXED BY evertick_runs_claim
-WHERE state = 'waiting' AND app = ?1 AND due_at <= ?2 AND task NOT IN (SELECT name FROM evertick_tasks WHERE app = ?1)
+WHERE state = 'waiting' AND app = ?1 AND due_at <= ?2 AND NOT (queue >= '@' AND queue < 'A')
+    AND task NOT IN (SELECT name FROM evertick_tasks WHERE app = ?1)
 LIMIT ?3;
 
 -- name: park_unknown.park
@@ -785,6 +846,20 @@ DELETE FROM evertick_nodes WHERE id IN (
         AND NOT EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_running
             WHERE r.state = 'running' AND r.app = ?1 AND r.node = n.id)
     LIMIT ?3);
+
+-- name: prune.duties
+-- Duties that nobody has held or done for long, and whose last holder is forgotten, too.
+DELETE FROM evertick_duties WHERE app = ?1 AND name IN (
+    SELECT d.name FROM evertick_duties d
+    WHERE d.app = ?1 AND d.name <> '' AND max(d.since, coalesce(d.ticked_at, 0)) < ?2
+        AND NOT EXISTS (SELECT 1 FROM evertick_nodes n WHERE n.id = d.node)
+    LIMIT ?3)
+RETURNING term;
+
+-- name: prune.duty_terms
+-- The greatest term that was forgotten.
+INSERT INTO evertick_duties (app, name, term, since) VALUES (?1, '', ?2, ?3)
+ON CONFLICT DO UPDATE SET term = max(term, excluded.term);
 
 -- name: prune.finished_schedules
 -- One-shots that are over: no cursor, not paused, not declared, nothing live, nothing left in history.
@@ -877,3 +952,182 @@ SELECT count(*) FROM (
 SELECT count(*) FROM (
     SELECT 1 FROM evertick_due d
     WHERE NOT EXISTS (SELECT 1 FROM evertick_schedules s WHERE s.id = d.schedule_id) LIMIT ?1);
+
+-- ================================================================================================= outbox
+
+-- name: send
+-- A message, unless its id or its key is known.
+INSERT INTO evertick_outbox (app, id, channel, key, body, headers, state, due_at, created_at, caused_by)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'waiting', ?7 + ?8, ?7, ?9) ON CONFLICT DO NOTHING;
+
+-- name: send.known
+-- The message that is there instead: sent twice, or the one that has the key.
+SELECT * FROM evertick_outbox WHERE id = ?2 AND app = ?1
+UNION ALL
+SELECT * FROM evertick_outbox WHERE app = ?1 AND channel = ?3 AND key = ?4 AND id <> ?2;
+
+-- name: claim_messages.release_lost
+-- On their way by a node that is dead or missing: an attempt is spent, whatever came of it. Without a fence their old
+-- owner is told "lost".
+UPDATE evertick_outbox INDEXED BY evertick_outbox_sending
+SET state = 'waiting', due_at = ?3, attempts = attempts + 1, error = ?4, node = NULL, fence = NULL, claimed_at = NULL
+WHERE state = 'sending' AND app = ?1 AND channel = ?2
+    AND NOT EXISTS (SELECT 1 FROM evertick_nodes n WHERE n.id = evertick_outbox.node AND n.died_at IS NULL);
+
+-- name: claim_messages.release_strays
+-- On their way by the asking node, which does not know of it: the answer of their claim was lost.
+UPDATE evertick_outbox INDEXED BY evertick_outbox_sending
+SET state = 'waiting', due_at = ?4, node = NULL, fence = NULL, claimed_at = NULL
+WHERE state = 'sending' AND app = ?1 AND channel = ?2 AND node = ?3 AND id NOT IN (SELECT value FROM json_each(?5));
+
+-- name: claim_messages.pick
+-- Longest due first.
+SELECT id FROM evertick_outbox INDEXED BY evertick_outbox_waiting
+WHERE state = 'waiting' AND app = ?1 AND channel = ?2 AND due_at <= ?3 ORDER BY due_at LIMIT ?4;
+
+-- name: claim_messages.take
+-- From now on only (node, fence) may settle it.
+UPDATE evertick_outbox SET state = 'sending', node = ?2, fence = ?3, claimed_at = ?4 WHERE id = ?1 RETURNING *;
+
+-- name: claim_messages.next_due
+-- When to come again for a channel.
+SELECT due_at FROM evertick_outbox INDEXED BY evertick_outbox_waiting
+WHERE state = 'waiting' AND app = ?1 AND channel = ?2 ORDER BY due_at LIMIT 1;
+
+-- name: settle_messages.end
+-- Sent or dead. What was sent is remembered by its key, not by its body.
+UPDATE evertick_outbox
+SET state = ?5, attempts = ?6, error = ?7, settled_at = ?8, forget_at = ?8 + ?9, claimed_at = NULL,
+    body = CASE ?5 WHEN 'sent' THEN 'null' ELSE body END, headers = CASE ?5 WHEN 'sent' THEN NULL ELSE headers END
+WHERE id = ?2 AND app = ?1 AND node = ?3 AND fence = ?4 AND claimed_at IS NOT NULL;
+
+-- name: settle_messages.put_back
+-- Waiting again: tried once more later, or given back.
+UPDATE evertick_outbox
+SET state = 'waiting', due_at = ?5, attempts = coalesce(?6, attempts), error = coalesce(?7, error), claimed_at = NULL
+WHERE id = ?2 AND app = ?1 AND node = ?3 AND fence = ?4 AND claimed_at IS NOT NULL;
+
+-- name: settle_messages.told_before
+-- Settled by this very claim.
+SELECT 1 FROM evertick_outbox WHERE id = ?2 AND app = ?1 AND node = ?3 AND fence = ?4 AND claimed_at IS NULL;
+
+-- name: messages
+-- For people, newest first.
+SELECT * FROM evertick_outbox
+WHERE app = ?1 AND (?2 IS NULL OR id IN (SELECT value FROM json_each(?2)))
+    AND (?3 IS NULL OR substr(id, 1, length(?3)) = ?3) AND (?4 IS NULL OR channel = ?4)
+    AND (?5 IS NULL OR state IN (SELECT value FROM json_each(?5)))
+ORDER BY created_at DESC, id DESC LIMIT ?6;
+
+-- name: channels.next
+-- The next channel with messages that are not sent, by three seeks.
+SELECT min(channel) AS channel FROM (
+    SELECT min(channel) AS channel FROM evertick_outbox INDEXED BY evertick_outbox_waiting
+    WHERE state = 'waiting' AND app = ?1 AND channel > ?2
+    UNION ALL
+    SELECT min(channel) FROM evertick_outbox INDEXED BY evertick_outbox_sending
+    WHERE state = 'sending' AND app = ?1 AND channel > ?2
+    UNION ALL
+    SELECT min(channel) FROM evertick_outbox INDEXED BY evertick_outbox_dead
+    WHERE state = 'dead' AND app = ?1 AND channel > ?2);
+
+-- name: channels.counts
+-- How a channel stands; counting stops at a bound.
+SELECT (SELECT count(*) FROM (SELECT 1 FROM evertick_outbox INDEXED BY evertick_outbox_waiting
+        WHERE state = 'waiting' AND app = ?1 AND channel = ?2 LIMIT ?3)) AS waiting,
+    (SELECT count(*) FROM (SELECT 1 FROM evertick_outbox INDEXED BY evertick_outbox_sending
+        WHERE state = 'sending' AND app = ?1 AND channel = ?2 LIMIT ?3)) AS sending,
+    (SELECT count(*) FROM (SELECT 1 FROM evertick_outbox INDEXED BY evertick_outbox_dead
+        WHERE state = 'dead' AND app = ?1 AND channel = ?2 LIMIT ?3)) AS dead;
+
+-- name: retry_messages
+-- Due now; a dead one begins anew.
+UPDATE evertick_outbox
+SET attempts = CASE state WHEN 'dead' THEN 0 ELSE attempts END, state = 'waiting', due_at = ?3, forget_at = NULL,
+    settled_at = NULL, node = NULL, fence = NULL
+WHERE id = ?2 AND app = ?1 AND state IN ('waiting', 'dead');
+
+-- name: drop_messages
+-- What nobody is sending.
+DELETE FROM evertick_outbox WHERE id = ?2 AND app = ?1 AND state IN ('waiting', 'dead');
+
+-- name: prune.messages
+-- Sent and dead ones whose time to be remembered is over.
+DELETE FROM evertick_outbox WHERE id IN (
+    SELECT id FROM evertick_outbox INDEXED BY evertick_outbox_forget
+    WHERE app = ?1 AND forget_at <= ?2 ORDER BY forget_at LIMIT ?3);
+
+-- name: join.channels
+-- What it hands to the outside.
+UPDATE evertick_nodes SET channels = ?2 WHERE id = ?1;
+
+-- ================================================================================================= feed
+
+-- name: feed.is_kept
+-- Whether anybody wants to know; asked once per intent.
+SELECT 1 FROM evertick_feeds WHERE app = ?1;
+
+-- name: feed.tell
+-- Facts as they are given.
+INSERT INTO evertick_feed (app, at, kind, body) VALUES (?1, ?2, ?3, ?4);
+
+-- name: feed.tell_runs
+-- Live runs as they are now, those about to go into history included; given as pairs of an id and a reason.
+INSERT INTO evertick_feed (app, at, kind, body)
+SELECT ?1, ?2, ?3, json_group_array(json_array(r.id, r.schedule_key, r.task, r.fire_at, r.due_at, r.cause, r.verdict,
+    coalesce(json_extract(w.value, '$[1]'), r.parked_for, r.reason), r.attempts, r.node))
+FROM json_each(?4) w CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = json_extract(w.value, '$[0]')
+HAVING count(*) > 0;
+
+-- name: feed.tell_gaps
+-- Gaps that were recorded just now.
+INSERT INTO evertick_feed (app, at, kind, body)
+SELECT ?1, ?2, 'gap.recorded',
+    json_group_array(json_array(g.schedule_key, g.first_at, g.last_at, g.count, g.verdict, g.reason))
+FROM json_each(?3) w CROSS JOIN evertick_gaps g ON g.id = w.value
+HAVING count(*) > 0;
+
+-- name: feed.tell_nodes
+-- Nodes of any apps that have ended.
+INSERT INTO evertick_feed (app, at, kind, body)
+SELECT n.app, ?1, ?2, json_group_array(json_array(n.id, n.name))
+FROM json_each(?3) w CROSS JOIN evertick_nodes n ON n.id = w.value
+WHERE n.app IN (SELECT app FROM evertick_feeds) GROUP BY n.app;
+
+-- part: feed_last
+-- The last row that was ever written.
+coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'evertick_feed'), 0)
+
+-- name: feed.keep
+-- One that is on goes on, with the time it is kept for from now on.
+INSERT INTO evertick_feeds (app, epoch, kept, pruned_seq) VALUES (?1, ?2, ?3, @feed_last)
+ON CONFLICT (app) DO UPDATE SET kept = excluded.kept;
+
+-- name: feed.end
+-- What is left of it is pruned.
+DELETE FROM evertick_feeds WHERE app = ?1;
+
+-- name: feed
+-- A part of it and its bounds, as of one moment; always a row, if there is a feed.
+SELECT f.epoch, f.pruned_seq, @feed_last AS last_seq, r.seq, r.at, r.kind, r.body
+FROM evertick_feeds f LEFT JOIN (
+    SELECT seq, at, kind, body FROM evertick_feed
+    WHERE app = ?1 AND seq >= ?2 AND seq > (SELECT pruned_seq FROM evertick_feeds WHERE app = ?1) AND at >= ?3 AND (?4 IS NULL OR kind IN (SELECT value FROM json_each(?4)))
+    ORDER BY seq LIMIT ?5) r
+WHERE f.app = ?1 ORDER BY r.seq;
+
+-- name: feed_state
+-- Nothing is ever held up here: there is one writer.
+SELECT kept, (SELECT at FROM evertick_feed WHERE app = ?1 ORDER BY seq LIMIT 1) AS oldest_at,
+    (SELECT at FROM evertick_feed WHERE app = ?1 ORDER BY seq DESC LIMIT 1) AS newest_at
+FROM evertick_feeds WHERE app = ?1;
+
+-- name: prune.feed
+-- Those that are kept no longer among the oldest, so that a look at a feed with nothing to prune costs a bite; all of
+-- them, if the feed was turned off.
+DELETE FROM evertick_feed WHERE seq IN (SELECT seq FROM evertick_feed WHERE app = ?1 ORDER BY seq LIMIT ?3)
+    AND at < coalesce((SELECT ?2 - kept FROM evertick_feeds WHERE app = ?1), 9223372036854775807) RETURNING seq;
+
+-- name: prune.feed_mark
+-- A cursor before it is refused from now on.
+UPDATE evertick_feeds SET pruned_seq = max(pruned_seq, ?2) WHERE app = ?1;

@@ -16,7 +16,9 @@ from evertick.model import Claimed, NewRun, Reason, Run, State, Verdict
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
 from evertick.store.rows import claimed_of, json_text, plain_text
 from evertick.store.sqlite.endings import Ending, end
-from evertick.store.sqlite.fires import Claimant, draw_fence, insert_run, key_holder
+from evertick.store.sqlite.feed import tell_runs
+from evertick.store.sqlite.fence import draw_fence
+from evertick.store.sqlite.fires import Claimant, insert_run, key_holder
 from evertick.store.sqlite.limits import Gate, let_next, look_again
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.reading import runs as read_runs
@@ -35,6 +37,7 @@ def enqueue(db: sqlite3.Connection, now: int, app: str, runs: Sequence[NewRun]) 
     for run in runs:
         is_new = insert_run(db, now, app, run, claimant) == "new"
         answers.append((run.id if is_new else _known_as(db, now, app, run), is_new))
+    claimant.tell(now, app)
     ids = tuple(dict.fromkeys(id_ for id_, _ in answers))
     stored = {run.id: run for run in read_runs(db, now, app, RunFilter(ids=ids, limit=len(ids)))}
     return [msgspec.structs.replace(stored[id_], is_new=is_new) for id_, is_new in answers]
@@ -117,6 +120,7 @@ class Taker:
         if marked:
             self._mark(marked, keys, is_gated=gate is not None)
         self.claimed += [claimed_of(row, self.fence, self._now) for row in passed]
+        tell_runs(self._db, self._now, self._app, "run.started", [row["id"] for row in passed])
         return len(passed)
 
     def _taken(self, row: sqlite3.Row) -> tuple[object, ...]:

@@ -15,13 +15,31 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from evertick.clock import Clock
 from evertick.errors import Forked, InvalidSetting, StoreUnavailable
-from evertick.model import Attempt, Gap, LogLine, NewRun, Node, Outcome, Run, Schedule
+from evertick.feed import Cursor
+from evertick.model import (
+    Attempt,
+    Duty,
+    Gap,
+    LogLine,
+    Message,
+    MessageOutcome,
+    NewMessage,
+    NewRun,
+    Node,
+    Outcome,
+    Run,
+    Schedule,
+)
 from evertick.store import base
+from evertick.store.sqlite import outbox
 from evertick.store.sqlite.care import FileCare
 from evertick.store.sqlite.changes import change_schedules
 from evertick.store.sqlite.connection import StoreTime, check_version, open_file, translated
+from evertick.store.sqlite.duties import duties as read_duties
+from evertick.store.sqlite.duties import hold_duties, named_duties, resign_duties, tick_duty
 from evertick.store.sqlite.endings import finish
 from evertick.store.sqlite.failing import failing
+from evertick.store.sqlite.feed import feed, feed_state, keep_feed
 from evertick.store.sqlite.fires import record_fires
 from evertick.store.sqlite.job_transaction import FileTransaction
 from evertick.store.sqlite.lines import FileBeatLine, FileLine, Inline, InlineLine, Line, MemoryLine, SharedBeatLine
@@ -249,13 +267,38 @@ class SqliteStore:
     async def log(self, app: str, run: str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
         return await self._read(log, app, run, after, limit)
 
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    async def send(self, app: str, messages: Sequence[NewMessage]) -> list[Message]:
+        return await self._write(outbox.send, app, messages)
+
+    async def claim_messages(
+        self, app: str, node: str, channels: Mapping[str, int], held: Sequence[str]
+    ) -> base.MessageClaim:
+        return await self._write(outbox.claim_messages, app, node, channels, held)
+
+    async def settle_messages(self, app: str, node: str, outcomes: Sequence[MessageOutcome]) -> list[base.FinishAnswer]:
+        return await self._write(outbox.settle_messages, app, node, outcomes)
+
+    async def messages(self, app: str, wanted: base.MessageFilter) -> list[Message]:
+        return await self._read(outbox.messages, app, wanted)
+
+    async def channels(self, app: str) -> list[base.ChannelPulse]:
+        return await self._read(outbox.channels, app)
+
+    async def retry_messages(self, app: str, ids: Sequence[str]) -> list[str]:
+        return await self._write(outbox.retry_messages, app, ids)
+
+    async def drop_messages(self, app: str, ids: Sequence[str]) -> list[str]:
+        return await self._write(outbox.drop_messages, app, ids)
+
     # --- nodes ---------------------------------------------------------------------------------------------------
 
     async def join(self, node: base.NodeJoin) -> int:
         return await self._write(join, node)
 
     async def leave(self, node: str) -> None:
-        await self._write(die, node)
+        await self._write(die, node, "node.left")
 
     async def judge(self) -> list[str]:
         return await self._write(judge)
@@ -267,6 +310,37 @@ class SqliteStore:
 
     async def nodes(self, app: str) -> list[Node]:
         return await self._read(nodes, app)
+
+    # --- duties --------------------------------------------------------------------------------------------------
+
+    async def hold_duties(self, app: str, node: str, names: Sequence[str]) -> base.DutyHolds:
+        # Mostly there is nothing to take: then it is a read.
+        found = await self._read(named_duties, app, names)
+        if len(found.duties) == len(set(names)) and all(duty.node is not None for duty in found.duties):
+            return found
+        return await self._write(hold_duties, app, node, names)
+
+    async def tick_duty(self, app: str, node: str, tick: base.DutyTick) -> bool:
+        return await self._write(tick_duty, app, node, tick)
+
+    async def resign_duties(self, app: str, node: str, terms: Mapping[str, int]) -> None:
+        await self._write(resign_duties, app, node, terms)
+
+    async def duties(self, app: str) -> list[Duty]:
+        return await self._read(read_duties, app)
+
+    # --- feed ----------------------------------------------------------------------------------------------------
+
+    async def keep_feed(self, app: str, kept: int | None) -> None:
+        await self._write(keep_feed, app, kept, self._clock.new_token())
+
+    async def feed(
+        self, app: str, *, start: Cursor | None, since: int | None, kinds: Sequence[str] | None, limit: int
+    ) -> base.FeedRead | None:
+        return await self._read(feed, app, start, since, kinds, limit)
+
+    async def feed_state(self, app: str) -> base.FeedState | None:
+        return await self._read(feed_state, app)
 
     # --- upkeep --------------------------------------------------------------------------------------------------
 

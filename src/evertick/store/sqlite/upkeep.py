@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 
 from evertick.store.base import Pulse
+from evertick.store.sqlite.feed import prune_feed, tell_runs
 from evertick.store.sqlite.limits import let_stuck_through, make_room
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.runs import priorities
@@ -20,6 +21,8 @@ _SCHEDULES_PER_BITE = 1_000
 _PAGES_PER_BITE = 200
 # Every start of a process is a node: the dead are kept for a day, however long history is.
 _DEAD_NODES_KEPT = DAY
+# The rhythm of a duty outlives a day without any node, however short history is.
+_FREE_DUTIES_KEPT = DAY
 
 # Where the next bite looks on, per app: the last schedule (key, id) that the one before looked at.
 PruneCursor = dict[str, tuple[str, int]]
@@ -30,6 +33,7 @@ LimitsCursor = dict[str, str]
 def park_unknown(db: sqlite3.Connection, now: int, app: str, limit: int, limits_cursor: LimitsCursor) -> int:
     unknown = db.execute(SQL["park_unknown"], (app, now, limit)).fetchall()
     db.executemany(SQL["park_unknown.park"], [(app, row["id"]) for row in unknown])
+    tell_runs(db, now, app, "run.parked", [row["id"] for row in unknown])
     make_room(db, app, [row["limit_key"] for row in unknown])
     limits_cursor[app] = let_stuck_through(db, now, app, limits_cursor.get(app, ""), limit)
     known = db.execute(SQL["park_unknown.known_again"], (app, limit)).fetchall()
@@ -74,8 +78,11 @@ def prune(
         lambda: bite.rows("prune.gaps", app, before),
         lambda: bite.rows("prune.starts", app, now),
         lambda: bite.rows("prune.unique", app, now),
+        lambda: bite.rows("prune.messages", app, now),
         lambda: bite.rows("prune.nodes", app, max(before, now - _DEAD_NODES_KEPT)),
+        lambda: _prune_duties(bite, now, min(before, now - _FREE_DUTIES_KEPT)),
         lambda: _prune_finished(bite, before),
+        lambda: bite.count(prune_feed(db, now, app, bite.left)),
     )
     for step in steps:
         if bite.left > 0:
@@ -107,6 +114,13 @@ def _prune_surplus(bite: _Bite, keep: int, cursor: PruneCursor) -> None:
         cursor[bite.app] = (row["key"], row["schedule_id"])
     if len(rows) < _SCHEDULES_PER_BITE:
         cursor.pop(bite.app, None)
+
+
+def _prune_duties(bite: _Bite, now: int, before: int) -> None:
+    terms = [row["term"] for row in bite.db.execute(SQL["prune.duties"], (bite.app, before, bite.left)).fetchall()]
+    if terms:
+        bite.db.execute(SQL["prune.duty_terms"], (bite.app, max(terms), now))
+    bite.count(len(terms))
 
 
 def _prune_finished(bite: _Bite, before: int) -> None:

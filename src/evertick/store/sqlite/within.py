@@ -8,7 +8,6 @@ then is a commit one commit. Other processes notice it like any commit, by the `
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -16,20 +15,20 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from evertick.errors import InvalidInput, Refused
-from evertick.model import NewRun, Outcome, Run
+from evertick.model import Message, NewMessage, NewRun, Outcome, Run
 from evertick.store.base import FinishAnswer
 from evertick.store.sqlite.connection import StoreTime, translated
 from evertick.store.sqlite.endings import finish
 from evertick.store.sqlite.location import Location
+from evertick.store.sqlite.outbox import send
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.runs import enqueue
+from evertick.store.wrappers import begin_as_library, layers_of
 
 __all__ = ["UserTransaction", "as_we_read", "refuse_memory"]
 
 T = TypeVar("T")
 
-# Session, its Connection, the pool's proxy, the driver's own: no wrapper in use has more layers.
-_LAYERS_MOST = 4
 # `Connection.autocommit` where Python itself begins transactions, as it always did before 3.12.
 _LEGACY = -1
 
@@ -47,6 +46,7 @@ class UserTransaction:
     """The transaction that is open on a connection of the user, or that begins on it with our first statement."""
 
     def __init__(self, given: object, where: Location, store_id: str, time: StoreTime) -> None:
+        self._given = given
         self._db, self._aio = _connection_of(given)
         self._where = where
         self._store_id = store_id
@@ -59,11 +59,15 @@ class UserTransaction:
     async def enqueue(self, app: str, runs: Sequence[NewRun]) -> list[Run]:
         return await self._perform(lambda db: enqueue(db, self._time.now(), app, runs))
 
+    async def send(self, app: str, messages: Sequence[NewMessage]) -> list[Message]:
+        return await self._perform(lambda db: send(db, self._time.now(), app, messages))
+
     async def finish(self, app: str, node: str, outcome: Outcome) -> FinishAnswer:
         finished = await self._perform(lambda db: finish(db, self._time.now(), app, node, [outcome]))
         return finished.answers[0]
 
     async def _perform(self, act: Callable[[sqlite3.Connection], T]) -> T:
+        await begin_as_library(self._given, is_begun=self._db.in_transaction)
         if self._aio is None:
             return self._perform_here(act)
         # Its own thread does the work, in the order of the user's other statements.
@@ -78,28 +82,15 @@ class UserTransaction:
 
 def _connection_of(given: object) -> tuple[sqlite3.Connection, Any | None]:
     """SQLite's own connection, and the async one around it if there is one; through the wrappers of others."""
-    found: Any = given
-    for _ in range(_LAYERS_MOST):
+    for found in layers_of(given):
         if isinstance(found, sqlite3.Connection):
             return found, None
         if callable(getattr(found, "_execute", None)) and isinstance(getattr(found, "_conn", None), sqlite3.Connection):
             return found._conn, found
-        found = _one_layer_down(found)
     raise InvalidInput(
         f"connection: {given!r:.200} is no open connection to SQLite; pass one of sqlite3 or aiosqlite, Django's, a "
         "Connection or Session of SQLAlchemy, or an AsyncConnection (of an AsyncSession: `await session.connection()`)"
     )
-
-
-def _one_layer_down(wrapper: Any) -> Any:
-    for name in ("driver_connection", "sync_connection"):
-        if (below := getattr(wrapper, name, None)) is not None:
-            return below
-    below = getattr(wrapper, "connection", None)
-    # A Session has a method of that name. One that must be awaited is an AsyncSession's.
-    if inspect.ismethod(below) and not inspect.iscoroutinefunction(below):
-        return below()
-    return below
 
 
 @contextmanager

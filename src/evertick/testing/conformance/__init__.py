@@ -42,7 +42,10 @@ pytest.register_assert_rewrite(
         for name in (
             "bench",
             "claims",
+            "duties",
             "endings",
+            "every_node",
+            "feed",
             "finishing",
             "fires",
             "laws",
@@ -50,6 +53,7 @@ pytest.register_assert_rewrite(
             "limits",
             "nodes",
             "occurrences",
+            "outbox",
             "queries",
             "schedules",
             "upkeep",
@@ -69,6 +73,9 @@ from evertick.testing.conformance.bench import (  # noqa: E402
     an_outcome,
 )
 from evertick.testing.conformance.claims import Claims  # noqa: E402
+from evertick.testing.conformance.duties import Duties  # noqa: E402
+from evertick.testing.conformance.every_node import EveryNode  # noqa: E402
+from evertick.testing.conformance.feed import Feed, FeedWithin  # noqa: E402
 from evertick.testing.conformance.finishing import Finishing  # noqa: E402
 from evertick.testing.conformance.fires import Fires  # noqa: E402
 from evertick.testing.conformance.laws import check_ledger  # noqa: E402
@@ -76,6 +83,7 @@ from evertick.testing.conformance.limits import Limits  # noqa: E402
 from evertick.testing.conformance.managing import Managing  # noqa: E402
 from evertick.testing.conformance.nodes import Nodes  # noqa: E402
 from evertick.testing.conformance.occurrences import Occurrences  # noqa: E402
+from evertick.testing.conformance.outbox import Outbox, OutboxWithin  # noqa: E402
 from evertick.testing.conformance.queries import Queries  # noqa: E402
 from evertick.testing.conformance.schedules import Schedules  # noqa: E402
 from evertick.testing.conformance.upkeep import Upkeep  # noqa: E402
@@ -116,12 +124,26 @@ class _OnBench:
 
 
 class StoreConformance(
-    _OnBench, Schedules, Occurrences, Fires, Claims, Limits, Finishing, Nodes, Upkeep, Queries, Managing
+    _OnBench,
+    Schedules,
+    Occurrences,
+    Fires,
+    Claims,
+    Limits,
+    Finishing,
+    Nodes,
+    EveryNode,
+    Duties,
+    Outbox,
+    Feed,
+    Upkeep,
+    Queries,
+    Managing,
 ):
     """Derive from it, name it `Test...`, provide the fixture `stores`."""
 
 
-class TransactionConformance(_OnBench, Within):
+class TransactionConformance(_OnBench, Within, OutboxWithin, FeedWithin):
     """The same for transactions that the ledger shares with other tables. Provide the fixture `users`, too."""
 
     @pytest.fixture

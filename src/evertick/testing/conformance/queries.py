@@ -66,12 +66,14 @@ class Queries:
         assert await bench.runs(ids=()) == []
 
     async def test_runs_are_found_by_how_their_ids_begin(self, bench: Bench) -> None:
-        live, ended = await bench.enqueue(id="run-7f-live"), await bench.enqueue(id="run-7f-ended")
-        await bench.enqueue(id="run-7g")
+        ids = [f"019b76da-a8{digits}-7000-8000-000000000000" for digits in ("7f", "70", "80")]
+        live, ended, _ = [await bench.enqueue(id=id_) for id_ in ids]
         await bench.cancel(ended.id)
-        assert {run.id for run in await bench.runs(id_prefix="run-7f")} == {live.id, ended.id}
-        assert [run.id for run in await bench.runs(id_prefix="run-7f-live")] == [live.id]
-        assert await bench.runs(id_prefix="run-7h") == []
+        assert {run.id for run in await bench.runs(id_prefix="019b76da-a87")} == {live.id, ended.id}
+        assert [run.id for run in await bench.runs(id_prefix="019b76da-a87f-")] == [live.id]
+        assert [run.id for run in await bench.runs(id_prefix=live.id)] == [live.id]
+        for other in ("019b76da-a9", "019b76daa87", "019B76DA", "run-", f"{live.id}0"):
+            assert await bench.runs(id_prefix=other) == []
 
     async def test_runs_are_found_by_schedule(self, bench: Bench) -> None:
         await bench.enqueue()

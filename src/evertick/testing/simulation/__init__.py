@@ -4,6 +4,7 @@
     clock      the true clock and the wrong ones
     faults     the way to the store, which loses calls and answers
     jobs       what the nodes run; each tells a witness of its start and end
+    duties     what one of them does at a time; each tells a witness of its acts
     people     who change schedules meanwhile
     story      the script of a seed
     world      where a story takes place

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
 from evertick.testing.simulation.clock import START_US
-from evertick.testing.simulation.journal import Deed, Happening, Job, RowChange
+from evertick.testing.simulation.journal import Deed, DutyAct, Handing, Happening, Job, RowChange
 from evertick.testing.simulation.mutants import MUTANTS
 from evertick.testing.simulation.run import Simulated, simulate
 
@@ -61,6 +61,13 @@ def _line(happening: Happening) -> str:
         case Job():
             told = f"{happening.task} {happening.what} {happening.cause}".rstrip()
             return f"{at} {happening.who:10} job {told}: run {happening.run} fence {happening.fence}"
+        case Handing():
+            told = f"{happening.what}: message {happening.message} after {happening.attempts} tries"
+            return f"{at} {happening.who:10} sender {told} by {happening.node}"
+        case DutyAct():
+            return (
+                f"{at} {happening.who:10} duty {happening.duty} acted under term {happening.term} of {happening.node}"
+            )
         case Deed():
             detail = "" if happening.detail is None else f" {happening.detail}"
             return f"{at} {happening.who:10} {happening.what} {happening.about}{detail}"

@@ -18,6 +18,7 @@ from evertick.errors import Retry, Skip
 from evertick.limits import make_concurrency, make_rate
 from evertick.policy import Constant, Exponential, Linear
 from evertick.testing.simulation.loop import Machine, here
+from evertick.testing.simulation.senders import CHANNEL
 
 __all__ = ["TALK", "TIGHT_WORKS", "WORKS", "Witness", "token"]
 
@@ -35,6 +36,8 @@ class Employer(Machine):
     """A machine with a witness on it."""
 
     witness: Witness
+    # Whether every job sends a message.
+    sends: bool = False
 
     def die(self) -> None:
         """What a job does to it that takes its whole process down."""
@@ -56,6 +59,10 @@ async def _witnessed(context: Context, work: Awaitable[None], key: str = "") -> 
     """`key`: what the limits of the job count it under."""
     witness = _employer().witness
     witness.hear("started", context, key)
+    if _employer().sends:
+        # Before anything can fail: what does not succeed must send nothing.
+        claim = token(context.run_id, context.fence)
+        context.send(CHANNEL, claim, key=claim)
     try:
         await work
     except asyncio.CancelledError:

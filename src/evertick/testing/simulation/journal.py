@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-__all__ = ["Deed", "Happening", "Job", "Journal", "RowChange"]
+__all__ = ["Deed", "DutyAct", "Handing", "Happening", "Job", "Journal", "RowChange"]
 
 _RUN = (
     "id schedule_id version task cause fire_at due_at queue priority state verdict reason expires unique_key attempts "
@@ -27,6 +27,12 @@ _WATCHED: dict[str, tuple[str, tuple[str, ...], str]] = {
     "gaps": ("schedule_id first_at last_at count is_exact verdict reason", ("INSERT",), ""),
     "log_chunks": ("run fence seq count", ("INSERT", "UPDATE"), ""),
     "limits": ("key free_at", ("INSERT", "UPDATE", "DELETE"), ""),
+    "duties": (
+        "name node term since",
+        ("INSERT", "UPDATE", "DELETE"),
+        "WHEN OLD.node IS NOT NEW.node OR OLD.term IS NOT NEW.term",
+    ),
+    "outbox": ("id key state attempts due_at node fence claimed_at", ("INSERT", "UPDATE", "DELETE"), ""),
     "nodes": ("id name lease_until died_at", ("INSERT", "UPDATE"), "WHEN OLD.died_at IS NOT NEW.died_at"),
 }
 
@@ -58,6 +64,30 @@ class Job(NamedTuple):
     cause: str = ""
 
 
+class Handing(NamedTuple):
+    """A sender's own word about a message, spoken outside of the store."""
+
+    at: int
+    # begun, delivered, failed, cut off
+    what: str
+    message: str
+    # The incarnation that claimed it, and the machine it is on.
+    node: str
+    who: str
+    attempts: int
+
+
+class DutyAct(NamedTuple):
+    """The word of whoever does a duty, spoken outside of the store."""
+
+    at: int
+    duty: str
+    term: int
+    # The incarnation that holds it, and the machine it is on.
+    node: str
+    who: str
+
+
 class Deed(NamedTuple):
     """What people or nature did, or what a call brought."""
 
@@ -68,7 +98,7 @@ class Deed(NamedTuple):
     detail: Any = None
 
 
-Happening = RowChange | Job | Deed
+Happening = RowChange | Job | Handing | DutyAct | Deed
 
 
 class Journal:

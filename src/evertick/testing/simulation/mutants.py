@@ -17,12 +17,14 @@ from unittest import mock
 import msgspec
 
 from evertick import edit, held, owed, plan, settle
-from evertick.engine import engine, finish, fire, judge, node, tend, work
+from evertick.engine import engine, finish, fire, judge, node, relay, tend, work
 from evertick.engine.judge import Stop
 from evertick.errors import StoreUnavailable
 from evertick.model import Outcome, Reason, Verdict
+from evertick.policy import never_again
 from evertick.store.base import Recorded
-from evertick.store.sqlite import changes, endings, fires, limits, nodes, runs
+from evertick.store.sqlite import changes, endings, fires, limits, nodes, runs, store
+from evertick.store.sqlite.outbox import write_messages
 from evertick.store.sqlite.queries import SQL
 from evertick.testing.simulation.run import Simulated, simulate
 
@@ -122,6 +124,36 @@ def _believe_unanswered(original: Any) -> Any:
 
 async def _no_reconcile(self: tend.Tender) -> None:
     return None
+
+
+def _send_of_all(original: Any) -> Any:
+    def finish_all(db: Any, now: int, app: str, node: str, outcomes: Any) -> Any:
+        finished = original(db, now, app, node, outcomes)
+        write_messages(db, now, app, [message for outcome in outcomes for message in outcome.messages])
+        return finished
+
+    return finish_all
+
+
+def _send_whatever_came(original: Any) -> Any:
+    def put(self: finish.Finisher, attempt: Any, outcome: Any) -> None:
+        original(self, attempt, msgspec.structs.replace(outcome, messages=tuple(attempt.context._messages)))
+
+    return put
+
+
+def _sent_whatever_came(original: Any) -> Any:
+    def judge_as_sent(message: Any, sender: Any, error: Any, uniform: float, keep_dead: int) -> Any:
+        return original(message, sender, None, uniform, keep_dead)
+
+    return judge_as_sent
+
+
+def _give_up_at_once(original: Any) -> Any:
+    def judge_once(message: Any, sender: Any, error: Any, uniform: float, keep_dead: int) -> Any:
+        return original(message, msgspec.structs.replace(sender, retry=never_again), error, uniform, keep_dead)
+
+    return judge_once
 
 
 def _finish_or_forget(original: Any) -> Any:
@@ -890,6 +922,52 @@ MUTANTS: tuple[Mutant, ...] = (
         what="what a blackout drops is in no row",
         seeds=(6, 52, 56, 62),
         patches=tuple(_attribute(where, "gap_of_held", lambda facts, until: ()) for where in (plan, settle)),
+    ),
+    # --- the outbox
+    Mutant(
+        name="lost_outcome_sends",
+        what="the messages of an outcome are written though its claim is lost",
+        patches=(_wrapped(store, "finish", _send_of_all),),
+    ),
+    Mutant(
+        name="failed_attempt_sends",
+        what="an attempt that fails, is stopped or released sends its messages",
+        patches=(_wrapped(finish.Finisher, "put", _send_whatever_came),),
+    ),
+    Mutant(
+        name="message_not_written",
+        what="a run ends, and what it sends is not written with it",
+        patches=(_attribute(endings, "write_messages", lambda *args: None),),
+    ),
+    Mutant(
+        name="message_settled_by_anybody",
+        what="a message is settled by an owner that has lost it",
+        patches=(_sql("settle_messages.end", "node = ?3 AND fence = ?4", "?3 IS NOT NULL AND ?4 IS NOT NULL"),),
+    ),
+    Mutant(
+        name="message_of_the_dead_left",
+        what="what a dead node was sending is not sent by anybody else",
+        patches=(_no_sql("claim_messages.release_lost"),),
+    ),
+    Mutant(
+        name="message_of_the_living_taken",
+        what="what a living node is sending is taken from it",
+        patches=(_sql("claim_messages.release_lost", "n.died_at IS NULL", "n.died_at IS NULL AND 1 = 0"),),
+    ),
+    Mutant(
+        name="unanswered_message_left",
+        what="a message whose claim was not answered is not sent by anybody",
+        patches=(_no_sql("claim_messages.release_strays"),),
+    ),
+    Mutant(
+        name="failed_delivery_counts",
+        what="a message that could not be delivered counts as sent",
+        patches=(_wrapped(relay, "judge_delivery", _sent_whatever_came),),
+    ),
+    Mutant(
+        name="message_given_up_at_once",
+        what="a message is given up after its first try",
+        patches=(_wrapped(relay, "judge_delivery", _give_up_at_once),),
     ),
     # --- unique keys
     Mutant(

@@ -6,10 +6,12 @@ with rules of its own. Of Evertick it uses the rules of time alone, which have t
 
 from __future__ import annotations
 
+from evertick.testing.simulation.check_duties import check_duties
 from evertick.testing.simulation.check_jobs import check_jobs
 from evertick.testing.simulation.check_limits import check_limits
 from evertick.testing.simulation.check_moments import check_moments
 from evertick.testing.simulation.check_nodes import check_nodes
+from evertick.testing.simulation.check_outbox import check_outbox
 from evertick.testing.simulation.check_runs import check_runs
 from evertick.testing.simulation.check_unique import check_unique
 from evertick.testing.simulation.evidence import Evidence
@@ -25,8 +27,10 @@ def check(evidence: Evidence) -> list[str]:
             ("runs", check_runs),
             ("jobs", check_jobs),
             ("nodes", check_nodes),
+            ("duties", check_duties),
             ("limits", check_limits),
             ("unique", check_unique),
+            ("outbox", check_outbox),
             ("moments", check_moments),
         )
         for found in each(evidence)

@@ -40,6 +40,7 @@ class Ledger:
         self.due: dict[int, Row] = {}
         # Keys of limits that are to be looked at, at their time.
         self.limits: dict[str, Row] = {}
+        self.duties: dict[str, Row] = {}
         self.fence = 0
 
     def live_of(self, schedule: int | None) -> list[Row]:
@@ -62,6 +63,8 @@ class Ledger:
                 self._put(self.schedules, row["id"], change)
             case "due":
                 self._put(self.due, row["schedule_id"], change)
+            case "duties":
+                self._put(self.duties, row["name"], change)
             case "limits":
                 self._put(self.limits, row["key"], change)
 

@@ -63,6 +63,10 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     climate: Climate
     planned: tuple[Planned, ...]
     acts: tuple[Act, ...]
+    # Whether nodes have duties of their own, beside those of Evertick.
+    has_duties: bool
+    # Whether every job sends a message through the outbox.
+    sends: bool
 
     def lines(self) -> list[str]:
         """The story for people."""
@@ -72,6 +76,8 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
             f"  {self.climate}",
             *(f"  node {node} does not know {', '.join(lack)}" for node, lack in enumerate(self.lacks) if lack),
             *(f"  node {node} begins with tight limits" for node in self.tight),
+            *(["  every node declares duties"] if self.has_duties else []),
+            *(["  every job sends a message"] if self.sends else []),
         ]
         told += [f"  schedule {plan.key}: {plan.when}; {plan.fields}" for plan in self.planned]
         told += [
@@ -109,6 +115,8 @@ _LIMITED_TASKS = ("capped", "keyed", "keyed_too", "rated", "rated_by_key", "rare
 _LIMITED_SHARE = 0.35
 _TIGHT_SHARE = 0.3
 _DECIDED_SHARE = 0.4
+_SENDING_SHARE = 0.25
+_DUTIES_SHARE = 0.4
 _ENQUEUED = {"priority": 0, "expires": None, "delay": 0, "unique_key": None, "times": 1}
 _TROUBLES = ("kill", "freeze", "stop", "cut_off", "outage", "blackout", "jump")
 
@@ -159,6 +167,8 @@ class _Teller:
             climate=climate,
             planned=planned,
             acts=tuple(sorted(acts, key=lambda act: act.at)),
+            has_duties=random.Random(f"duties {self._seed}").random() < _DUTIES_SHARE,
+            sends=random.Random(f"outbox {self._seed}").random() < _SENDING_SHARE,
         )
 
     def _lacks(self, nodes: int) -> tuple[tuple[str, ...], ...]:

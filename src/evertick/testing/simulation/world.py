@@ -13,21 +13,25 @@ import sqlite3
 from collections.abc import Callable
 
 from evertick.context import Context
+from evertick.duty import DutyContext
 from evertick.edit import Editor
 from evertick.engine.engine import Engine, EngineSettings
 from evertick.engine.node import LocalNode
 from evertick.engine.note import log_capture
 from evertick.errors import StoreUnavailable
 from evertick.events import Hooks
+from evertick.model import Message
 from evertick.store.base import Store
 from evertick.store.sqlite import SqliteStore
 from evertick.store.sqlite.lines import InlineLine
 from evertick.testing.simulation.clock import NodeClock, TrueClock
+from evertick.testing.simulation.duties import duties_of
 from evertick.testing.simulation.faults import FarStore, Weather
 from evertick.testing.simulation.jobs import TIGHT_WORKS, WORKS, Employer
-from evertick.testing.simulation.journal import Deed, Job, Journal
+from evertick.testing.simulation.journal import Deed, DutyAct, Handing, Job, Journal
 from evertick.testing.simulation.loop import Machine, VirtualLoop
 from evertick.testing.simulation.people import APP, People
+from evertick.testing.simulation.senders import CHANNEL, Deliveries, Word
 from evertick.testing.simulation.story import FREEZE, REST, Act, Story
 
 __all__ = ["NodeMachine", "World"]
@@ -69,10 +73,13 @@ class NodeMachine(Employer):
             lease=int(pace.lease * 1_000_000),
             hooks=Hooks(_no_threads),
             declares={},
+            senders={CHANNEL: Deliveries(self.hear_sender, self.die).sender()} if world.story.sends else {},
         )
+        self.sends = world.story.sends
         editor = Editor(store, APP, self.clock, "UTC")
         settings = EngineSettings(poll=pace.poll, beat=pace.beat, heart_in_thread=False)
-        self._engine = Engine(self.node, editor, settings)
+        duties = duties_of(self.hear_duty, pace.step) if world.story.has_duties else []
+        self._engine = Engine(self.node, editor, settings, duties)
         self._stop_asked = asyncio.Event()
         self._stop_seconds = 0.0
         self.is_gone = False
@@ -109,6 +116,17 @@ class NodeMachine(Employer):
             at, run = self._world.clock.now_us(), context.run_id
             job = Job(at, what, run, context.fence, self.label, context.attempt, context.task, cause)
             self._world.journal.add(job)
+
+
+    def hear_duty(self, context: DutyContext) -> None:
+        if not self._world.is_over:
+            at = self._world.clock.now_us()
+            self._world.journal.add(DutyAct(at, context.name, context.term, context.node, self.label))
+
+    def hear_sender(self, what: Word, message: Message) -> None:
+        if not self._world.is_over:
+            at, node = self._world.clock.now_us(), message.node or ""
+            self._world.journal.add(Handing(at, what, message.id, node, self.label, message.attempts))
 
 
 class World:
@@ -276,13 +294,13 @@ class World:
         self.note("story", "settled" if self.is_settled else "not settled")
 
     async def _wait_for_runs(self) -> None:
-        """Until nothing is live any more, or nothing has come to its end for longer than any job takes."""
+        """Until nothing is live any more, or nothing has changed for longer than any job takes."""
         pace = self.story.pace
         patience = 2 * pace.lease + 40 * pace.step + 30
-        live, moved_at = self.live_runs(), self.loop.time()
+        live, moved_at = self._unsettled(), self.loop.time()
         while live and self.loop.time() - moved_at < patience:
             await asyncio.sleep(pace.lease / 5)
-            before, live = live, self.live_runs()
+            before, live = live, self._unsettled()
             moved_at = moved_at if before == live else self.loop.time()
         self.is_settled = not live
 
@@ -305,6 +323,11 @@ class World:
 
     def live_runs(self) -> list[str]:
         return [row[0] for row in self.database.execute("SELECT id FROM evertick_runs ORDER BY id")]
+
+    def _unsettled(self) -> list[str]:
+        """Live runs, and messages with their tries so far."""
+        waiting = "SELECT id || attempts FROM evertick_outbox WHERE forget_at IS NULL ORDER BY id"
+        return self.live_runs() + [row[0] for row in self.database.execute(waiting)]
 
     def close(self) -> None:
         self.is_over = True

@@ -156,6 +156,8 @@ CREATE INDEX runs_held_back ON evertick.runs (app, limit_key, task, queue, prior
     WHERE state = 'blocked' AND limit_key IS NOT NULL;
 CREATE INDEX runs_let_through ON evertick.runs (app, limit_key, task, queue)
     WHERE state = 'waiting' AND limit_key IS NOT NULL;
+-- Runs that are for one node alone, in its own queue: what is left of them when it is gone. No others are in it.
+CREATE INDEX runs_bound ON evertick.runs (app, queue) WHERE queue >= '@' AND queue < 'A';
 -- What a node frees when it comes.
 CREATE INDEX runs_parked ON evertick.runs (app, task) WHERE state = 'parked';
 
@@ -251,15 +253,34 @@ CREATE TABLE evertick.log_chunks (
     PRIMARY KEY (run, fence, seq)
 );
 
--- What live nodes know.
+-- What live nodes know, and under which limits ('': none).
 CREATE TABLE evertick.tasks (
-    app  text COLLATE "C" NOT NULL,
-    name text COLLATE "C" NOT NULL,
-    node text COLLATE "C" NOT NULL,
-    hash text NOT NULL,
+    app    text COLLATE "C" NOT NULL,
+    name   text COLLATE "C" NOT NULL,
+    node   text COLLATE "C" NOT NULL,
+    hash   text NOT NULL,
+    limits text COLLATE "C" NOT NULL DEFAULT '',
     PRIMARY KEY (app, name, node)
 );
 CREATE INDEX tasks_node ON evertick.tasks (node);
+
+-- Limits that runs of a task may be held back under: those of its nodes, living or dead, until one with others has looked
+-- again at all that is held back.
+CREATE TABLE evertick.held_under (
+    app    text COLLATE "C" NOT NULL,
+    task   text COLLATE "C" NOT NULL,
+    limits text COLLATE "C" NOT NULL,
+    PRIMARY KEY (app, task, limits)
+);
+
+-- Nodes that have to look again at what limits hold back, and the last key that they have looked at ('': none). A row
+-- for each time that they were asked to, and beside `nodes`: neither a beat nor a judge waits for the claim that looks.
+CREATE TABLE evertick.looks (
+    id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    node      text   COLLATE "C" NOT NULL,
+    looked_at text   COLLATE "C" NOT NULL
+);
+CREATE INDEX looks_node ON evertick.looks (node);
 
 -- Keys of limits that something waits for by time: when to let the next of that key through, and when that was set (a
 -- time to come there shows that the clock was put back).
@@ -316,5 +337,81 @@ CREATE TABLE evertick.nodes (
     lease_until bigint NOT NULL,
     died_at     bigint,
     queues      text   NOT NULL,
-    declares    text   NOT NULL
+    -- The channels of messages that it hands to the outside.
+    channels    text   NOT NULL DEFAULT '[]',
+    declares    text   NOT NULL,
+    -- When its loops have stepped and will step, as it said with its last beat.
+    ticks       text
 ) WITH (fillfactor = 50);
+
+-- Work that one node does at a time. Held while its node lives and has not resigned (NULL). The row without a name keeps
+-- the greatest term of those that were forgotten, so that no term ever comes twice.
+CREATE TABLE evertick.duties (
+    app       text   COLLATE "C" NOT NULL,
+    name      text   COLLATE "C" NOT NULL,
+    node      text   COLLATE "C",
+    term      bigint NOT NULL,
+    since     bigint NOT NULL,
+    ticked_at bigint,
+    next_at   bigint,
+    error     text,
+    PRIMARY KEY (app, name)
+) WITH (fillfactor = 50);
+
+-- What is to be handed to the outside, written in the transaction that causes it. A message has `claimed_at` while a
+-- node sends it; (node, fence) stay after that, so that an owner whose answer was lost can be told "already". Sent and
+-- dead ones have `forget_at`, until which their keys are known.
+CREATE TABLE evertick.outbox (
+    id         uuid    PRIMARY KEY,
+    app        text    COLLATE "C" NOT NULL,
+    channel    text    COLLATE "C" NOT NULL,
+    key        text    COLLATE "C" NOT NULL,
+    body       text    NOT NULL,
+    headers    text,
+    state      text    NOT NULL,
+    attempts   integer NOT NULL DEFAULT 0,
+    due_at     bigint  NOT NULL,
+    created_at bigint  NOT NULL,
+    node       text    COLLATE "C",
+    fence      bigint,
+    claimed_at bigint,
+    settled_at bigint,
+    forget_at  bigint,
+    error      text,
+    caused_by  text
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 10000,
+    autovacuum_vacuum_cost_delay = 0);
+-- The same key again is the same message.
+CREATE UNIQUE INDEX outbox_key ON evertick.outbox (app, channel, key);
+-- The claim; and what is on its way.
+CREATE INDEX outbox_waiting ON evertick.outbox (app, channel, due_at) WHERE state = 'waiting';
+CREATE INDEX outbox_sending ON evertick.outbox (app, channel, node) WHERE state = 'sending';
+-- For people, and for the doctor.
+CREATE INDEX outbox_dead ON evertick.outbox (app, channel) WHERE state = 'dead';
+-- Pruning.
+CREATE INDEX outbox_forget ON evertick.outbox (app, forget_at) WHERE forget_at IS NOT NULL;
+
+-- Apps whose events are kept for other programs. An epoch is a stretch of events without a hole; those up to the pruned
+-- one are kept no longer. `cluster` is the server whose transactions they are ordered by: in another one, after a
+-- restore, transactions are counted anew.
+CREATE TABLE evertick.feeds (
+    app         text   COLLATE "C" PRIMARY KEY,
+    epoch       text   COLLATE "C" NOT NULL,
+    kept        bigint NOT NULL,
+    cluster     bigint NOT NULL,
+    pruned_txid xid8   NOT NULL DEFAULT '0',
+    pruned_seq  bigint NOT NULL DEFAULT 0
+);
+
+-- What happened, many facts of one kind and one transaction in a row. Read by transaction, below all that are still
+-- open: `seq` alone is given before the commit, and a reader would pass by a row that is committed late.
+CREATE TABLE evertick.feed (
+    app   text   COLLATE "C" NOT NULL,
+    epoch text   COLLATE "C" NOT NULL,
+    txid  xid8   NOT NULL DEFAULT pg_current_xact_id(),
+    seq   bigint GENERATED ALWAYS AS IDENTITY,
+    at    bigint NOT NULL,
+    kind  text   NOT NULL,
+    body  text   NOT NULL,
+    PRIMARY KEY (app, epoch, txid, seq)
+) WITH (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_scale_factor = 0.05);

@@ -141,6 +141,8 @@ CREATE INDEX evertick_runs_held_back ON evertick_runs (app, limit_key, task, que
     WHERE state = 'blocked' AND limit_key IS NOT NULL;
 CREATE INDEX evertick_runs_let_through ON evertick_runs (app, limit_key, task, queue)
     WHERE state = 'waiting' AND limit_key IS NOT NULL;
+-- Runs that are for one node alone, in its own queue: what is left of them when it is gone. No others are in it.
+CREATE INDEX evertick_runs_bound ON evertick_runs (app, queue) WHERE queue >= '@' AND queue < 'A';
 -- What a node frees when it comes.
 CREATE INDEX evertick_runs_parked ON evertick_runs (app, task) WHERE state = 'parked';
 
@@ -314,6 +316,76 @@ CREATE TABLE evertick_nodes (
     died_at     INTEGER,
     queues      TEXT    NOT NULL,
     declares    TEXT    NOT NULL,
+    -- When its loops have stepped and will step, as it said with its last beat.
+    ticks       TEXT,
+    -- The channels of messages that it hands to the outside.
+    channels    TEXT    NOT NULL DEFAULT '[]',
     -- The last key of a limit that it has looked at again, '' before the first; NULL: it has no reason to.
     looked_at   TEXT
 );
+
+-- What is to be handed to the outside, written in the transaction that causes it. A message has `claimed_at` while a
+-- node sends it; (node, fence) stay after that, so that an owner whose answer was lost can be told "already". Sent and
+-- dead ones have `forget_at`, until which their keys are known.
+CREATE TABLE evertick_outbox (
+    id         TEXT    PRIMARY KEY,
+    app        TEXT    NOT NULL,
+    channel    TEXT    NOT NULL,
+    key        TEXT    NOT NULL,
+    body       TEXT    NOT NULL,
+    headers    TEXT,
+    state      TEXT    NOT NULL,
+    attempts   INTEGER NOT NULL DEFAULT 0,
+    due_at     INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    node       TEXT,
+    fence      INTEGER,
+    claimed_at INTEGER,
+    settled_at INTEGER,
+    forget_at  INTEGER,
+    error      TEXT,
+    caused_by  TEXT
+);
+-- The same key again is the same message.
+CREATE UNIQUE INDEX evertick_outbox_key ON evertick_outbox (app, channel, key);
+-- The claim; and what is on its way.
+CREATE INDEX evertick_outbox_waiting ON evertick_outbox (app, channel, due_at) WHERE state = 'waiting';
+CREATE INDEX evertick_outbox_sending ON evertick_outbox (app, channel, node) WHERE state = 'sending';
+-- For people, and for the doctor.
+CREATE INDEX evertick_outbox_dead ON evertick_outbox (app, channel) WHERE state = 'dead';
+-- Pruning.
+CREATE INDEX evertick_outbox_forget ON evertick_outbox (app, forget_at) WHERE forget_at IS NOT NULL;
+
+-- Work that one node does at a time. Held while its node lives and has not resigned (NULL). The row without a name keeps
+-- the greatest term of those that were forgotten, so that no term ever comes twice.
+CREATE TABLE evertick_duties (
+    app       TEXT    NOT NULL,
+    name      TEXT    NOT NULL,
+    node      TEXT,
+    term      INTEGER NOT NULL,
+    since     INTEGER NOT NULL,
+    ticked_at INTEGER,
+    next_at   INTEGER,
+    error     TEXT,
+    PRIMARY KEY (app, name)
+) WITHOUT ROWID;
+
+-- Apps whose events are kept for other programs. An epoch is a stretch of events without a hole; those up to
+-- `pruned_seq` are kept no longer.
+CREATE TABLE evertick_feeds (
+    app        TEXT    PRIMARY KEY,
+    epoch      TEXT    NOT NULL,
+    kept       INTEGER NOT NULL,
+    pruned_seq INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- What happened, many facts of one kind and one transaction in a row. AUTOINCREMENT: nothing is ever written before
+-- what somebody has read.
+CREATE TABLE evertick_feed (
+    seq  INTEGER PRIMARY KEY AUTOINCREMENT,
+    app  TEXT    NOT NULL,
+    at   INTEGER NOT NULL,
+    kind TEXT    NOT NULL,
+    body TEXT    NOT NULL
+);
+CREATE INDEX evertick_feed_app ON evertick_feed (app, seq);

@@ -1,0 +1,93 @@
+"""The command about high availability: every loop, duty and schedule, who holds it, and what more nodes would do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+
+import click
+
+from evertick.cli.database import on_store
+from evertick.cli.nodes import node_names
+from evertick.cli.output import Column, as_json_option, hint, print_json, print_table
+from evertick.cli.words import distance
+from evertick.ha import HA_KINDS, HaKind, HaLine, HaTable
+from evertick.scheduler import Scheduler
+
+__all__ = ["ha"]
+
+# More names than these are a number.
+_NAMES_MOST = 2
+
+
+@click.command()
+@click.option("--kind", type=click.Choice(HA_KINDS), help="Only these lines; default: all.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Most schedules.")
+@as_json_option
+@on_store
+async def ha(scheduler: Scheduler, kind: HaKind | None, limit: int, as_json: bool) -> None:
+    """Show who holds what, and what more nodes would do.
+
+    Every background loop, duty and schedule has a mode. claimed: each piece of work is taken by one node. duty: one
+    node at a time does it all. idempotent: several may do it, with the effect of one. every-node: each does it for
+    itself. LAST and NEXT are of the node that was, or will be, first.
+
+    \b
+    Example:
+      evertick ha
+      evertick ha --kind duty
+      evertick ha --json --limit 1000
+    """
+    table = await scheduler.ha(kind=kind, limit=limit)
+    if as_json:
+        print_json(table)
+        return
+    columns = [
+        Column(title="KIND"),
+        Column(title="NAME", is_cut=True),
+        Column(title="MODE"),
+        Column(title="HELD BY", is_cut=True),
+        Column(title="LAST"),
+        Column(title="NEXT"),
+        Column(title="WITH N NODES", is_cut=True, width_least=110),
+    ]
+    print_table(columns, [_row(line, table) for line in table.lines])
+    hint("; ".join(_remarks(table, kind)))
+
+
+def _row(line: HaLine, table: HaTable) -> list[str]:
+    return [
+        line.kind,
+        line.name,
+        line.mode,
+        _holders(line, table),
+        _ago(line.last_at, table.at),
+        "paused" if line.is_paused else distance(line.next_at, table.at, is_short=True).replace("ago", "overdue"),
+        line.replicas,
+    ]
+
+
+def _ago(moment: datetime | None, now: datetime) -> str:
+    return distance(moment, now, is_short=True)
+
+
+def _holders(line: HaLine, table: HaTable) -> str:
+    names = node_names(table.nodes)
+    shown = [names.get(node.id, node.name) for node in line.holders]
+    if not shown:
+        return "nobody"
+    if line.kind == "duty":
+        return f"{shown[0]}, term {line.term}"
+    if len(shown) <= _NAMES_MOST:
+        return ", ".join(shown)
+    return f"all {len(shown)}" if len(shown) == len(table.nodes) else f"{len(shown)} nodes"
+
+
+def _remarks(table: HaTable, kind: HaKind | None) -> Iterator[str]:
+    yield f"live nodes of app {table.app}: {len(table.nodes)}"
+    counts = Counter((line.kind, line.mode) for line in table.lines)
+    yield from (f"{each} {mode}: {number}" for (each, mode), number in counts.items())
+    shown = sum(line.kind == "schedule" for line in table.lines)
+    if kind in (None, "schedule") and table.schedules > shown:
+        yield f"{shown} of {table.schedules} schedules are shown, more with --limit"

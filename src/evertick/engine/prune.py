@@ -1,0 +1,33 @@
+"""Pruning old history: the duty of one node of the app, in small bites."""
+
+from __future__ import annotations
+
+from evertick.duty import DutyContext, DutyWork, Interval
+from evertick.engine.node import LocalNode
+from evertick.engine.sweep import BITE, in_bites
+
+__all__ = ["PRUNE", "Pruner"]
+
+PRUNE = "evertick.prune"
+
+
+class Pruner:
+    """Deletes what is older than is kept."""
+
+    def __init__(self, node: LocalNode, *, retention: int, keep_per_schedule: int) -> None:
+        self._node = node
+        self._retention = retention
+        self._keep_per_schedule = keep_per_schedule
+
+    def duty(self, every: float) -> DutyWork:
+        return DutyWork(name=PRUNE, call=self._act, rhythm=Interval(round(every * 1e6)))
+
+    async def _act(self, context: DutyContext) -> None:
+        async def bite() -> int:
+            context.check()
+            before = self._node.clock.now_us() - self._retention
+            return await self._node.store.prune(
+                self._node.app, before=before, keep_per_schedule=self._keep_per_schedule, limit=BITE
+            )
+
+        await in_bites(bite)

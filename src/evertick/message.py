@@ -1,0 +1,88 @@
+"""What may be put into the outbox: checked where it is written, bounded, JSON-like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from evertick.errors import InvalidInput
+from evertick.model import NewMessage
+from evertick.when.duration import Duration, duration_text, duration_us
+from evertick.when.moment import DAY
+
+__all__ = ["BODY_MAX_BYTES", "DELAY_MAX", "HEADERS_MAX_BYTES", "NAME_MAX_CHARS", "check_name", "new_message"]
+
+# A message is read and written at every try. Larger things belong in a table or a bucket, by reference.
+BODY_MAX_BYTES = 256 * 1024
+HEADERS_MAX_BYTES = 8 * 1024
+NAME_MAX_CHARS = 200
+DELAY_MAX = 366 * DAY
+
+
+def new_message(
+    id_: str,
+    channel: Any,
+    body: Any,
+    *,
+    key: Any = None,
+    delay: Duration | None = None,
+    headers: Any = None,
+    caused_by: str | None = None,
+) -> NewMessage:
+    """A message to be sent. Without a key its id is its key."""
+    return NewMessage(
+        id=id_,
+        channel=check_name(channel, "channel"),
+        key=id_ if key is None else check_name(key, "key"),
+        body=_encoded(body),
+        headers=_checked_headers(headers),
+        delay=0 if delay is None else _checked_delay(delay),
+        caused_by=caused_by,
+    )
+
+
+def check_name(name: Any, what: str) -> str:
+    if not isinstance(name, str):
+        raise InvalidInput(f"{what}: {name!r:.60} is not text")
+    if not 1 <= len(name) <= NAME_MAX_CHARS or name != name.strip() or not name.isprintable():
+        raise InvalidInput(
+            f"{what}: {name[:NAME_MAX_CHARS]!r} must have 1 to {NAME_MAX_CHARS} printable characters, not {len(name)}, "
+            "and no space around them"
+        )
+    return name
+
+
+def _encoded(body: Any) -> bytes:
+    try:
+        data = msgspec.json.encode(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"body: it is no JSON-like data ({error}); pass dicts, lists, texts and numbers") from None
+    if len(data) > BODY_MAX_BYTES:
+        raise InvalidInput(
+            f"body: it takes {len(data)} bytes, more than {BODY_MAX_BYTES}; keep large things elsewhere and send where "
+            "they are"
+        )
+    return data
+
+
+def _checked_headers(headers: Any) -> dict[str, str]:
+    if headers is None:
+        return {}
+    if not isinstance(headers, Mapping) or not all(isinstance(part, str) for pair in headers.items() for part in pair):
+        raise InvalidInput(f"headers: {headers!r:.60} must be a dict of texts by their names")
+    try:
+        size = len(msgspec.json.encode(headers))
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"headers: they hold what is no text ({error})") from None
+    if size > HEADERS_MAX_BYTES:
+        raise InvalidInput(f"headers: they take {size} bytes, more than {HEADERS_MAX_BYTES}; put more into the body")
+    return dict(headers)
+
+
+def _checked_delay(delay: Duration) -> int:
+    us = duration_us(delay, what="delay")
+    if us > DELAY_MAX:
+        raise InvalidInput(f"delay: {delay!r} is more than {duration_text(DELAY_MAX)}")
+    return us

@@ -1,0 +1,98 @@
+"""The feed of events on PostgreSQL: written beside what they tell, in the same transaction; read below all open ones.
+
+Numbers of a sequence are given before the commit: whoever reads by them alone passes by what is committed late. So rows
+carry their transaction, and are read in the order of transactions, and only of those that are older than any that is
+still open. Such an order never changes. The price: a transaction that has written something and stays open, anywhere in
+the server, holds up all feeds until it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evertick.feed import Cursor, FeedKind, in_rows
+from evertick.store.base import FeedRead, FeedRow, FeedState
+from evertick.store.postgres.session import Line, Session
+from evertick.store.rows import Row, json_text, plain_text
+
+__all__ = ["feed", "feed_state", "keep_feed", "prune_feed", "tell", "tell_runs"]
+
+# Of 32 hexadecimal digits: it stands in every row.
+_EPOCH_DIGITS = 16
+
+
+# --- telling -----------------------------------------------------------------------------------------------------
+
+
+async def tell(db: Session, app: str, kind: FeedKind, items: Sequence[tuple[object, ...]]) -> None:
+    """Facts in the form that `evertick.feed` reads."""
+    if items and db.has_feed is not False:
+        await db.count("feed.tell", app, kind, [json_text(part) for part in in_rows(items)])
+
+
+async def tell_runs(
+    db: Session, app: str, kind: FeedKind, ids: Sequence[str], reasons: Sequence[str | None] = ()
+) -> None:
+    """What became of live runs. Runs that end are told by the statement that ends them."""
+    if ids and db.has_feed is not False:
+        await db.count("feed.tell_runs", app, kind, list(ids), [plain_text(reason) for reason in reasons])
+
+
+# --- keeping and reading -----------------------------------------------------------------------------------------
+
+
+async def keep_feed(db: Session, app: str, kept: int | None) -> None:
+    if kept is None:
+        await db.count("feed.end", app)
+    else:
+        await db.count("feed.keep", app, _new_epoch(db), kept)
+
+
+def _new_epoch(db: Session) -> str:
+    return db.clock.new_token()[:_EPOCH_DIGITS]
+
+
+async def feed(
+    line: Line, app: str, start: Cursor | None, since: int | None, kinds: Sequence[str] | None, limit: int
+) -> FeedRead | None:
+    place = (str(0 if start is None else start.txid), 0 if start is None else start.seq)
+    wanted = (since or 0, None if kinds is None else list(kinds), limit)
+    rows = await line.ask(lambda db: db.rows("feed", app, *place, *wanted))
+    if rows and not rows[0]["is_in_order"]:
+        await line.ask(lambda db: db.count("feed.renew", app, _new_epoch(db)))
+        rows = await line.ask(lambda db: db.rows("feed", app, *place, *wanted))
+    return _read(rows) if rows else None
+
+
+def _read(rows: Sequence[Row]) -> FeedRead:
+    head = rows[0]
+    return FeedRead(
+        now=head["now"],
+        first=Cursor(head["epoch"], head["pruned_txid"], head["pruned_seq"] + 1),
+        end=Cursor(head["epoch"], head["open_txid"], 0),
+        rows=[
+            FeedRow(txid=row["txid"], seq=row["seq"], at=row["at"], kind=row["kind"], body=row["body"])
+            for row in rows
+            if row["seq"] is not None
+        ],
+    )
+
+
+async def feed_state(db: Session, app: str) -> FeedState | None:
+    row = await db.row("feed_state", app)
+    if row is None:
+        return None
+    held_at = row["held_at"]
+    return FeedState(
+        now=row["now"],
+        kept=row["kept"],
+        oldest_at=row["oldest_at"],
+        newest_at=row["newest_at"],
+        held_at=held_at,
+        holder=None if held_at is None else row["holder"],
+    )
+
+
+async def prune_feed(db: Session, app: str, limit: int) -> int:
+    gone: int = (await db.only_row("prune.feed", app, limit))["count"]
+    return gone + (await db.count("prune.feed_ends", app, limit - gone) if gone < limit else 0)

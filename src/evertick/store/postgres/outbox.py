@@ -1,0 +1,179 @@
+"""The outbox: messages on their way to the outside, written with what causes them, claimed like runs.
+
+What its owner will never settle (a message of a dead node, or one that the asking node holds without knowing of it) is
+found by a claim, and put back by the fence under which it was found: whoever has claimed it since keeps it. Only the
+holder of the newest claim may settle a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from evertick.errors import StoreUnavailable
+from evertick.model import ClaimedMessage, Message, MessageOutcome, NewMessage
+from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
+from evertick.store.postgres.ids import is_run_id
+from evertick.store.postgres.session import Line, Session, columns_of
+from evertick.store.rows import LOST_DELIVERY, Row, claimed_message_of, json_text, message_of, plain_text
+
+__all__ = [
+    "channels",
+    "claim_messages",
+    "drop_messages",
+    "messages",
+    "retry_messages",
+    "send",
+    "settle_messages",
+    "write_messages",
+]
+
+# Counts of messages stop here.
+_COUNT_MOST = 10_000
+# How often a message is written again whose key somebody had who has left since.
+_ROUNDS_MOST = 5
+
+
+async def write_messages(db: Session, app: str, new: Sequence[NewMessage]) -> list[Row]:
+    """Put messages into the outbox; those whose id or key is known are left out."""
+    if not new:
+        return []
+    rows = await db.rows("send", app, *columns_of([_columns(message) for message in new]))
+    db.has_news = db.has_news or bool(rows)
+    return rows
+
+
+def _columns(message: NewMessage) -> tuple[object, ...]:
+    return (
+        message.id,
+        message.channel,
+        message.key,
+        message.body.decode(),
+        json_text(message.headers) if message.headers else None,
+        message.delay or None,
+        message.caused_by,
+    )
+
+
+async def send(db: Session, app: str, new: Sequence[NewMessage]) -> list[Message]:
+    answers: dict[int, Message] = {}
+    for _ in range(_ROUNDS_MOST):
+        missing = {place: new[place] for place in range(len(new)) if place not in answers}
+        if not missing:
+            break
+        answers |= await _send(db, app, missing)
+    if len(answers) < len(new):
+        raise StoreUnavailable("messages with the same keys come and go too fast; try again")
+    return [answers[place] for place in range(len(new))]
+
+
+async def _send(db: Session, app: str, wanted: Mapping[int, NewMessage]) -> dict[int, Message]:
+    """Answers those that were written, and those that are there instead unless they have gone since."""
+    new = {str(row["id"]): row for row in await write_messages(db, app, list(wanted.values()))}
+    answers: dict[int, Message] = {}
+    for place, message in wanted.items():
+        if message.id in new:
+            answers[place] = message_of(new.pop(message.id))
+    rest = {place: message for place, message in wanted.items() if place not in answers}
+    if not rest:
+        return answers
+    ids = [message.id for message in rest.values()]
+    keys = columns_of([(message.channel, message.key) for message in rest.values()])
+    known = [message_of(row, is_new=False) for row in await db.rows("send.known", app, ids, *keys)]
+    by_id = {message.id: message for message in known}
+    by_key = {(message.channel, message.key): message for message in known}
+    for place, message in rest.items():
+        found = by_id.get(message.id) or by_key.get((message.channel, message.key))
+        if found is not None:
+            answers[place] = found
+    return answers
+
+
+# --- claims ------------------------------------------------------------------------------------------------------
+
+
+async def claim_messages(line: Line, app: str, node: str, room: Mapping[str, int], held: Sequence[str]) -> MessageClaim:
+    claim, left = await _claim(line, app, node, room, held)
+    if not left:
+        return claim
+    released = await line.ask(
+        lambda db: db.count("claim_messages.release", app, node, *columns_of(left), LOST_DELIVERY)
+    )
+    taken = claim.messages
+    if not released:
+        return claim
+    # They are due with the others now; what was taken before is held by us, and takes its part of the room.
+    still = {channel: most - sum(each.channel == channel for each in taken) for channel, most in room.items()}
+    more, _ = await _claim(line, app, node, still, [*held, *(message.id for message in taken)])
+    return MessageClaim(now=more.now, messages=taken + more.messages, next_due_at=more.next_due_at)
+
+
+async def _claim(
+    line: Line, app: str, node: str, room: Mapping[str, int], held: Sequence[str]
+) -> tuple[MessageClaim, list[tuple[str, int]]]:
+    """What was taken, and what was left behind: (id, fence)."""
+    wanted = (app, node, list(room), [max(most, 0) for most in room.values()], list(held))
+    rows = await line.ask(lambda db: db.rows("claim_messages", *wanted))
+    head = rows[0]
+    taken: list[ClaimedMessage] = [claimed_message_of(row) for row in rows if row["id"] is not None]
+    left = list(zip(head["left_ids"], head["left_fences"], strict=True))
+    return MessageClaim(now=head["now"], messages=taken, next_due_at=head["next_due_at"]), left
+
+
+async def settle_messages(db: Session, app: str, node: str, outcomes: Sequence[MessageOutcome]) -> list[FinishAnswer]:
+    # Of several about one message the first counts.
+    first = {outcome.id: outcome for outcome in reversed(outcomes) if is_run_id(outcome.id)}
+    if not first:
+        return ["lost"] * len(outcomes)
+    rows = [(o.id, o.fence, o.kind, o.attempts, o.delay, o.remember, plain_text(o.error)) for o in first.values()]
+    settled = {row["id"] for row in await db.rows("settle_messages", app, node, *columns_of(rows))}
+    done = {id_: outcome for id_, outcome in first.items() if id_ in settled}
+    db.has_news = any(outcome.kind in ("retry", "release") for outcome in done.values())
+    rest = [(outcome.id, outcome.fence) for outcome in outcomes if outcome.id in first and outcome.id not in done]
+    told = await db.rows("settle_messages.told_before", app, node, *columns_of(rest)) if rest else []
+    before = {(row["id"], row["fence"]) for row in told} | {(id_, outcome.fence) for id_, outcome in done.items()}
+    return [_answer(outcome, done, before) for outcome in outcomes]
+
+
+def _answer(outcome: MessageOutcome, done: Mapping[str, MessageOutcome], before: set[tuple[str, int]]) -> FinishAnswer:
+    if done.get(outcome.id) is outcome:
+        return "done"
+    return "already" if (outcome.id, outcome.fence) in before else "lost"
+
+
+# --- for people --------------------------------------------------------------------------------------------------
+
+
+async def messages(db: Session, app: str, wanted: MessageFilter) -> list[Message]:
+    ids = None if wanted.ids is None else [id_ for id_ in wanted.ids if is_run_id(id_)]
+    states = None if wanted.states is None else list(wanted.states)
+    rows = await db.rows("messages", app, ids, wanted.id_prefix, wanted.channel, states, wanted.limit)
+    return [message_of(row) for row in rows]
+
+
+async def channels(db: Session, app: str) -> list[ChannelPulse]:
+    return [
+        ChannelPulse(
+            channel=row["channel"],
+            waiting=row["waiting"],
+            sending=row["sending"],
+            dead=row["dead"],
+            oldest_due_at=row["oldest_due_at"],
+        )
+        for row in await db.rows("channels", app, _COUNT_MOST)
+    ]
+
+
+async def retry_messages(db: Session, app: str, ids: Sequence[str]) -> list[str]:
+    put_back = await _those(db, "retry_messages", app, ids)
+    db.has_news = bool(put_back)
+    return put_back
+
+
+async def drop_messages(db: Session, app: str, ids: Sequence[str]) -> list[str]:
+    return await _those(db, "drop_messages", app, ids)
+
+
+async def _those(db: Session, name: str, app: str, ids: Sequence[str]) -> list[str]:
+    """The ids of those that a statement has concerned, in the order in which they were given."""
+    found = {row["id"] for row in await db.rows(name, app, [id_ for id_ in ids if is_run_id(id_)])}
+    return [id_ for id_ in dict.fromkeys(ids) if id_ in found]

@@ -1,0 +1,106 @@
+"""The feed of events on SQLite: written beside what they tell, in the same transaction; read in the order of writing.
+
+There is one writer at a time, and a number is given when its row is written: whoever has read up to a number has read
+everything below it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from evertick.feed import Cursor, FeedKind, in_rows
+from evertick.store.base import FeedRead, FeedRow, FeedState
+from evertick.store.rows import json_text, plain_text
+from evertick.store.sqlite.queries import SQL
+
+__all__ = ["feed", "feed_state", "keep_feed", "prune_feed", "tell", "tell_gaps", "tell_nodes", "tell_runs"]
+
+
+# --- telling -----------------------------------------------------------------------------------------------------
+
+
+def tell(db: sqlite3.Connection, now: int, app: str, kind: FeedKind, items: Sequence[tuple[object, ...]]) -> None:
+    """Facts in the form that `evertick.feed` reads."""
+    if items and _is_kept(db, app):
+        db.executemany(SQL["feed.tell"], [(app, now, kind, json_text(part)) for part in in_rows(items)])
+
+
+def tell_runs(
+    db: sqlite3.Connection,
+    now: int,
+    app: str,
+    kind: FeedKind,
+    ids: Sequence[str],
+    reasons: Sequence[str | None] | None = None,
+) -> None:
+    """What became of live runs, or of runs that are on their way into history; without a reason their own."""
+    if not ids or not _is_kept(db, app):
+        return
+    said = [plain_text(reason) for reason in reasons] if reasons is not None else [None] * len(ids)
+    for part in in_rows(list(zip(ids, said, strict=True))):
+        db.execute(SQL["feed.tell_runs"], (app, now, kind, json_text(part)))
+
+
+def tell_gaps(db: sqlite3.Connection, now: int, app: str, ids: Sequence[int]) -> None:
+    if ids and _is_kept(db, app):
+        for part in in_rows(list(dict.fromkeys(ids))):
+            db.execute(SQL["feed.tell_gaps"], (app, now, json_text(part)))
+
+
+def tell_nodes(db: sqlite3.Connection, now: int, kind: FeedKind, ids: Sequence[str]) -> None:
+    """Nodes of whichever apps, those that have a feed."""
+    for part in in_rows(ids):
+        db.execute(SQL["feed.tell_nodes"], (now, kind, json_text(part)))
+
+
+def _is_kept(db: sqlite3.Connection, app: str) -> bool:
+    return db.execute(SQL["feed.is_kept"], (app,)).fetchone() is not None
+
+
+# --- keeping and reading -----------------------------------------------------------------------------------------
+
+
+def keep_feed(db: sqlite3.Connection, now: int, app: str, kept: int | None, epoch: str) -> None:
+    if kept is None:
+        db.execute(SQL["feed.end"], (app,))
+    else:
+        db.execute(SQL["feed.keep"], (app, epoch, kept))
+
+
+def feed(
+    db: sqlite3.Connection,
+    now: int,
+    app: str,
+    start: Cursor | None,
+    since: int | None,
+    kinds: Sequence[str] | None,
+    limit: int,
+) -> FeedRead | None:
+    wanted = None if kinds is None else json_text(list(kinds))
+    rows = db.execute(SQL["feed"], (app, 0 if start is None else start.seq, since or 0, wanted, limit)).fetchall()
+    if not rows:
+        return None
+    head = rows[0]
+    return FeedRead(
+        now=now,
+        first=Cursor(head["epoch"], 0, head["pruned_seq"] + 1),
+        end=Cursor(head["epoch"], 0, head["last_seq"] + 1),
+        rows=[
+            FeedRow(txid=0, seq=row["seq"], at=row["at"], kind=row["kind"], body=row["body"])
+            for row in rows
+            if row["seq"] is not None
+        ],
+    )
+
+
+def feed_state(db: sqlite3.Connection, now: int, app: str) -> FeedState | None:
+    row = db.execute(SQL["feed_state"], (app,)).fetchone()
+    return None if row is None else FeedState(now=now, **dict(row))
+
+
+def prune_feed(db: sqlite3.Connection, now: int, app: str, limit: int) -> int:
+    gone = [row["seq"] for row in db.execute(SQL["prune.feed"], (app, now, limit)).fetchall()]
+    if gone:
+        db.execute(SQL["prune.feed_mark"], (app, max(gone)))
+    return len(gone)

@@ -1,0 +1,130 @@
+"""The outbox: messages on their way to the outside, written with what causes them, claimed like runs.
+
+A claim first gives back what its owner will never settle: messages of dead nodes, and those that the asking node holds
+without knowing of it. Only the holder of the newest claim may settle a message.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+
+from evertick.model import ClaimedMessage, Message, MessageOutcome, NewMessage
+from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
+from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text
+from evertick.store.sqlite.fence import draw_fence, is_alive
+from evertick.store.sqlite.queries import SQL
+
+__all__ = [
+    "channels",
+    "claim_messages",
+    "drop_messages",
+    "messages",
+    "retry_messages",
+    "send",
+    "settle_messages",
+    "write_messages",
+]
+
+# Counts of messages stop here.
+_COUNT_MOST = 10_000
+
+
+def write_messages(db: sqlite3.Connection, now: int, app: str, new: Iterable[NewMessage]) -> None:
+    """Put messages into the outbox; those whose id or key is known are left out."""
+    for message in new:
+        _insert(db, now, app, message)
+
+
+def send(db: sqlite3.Connection, now: int, app: str, new: Sequence[NewMessage]) -> list[Message]:
+    return [_sent(db, now, app, message) for message in new]
+
+
+def _sent(db: sqlite3.Connection, now: int, app: str, message: NewMessage) -> Message:
+    is_new = _insert(db, now, app, message)
+    row = db.execute(SQL["send.known"], (app, message.id, message.channel, message.key)).fetchone()
+    return message_of(row, is_new=is_new)
+
+
+def _insert(db: sqlite3.Connection, now: int, app: str, message: NewMessage) -> bool:
+    headers = json_text(message.headers) if message.headers else None
+    what = (app, message.id, message.channel, message.key, message.body.decode(), headers)
+    return db.execute(SQL["send"], (*what, now, message.delay, message.caused_by)).rowcount == 1
+
+
+# --- claims ------------------------------------------------------------------------------------------------------
+
+
+def claim_messages(
+    db: sqlite3.Connection, now: int, app: str, node: str, room: Mapping[str, int], held: Sequence[str]
+) -> MessageClaim:
+    if not is_alive(db, node):
+        return MessageClaim(now=now, messages=[], next_due_at=None)
+    for channel in room:
+        db.execute(SQL["claim_messages.release_lost"], (app, channel, now, LOST_DELIVERY))
+        db.execute(SQL["claim_messages.release_strays"], (app, channel, node, now, json_text(held)))
+    picked = [
+        row["id"]
+        for channel, most in room.items()
+        for row in db.execute(SQL["claim_messages.pick"], (app, channel, now, max(most, 0))).fetchall()
+    ]
+    taken = _take(db, now, node, picked)
+    waiting = [db.execute(SQL["claim_messages.next_due"], (app, channel)).fetchone() for channel in room]
+    next_due_at = min((row["due_at"] for row in waiting if row is not None), default=None)
+    return MessageClaim(now=now, messages=taken, next_due_at=next_due_at)
+
+
+def _take(db: sqlite3.Connection, now: int, node: str, ids: Sequence[str]) -> list[ClaimedMessage]:
+    if not ids:
+        return []
+    fence = draw_fence(db)
+    rows = [db.execute(SQL["claim_messages.take"], (id_, node, fence, now)).fetchone() for id_ in ids]
+    return [claimed_message_of(row) for row in rows]
+
+
+def settle_messages(
+    db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequence[MessageOutcome]
+) -> list[FinishAnswer]:
+    return [_settle(db, now, app, node, outcome) for outcome in outcomes]
+
+
+def _settle(db: sqlite3.Connection, now: int, app: str, node: str, outcome: MessageOutcome) -> FinishAnswer:
+    guard, error = (app, outcome.id, node, outcome.fence), plain_text(outcome.error)
+    if outcome.kind in ("sent", "dead"):
+        ended = (outcome.kind, outcome.attempts, error, now, outcome.remember)
+        written = db.execute(SQL["settle_messages.end"], (*guard, *ended))
+    else:
+        attempts = outcome.attempts if outcome.kind == "retry" else None
+        written = db.execute(SQL["settle_messages.put_back"], (*guard, now + outcome.delay, attempts, error))
+    if written.rowcount == 1:
+        return "done"
+    return "already" if db.execute(SQL["settle_messages.told_before"], guard).fetchone() is not None else "lost"
+
+
+# --- for people --------------------------------------------------------------------------------------------------
+
+
+def messages(db: sqlite3.Connection, now: int, app: str, wanted: MessageFilter) -> list[Message]:
+    ids = None if wanted.ids is None else json_text(wanted.ids)
+    states = None if wanted.states is None else json_text(wanted.states)
+    rows = db.execute(SQL["messages"], (app, ids, wanted.id_prefix, wanted.channel, states, wanted.limit))
+    return [message_of(row) for row in rows]
+
+
+def channels(db: sqlite3.Connection, now: int, app: str) -> list[ChannelPulse]:
+    found: list[ChannelPulse] = []
+    name = ""
+    while (name := db.execute(SQL["channels.next"], (app, name)).fetchone()["channel"]) is not None:
+        counts = db.execute(SQL["channels.counts"], (app, name, _COUNT_MOST)).fetchone()
+        oldest = db.execute(SQL["claim_messages.next_due"], (app, name)).fetchone()
+        oldest_due_at = None if oldest is None else oldest["due_at"]
+        found.append(ChannelPulse(channel=name, **dict(counts), oldest_due_at=oldest_due_at))
+    return found
+
+
+def retry_messages(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> list[str]:
+    return [id_ for id_ in dict.fromkeys(ids) if db.execute(SQL["retry_messages"], (app, id_, now)).rowcount == 1]
+
+
+def drop_messages(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> list[str]:
+    return [id_ for id_ in dict.fromkeys(ids) if db.execute(SQL["drop_messages"], (app, id_)).rowcount == 1]

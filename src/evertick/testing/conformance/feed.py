@@ -1,0 +1,440 @@
+"""Promises about the feed: what happens is in it once, in an order that never changes behind a reader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from evertick.errors import CursorGone
+from evertick.feed import ITEMS_MOST, Cursor, FeedEvent, cursor_of, events_of
+from evertick.model import Pause, Verdict
+from evertick.store.base import Change, FeedRead, NodeJoin
+from evertick.testing.conformance.bench import (
+    APP,
+    HOUR,
+    MINUTE,
+    OTHER_APP,
+    SHORT_LEASE,
+    TASK,
+    TERMS,
+    Bench,
+    a_fire,
+    a_gap,
+    a_run,
+    an_advance,
+    an_outcome,
+    us,
+)
+from evertick.testing.conformance.within import Users
+
+__all__ = ["Feed", "FeedWithin"]
+
+_SETTLE_SECONDS = 30
+_KEPT = 7 * 24 * HOUR
+
+
+async def _settle(bench: Bench, app: str = APP) -> None:
+    """Until all that is written can be read: other transactions in the same server may hold it up for a moment."""
+    async with asyncio.timeout(_SETTLE_SECONDS):
+        is_held = True
+        while is_held:
+            state = await bench.store.feed_state(app)
+            is_held = state is not None and state.held_at is not None
+
+
+async def _read(bench: Bench, start: Cursor | None = None, *, limit: int = 1000, app: str = APP) -> FeedRead:
+    await _settle(bench, app)
+    read = await bench.store.feed(app, start=start, since=None, kinds=None, limit=limit)
+    assert read is not None, f"{app} should have a feed"
+    return read
+
+
+def _events(read: FeedRead, app: str = APP, *, start: Cursor | None = None) -> list[FeedEvent]:
+    """Singly; of the row that `start` points into, those behind it."""
+    rows = [(Cursor(read.first.epoch, row.txid, row.seq), row) for row in read.rows]
+    if start is not None and rows and msgspec.structs.replace(start, index=0) == rows[0][0]:
+        rows[0] = (start, rows[0][1])
+    return [event for place, row in rows for event in events_of(app, place, row.at, row.kind, row.body)]
+
+
+async def _told(bench: Bench, act: Callable[[], Awaitable[object]]) -> list[FeedEvent]:
+    """What is told of something, and nothing else."""
+    start = (await _read(bench, limit=0)).end
+    await act()
+    return _events(await _read(bench, start))
+
+
+class Feed:
+    # --- on and off
+
+    async def test_an_app_has_no_feed_until_it_is_turned_on(self, bench: Bench) -> None:
+        await bench.enqueue()
+        assert await bench.store.feed(APP, start=None, since=None, kinds=None, limit=10) is None
+        assert await bench.store.feed_state(APP) is None
+        await bench.store.keep_feed(APP, _KEPT)
+        assert _events(await _read(bench)) == [], "what was before is not in it"
+
+    async def test_every_node_obeys_at_once(self, bench: Bench) -> None:
+        other = await bench.stores.open()
+        await other.enqueue(APP, [a_run()])
+        await bench.store.keep_feed(APP, _KEPT)
+        await other.enqueue(APP, [a_run()])
+        assert [event.kind for event in _events(await _read(bench))] == ["run.recorded"]
+
+    async def test_the_feed_of_one_app_knows_nothing_of_another(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        await bench.store.keep_feed(OTHER_APP, _KEPT)
+        mine, other = await bench.enqueue(), await bench.enqueue(app=OTHER_APP)
+        assert [event.run_id for event in _events(await _read(bench))] == [mine.id]
+        assert [event.run_id for event in _events(await _read(bench, app=OTHER_APP))] == [other.id]
+
+    async def test_another_time_to_keep_leaves_cursors_as_they_are(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        before = await _read(bench)
+        await bench.store.keep_feed(APP, HOUR)
+        after = await _read(bench)
+        assert after.first.epoch == before.first.epoch
+        state = await bench.store.feed_state(APP)
+        assert state is not None
+        assert state.kept == HOUR
+
+    async def test_a_cursor_of_before_it_was_off_is_refused(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        await bench.enqueue()
+        old = (await _read(bench)).end
+        await bench.store.keep_feed(APP, None)
+        await bench.enqueue()
+        assert await bench.store.feed(APP, start=old, since=None, kinds=None, limit=10) is None
+        await bench.store.keep_feed(APP, _KEPT)
+        seen = await bench.enqueue()
+        read = await _read(bench)
+        assert [event.run_id for event in _events(read)] == [seen.id], "what it kept before has gone with it"
+        with pytest.raises(CursorGone, match="another feed"):
+            cursor_of(str(old), read.first, read.end, APP)
+
+    # --- what is told
+
+    async def test_the_life_of_a_fire_is_told(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        schedule = await bench.add("nightly")
+        node = await bench.node(name="mill")
+        new = a_fire(schedule, reason="late")
+        await bench.record(an_advance(schedule, new))
+        held = await bench.hold(node, new.id)
+        await bench.finish(node, an_outcome(held, "retry", delay=0, reason="error"))
+        again = await bench.hold(node, new.id)
+        await bench.end(node, again, verdict=Verdict.FAILED, reason="error", attempts=2)
+        events = _events(await _read(bench))
+        assert [event.kind for event in events] == [
+            "schedule.added",
+            "node.joined",
+            "run.recorded",
+            "run.started",
+            "run.retrying",
+            "run.started",
+            "run.finished",
+        ]
+        added, joined, recorded, started, retrying, _, finished = events
+        assert added.schedule_key == "nightly"
+        assert (joined.node, joined.node_name) == (node, "mill")
+        assert {event.run_id for event in events[2:]} == {new.id}
+        assert {(event.schedule_key, event.task, event.cause) for event in events[2:]} == {("nightly", TASK, "fire")}
+        assert (recorded.reason, recorded.node, recorded.fire_at and us(recorded.fire_at)) == (
+            "late",
+            None,
+            new.fire_at,
+        )
+        assert (started.node, started.attempts) == (node, 0)
+        assert (retrying.reason, retrying.attempts) == ("error", 1)
+        assert (finished.verdict, finished.reason, finished.attempts) == ("failed", "error", 2)
+        assert [event.at for event in events] == sorted(event.at for event in events)
+
+    async def test_a_run_that_is_claimed_as_it_is_recorded_tells_its_node(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        schedule, node = await bench.add(), await bench.node()
+        new = a_fire(schedule, is_claimed=True)
+        told = await _told(bench, lambda: bench.record(an_advance(schedule, new), node=node))
+        assert [(event.kind, event.run_id, event.node) for event in told] == [("run.recorded", new.id, node)]
+
+    async def test_what_is_refused_is_not_told(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        schedule, node = await bench.add(), await bench.node()
+        held = await bench.hold(node)
+        await bench.end(node, held)
+        stale = an_advance(schedule, a_fire(schedule), version=7)
+        again = an_outcome(held)
+
+        async def act() -> None:
+            assert (await bench.record(stale)).taken == [False]
+            assert await bench.finish(node, again) == ["already"]
+            assert not await bench.change("remove", schedule, stale)
+            assert await bench.store.change_schedules(APP, []) == []
+
+        assert await _told(bench, act) == []
+
+    async def test_gaps_are_told(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        schedule = await bench.add("nightly")
+        assert schedule.fire_at is not None
+        first, last = schedule.fire_at, schedule.fire_at + 5 * MINUTE
+        advance = an_advance(schedule, gaps=(a_gap(first, last, count=6, verdict=Verdict.MISSED, reason="grace"),))
+        [gap] = await _told(bench, lambda: bench.record(advance))
+        assert (gap.kind, gap.schedule_key, gap.count) == ("gap.recorded", "nightly", 6)
+        assert (gap.verdict, gap.reason, us(gap.first_at), us(gap.last_at)) == ("missed", "grace", first, last)
+
+    async def test_peoples_changes_are_told(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        now = await bench.now()
+        until = now + HOUR
+
+        async def act() -> None:
+            schedule = await bench.add("nightly")
+            paused = await bench.pause(schedule, pause=Pause(at=now, note="holidays", until=until))
+            assert await bench.change("resume", paused)
+            assert await bench.change("edit", await bench.stored())
+            assert await bench.change("remove", await bench.stored())
+
+        told = await _told(bench, act)
+        names = ["added", "paused", "resumed", "edited", "removed"]
+        assert [event.kind for event in told] == [f"schedule.{name}" for name in names]
+        assert {event.schedule_key for event in told} == {"nightly"}
+        assert (told[1].note, us(told[1].until)) == ("holidays", until)
+
+    async def test_a_pause_that_ends_by_itself_is_told(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        now = await bench.now()
+        schedule = await bench.pause(await bench.add(), pause=Pause(at=now, until=now))
+        told = await _told(bench, lambda: bench.record(an_advance(schedule, ends_pause=True)))
+        assert [(event.kind, event.schedule_key) for event in told] == [("schedule.resumed", "nightly")]
+
+    async def test_what_changes_none_or_all_is_told_all_or_none(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        schedule = await bench.add()
+        good = an_advance(schedule, next_fire_at=schedule.fire_at, next_at=schedule.at)
+        changes = [
+            Change(key=schedule.key, kind="edit", settle=good),
+            Change(key=schedule.key, kind="edit", settle=msgspec.structs.replace(good, version=9)),
+        ]
+        told = await _told(bench, lambda: bench.store.change_schedules(APP, changes, all_or_none=True))
+        assert told == []
+
+    @pytest.mark.parametrize("is_running", [False, True])
+    async def test_a_cancelled_run_is_told_when_it_ends(self, bench: Bench, is_running: bool) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        node = await bench.node()
+        run = await bench.enqueue()
+        held = await bench.hold(node, run.id) if is_running else None
+        told = await _told(bench, lambda: bench.cancel(run.id, reason="not needed"))
+        if held is not None:
+            assert told == [], "it runs still"
+            told = await _told(bench, lambda: bench.end(node, held, verdict=Verdict.CANCELLED, attempts=0))
+        [finished] = told
+        assert (finished.kind, finished.verdict, finished.reason) == ("run.finished", "cancelled", "not needed")
+
+    async def test_a_run_that_is_too_old_to_start_is_told_as_missed(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        node = await bench.node()
+        run = await bench.enqueue(expires=1)
+        await bench.pass_time(1000)
+        told = await _told(bench, lambda: bench.claim(node))
+        assert [(event.kind, event.run_id, event.verdict, event.reason) for event in told] == [
+            ("run.finished", run.id, "missed", "expired")
+        ]
+
+    async def test_going_back_is_told(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        node = await bench.node()
+        held = await bench.hold(node)
+        [released] = await _told(bench, lambda: bench.finish(node, an_outcome(held, "release")))
+        assert (released.kind, released.run_id) == ("run.released", held.id)
+        again = await bench.hold(node, held.id)
+        [parked] = await _told(bench, lambda: bench.finish(node, an_outcome(again, "park")))
+        assert (parked.kind, parked.reason) == ("run.parked", "bad_arguments")
+
+    async def test_a_task_that_nobody_knows_is_told_as_parked(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        run = await bench.enqueue(task="mail")
+        told = await _told(bench, lambda: bench.store.park_unknown(APP, 10))
+        assert [(event.kind, event.run_id, event.reason) for event in told] == [("run.parked", run.id, "unknown_task")]
+
+    async def test_the_end_of_a_node_and_what_becomes_of_its_runs_is_told(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        dead = await bench.node(name="old", lease=SHORT_LEASE)
+        held = await bench.hold(dead)
+        await bench.pass_time(2 * SHORT_LEASE)
+        [died] = await _told(bench, bench.store.judge)
+        assert (died.kind, died.node, died.node_name) == ("node.died", dead, "old")
+        heir = await bench.node(name="new")
+        [started] = await _told(bench, lambda: bench.rehome(heir))
+        assert (started.kind, started.run_id, started.node) == ("run.started", held.id, heir)
+        [left] = await _told(bench, lambda: bench.store.leave(heir))
+        assert (left.kind, left.node) == ("node.left", heir)
+        [released] = await _told(bench, self._rehoming_without_room(bench))
+        assert (released.kind, released.run_id, released.reason) == ("run.released", held.id, "node_died")
+
+    def _rehoming_without_room(self, bench: Bench) -> Callable[[], Awaitable[object]]:
+        async def rehome() -> None:
+            other = await bench.node(app=OTHER_APP)
+            await bench.rehome(other, limit=0)
+
+        return rehome
+
+    async def test_a_node_tells_of_its_start_and_end_once(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        join = NodeJoin(
+            id="n1", name="mill", app=APP, version="1", lease=HOUR, queues=("default",), tasks=TERMS, declares={}
+        )
+
+        async def act() -> None:
+            await bench.store.join(join)
+            await bench.store.join(join)
+            await bench.store.leave("n1")
+            async with bench.line() as line:
+                await line.die("n1")
+
+        assert [event.kind for event in await _told(bench, act)] == ["node.joined", "node.left"]
+
+    async def test_a_node_that_ends_itself_has_died(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        node = await bench.node()
+        async with bench.line() as line:
+            told = await _told(bench, lambda: line.die(node))
+        assert [(event.kind, event.node) for event in told] == [("node.died", node)]
+
+    # --- order and place
+
+    async def test_many_facts_of_one_write_come_in_few_rows_and_singly(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        runs = [a_run() for _ in range(ITEMS_MOST + 20)]
+        await bench.store.enqueue(APP, runs)
+        read = await _read(bench)
+        assert len(read.rows) == 2
+        assert [event.run_id for event in _events(read)] == [run.id for run in runs]
+        node = await bench.node()
+        claim = await bench.claim(node, limit=len(runs))
+        start = (await _read(bench, limit=0)).end
+        await bench.finish(node, *(an_outcome(held) for held in claim.runs))
+        finished = await _read(bench, start)
+        assert len(finished.rows) == 2
+        assert sorted(event.run_id or "" for event in _events(finished)) == sorted(run.id for run in runs)
+
+    async def test_a_reader_goes_on_anywhere_without_loss_or_repetition(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        for count in (1, 3, 2):
+            await bench.store.enqueue(APP, [a_run() for _ in range(count)])
+        read = await _read(bench)
+        everything = _events(read)
+        assert len({event.cursor for event in everything}) == len(everything) == 6
+        for place, event in enumerate(everything):
+            start = cursor_of(event.cursor, read.first, read.end, APP)
+            following = _events(await _read(bench, start), start=start)
+            assert following == everything[place + 1 :]
+
+    async def test_what_comes_later_is_never_before_what_was_read(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        seen: list[str | None] = []
+        start = None
+        for _ in range(5):
+            run = await bench.enqueue()
+            read = await _read(bench, start)
+            seen += [event.run_id for event in _events(read)]
+            assert seen[-1] == run.id
+            start = read.end
+        assert len(seen) == len(set(seen)) == 5
+
+    async def test_reading_filters_by_kind_and_time_and_takes_no_more_than_the_limit(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        await bench.enqueue()
+        await bench.pass_time(1000)
+        since = await bench.now()
+        node = await bench.node()
+        await bench.claim(node)
+
+        async def kinds(*wanted: str, since: int | None = None, limit: int = 10) -> list[str]:
+            await _settle(bench)
+            named = wanted or None
+            read = await bench.store.feed(APP, start=None, since=since, kinds=named, limit=limit)
+            assert read is not None
+            return [row.kind for row in read.rows]
+
+        assert await kinds() == ["run.recorded", "node.joined", "run.started"]
+        assert await kinds("run.started", "node.joined") == ["node.joined", "run.started"]
+        assert await kinds(since=since) == ["node.joined", "run.started"]
+        assert await kinds(limit=1) == ["run.recorded"]
+
+    # --- pruning
+
+    async def test_what_is_kept_no_longer_goes_and_its_cursors_are_refused(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, MINUTE)
+        await bench.enqueue()
+        early = await _read(bench)
+        [event] = _events(early)
+        await bench.enqueue()
+        await bench.pass_time(2 * MINUTE)
+        kept = await bench.enqueue()
+        await _settle(bench)
+        assert await bench.store.prune(APP, before=0, keep_per_schedule=1000, limit=100) == 2
+        assert await bench.store.prune(APP, before=0, keep_per_schedule=1000, limit=100) == 0
+        read = await _read(bench)
+        assert [event.run_id for event in _events(read)] == [kept.id]
+        for gone in (str(early.first), event.cursor):
+            with pytest.raises(CursorGone, match="older than what the feed") as caught:
+                cursor_of(gone, read.first, read.end, APP)
+            assert caught.value.oldest == str(read.first)
+        assert cursor_of(None, read.first, read.end, APP) == read.first
+
+    async def test_pruning_bites_no_more_than_its_limit(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, MINUTE)
+        for _ in range(3):
+            await bench.enqueue()
+        await bench.pass_time(2 * MINUTE)
+        await _settle(bench)
+        assert await bench.store.prune(APP, before=0, keep_per_schedule=1000, limit=2) == 2
+        assert len((await _read(bench)).rows) == 1
+
+    async def test_what_is_left_of_a_feed_that_was_turned_off_goes(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        await bench.enqueue()
+        await bench.store.keep_feed(APP, None)
+        assert await bench.store.prune(APP, before=0, keep_per_schedule=1000, limit=100) == 1
+
+    async def test_a_cursor_ahead_of_the_feed_is_refused(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        read = await _read(bench)
+        ahead = Cursor(read.end.epoch, read.end.txid, read.end.seq + 1)
+        with pytest.raises(CursorGone, match="ahead of all"):
+            cursor_of(str(ahead), read.first, read.end, APP)
+        assert cursor_of(str(read.end), read.first, read.end, APP) == read.end
+
+    async def test_how_the_feed_is_can_be_asked(self, bench: Bench) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        before = await bench.now()
+        await bench.enqueue()
+        await bench.enqueue()
+        state = await bench.store.feed_state(APP)
+        assert state is not None
+        assert state.oldest_at is not None
+        assert state.newest_at is not None
+        assert before <= state.oldest_at <= state.newest_at <= state.now
+        assert (state.kept, state.held_at, state.holder) == (_KEPT, None, None)
+
+
+class FeedWithin:
+    """The feed in transactions of others."""
+
+    async def test_what_a_users_transaction_does_is_told_by_its_commit_alone(self, bench: Bench, users: Users) -> None:
+        await bench.store.keep_feed(APP, _KEPT)
+        node = await bench.node()
+        held = await bench.hold(node)
+        start = (await _read(bench, limit=0)).end
+        for is_kept in (False, True):
+            user = await users.begin()
+            within = bench.store.within(user.connection)
+            [run] = await within.enqueue(APP, [a_run()])
+            assert await within.finish(APP, node, an_outcome(held)) == "done"
+            await (user.commit() if is_kept else user.rollback())
+        told = _events(await _read(bench, start))
+        assert [(event.kind, event.run_id) for event in told] == [("run.recorded", run.id), ("run.finished", held.id)]

@@ -1,0 +1,69 @@
+"""The sender of a simulation: what it does with a message follows from the message's key.
+
+Most are delivered, some only at the second try, some after a while, some never; some hang, and some take their node
+down with them at the first try. It tells the witness of each begin and end, outside of the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Literal
+from zlib import crc32
+
+from evertick.driver.sender import Sender
+from evertick.errors import Retry
+from evertick.model import Message
+from evertick.policy import Constant
+
+__all__ = ["CHANNEL", "TRIES", "Deliveries", "Word"]
+
+CHANNEL = "out"
+TRIES = 5
+_KINDS = ("at once", "at once", "at once", "slow", "second try", "asks", "never", "hangs", "deadly")
+
+Word = Literal["begun", "delivered", "failed", "cut off"]
+
+
+class Deliveries:
+    """The sender of one machine. `hear` is told of each word, `die` takes the machine down."""
+
+    def __init__(self, hear: Callable[[Word, Message], None], die: Callable[[], None]) -> None:
+        self._hear = hear
+        self._die = die
+
+    def sender(self) -> Sender:
+        retry = Constant("1s", attempts=TRIES)
+        return Sender(channel=CHANNEL, deliver=self._deliver, retry=retry, timeout=3_000_000, concurrency=2)
+
+    async def _deliver(self, message: Message) -> None:
+        self._hear("begun", message)
+        try:
+            await self._behave(message)
+        except asyncio.CancelledError:
+            self._hear("cut off", message)
+            raise
+        except Exception:
+            self._hear("failed", message)
+            raise
+        self._hear("delivered", message)
+
+    async def _behave(self, message: Message) -> None:
+        is_first = message.attempts == 0
+        match _KINDS[crc32(message.key.encode()) % len(_KINDS)]:
+            case "slow":
+                await asyncio.sleep(2)
+            case "second try" if is_first:
+                raise ConnectionError("fails at first")
+            case "asks" if is_first:
+                raise Retry("once more", after=2)
+            case "never":
+                await asyncio.sleep(0.1)
+                raise ConnectionError("fails every time")
+            case "hangs" if is_first:
+                await asyncio.sleep(3600)
+            case "deadly" if is_first:
+                self._die()
+                await asyncio.sleep(1)
+            case _:
+                await asyncio.sleep(0)

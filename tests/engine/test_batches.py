@@ -1,0 +1,130 @@
+"""Fires, claims and verdicts go to the store in batches of a bounded size, and a batch costs a few statements."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from evertick import Scheduler
+from evertick.model import Definition
+from evertick.store.base import Change
+from evertick.store.sqlite import SqliteStore
+from evertick.when.moment import HOUR
+from servers.postgres import postgres_server
+
+PATIENCE = 60.0
+# What the protocol asks for, at a batch of a thousand.
+STATEMENTS_PER_FIRE = 0.05
+
+
+async def add_due(scheduler: Scheduler, count: int, **fields: Any) -> None:
+    """Schedules that are all due now, and not again for an hour."""
+    store = await scheduler._store()
+    now = await store.now()
+    definition = Definition(task="tick", when="every 1h", **fields)
+    adds = [
+        Change(key=f"tick-{n}", kind="add", definition=definition, created_at=now - HOUR, fire_at=now, at=now)
+        for n in range(count)
+    ]
+    assert all(await store.change_schedules(scheduler.app, adds))
+
+
+async def until_idle(scheduler: Scheduler, ended: list[int], count: int) -> None:
+    """Until so many runs have ended and nothing of them is live."""
+    async with asyncio.timeout(PATIENCE):
+        while len(ended) < count:
+            await asyncio.sleep(0.02)
+        store = await scheduler._store()
+        while (pulse := await store.pulse(scheduler.app)).waiting or pulse.running:
+            await asyncio.sleep(0.02)
+
+
+# --- the setting -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlap", ["skip", "allow"])
+async def test_no_batch_is_greater_than_its_size(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, overlap: str) -> None:
+    sizes: dict[str, list[int]] = {"due": [], "record": [], "claim": [], "finish": []}
+
+    def spy(name: str, what: str, size: Any) -> None:
+        intent = getattr(SqliteStore, name)
+
+        async def spied(store: Any, *values: Any, **named: Any) -> Any:
+            sizes[what].append(size(values))
+            return await intent(store, *values, **named)
+
+        monkeypatch.setattr(SqliteStore, name, spied)
+
+    spy("due_schedules", "due", lambda values: values[1])
+    spy("record_fires", "record", lambda values: len(values[2]))
+    spy("claim", "claim", lambda values: values[4])
+    spy("finish", "finish", lambda values: len(values[2]))
+    # Fewer slots than are due: some are claimed as they are recorded, the others from the queue.
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/ledger.db", batch_size=7, concurrency=15)
+    ended: list[int] = []
+
+    @scheduler.task
+    async def tick() -> None:
+        ended.append(1)
+
+    await add_due(scheduler, 40, overlap=overlap)
+    async with scheduler:
+        await until_idle(scheduler, ended, 40)
+    assert {what: max(seen) for what, seen in sizes.items()} == {"due": 7, "record": 7, "claim": 7, "finish": 7}
+    assert len(ended) == 40
+
+
+# --- what the server counts ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def counting_server() -> Iterator[str]:
+    settings = {"shared_preload_libraries": "pg_stat_statements", "pg_stat_statements.track": "top"}
+    with postgres_server(**settings) as dsn:
+        yield dsn
+
+
+class Counting:
+    """What the server has been asked since it was told to count anew, by its own count: BEGIN and COMMIT, too."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def anew(self) -> None:
+        await self._connection.execute("SELECT pg_stat_statements_reset()")
+
+    async def statements(self) -> dict[str, int]:
+        rows = await self._connection.fetch(
+            "SELECT query, sum(calls)::int AS calls FROM pg_stat_statements "
+            "WHERE query NOT LIKE '%pg_stat_statements%' GROUP BY query ORDER BY calls DESC"
+        )
+        return {row["query"]: row["calls"] for row in rows}
+
+
+@pytest.mark.parametrize("overlap", ["skip", "allow"])
+async def test_a_fire_costs_a_twentieth_of_a_statement_at_most(counting_server: str, overlap: str) -> None:
+    """All of the engine's way: look, record and claim at once, finish, their commits, and all that goes on beside."""
+    fires = 5_000
+    connection = await asyncpg.connect(counting_server)
+    await connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+    counting = Counting(connection)
+    scheduler = Scheduler(f"{counting_server}?schema=count_{overlap}", concurrency=2_000, batch_size=1_000)
+    ended: list[int] = []
+
+    @scheduler.task
+    async def tick() -> None:
+        ended.append(1)
+
+    await add_due(scheduler, fires, overlap=overlap)
+    await counting.anew()
+    async with scheduler:
+        await until_idle(scheduler, ended, fires)
+    asked = await counting.statements()
+    await connection.close()
+    print(f"{sum(asked.values())} statements for {len(ended)} fires: {sum(asked.values()) / fires:.4f} each")
+    assert len(ended) == fires
+    assert sum(asked.values()) <= STATEMENTS_PER_FIRE * fires

@@ -1,0 +1,66 @@
+"""The store on another major version of PostgreSQL, the one that the system has installed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import asyncpg
+import pytest
+from postgres_stores import PostgresStores, PostgresUsers
+
+from evertick.testing.conformance import StoreConformance, Stores, TransactionConformance, Users
+from servers.postgres import postgres_server, system_binaries
+
+pytestmark = [
+    pytest.mark.more_servers,
+    pytest.mark.skipif(
+        system_binaries() is None,
+        reason="NO POSTGRESQL OF THE SYSTEM: the store is shown to work on one major version only; "
+        "apt-get install postgresql",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def system_dsn() -> Iterator[str]:
+    with postgres_server(binaries=system_binaries()) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+async def system_stores(system_dsn: str) -> AsyncIterator[PostgresStores]:
+    stores = PostgresStores(system_dsn)
+    yield stores
+    await stores.close()
+
+
+@pytest.fixture
+async def system_users(system_dsn: str) -> AsyncIterator[PostgresUsers]:
+    users = PostgresUsers(system_dsn)
+    yield users
+    await users.close()
+
+
+async def test_it_is_another_version_than_that_of_the_other_tests(system_dsn: str, postgres_dsn: str) -> None:
+    versions = []
+    for dsn in (system_dsn, postgres_dsn):
+        connection = await asyncpg.connect(dsn)
+        versions.append(connection.get_server_version().major)
+        await connection.close()
+    assert len(set(versions)) == 2, f"both are {versions[0]}: nothing is shown by running the suite twice"
+
+
+class TestPostgresOfTheSystem(StoreConformance):
+    @pytest.fixture
+    def stores(self, system_stores: Stores) -> Stores:
+        return system_stores
+
+
+class TestTransactionsOnPostgresOfTheSystem(TransactionConformance):
+    @pytest.fixture
+    def stores(self, system_stores: Stores) -> Stores:
+        return system_stores
+
+    @pytest.fixture
+    def users(self, system_users: Users) -> Users:
+        return system_users

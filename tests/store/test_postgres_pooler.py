@@ -1,0 +1,137 @@
+"""Behind a real PgBouncer in transaction mode the store keeps all its promises, and nodes wake each other around it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from urllib.parse import quote
+
+import pytest
+from postgres_stores import PostgresStores, in_schema_of
+
+from evertick import Scheduler
+from evertick.model import State
+from evertick.store.base import RunFilter
+from evertick.testing.conformance import Bench, StoreConformance, Stores, a_run, an_outcome
+from evertick.testing.conformance.bench import APP
+from evertick.transaction import at_once
+from servers.pgbouncer import SESSIONS, pgbouncer, pgbouncer_binary
+
+pytestmark = [
+    pytest.mark.more_servers,
+    pytest.mark.skipif(
+        pgbouncer_binary() is None,
+        reason="PgBouncer IS NOT INSTALLED: nothing shows that the store works behind it; apt-get install pgbouncer",
+    ),
+]
+PATIENCE = 30.0
+
+
+@pytest.fixture(scope="module")
+def pooler_dsn(postgres_dsn: str) -> Iterator[str]:
+    with pgbouncer(postgres_dsn) as dsn:
+        yield dsn
+
+
+class PooledStores(PostgresStores):
+    """Stores through the pooler; the test's own connections go around it."""
+
+    def __init__(self, dsn: str, pooler_dsn: str) -> None:
+        super().__init__(dsn)
+        self.url = in_schema_of(pooler_dsn, self.schema, pooler="transaction")
+
+
+@pytest.fixture
+async def pooled_stores(postgres_dsn: str, pooler_dsn: str) -> AsyncIterator[PooledStores]:
+    stores = PooledStores(postgres_dsn, pooler_dsn)
+    yield stores
+    await stores.close()
+
+
+class TestPostgresBehindPgbouncer(StoreConformance):
+    @pytest.fixture
+    def stores(self, pooled_stores: Stores) -> Stores:
+        return pooled_stores
+
+
+async def test_stores_that_open_at_once_migrate_once(pooled_stores: PooledStores) -> None:
+    await asyncio.gather(*(pooled_stores.open() for _ in range(10)))
+    connection = await pooled_stores.connect()
+    assert await connection.fetchval(f"SELECT count(*) FROM {pooled_stores.schema}.migrations") == 1
+    await connection.close()
+
+
+async def test_many_clients_share_a_few_sessions_and_leave_nothing_on_them(pooled_stores: PooledStores) -> None:
+    stores = [await pooled_stores.open() for _ in range(SESSIONS * 2)]
+    for _ in range(3):
+        await asyncio.gather(*(store.enqueue(APP, [a_run()]) for store in stores for _ in range(5)))
+        await asyncio.gather(*(store.runs(APP, RunFilter(limit=10)) for store in stores))
+    assert len(await stores[0].runs(APP, RunFilter(limit=1000))) == 3 * 5 * len(stores)
+    connection = await pooled_stores.connect()
+    left = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+    assert await connection.fetchval(left) == 0
+    await connection.close()
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_a_job_has_its_transaction_through_the_pooler(pooled_stores: PooledStores, is_plain: bool) -> None:
+    bench = Bench(pooled_stores, await pooled_stores.open())
+    node = await bench.node()
+    held = await bench.hold(node)
+    job = bench.store.transaction(seconds=60, is_plain=is_plain)
+    connection = await job.begin(APP, node, held.id, held.fence)
+    table = f"{pooled_stores.schema}.paid"
+    if is_plain:
+        connection.execute(f"CREATE TABLE {table} (n int)")
+        # More often than the driver waits before it would prepare a statement.
+        for number in range(10):
+            connection.execute(f"INSERT INTO {table} VALUES (%s)", [number])
+        assert at_once(job.commit(APP, node, an_outcome(held)))
+    else:
+        await connection.execute(f"CREATE TABLE {table} (n int)")
+        for number in range(10):
+            await connection.execute(f"INSERT INTO {table} VALUES ($1)", number)
+        assert await job.commit(APP, node, an_outcome(held))
+    assert await bench.state(held.id) is State.DONE
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_a_job_that_takes_too_long_is_ended_and_nobody_else(pooled_stores: PooledStores, is_plain: bool) -> None:
+    bench = Bench(pooled_stores, await pooled_stores.open())
+    node = await bench.node()
+    held = await bench.hold(node)
+    job = bench.store.transaction(seconds=0.2, is_plain=is_plain)
+    connection = await job.begin(APP, node, held.id, held.fence)
+    sleeping = "SELECT pg_sleep(20)"
+    working = asyncio.to_thread(connection.execute, sleeping) if is_plain else connection.execute(sleeping)
+    with pytest.raises(Exception, match=r"(?i)terminat|clos|cancel"):
+        await working
+    assert job.is_out_of_time
+    assert not await job.commit(APP, node, an_outcome(held))
+    assert await bench.state(held.id) is State.RUNNING
+
+
+@pytest.mark.parametrize("listens", [True, False])
+async def test_nodes_work_together_with_and_without_a_second_way_for_wake_ups(
+    pooled_stores: PooledStores, postgres_dsn: str, listens: bool
+) -> None:
+    url = f"{pooled_stores.url}&listen={quote(postgres_dsn, safe='')}" if listens else pooled_stores.url
+    node, program = Scheduler(url, poll_interval="1h"), Scheduler(url, concurrency=0)
+    started: asyncio.Queue[int] = asyncio.Queue()
+
+    @node.task
+    async def echo(number: int) -> None:
+        started.put_nowait(number)
+
+    @node.every("200ms")
+    async def tick() -> None:
+        started.put_nowait(-1)
+
+    sent = program.task(lambda number: None, name="echo")
+    async with node:
+        for number in range(5):
+            await sent.enqueue(number=number)
+            async with asyncio.timeout(PATIENCE):
+                while await started.get() != number:
+                    pass
+    await program.close()

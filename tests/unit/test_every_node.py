@@ -1,0 +1,179 @@
+"""Schedules that run on every node: what goes with it, what is refused, and how a plan becomes a run per node."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from evertick import Every, InvalidKey, InvalidSetting, Refused, Scheduler
+from evertick.clock import derived_id
+from evertick.every_node import is_own_queue, node_of_queue, own_queue
+from evertick.fan_out import fan_out
+from evertick.model import Cause, Definition, NewRun, Node, Reason, Verdict
+from evertick.store.base import Advance
+from evertick.unique import fires_counted
+
+AT = 1_800_000_000_000_000
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ON_ALL = Definition(task="tidy", when="every 1m", mode="every-node")
+
+
+def a_node(id_: str, *, tasks: tuple[str, ...] = ("tidy",), is_dead: bool = False) -> Node:
+    return Node(
+        id=id_,
+        name=f"name of {id_}",
+        app="default",
+        version="1",
+        started_at=NOW,
+        beat_at=NOW,
+        lease_until=NOW,
+        died_at=NOW if is_dead else None,
+        queues=("default",),
+        tasks=tasks,
+        declares={},
+        running=0,
+    )
+
+
+def a_fire(fire_at: int = AT, **fields: Any) -> NewRun:
+    own: dict[str, Any] = {"id": "x", "task": "tidy", "cause": Cause.FIRE, "fire_at": fire_at, "schedule_id": 7}
+    return NewRun(**{**own, **fields})
+
+
+def an_advance(*runs: NewRun) -> Advance:
+    return Advance(schedule_id=7, version=1, fire_at=AT, at=AT, runs=runs)
+
+
+# --- from a plan to runs
+
+
+def test_a_fire_becomes_a_run_in_the_own_queue_of_each_node_that_lives_and_knows_the_task() -> None:
+    nodes = [a_node("a"), a_node("b"), a_node("c", tasks=("mail",)), a_node("d", is_dead=True)]
+    made = fan_out(an_advance(a_fire()), ON_ALL, nodes)
+    assert [run.queue for run in made.runs] == ["@a", "@b"]
+    assert {(run.cause, run.fire_at, run.task) for run in made.runs} == {(Cause.EVERY_NODE, AT, "tidy")}
+
+
+def test_the_same_moment_on_the_same_node_has_the_same_id_whoever_plans_it() -> None:
+    once = fan_out(an_advance(a_fire(id="1")), ON_ALL, [a_node("a"), a_node("b")])
+    again = fan_out(an_advance(a_fire(id="2")), ON_ALL, [a_node("b"), a_node("a")])
+    assert {run.id for run in once.runs} == {run.id for run in again.runs}
+    other = fan_out(an_advance(a_fire(AT + 1)), ON_ALL, [a_node("a"), a_node("b")])
+    assert not {run.id for run in once.runs} & {run.id for run in other.runs}
+
+
+def test_derived_ids_sort_by_their_moment() -> None:
+    assert derived_id(AT, "z") < derived_id(AT + 1_000_000, "a")
+    assert derived_id(AT, 1, "a")[14] == "7"
+
+
+def test_with_overlap_skip_a_node_has_one_key_per_schedule_and_with_allow_none() -> None:
+    [skip] = fan_out(an_advance(a_fire()), ON_ALL, [a_node("a")]).runs
+    assert skip.unique_key == ";7;a"
+    assert skip.if_taken == "overlap on name of a"
+    allowing = Definition(task="tidy", when="every 1m", mode="every-node", overlap="allow")
+    [allow] = fan_out(an_advance(a_fire()), allowing, [a_node("a")]).runs
+    assert allow.unique_key is None
+
+
+def test_without_a_node_that_knows_the_task_each_moment_is_missed_for_that_reason() -> None:
+    made = fan_out(an_advance(a_fire()), ON_ALL, [a_node("a", tasks=())])
+    assert made.runs == ()
+    [gap] = made.gaps
+    assert (gap.first_at, gap.verdict, gap.reason) == (AT, Verdict.MISSED, Reason.NO_NODE)
+
+
+def test_of_several_moments_at_once_a_node_takes_the_newest() -> None:
+    made = fan_out(an_advance(a_fire(AT - 60), a_fire(AT)), ON_ALL, [a_node("a")])
+    assert [run.fire_at for run in made.runs] == [AT]
+    assert [(gap.first_at, gap.reason) for gap in made.gaps] == [(AT - 60, Reason.COALESCED)]
+
+
+def test_a_schedule_of_another_mode_is_left_as_it_is() -> None:
+    planned = an_advance(a_fire())
+    assert fan_out(planned, Definition(task="tidy", when="every 1m"), [a_node("a")]) is planned
+
+
+def test_a_moment_on_many_nodes_is_one_fire() -> None:
+    made = fan_out(an_advance(a_fire()), ON_ALL, [a_node("a"), a_node("b")])
+    assert fires_counted(made.runs) == 1
+    assert fires_counted(made.runs, {made.runs[0].id}) == 1
+    assert fires_counted(made.runs, {run.id for run in made.runs}) == 0
+    assert fires_counted([a_fire(), a_fire(AT + 1)]) == 2
+
+
+def test_a_queue_of_its_own_names_its_node() -> None:
+    assert is_own_queue(own_queue("n1"))
+    assert node_of_queue(own_queue("n1")) == "n1"
+    assert not is_own_queue("default")
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"overlap": "queue"}, "overlap: 'queue' does not go with mode='every-node'"),
+        ({"overlap": "replace"}, "overlap: 'replace' does not go with mode='every-node'"),
+        ({"catch_up": "all"}, "catch_up: 'all' does not go with mode='every-node'"),
+        ({"unique": "one"}, "unique: 'one' does not go with mode='every-node'"),
+        ({"pause_after": 3}, "pause_after: 3 does not go with mode='every-node'"),
+        ({"queue": "slow"}, "queue: 'slow' does not go with mode='every-node'"),
+        ({"blackout": "nights", "blackout_fate": "all"}, "blackout_fate: 'all' does not go with mode='every-node'"),
+        ({"after": "end"}, "after: 'end' does not go with mode='every-node'"),
+    ],
+)
+def test_what_makes_no_sense_on_every_node_is_refused_where_it_is_written(options: dict[str, Any], said: str) -> None:
+    scheduler = Scheduler("sqlite://")
+    with pytest.raises(InvalidSetting, match=said):
+        scheduler.every("1m", mode="every-node", name="tidy", **options)(lambda: None)
+
+
+async def test_an_update_to_every_node_is_refused_if_another_policy_forbids_it() -> None:
+    scheduler = Scheduler("sqlite://", concurrency=0)
+    await scheduler.add(key="tidy", when=Every("1m", after="end"), task="tidy")
+    with pytest.raises(InvalidSetting, match="after: 'end'"):
+        await scheduler.update("tidy", mode="every-node")
+    await scheduler.update("tidy", when=Every("1m"), overlap="queue")
+    with pytest.raises(InvalidSetting, match="overlap: 'queue'"):
+        await scheduler.update("tidy", mode="every-node")
+    assert (await scheduler.update("tidy", mode="every-node", overlap="skip")).mode == "every-node"
+    await scheduler.close()
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="mode: 'all' must be one of 'claimed', 'every-node'"):
+        Scheduler("sqlite://").every("1m", mode="all", name="tidy")(lambda: None)  # type: ignore[arg-type]
+
+
+def test_people_cannot_name_a_queue_like_those_of_nodes() -> None:
+    scheduler = Scheduler("sqlite://")
+    with pytest.raises(InvalidKey, match="queue: '@n1' must not begin with '@'"):
+        Scheduler("sqlite://", queues=["@n1"])
+    with pytest.raises(InvalidKey, match="must not begin with '@'"):
+        scheduler.every("1m", queue="@n1", name="tidy")(lambda: None)
+    task = scheduler.task(lambda: None, name="tidy")
+    with pytest.raises(InvalidKey, match="must not begin with '@'"):
+        task.options(queue="@n1")
+
+
+async def test_backfill_and_run_early_are_refused() -> None:
+    scheduler = Scheduler("sqlite://", concurrency=0)
+    await scheduler.add(key="tidy", when="every 1m", task="tidy", mode="every-node")
+    now = datetime.now(UTC)
+    with pytest.raises(Refused, match="runs on every node, and those of the past are gone"):
+        await scheduler.backfill("tidy", now - timedelta(minutes=5), now)
+    with pytest.raises(Refused, match="runs on every node, so its next moment cannot be taken out"):
+        await scheduler.run_early("tidy")
+    await scheduler.close()
+
+
+async def test_a_trigger_with_no_node_to_run_it_is_refused() -> None:
+    scheduler = Scheduler("sqlite://", concurrency=0)
+    await scheduler.add(key="tidy", when="every 1m", task="tidy", mode="every-node")
+    with pytest.raises(Refused, match="no live node knows task 'tidy': not triggered"):
+        await scheduler.trigger("tidy")
+    await scheduler.close()
