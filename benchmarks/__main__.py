@@ -1,4 +1,4 @@
-"""The program: `python -m benchmarks sqlite [--rounds 3] [--runs 20000] [--peers] [--json FILE]`."""
+"""The program: `python -m benchmarks sqlite | postgres [--rounds 3] [--runs 20000] [--json FILE]`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks.figure import summary, table
+from benchmarks.figure import FIGURES, PEER_FIGURES, summary, table
 from benchmarks.machine import describe, load
 from benchmarks.peer.environment import Unavailable, install, versions
 from benchmarks.round import measure_all
@@ -18,6 +18,12 @@ from benchmarks.size import FULL, QUICK, Size
 
 def main() -> None:
     asked = _arguments()
+    if asked.store == "postgres":
+        # Not above: it needs asyncpg, which SQLite does not.
+        from benchmarks.postgres.program import run
+
+        run(asked, _size(asked))
+        return
     asked.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="sqlite-", dir=asked.folder))
     try:
@@ -48,7 +54,7 @@ def _measure(asked: argparse.Namespace, folder: Path) -> None:
     print(
         f"load        {' '.join('?' if each is None else f'{each:.2f}' for each in loads)} (before, after each round)\n"
     )
-    print(table(samples))
+    print(table(samples, FIGURES + PEER_FIGURES))
     if asked.json is not None:
         figures = {name: summary(each) for name, each in samples.items()}
         report = {"machine": machine, "load": loads, "size": dataclasses.asdict(size), "figures": figures}
@@ -70,13 +76,15 @@ def _size(asked: argparse.Namespace) -> Size:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Evertick on this machine.")
-    parser.add_argument("store", choices=["sqlite"], help="the store to measure")
+    parser.add_argument("store", choices=["sqlite", "postgres"], help="the store to measure")
     parser.add_argument("--rounds", type=_positive, help="how often everything is measured (default 3; quick: 1)")
     parser.add_argument("--runs", type=_positive, help="runs in the queue of a throughput round (default 20000)")
     parser.add_argument("--peers", action="store_true", help="install other schedulers and measure them too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument("--quick", action="store_true", help="tiny numbers: shows that it works, measures nothing")
     parser.add_argument("--folder", type=Path, default=Path(".bench"), help="on the disk to measure (default .bench)")
+    parser.add_argument("--dsn", help="postgres: a server that is there, with pg_stat_statements (default: our own)")
+    parser.add_argument("--only", action="append", metavar="GROUP", help="postgres: that group of figures alone")
     asked = parser.parse_args()
     asked.rounds = asked.rounds or (1 if asked.quick else 3)
     return asked

@@ -88,4 +88,6 @@ def _row(figure: Figure, samples: Sequence[float]) -> tuple[str, str, str, str]:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    if abs(value) >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.4f}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from benchmarks.ledger import Ledger
@@ -19,30 +20,31 @@ __all__ = ["measure_herd", "measure_spread"]
 
 
 def measure_spread(ledger: Ledger, size: Size) -> dict[str, float]:
-    first = _soon(size)
     step = timedelta(milliseconds=1)
-    rules: list[When] = [
-        Every("1s", since="start", start=first + number * step, max_fires=size.schedule_seconds)
-        for number in range(size.schedules)
-    ]
-    began = asyncio.run(_starts(ledger, rules, size.schedules * size.schedule_seconds))
+
+    def spread(first: datetime) -> list[When]:
+        return [
+            Every("1s", since="start", start=first + number * step, max_fires=size.schedule_seconds)
+            for number in range(size.schedules)
+        ]
+
+    began = asyncio.run(_starts(ledger, spread, size.schedules * size.schedule_seconds, size.ahead_seconds))
     late = [at - fire_at for fire_at, at in began]
     return {"lateness_p50": percentile(late, 50) * 1e3, "lateness_p99": percentile(late, 99) * 1e3}
 
 
 def measure_herd(ledger: Ledger, size: Size) -> dict[str, float]:
-    moment = _soon(size)
-    rules: list[When] = [Once(moment)] * size.schedules
-    began = asyncio.run(_starts(ledger, rules, size.schedules))
+    def herd(moment: datetime) -> list[When]:
+        return [Once(moment)] * size.schedules
+
+    began = asyncio.run(_starts(ledger, herd, size.schedules, size.ahead_seconds))
     late = [at - fire_at for fire_at, at in began]
     return {"herd_first": min(late) * 1e3, "herd_last": max(late) * 1e3}
 
 
-def _soon(size: Size) -> datetime:
-    return datetime.now(UTC) + timedelta(seconds=size.ahead_seconds)
-
-
-async def _starts(ledger: Ledger, rules: list[When], count: int) -> list[tuple[float, float]]:
+async def _starts(
+    ledger: Ledger, rules: Callable[[datetime], list[When]], count: int, ahead_seconds: float
+) -> list[tuple[float, float]]:
     """The moment and the beginning of each run, in seconds since 1970."""
     scheduler = Scheduler(ledger.url)
     began: list[tuple[float, float]] = []
@@ -60,8 +62,9 @@ async def _starts(ledger: Ledger, rules: list[When], count: int) -> list[tuple[f
     async with scheduler:
         # Every moment gets its run, however late: a backlog shows as lateness, not as moments passed over.
         options = {"task": note, "catch_up": "all", "overlap": "allow", "grace": None}
-        await scheduler.add_many({"key": f"s{n}", "when": rule, **options} for n, rule in enumerate(rules))
-        assert not began, "adding the schedules took longer than the time left before their first moment"
+        first = datetime.now(UTC) + timedelta(seconds=ahead_seconds)
+        await scheduler.add_many({"key": f"s{n}", "when": rule, **options} for n, rule in enumerate(rules(first)))
+        assert datetime.now(UTC) < first, "adding the schedules took longer than the time before their first moment"
         await asyncio.wait_for(all_began.wait(), timeout=120)
     assert len(executed) == count, f"{len(executed)} of {count} moments were executed"
     await ledger.check(list(executed.values()))

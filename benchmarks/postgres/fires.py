@@ -8,9 +8,11 @@ second line of defence and no way to recover: what it does not do is what the di
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
 
 from benchmarks.postgres.ledger import PostgresLedger
 from benchmarks.postgres.meter import Meter, Reading
@@ -21,82 +23,80 @@ from evertick.store.base import Advance, Change, DueSchedule, NodeJoin, Store, T
 from evertick.store.postgres import PostgresStore
 from evertick.when.moment import HOUR, SECOND
 
-__all__ = [
-    "APP",
-    "BATCH",
-    "NODE",
-    "TASK",
-    "add_schedules",
-    "fire_through_store",
-    "join",
-    "measure_raw",
-    "measure_store",
-]
+__all__ = ["APP", "FINISH", "NODE", "TASK", "StoreLoop", "add_schedules", "advance_of", "fire", "join", "measure"]
 
 APP, NODE, TASK = "bench", "node", "count"
 BATCH = 1_000
 _LEASE = 24 * HOUR
 
 
-def measure_store(ledger: PostgresLedger, size: FleetSize) -> dict[str, float]:
-    return asyncio.run(_measure_store(ledger, size))
+def measure(ledger: PostgresLedger, size: FleetSize) -> dict[str, float]:
+    return asyncio.run(_measure(ledger, size))
 
 
-def measure_raw(ledger: PostgresLedger, size: FleetSize) -> dict[str, float]:
-    return asyncio.run(_measure_raw(ledger, size))
-
-
-async def _measure_store(ledger: PostgresLedger, size: FleetSize) -> dict[str, float]:
-    async with ledger.store() as store:
-        await add_schedules(store, size.fired_schedules)
-        await join(store)
+async def _measure(ledger: PostgresLedger, size: FleetSize) -> dict[str, float]:
+    """By turns, so that what slows the machine down slows both; each schedule fires once in a turn."""
+    beside = ledger.beside("raw")
+    for each in (ledger, beside):
+        async with each.store() as store:
+            await add_schedules(store, size.fired_schedules)
+            await join(store)
+    async with ledger.connection() as connection, ledger.store() as store, raw_loop(beside) as raw:
+        ours = _Contender(Meter(ledger, connection), StoreLoop(store))
+        theirs = _Contender(Meter(beside, connection), raw)
+        for _ in range(size.fires_each):
+            await ours.take_turn(size.fired_schedules)
+            await theirs.take_turn(size.fired_schedules)
     count = size.fired_schedules * size.fires_each
-    async with ledger.connection() as connection:
-        meter = Meter(connection)
-        before = await meter.read_when_all_have_left()
-        async with ledger.store() as store:
-            seconds = await _timed(lambda: _until(count, fire_through_store(store)))
-        used = (await meter.read_when_all_have_left()).since(before)
-    await ledger.check([1] * count)
-    return {"fires_store": count / seconds, **_per_fire("fires_store", used, count)}
-
-
-async def _measure_raw(ledger: PostgresLedger, size: FleetSize) -> dict[str, float]:
-    async with ledger.store() as store:
-        await add_schedules(store, size.fired_schedules)
-    count = size.fired_schedules * size.fires_each
-    async with ledger.connection() as connection:
-        meter = Meter(connection)
-        before = await meter.read_when_all_have_left()
-        seconds = await _timed(lambda: _until(count, _RawLoop(ledger).batches()))
-        used = (await meter.read_when_all_have_left()).since(before)
-    await ledger.check([1] * count)
-    return {"raw_fires_store": count / seconds, "raw_fires_store_wal": used.wal_bytes / count}
-
-
-def _per_fire(name: str, used: Reading, count: int) -> dict[str, float]:
+    for each in (ledger, beside):
+        await each.check([1] * count)
     return {
-        f"{name}_statements": used.statements / count,
-        f"{name}_transactions": used.transactions / count,
-        f"{name}_wal": used.wal_bytes / count,
+        "fires_store": size.fired_schedules / statistics.median(ours.seconds),
+        "raw_fires_store": size.fired_schedules / statistics.median(theirs.seconds),
+        "ratio_fires_store": statistics.median(t / o for o, t in zip(ours.seconds, theirs.seconds, strict=True)),
+        "fires_store_statements": ours.used.statements / count,
+        "fires_store_commits": ours.used.commits / count,
+        "fires_store_wal": ours.used.wal_bytes / count,
+        "raw_fires_store_wal": theirs.used.wal_bytes / count,
     }
 
 
-async def _timed(work: Callable[[], Awaitable[None]]) -> float:
-    began = time.perf_counter()
-    await work()
-    return time.perf_counter() - began
+class Loop(Protocol):
+    """One way to fire."""
+
+    async def record(self, batch: int) -> Coroutine[None, None, None]:
+        """Write down what is due, all of it as claimed; answers how to end it."""
+        ...
 
 
-async def _until(count: int, batches: Any) -> None:
-    """Take batches until so many fires are done."""
-    done = 0
-    async for size in batches:
-        done += size
-        if done >= count:
-            break
-    await batches.aclose()
-    assert done == count, f"{done} fires, {count} were wanted"
+async def fire(loop: Loop, count: int) -> None:
+    """Batch after batch; the runs of one are ended while the next is recorded."""
+    # A schedule that comes again at once must have ended its last run.
+    batch = min(BATCH, count // 2)
+    ending: asyncio.Task[None] | None = None
+    for _ in range(count // batch):
+        end = await loop.record(batch)
+        if ending is not None:
+            await ending
+        ending = asyncio.create_task(end)
+    if ending is not None:
+        await ending
+
+
+class _Contender:
+    """Somebody who fires in turns."""
+
+    def __init__(self, meter: Meter, loop: Loop) -> None:
+        self._meter = meter
+        self._loop = loop
+        self.seconds: list[float] = []
+        self.used = Reading()
+
+    async def take_turn(self, count: int) -> None:
+        before, began = await self._meter.read(), time.perf_counter()
+        await fire(self._loop, count)
+        self.seconds.append(time.perf_counter() - began)
+        self.used = self.used.and_also((await self._meter.read()).since(before))
 
 
 async def add_schedules(store: Store, count: int) -> None:
@@ -119,25 +119,27 @@ async def join(store: Store) -> None:
     )
 
 
-async def fire_through_store(store: PostgresStore) -> Any:
-    """Batch after batch: what is due is recorded while the runs of the batch before are ended. Yields their size."""
-    ending: asyncio.Task[None] | None = None
-    try:
-        while True:
-            due = await store.due_schedules(APP, BATCH)
-            advances = [_advance(row) for row in due.schedules]
-            recorded = await store.record_fires(APP, NODE, advances)
-            assert all(recorded.taken), "nobody else is here"
-            if ending is not None:
-                await ending
-            ending = asyncio.create_task(_end(store, advances, recorded.fence))
-            yield len(advances)
-    finally:
-        if ending is not None:
-            await ending
+class StoreLoop:
+    """Through the store."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+
+    async def record(self, batch: int) -> Coroutine[None, None, None]:
+        due = await self._store.due_schedules(APP, batch)
+        advances = [advance_of(row) for row in due.schedules]
+        recorded = await self._store.record_fires(APP, NODE, advances)
+        assert len(advances) == batch, f"{len(advances)} schedules were due"
+        assert all(recorded.taken), "nobody else is here"
+        return self._end([run.id for advance in advances for run in advance.runs], recorded.fence)
+
+    async def _end(self, ids: list[str], fence: int) -> None:
+        outcomes = [Outcome(id=id_, fence=fence, kind="done", verdict=Verdict.SUCCEEDED, attempts=1) for id_ in ids]
+        answers = (await self._store.finish(APP, NODE, outcomes)).answers
+        assert set(answers) == {"done"}, f"ended as {set(answers)}"
 
 
-def _advance(row: DueSchedule) -> Advance:
+def advance_of(row: DueSchedule) -> Advance:
     """As with the usual overlap, which looks whether a run is live."""
     assert row.fire_at is not None
     run = NewRun(
@@ -162,16 +164,6 @@ def _advance(row: DueSchedule) -> Advance:
     )
 
 
-async def _end(store: PostgresStore, advances: list[Advance], fence: int) -> None:
-    outcomes = [
-        Outcome(id=run.id, fence=fence, kind="done", verdict=Verdict.SUCCEEDED, attempts=1)
-        for advance in advances
-        for run in advance.runs
-    ]
-    answers = (await store.finish(APP, NODE, outcomes)).answers
-    assert set(answers) == {"done"}, f"ended as {set(answers)}"
-
-
 _DUE = """
 SELECT array_agg(schedule_id) AS ids, array_agg(version) AS versions, array_agg(fire_at) AS fire_ats
 FROM (SELECT schedule_id, version, fire_at FROM evertick.due
@@ -194,40 +186,38 @@ written AS (
     RETURNING id)
 SELECT (SELECT fence FROM drawn) AS fence, (SELECT count(*) FROM written) AS count
 """
-_FINISH = """
+FINISH = """
 WITH gone AS (
     DELETE FROM evertick.runs WHERE id = ANY($1::uuid[]) AND fence = $2 AND node = $3 RETURNING *)
 INSERT INTO evertick.history (id, app, schedule_id, version, task, cause, fire_at, due_at, queue, priority, verdict,
     attempts, losses, node, fence, created_at, started_at, finished_at, is_cancel_requested)
-SELECT id, app, schedule_id, version, task, cause, fire_at, due_at, queue, priority, 'succeeded', 1, losses, node, fence,
-    created_at, started_at, (SELECT evertick.now_us()), false FROM gone
+SELECT id, app, schedule_id, version, task, cause, fire_at, due_at, queue, priority, 'succeeded', 1, losses, node,
+    fence, created_at, started_at, (SELECT evertick.now_us()), false FROM gone
 """
 
 
-class _RawLoop:
+class RawLoop:
     """The bare statements, on two connections."""
 
-    def __init__(self, ledger: PostgresLedger) -> None:
-        self._ledger = ledger
-        self._due, self._record, self._finish = (ledger.sql(text) for text in (_DUE, _RECORD, _FINISH))
+    def __init__(self, ledger: PostgresLedger, recording: Any, ending: Any) -> None:
+        self._due, self._record, self._finish = (ledger.sql(text) for text in (_DUE, _RECORD, FINISH))
+        self._recording = recording
+        self._ending = ending
 
-    async def batches(self) -> Any:
-        async with (
-            self._ledger.connection(has_plans=True) as recording,
-            self._ledger.connection(has_plans=True) as ending,
-        ):
-            finish: asyncio.Task[Any] | None = None
-            try:
-                while True:
-                    due = await recording.fetchrow(self._due, APP, BATCH)
-                    ids = [system_clock.new_id() for _ in due["ids"]]
-                    wanted = (due["ids"], due["versions"], due["fire_ats"], ids)
-                    recorded = await recording.fetchrow(self._record, APP, *wanted)
-                    assert recorded["count"] == len(ids)
-                    if finish is not None:
-                        await finish
-                    finish = asyncio.create_task(ending.execute(self._finish, ids, recorded["fence"], NODE))
-                    yield len(ids)
-            finally:
-                if finish is not None:
-                    await finish
+    async def record(self, batch: int) -> Coroutine[None, None, None]:
+        due = await self._recording.fetchrow(self._due, APP, batch)
+        ids = [system_clock.new_id() for _ in due["ids"]]
+        wanted = (due["ids"], due["versions"], due["fire_ats"], ids)
+        recorded = await self._recording.fetchrow(self._record, APP, *wanted)
+        assert recorded["count"] == batch, f"{recorded['count']} fires were recorded"
+        return self._end(ids, recorded["fence"])
+
+    async def _end(self, ids: list[str], fence: int) -> None:
+        status = await self._ending.execute(self._finish, ids, fence, NODE)
+        assert status == f"INSERT 0 {len(ids)}", status
+
+
+@asynccontextmanager
+async def raw_loop(ledger: PostgresLedger) -> AsyncIterator[RawLoop]:
+    async with ledger.connection(has_plans=True) as recording, ledger.connection(has_plans=True) as ending:
+        yield RawLoop(ledger, recording, ending)

@@ -18,12 +18,19 @@ from evertick.store.postgres.queries import in_schema, quoted
 __all__ = ["PostgresLedger"]
 
 
+_OURS = "SELECT nspname AS name FROM pg_namespace WHERE nspname = $1 OR starts_with(nspname, $1 || '_')"
+
+
 @dataclass(frozen=True)
 class PostgresLedger:
     """In a schema."""
 
     dsn: str
     schema: str
+
+    def beside(self, name: str) -> PostgresLedger:
+        """Another one, which goes with this one."""
+        return PostgresLedger(self.dsn, f"{self.schema}_{name}")
 
     @property
     def url(self) -> str:
@@ -53,7 +60,8 @@ class PostgresLedger:
 
     async def drop(self) -> None:
         async with self.connection() as connection:
-            await connection.execute(f"DROP SCHEMA IF EXISTS {quoted(self.schema)} CASCADE")
+            for row in await connection.fetch(_OURS, self.schema):
+                await connection.execute(f"DROP SCHEMA {quoted(row['name'])} CASCADE")
 
     async def check(self, executed: Sequence[int]) -> None:
         live = (await self._asked("SELECT 'live', count(*) FROM evertick.runs"))["live"]

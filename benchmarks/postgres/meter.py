@@ -1,7 +1,7 @@
-"""What the server itself has counted: statements, transactions, bytes of its log, processor time of its processes.
+"""What the server itself has counted: statements, commits that wrote, bytes of its log, processor time.
 
-The statements of whoever asks here are left out (their text says `pg_stat_`), and so are those that only frame a
-transaction.
+Statements are those that name the schema of the ledger, and wake-ups; BEGIN and COMMIT do no work of their own. Those
+of whoever asks here are left out (their text says `pg_stat_`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.postgres.ledger import PostgresLedger
+from evertick.store.postgres.queries import quoted
+
 __all__ = ["Meter", "Reading"]
 
-_STATEMENTS = """
-    SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements
-    WHERE query NOT LIKE '%pg_stat_%' AND query !~ '^(BEGIN|COMMIT|ROLLBACK|SET|RESET)'
+_COUNTED = """
+    SELECT
+        coalesce(sum(calls) FILTER (WHERE position($1 IN query) > 0 OR query LIKE '%pg_notify%'), 0)::bigint
+            AS statements,
+        -- The one writing statement that is a transaction by itself is the end of runs.
+        coalesce(sum(calls) FILTER (WHERE query LIKE 'COMMIT%'
+            OR (position($1 IN query) > 0 AND query LIKE 'WITH gone AS%given_attempts%')), 0)::bigint AS commits,
+        pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint AS wal_bytes
+    FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat_%'
 """
-_TRANSACTIONS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
-_WAL = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint"
 _NODES = "SELECT pid FROM pg_stat_activity WHERE application_name = 'evertick'"
 # How long the server takes to end the processes of connections that were closed.
 _LEAVE_SECONDS = 10
@@ -27,34 +34,34 @@ _LEAVE_SECONDS = 10
 
 @dataclass(frozen=True)
 class Reading:
-    statements: int
-    transactions: int
-    wal_bytes: int
+    statements: int = 0
+    commits: int = 0
+    wal_bytes: int = 0
 
     def since(self, before: Reading) -> Reading:
         return Reading(
-            self.statements - before.statements,
-            self.transactions - before.transactions,
-            self.wal_bytes - before.wal_bytes,
+            self.statements - before.statements, self.commits - before.commits, self.wal_bytes - before.wal_bytes
+        )
+
+    def and_also(self, other: Reading) -> Reading:
+        return Reading(
+            self.statements + other.statements, self.commits + other.commits, self.wal_bytes + other.wal_bytes
         )
 
 
 class Meter:
     """On a connection of its own."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, ledger: PostgresLedger, connection: Any) -> None:
+        self._name = f"{quoted(ledger.schema)}."
         self._connection = connection
 
     async def read(self) -> Reading:
         await self._connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
-        return Reading(
-            await self._connection.fetchval(_STATEMENTS),
-            await self._connection.fetchval(_TRANSACTIONS),
-            await self._connection.fetchval(_WAL),
-        )
+        return Reading(**await self._connection.fetchrow(_COUNTED, self._name))
 
     async def read_when_all_have_left(self) -> Reading:
-        """The server learns of some transactions only when their connection is closed."""
+        """When no node has a connection any more, nothing is on its way."""
         async with asyncio.timeout(_LEAVE_SECONDS):
             while await self._connection.fetch(_NODES):
                 await asyncio.sleep(0.01)

@@ -33,7 +33,7 @@ def server(given: str | None) -> Iterator[str]:
         yield given
         return
     with _tests_beside_us():
-        from servers.postgres import postgres_server
+        from servers.postgres import postgres_server  # type: ignore[import-not-found,unused-ignore]
     with postgres_server(**_SETTINGS) as dsn:
         yield dsn
 

@@ -14,9 +14,8 @@ class FleetSize:
     # Schedules that fire, and how often each does through the bare store.
     fired_schedules: int
     fires_each: int
-    # Schedules that fire once a second on a whole node, and for how long.
+    # Schedules of a whole node that are due at one moment.
     engine_schedules: int
-    engine_seconds: float
     idle_nodes: int
     limited_runs: int
     keys: int
@@ -27,13 +26,14 @@ class FleetSize:
     # How long fires go on for each way to set up the tables, and through how many schedules.
     vacuum_seconds: float
     vacuum_schedules: int
+    # Fires between two looks at the time.
+    vacuum_turn: int
 
 
 FULL = FleetSize(
     fired_schedules=10_000,
     fires_each=10,
     engine_schedules=20_000,
-    engine_seconds=10,
     idle_nodes=5,
     limited_runs=5_000,
     keys=500,
@@ -43,6 +43,7 @@ FULL = FleetSize(
     growth_batch=1_000,
     vacuum_seconds=120,
     vacuum_schedules=100_000,
+    vacuum_turn=10_000,
 )
 
 # Proves that everything works; its figures mean nothing.
@@ -50,7 +51,6 @@ QUICK = FleetSize(
     fired_schedules=200,
     fires_each=2,
     engine_schedules=20,
-    engine_seconds=1.5,
     idle_nodes=2,
     limited_runs=40,
     keys=5,
@@ -60,4 +60,5 @@ QUICK = FleetSize(
     growth_batch=20,
     vacuum_seconds=0.5,
     vacuum_schedules=200,
+    vacuum_turn=100,
 )

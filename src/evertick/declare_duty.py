@@ -53,13 +53,16 @@ def make_duty(
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidSetting(f"duty {name!r}: a generator does nothing until it is iterated; pass a function")
     takes_context = _takes_context(function, name)
-    is_async = inspect.iscoroutinefunction(function)
+    method = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(method)
 
     async def call(context: DutyContext) -> object:
         given = (context,) if takes_context else ()
         if is_async:
             return await function(*given)
-        return await call_plain(lambda: function(*given))
+        answer = await call_plain(lambda: function(*given))
+        # A plain function around an async one (a decorator) only makes the coroutine; the work is still to be done.
+        return await answer if inspect.isawaitable(answer) else answer
 
     return DutyWork(name=name, call=call, rhythm=rhythm, can_be_cancelled=is_async)
 

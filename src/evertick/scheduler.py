@@ -146,7 +146,7 @@ class Scheduler(
         stop_timeout: Duration = "30s",
         migrate: str = "auto",
         retention: Duration = "90d",
-        keep_per_schedule: int = 10_000,
+        keep_per_schedule: int | None = None,
         stall_limit: Duration = "15m",
         rate_limits: str = "store",
         min_interval: Duration | None = None,

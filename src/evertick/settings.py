@@ -64,7 +64,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stop_timeout: int
     migrate: Literal["auto", "check"]
     retention: int
-    keep_per_schedule: int
+    # None: as many as the store does well with.
+    keep_per_schedule: int | None
     stall_limit: int
     # Who counts the rates of tasks: all nodes together, or each by itself.
     rate_limits: Literal["store", "memory"] = "store"
@@ -100,7 +101,7 @@ def make_settings(
     stop_timeout: Duration = "30s",
     migrate: str = "auto",
     retention: Duration = "90d",
-    keep_per_schedule: int = 10_000,
+    keep_per_schedule: int | None = None,
     stall_limit: Duration = "15m",
     rate_limits: str = "store",
     min_interval: Duration | None = None,
@@ -132,7 +133,9 @@ def make_settings(
         stop_timeout=_between(stop_timeout, "stop_timeout", 0, DAY),
         migrate="auto" if migrate == "auto" else "check",
         retention=_between(retention, "retention", SECOND, 36_500 * DAY),
-        keep_per_schedule=_whole(keep_per_schedule, "keep_per_schedule", 1, 10**9),
+        keep_per_schedule=(
+            None if keep_per_schedule is None else _whole(keep_per_schedule, "keep_per_schedule", 1, 10**9)
+        ),
         stall_limit=_between(stall_limit, "stall_limit", 10 * SECOND, DAY),
         rate_limits="store" if rate_limits == "store" else "memory",
         min_interval=None if min_interval is None else _between(min_interval, "min_interval", MILLISECOND, 3660 * DAY),

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Generator
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evertick.errors import Lost, Refused, WouldBlock
+from evertick.errors import Lost, Refused, TransactionTimeout, WouldBlock
 from evertick.model import Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -101,8 +102,12 @@ class Transaction:
         assert self._job is not None, "left after it was entered"
         if error is None:
             await self._commit(self._job)
-        else:
+        elif isinstance(error, Exception):
             await self._job.rollback()
+        else:
+            # That the time was over is no answer to who wants the job to stop.
+            with suppress(TransactionTimeout):
+                await self._job.rollback()
 
     async def _commit(self, job: JobTransaction) -> None:
         context = self._context

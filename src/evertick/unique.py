@@ -13,17 +13,21 @@ __all__ = ["fires_counted", "gaps_with_duplicates"]
 _GAPS_BEFORE_A_FIRE = frozenset({Reason.COALESCED, Reason.DOWNTIME})
 
 
-def gaps_with_duplicates(gaps: Iterable[NewGap], duplicates: Iterable[NewRun]) -> list[NewGap]:
-    """The gaps of a plan and of those of its runs that are not to be. Only fires have moments to account for.
+def gaps_with_duplicates(gaps: Iterable[NewGap], runs: Iterable[NewRun], taken: Container[str]) -> list[NewGap]:
+    """The gaps of a plan and of those of its runs that are not to be, for their key is taken. Only fires have moments
+    to account for.
 
-    Moments that the fire would have run for, or after, have the same reason as the fire: nothing ran for them.
+    Moments that the fire would have run for, or after, have the same reason as the fire: nothing ran for them. Where it
+    is for all nodes, that is so only if all of them skip it.
     """
-    fires = [run for run in duplicates if run.cause in (Cause.FIRE, Cause.EVERY_NODE)]
-    skipped = [_gap(run, run.fire_at) for run in fires if run.fire_at is not None]
-    # On other nodes it may have run: nothing is said there about the moments before it.
-    if not any(run.cause is Cause.FIRE for run in fires):
-        return [*gaps, *skipped]
-    return [*map(_skipped_with_it, gaps), *skipped]
+    fires = [run for run in runs if run.cause in (Cause.FIRE, Cause.EVERY_NODE)]
+    skipped = [run for run in fires if run.id in taken]
+    own = [_gap(run, run.fire_at) for run in skipped if run.fire_at is not None]
+    if any(run.cause is Cause.FIRE for run in skipped):
+        return [*(_skipped_with_it(gap, Reason.DUPLICATE) for gap in gaps), *own]
+    if skipped and len(skipped) == len(fires):
+        return [*(_skipped_with_it(gap, Reason.OVERLAP) for gap in gaps), *own]
+    return [*gaps, *own]
 
 
 def fires_counted(runs: Iterable[NewRun], without: Container[str] = ()) -> int:
@@ -38,7 +42,7 @@ def _gap(run: NewRun, at: int) -> NewGap:
     return NewGap(first_at=at, last_at=at, count=1, verdict=Verdict.SKIPPED, reason=run.if_taken)
 
 
-def _skipped_with_it(gap: NewGap) -> NewGap:
+def _skipped_with_it(gap: NewGap, reason: Reason) -> NewGap:
     if gap.reason not in _GAPS_BEFORE_A_FIRE:
         return gap
-    return msgspec.structs.replace(gap, verdict=Verdict.SKIPPED, reason=Reason.DUPLICATE)
+    return msgspec.structs.replace(gap, verdict=Verdict.SKIPPED, reason=reason)

@@ -80,7 +80,7 @@ def test_five_nodes_on_postgresql_in_a_storm_never_pass_a_concurrency_nor_a_rate
         storm = Storm(site)
         storm.rage(plan, STORM_SECONDS)
         site.wait_for_all()
-        wait_until(lambda: not live_runs(manager), 120, site.logs)
+        wait_until(lambda: not live_runs(manager), 120, lambda: f"{site.logs()}\n{live_runs(manager)[:3]}")
         assert site.stop_all() == [0] * STORM_NODES, site.logs()
         assert len(storm.happened) == len(plan) >= 15
         check_limits(manager, site.folder)

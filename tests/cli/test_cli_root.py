@@ -34,6 +34,7 @@ WITHOUT_JSON = {
     "demo": "is a show for people",
     "db": "is a group",
     "calendar": "is a group",
+    "outbox": "is a group",
 }
 WITHOUT_STORE = (*WITHOUT_JSON, "explain", "completion")
 

@@ -31,7 +31,11 @@ from evertick import Scheduler
 from evertick.cli import cli
 
 # Pages whose examples run in a test file of their own.
-ELSEWHERE = {"docs/how-to/django.md": "test_django.py"}
+ELSEWHERE = {
+    "docs/how-to/django.md": "test_django.py",
+    "docs/how-to/postgresql.md": "test_postgres_pages.py",
+    "docs/how-to/transactions-on-postgresql.md": "test_postgres_pages.py",
+}
 
 _RUNS_ON = re.compile(r"^\s*\w+\.run\(\)\s*$", re.MULTILINE)
 

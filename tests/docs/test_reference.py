@@ -30,6 +30,8 @@ from evertick import (
     Every,
     Exponential,
     Linear,
+    Message,
+    MessageState,
     Once,
     Reason,
     Run,
@@ -42,16 +44,21 @@ from evertick import errors as errors_module
 from evertick.change import ChangedFire, ChangePlan, MovedFire, OptionChange
 from evertick.cli import cli
 from evertick.driver.process import Process
+from evertick.driver.sender import RETRY
+from evertick.duty import DutyContext
 from evertick.engine.engine import EngineHealth
 from evertick.engine.loop import LoopHealth
 from evertick.events import EVENTS, Event
+from evertick.feed import FEED_KINDS, FeedEvent, FeedPage
+from evertick.ha import HaLine, HaNode, HaTable
 from evertick.holiday import holiday_calendar, holiday_dates
 from evertick.manage.backfill import Backfill, BackfillStep
 from evertick.manage.foresight import Planned
-from evertick.model import Attempt, Gap, LogLine, Node, OccurrenceEdit, Phase, Schedule
+from evertick.model import Attempt, Duty, Gap, LogLine, Node, OccurrenceEdit, Phase, Schedule, Tick
 from evertick.options import CronOptions, EveryOptions, OnceOptions, PolicyOptions, RuleOptions
 from evertick.policy import Constant
 from evertick.scheduler import Health
+from evertick.sender import SenderOptions
 from evertick.serve import EXIT_RESTART, EXIT_STALLED
 from evertick.settings import DATABASE_VARIABLE
 from evertick.store.base import Store
@@ -68,14 +75,17 @@ PUBLIC_MODULES = (evertick, evertick.when, evertick.testing, evertick.holiday)
 PAGES: dict[str, tuple[type, ...]] = {
     "reference/scheduler.md": (
         *(Scheduler, SyncScheduler, Health, EngineHealth, LoopHealth, Planned, Why, Backfill, BackfillStep),
+        *(Duty, DutyContext),
         *(ChangePlan, ChangedFire, MovedFire, OptionChange),
     ),
     "reference/schedules.md": (When, Cron, Every, Once, Bounds, Calendar),
     "reference/tasks.md": (
         *(Task, Enqueuer, SyncEnqueuer, Context, Transaction, Constant, Linear, Exponential, Process),
     ),
-    "reference/ledger.md": (Run, Gap, Schedule, Node, Attempt, LogLine, Phase, OccurrenceEdit),
-    "reference/events.md": (Event,),
+    "reference/ledger.md": (Run, Gap, Schedule, Node, Attempt, LogLine, Phase, OccurrenceEdit, Tick),
+    "reference/ha.md": (HaTable, HaLine, HaNode),
+    "reference/outbox.md": (Message,),
+    "reference/events.md": (Event, FeedEvent, FeedPage),
     "reference/testing.md": (Kit, SyncKit, SettableClock),
 }
 
@@ -294,6 +304,11 @@ def test_every_word_of_the_ledger_is_documented(words: type[State]) -> None:
     assert not missing([each.value for each in words], "reference/ledger.md")
 
 
+def test_every_option_of_a_sender_and_every_state_of_a_message_is_documented() -> None:
+    assert not missing([*SenderOptions.__annotations__, *MessageState], "reference/outbox.md")
+    assert f"`{RETRY!r}`".replace("'", '"') in doc("reference/outbox.md")
+
+
 @pytest.mark.parametrize("row", [Run, Gap, Schedule, Node, Attempt, LogLine, Phase])
 def test_every_field_of_the_ledger_is_documented(row: type) -> None:
     fields = [*row.__struct_fields__, *(name for name in public(row) if isinstance(vars(row)[name], property))]
@@ -302,6 +317,7 @@ def test_every_field_of_the_ledger_is_documented(row: type) -> None:
 
 def test_every_event_and_its_fields_are_documented() -> None:
     assert not missing([*EVENTS, *Event.__struct_fields__], "reference/events.md")
+    assert not missing([*FEED_KINDS, *FeedEvent.__struct_fields__], "reference/events.md")
 
 
 def test_every_intent_of_the_store_protocol_is_documented() -> None:

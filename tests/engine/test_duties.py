@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -323,6 +325,35 @@ async def test_a_duty_whose_function_does_not_stop_is_handed_over_when_it_has(tm
     assert duty.ticked_at is not None
     assert duty.next_at is not None
     assert (duty.next_at - duty.ticked_at).total_seconds() > 3000
+
+
+async def test_a_holder_that_hears_nothing_of_the_store_stops_before_its_lease_is_over(tmp_path: Path) -> None:
+    path = tmp_path / "duty.db"
+    lease = 3.0
+    scheduler = Scheduler(f"sqlite:///{path}?busy_timeout=100ms", lease=lease)
+    loop = asyncio.get_running_loop()
+    stopped_at: list[float] = []
+    began: list[int] = []
+
+    @scheduler.duty("follow")
+    async def follow(ctx: DutyContext) -> None:
+        began.append(ctx.term)
+        try:
+            await ctx.sleep("1h")
+        finally:
+            assert ctx.cancelled
+            stopped_at.append(loop.time())
+
+    async with scheduler:
+        await until(lambda: began == [1])
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            locked_at = loop.time()
+            await until(lambda: bool(stopped_at))
+            other.execute("ROLLBACK")
+        assert stopped_at[0] - locked_at < lease
+        # Nobody has declared it dead meanwhile: it goes on, and it is still its term.
+        await until(lambda: began == [1, 1])
 
 
 async def test_a_blocked_event_loop_gives_up_its_duties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

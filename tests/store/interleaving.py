@@ -317,10 +317,9 @@ class _Explorer:
         steps = {number: step for number in going if (step := pair[number].next) is not None}
         assert steps, "both sessions wait for each other"
         if depth < len(self._path):
-            assert self._path[depth].steps == steps, (
-                f"{steps} now, and {self._path[depth].steps} at the same place before"
-            )
-            return self._path[depth].chosen
+            before = self._path[depth]
+            assert before.steps == steps, f"{steps} now, and {before.steps} at the same place before"
+            return before.chosen
         asleep = self._path[-1].asleep_after() if self._path else set()
         choice = _Choice(steps, asleep & set(steps))
         self._path.append(choice)

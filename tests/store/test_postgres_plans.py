@@ -107,6 +107,11 @@ async def planner(postgres_stores: PostgresStores, request: pytest.FixtureReques
         ("join.unpark", "using runs_parked on runs r"),
         ("note.hold", "using runs_pkey on runs r"),
         ("prune.old_runs", "_app_expr_idx on history_"),
+        ("feed", "using feed_pkey on feed e"),
+        ("prune.feed", "using feed_pkey on feed e"),
+        # Without a feed nothing is gathered for it.
+        ("finish.done", "One-Time Filter"),
+        ("claim", "One-Time Filter"),
     ],
 )
 async def test_a_statement_searches_by_its_index(planner: Planner, name: str, search: str) -> None:

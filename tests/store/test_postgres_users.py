@@ -17,7 +17,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from evertick.errors import InvalidInput, Refused
+from evertick import Context, Scheduler
+from evertick.errors import InvalidInput, Refused, TransactionTimeout
 from evertick.model import Claimed, State, Verdict
 from evertick.store.base import JobTransaction
 from evertick.testing.conformance import Bench, a_run, an_outcome
@@ -417,9 +418,32 @@ async def test_a_job_that_takes_too_long_is_rolled_back_by_itself(bench: Bench, 
     working = asyncio.to_thread(connection.execute, sleeping) if is_plain else connection.execute(sleeping)
     with pytest.raises(Exception, match=r"(?i)terminat|clos|cancel"):
         await working
-    assert job.is_out_of_time
-    assert not await job.commit(APP, node, an_outcome(held))
+    with pytest.raises(TransactionTimeout):
+        await job.commit(APP, node, an_outcome(held))
     assert await bench.state(held.id) is State.RUNNING
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_a_job_that_takes_too_long_hears_so_in_words_of_evertick(postgres_url: str, is_plain: bool) -> None:
+    scheduler = Scheduler(postgres_url, lease="1s")
+
+    async def slow(ctx: Context) -> None:
+        async with ctx.transaction() as connection:
+            await connection.execute("SELECT pg_sleep(20)")
+
+    def slow_plain(ctx: Context) -> None:
+        with ctx.transaction() as connection:
+            connection.execute("SELECT pg_sleep(20)")
+
+    task = scheduler.task(slow_plain if is_plain else slow)
+    async with scheduler:
+        run = await task.enqueue()
+        async with asyncio.timeout(30):
+            while (ended := await scheduler.get_run(run.id)).verdict is None:
+                await asyncio.sleep(0.02)
+    assert ended.verdict is Verdict.FAILED
+    assert ended.error is not None
+    assert "TransactionTimeout" in ended.error
 
 
 @pytest.mark.parametrize("is_plain", [True, False])

@@ -147,7 +147,7 @@ async def test_a_function_gets_its_context_if_it_takes_one(scheduler: Scheduler)
     async def plain() -> None:
         given.append("nothing")
 
-    functions = (
+    functions: tuple[Any, ...] = (
         Tidier().tidy,
         functools.partial(Tidier.tidy, Tidier()),
         optional,
@@ -160,6 +160,35 @@ async def test_a_function_gets_its_context_if_it_takes_one(scheduler: Scheduler)
     for work in scheduler._duties.works:
         await work.call(context)
     assert given == [3, 3, None, "nothing", 3]
+
+
+async def test_whatever_turns_out_to_be_async_is_awaited(scheduler: Scheduler) -> None:
+    done: list[str] = []
+
+    class Async:
+        async def __call__(self, ctx: DutyContext) -> None:
+            done.append("object")
+
+    async def work() -> None:
+        done.append("wrapped")
+
+    @functools.wraps(work)
+    def wrapper() -> Any:
+        return work()
+
+    @scheduler.task
+    async def a_task() -> None:
+        done.append("task")
+
+    functions: list[Any] = [Async(), wrapper, a_task]
+    for number, function in enumerate(functions):
+        scheduler.duty(f"duty-{number}")(function)
+    context = DutyContext(name="n", term=3, node="x", is_trusted=lambda: True, ask=_yes)
+    works = scheduler._duties.works
+    for duty in works:
+        await duty.call(context)
+    assert done == ["object", "wrapped", "task"]
+    assert [duty.can_be_cancelled for duty in works] == [True, False, False]
 
 
 async def _yes() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,9 +12,10 @@ from evertick import Every, InvalidKey, InvalidSetting, Refused, Scheduler
 from evertick.clock import derived_id
 from evertick.every_node import is_own_queue, node_of_queue, own_queue
 from evertick.fan_out import fan_out
-from evertick.model import Cause, Definition, NewRun, Node, Reason, Verdict
-from evertick.store.base import Advance
-from evertick.unique import fires_counted
+from evertick.model import Cause, Definition, NewGap, NewRun, Node, Reason, Verdict
+from evertick.store.base import Advance, NodeJoin, TaskTerms
+from evertick.unique import fires_counted, gaps_with_duplicates
+from evertick.when.moment import HOUR, to_us
 
 AT = 1_800_000_000_000_000
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -177,3 +179,57 @@ async def test_a_trigger_with_no_node_to_run_it_is_refused() -> None:
     with pytest.raises(Refused, match="no live node knows task 'tidy': not triggered"):
         await scheduler.trigger("tidy")
     await scheduler.close()
+
+
+async def test_a_change_of_the_mode_is_foreseen_with_what_it_means() -> None:
+    scheduler = Scheduler("sqlite://", concurrency=0)
+    await scheduler.add(key="tidy", when="every 1m", task="tidy")
+    plan = await scheduler.preview_change("tidy", mode="every-node")
+    assert [(each.name, each.old, each.new) for each in plan.options] == [("mode", '"claimed"', '"every-node"')]
+    assert any("runs on every live node" in note for note in plan.notes)
+    await scheduler.update("tidy", when=Every("1m", after="end"))
+    with pytest.raises(InvalidSetting, match="after: 'end'"):
+        await scheduler.preview_change("tidy", mode="every-node")
+    await scheduler.close()
+
+
+async def test_a_mode_in_code_is_declared_and_an_override_is_shown() -> None:
+    scheduler = Scheduler("sqlite://", node_name="web-1")
+
+    @scheduler.every("1h", mode="every-node", key="tidy")
+    async def tidy() -> None: ...
+
+    async with scheduler:
+        assert (await scheduler.schedule("tidy")).mode == "every-node"
+        changed = await scheduler.update("tidy", mode="claimed")
+        assert (changed.mode, changed.overrides) == ("claimed", ("mode",))
+
+
+async def test_an_edit_right_after_a_moment_lets_it_run_on_every_node() -> None:
+    scheduler = Scheduler("sqlite://", concurrency=0)
+    store, terms = await scheduler._store(), {"tidy": TaskTerms()}
+    for node in ("n1", "n2"):
+        join = NodeJoin(id=node, name=node, app="default", version="1", lease=HOUR, queues=(), tasks=terms, declares={})
+        await store.join(join)
+    moment = (await scheduler.add(key="tidy", when="once +50ms", task="tidy", mode="every-node")).next_fire_at
+    async with asyncio.timeout(10):
+        # Nobody records it here.
+        while moment is None or await store.now() < to_us(moment):
+            await asyncio.sleep(0.01)
+    await scheduler.update("tidy", priority=5)
+    runs = await scheduler.runs("tidy")
+    assert {(run.queue, run.cause, run.fire_at) for run in runs} == {
+        ("@n1", Cause.EVERY_NODE, moment),
+        ("@n2", Cause.EVERY_NODE, moment),
+    }
+    assert (await scheduler.schedule("tidy")).fires == 1
+    await scheduler.close()
+
+
+def test_gaps_before_a_moment_that_all_nodes_skip_say_so() -> None:
+    runs = fan_out(an_advance(a_fire()), ON_ALL, [a_node("a"), a_node("b")]).runs
+    before = NewGap(first_at=1, last_at=2, count=2, verdict=Verdict.SKIPPED, reason=Reason.COALESCED)
+    some = gaps_with_duplicates([before], runs, {runs[0].id})
+    assert [gap.reason for gap in some] == [Reason.COALESCED, "overlap on name of a"]
+    every = gaps_with_duplicates([before], runs, {run.id for run in runs})
+    assert [gap.reason for gap in every] == [Reason.OVERLAP, "overlap on name of a", "overlap on name of b"]

@@ -30,7 +30,7 @@ def test_the_defaults_are_those_of_the_reference() -> None:
         stop_timeout=30 * SECOND,
         migrate="auto",
         retention=90 * DAY,
-        keep_per_schedule=10_000,
+        keep_per_schedule=None,
         stall_limit=15 * MINUTE,
         batch_size=1_000,
     )

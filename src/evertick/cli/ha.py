@@ -31,7 +31,7 @@ async def ha(scheduler: Scheduler, kind: HaKind | None, limit: int, as_json: boo
 
     Every background loop, duty and schedule has a mode. claimed: each piece of work is taken by one node. duty: one
     node at a time does it all. idempotent: several may do it, with the effect of one. every-node: each does it for
-    itself. LAST and NEXT are of the node that was, or will be, first.
+    itself. LAST and NEXT are of the node that was, or will be, first; of loops as of the last beat.
 
     \b
     Example:
@@ -63,13 +63,21 @@ def _row(line: HaLine, table: HaTable) -> list[str]:
         line.mode,
         _holders(line, table),
         _ago(line.last_at, table.at),
-        "paused" if line.is_paused else distance(line.next_at, table.at, is_short=True).replace("ago", "overdue"),
+        _next(line, table.at),
         line.replicas,
     ]
 
 
 def _ago(moment: datetime | None, now: datetime) -> str:
     return distance(moment, now, is_short=True)
+
+
+def _next(line: HaLine, now: datetime) -> str:
+    if line.is_paused:
+        return "paused"
+    # A loop is known by the last beat of its node: what has passed since then is no delay.
+    moment = max(line.next_at, now) if line.kind == "loop" and line.next_at is not None else line.next_at
+    return distance(moment, now, is_short=True).replace("ago", "overdue")
 
 
 def _holders(line: HaLine, table: HaTable) -> str:

@@ -47,6 +47,8 @@ _STYLES = {
     "waiting": "blue",
     "blocked": "blue",
     "parked": "red",
+    "sending": "cyan",
+    "sent": "green",
     "paused": "yellow",
     "alive": "green",
     "silent": "yellow",

@@ -20,6 +20,8 @@ from evertick.cli.change import add, update
 from evertick.cli.completion import completion
 from evertick.cli.demo import demo
 from evertick.cli.doctor import doctor
+from evertick.cli.duties import duties
+from evertick.cli.events import events
 from evertick.cli.exits import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_WRONG, exit_codes_help
 from evertick.cli.forecast import forecast
 from evertick.cli.ha import ha
@@ -27,6 +29,7 @@ from evertick.cli.ledger import history, runs, why
 from evertick.cli.logs import logs
 from evertick.cli.nodes import nodes
 from evertick.cli.occurrences import move, run_early, skip_next, undo
+from evertick.cli.outbox import outbox
 from evertick.cli.output import clean
 from evertick.cli.pausing import pause, resume
 from evertick.cli.preview import explain, preview
@@ -138,6 +141,7 @@ for command in (
     logs,
     runs,
     history,
+    events,
     failed,
     why,
     trigger,
@@ -157,8 +161,10 @@ for command in (
     forecast,
     explain,
     calendar,
+    outbox,
     top,
     nodes,
+    duties,
     ha,
     doctor,
     db,

@@ -98,6 +98,8 @@ def _remarks(schedule: Schedule) -> Iterator[str]:
         yield f"until {stamp(schedule.paused_until)}"
     if schedule.error:
         yield f"cannot be planned: {schedule.error}"
+    if schedule.mode == "every-node":
+        yield "on every node"
     if schedule.overrides:
         yield f"differs from the code: {', '.join(schedule.overrides)}"
 

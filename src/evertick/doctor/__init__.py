@@ -13,13 +13,14 @@ from evertick.doctor.database import about_database
 from evertick.doctor.feed import about_feed
 from evertick.doctor.finding import Finding, Severity, about_store, shortened
 from evertick.doctor.nodes import about_clock, about_nodes
+from evertick.doctor.outbox import about_outbox
 from evertick.doctor.runs import about_blocked, about_parked, about_waiting, blockers_of
 from evertick.doctor.schedules import about_schedules
 from evertick.errors import EvertickError
 from evertick.model import State
 from evertick.store.base import Care, RunFilter, Store
 from evertick.survey import survey
-from evertick.when import from_us
+from evertick.when import from_us, to_us
 
 __all__ = ["Finding", "Severity", "about_store", "examine", "examine_database"]
 
@@ -46,6 +47,8 @@ async def _about_app(store: Store, app: str, own_now: datetime) -> AsyncIterator
     for finding in about_nodes(nodes, now, has_schedules=bool(surveyed)):
         yield finding
     for finding in about_feed(await store.feed_state(app)):
+        yield finding
+    for finding in about_outbox(await store.channels(app), living, to_us(now)):
         yield finding
     for finding in about_parked(await store.runs(app, _those(State.PARKED))):
         yield finding

@@ -161,12 +161,12 @@ class Heart:
         if silent > BLOCKED_SECONDS and not self._is_reported:
             self._is_reported = True
             log.error("the event loop has not moved for %.0f s; it is blocked here:\n%s", silent, self._stack())
-        if silent > BLOCKED_SECONDS and not self._has_resigned:
-            # Duties stand still with it, or are what blocks it. Others may do them.
+            # Duties stand still with it, or are what blocks it: others may do them. Those in threads get a beat to end.
             self._on_blocked()
+            self._post(self._on_moving)
+        elif self._is_reported and not self._has_resigned:
             await line.resign(self._node.id)
             self._has_resigned = True
-            self._post(self._on_moving)
         if silent > self._stall_limit:
             log.critical("the event loop has not moved for %.0f s: this node ends itself", silent)
             await line.die(self._node.id)

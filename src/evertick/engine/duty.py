@@ -55,6 +55,10 @@ class DutyKeeper:
         return tuple(sorted(name for name, term in self._terms.items() if not term.is_stopped))
 
     @property
+    def under_way(self) -> set[asyncio.Task[None]]:
+        return {term.task for term in self._terms.values()}
+
+    @property
     def wants_more(self) -> bool:
         """Whether it is of interest here that somebody else may have resigned."""
         return len(self._ours) < len(self._works)

@@ -46,7 +46,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     beat: float = 3.0
     stall_limit: float = 900.0
     retention: int = 90 * 86_400_000_000
-    keep_per_schedule: int = 10_000
+    keep_per_schedule: int | None = None
     note: float = 1.0
     sweep: float = 60.0
     # Whether this node does what one node of the app does at a time.
@@ -176,7 +176,7 @@ class Engine:
         self._tasks[self._loops.index(self._watch)].cancel()
         handing_over = await self._hand_over_duties()
         await self._wait_for_claims()
-        await self._wait_for_work(seconds, handing_over)
+        await self._wait_for_work(seconds)
         await self._cut_off_work()
         # One bound for all that is left to be written: a store that is away cannot hold up the end for long.
         self._write_until = self._node.clock.elapsed() + _LAST_WRITES_SECONDS
@@ -251,7 +251,7 @@ class Engine:
                 self._worker.stop(attempt, Stop.UNREACHABLE)
 
     def _heard_loop_move(self) -> None:
-        """The event loop was blocked for so long that its duties were resigned."""
+        """The event loop was blocked for so long that its duties were told to stop, and perhaps resigned."""
         self._duties.forget_all("the event loop was blocked")
         self._duty.wake()
 
@@ -311,11 +311,9 @@ class Engine:
         except TimeoutError:
             log.warning("a claim is still unanswered; what it brings will not be waited for")
 
-    async def _wait_for_work(self, seconds: float, handing_over: asyncio.Task[None]) -> None:
+    async def _wait_for_work(self, seconds: float) -> None:
         runs = {attempt.task for attempt in self._at_work() if attempt.task is not None}
-        tasks: set[asyncio.Task[Any]] = runs | self._relays.under_way
-        if not handing_over.done():
-            tasks.add(handing_over)
+        tasks: set[asyncio.Task[Any]] = runs | self._relays.under_way | self._duties.under_way
         if not tasks or seconds <= 0:
             return
         log.info("waiting up to %.0f s for %d running runs, deliveries and duties", seconds, len(tasks))

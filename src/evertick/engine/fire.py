@@ -136,7 +136,7 @@ class Recorder:
         for run in advance.runs:
             if run.id not in duplicates:
                 self._tell_scheduled(key, run)
-        for gap in gaps_with_duplicates(advance.gaps, [run for run in advance.runs if run.id in duplicates]):
+        for gap in gaps_with_duplicates(advance.gaps, advance.runs, duplicates):
             level = logging.INFO if gap.reason.partition(" ")[0] in _EXPECTED else logging.WARNING
             moments = "the moment" if gap.count == 1 else f"{gap.count} moments up to"
             log.log(level, "%s: %s %s: %s (%s)", key, moments, from_us(gap.last_at), gap.verdict, gap.reason)

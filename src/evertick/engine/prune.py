@@ -14,7 +14,7 @@ PRUNE = "evertick.prune"
 class Pruner:
     """Deletes what is older than is kept."""
 
-    def __init__(self, node: LocalNode, *, retention: int, keep_per_schedule: int) -> None:
+    def __init__(self, node: LocalNode, *, retention: int, keep_per_schedule: int | None) -> None:
         self._node = node
         self._retention = retention
         self._keep_per_schedule = keep_per_schedule

@@ -25,7 +25,7 @@ _BACKOFF_FIRST, _BACKOFF_MOST = 1.0, 60.0
 _WELL_SECONDS = 60.0
 _ERROR_MAX_CHARS = 500
 # The longest sleep by the own clock before looking again how far the store's has come.
-_SLEEP_MOST = 300.0
+_SLEEP_MOST = 3600.0
 
 
 class Term:

@@ -10,6 +10,7 @@ import msgspec
 
 from evertick.change import ChangePlan, Kind, OptionChange, Side, plan_change
 from evertick.errors import EvertickError, InvalidInput, NotFound
+from evertick.every_node import check_every_node_rule
 from evertick.manage.calendars import check_calendar
 from evertick.manage.schedules import ManagesSchedules, rule_given
 from evertick.model import Definition
@@ -99,6 +100,7 @@ class ForeseesChanges(ManagesSchedules):
         if wanted is not None:
             self.settings.schedule_limits.check(now.stored.key, rule, now.time)
         definition = make_definition(now.stored.definition.task, policies, now.stored.definition)
+        check_every_node_rule(definition, rule)
         self._check_arguments(definition.task, definition.args)
         return _edited(now, "update", rule, definition, last, calendars)
 
@@ -210,6 +212,8 @@ def _new_notes(rule: When, definition: Definition) -> tuple[str, ...]:
         notes.append("it counts from the end of each run: only its next fire is known")
     if rule.bounds.jitter:
         notes.append("jitter delays the fires; their nominal moments are listed")
+    if definition.mode == "every-node":
+        notes.append("each fire runs on every live node that knows its task, and is listed once")
     if definition.blackout is not None and definition.blackout_fate != "drop":
         notes.append(f"what blackout {definition.blackout!r} holds back is made up for when it ends, and is not listed")
     return tuple(notes)

@@ -556,8 +556,9 @@ class Within(Protocol):
 class JobTransaction(Protocol):
     """A transaction that the store opens for a job: the job's rows and the end of its run, together or not at all.
 
-    When its seconds are over it is rolled back, whatever the job is doing; its connection and `commit` raise
-    `TransactionTimeout` after that. Plain ones wait for no event loop, like `Within`.
+    When its seconds are over it is rolled back, whatever the job is doing; `commit` raises `TransactionTimeout` after
+    that, and so does its connection or, where that only has errors of its own driver, `rollback`. Plain ones wait for
+    no event loop, like `Within`.
     """
 
     async def begin(self, app: str, node: str, run: str, fence: int) -> Any:
@@ -863,10 +864,14 @@ class Store(Protocol):
         """
         ...
 
-    async def prune(self, app: str, *, before: int, keep_per_schedule: int, limit: int) -> int:
+    async def prune(self, app: str, *, before: int, keep_per_schedule: int | None, limit: int) -> int:
         """Delete a bite of old history (and what hangs on it), gaps, dead nodes, finished one-shot schedules, starts
         that no rate counts any more, unique keys whose period is over, duties that nobody has held since, messages
-        that need not be remembered, events that the feed keeps no longer."""
+        that need not be remembered, events that the feed keeps no longer.
+
+        Answers how many rows the bite had. A store may drop old history as a whole instead, which counts for nothing,
+        and keep up to two days of it longer for that. `keep_per_schedule` None: as many as the store does well with.
+        """
         ...
 
     async def pulse(self, app: str) -> Pulse: ...

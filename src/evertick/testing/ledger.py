@@ -20,6 +20,8 @@ T = TypeVar("T")
 Moment = datetime | str
 
 _ROWS_SHOWN = 30
+# Virtual time has one node, so that a fire for every node is one run, too.
+_FIRES = (Cause.FIRE, Cause.EVERY_NODE)
 _ALL = 10**9
 
 
@@ -56,7 +58,7 @@ class Ledger:
 
     def fired(self, key: str) -> list[datetime]:
         """The nominal moments of a schedule that became runs, however these ended."""
-        return [run.fire_at for run in self.runs(key) if run.cause is Cause.FIRE]
+        return [run.fire_at for run in self.runs(key) if run.cause in _FIRES]
 
     def ledger(self, key: str | None = None) -> str:
         """The ledger as text, as the assertions show it."""
@@ -174,7 +176,7 @@ class Ledger:
     def _run_text(self, run: Run) -> str:
         ending = run.state.value if run.verdict is None else run.verdict.value
         text = f"{self._moment(run.fire_at)}  {ending}" + ("" if run.reason is None else f"({run.reason})")
-        if run.schedule_key is None or run.cause is not Cause.FIRE:
+        if run.schedule_key is None or run.cause not in _FIRES:
             text += f"  {run.task} by {run.cause.value}"
         if run.attempts > 1:
             text += f"  {run.attempts} attempts"

@@ -98,6 +98,6 @@ def _size(chance: random.Random, kind: FaultKind) -> float:
         case "clock jump":
             return chance.choice((-1, 1)) * chance.uniform(0.1, 50.0)
         case "lost answers":
-            return chance.randint(1, 6)
+            return chance.randint(5, 25)
         case _:
             return 0.0

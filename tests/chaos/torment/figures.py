@@ -63,6 +63,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     finding_texts: list[str]
     refused_writes: int
     lost_answers: int
+    unheard: int
     lease_seconds: float
     recoveries_calm: list[float]
     recoveries_disturbed: list[float]
@@ -81,6 +82,8 @@ class Run(NamedTuple):
     load: tuple[float, float, float]
     happened: list[Happened]
     lost_answers: int
+    # Runs that a node found to be its own without having heard of their claim.
+    unheard: int
     settle_seconds: float
     stop_seconds: float
     exit_codes: list[int]
@@ -118,6 +121,7 @@ def figures_of(run: Run, evidence: Evidence, findings: Sequence[Finding]) -> Fig
         finding_texts=[f"{finding.kind}: {finding.text}" for finding in findings][:100],
         refused_writes=sum(not write.is_accepted for write in evidence.writes),
         lost_answers=run.lost_answers,
+        unheard=run.unheard,
         lease_seconds=LEASE_SECONDS,
         recoveries_calm=sorted(round(each.seconds, 3) for each in recoveries if each.is_calm),
         recoveries_disturbed=sorted(round(each.seconds, 3) for each in recoveries if not each.is_calm),
@@ -128,9 +132,12 @@ def figures_of(run: Run, evidence: Evidence, findings: Sequence[Finding]) -> Fig
 
 
 def recoveries_of(evidence: Evidence, happened: Sequence[Happened]) -> list[Recovery]:
-    """From the kill of a node to the next start of each run that it had begun and not ended."""
+    """From the kill of a node to the next start of each run that it had begun and not ended.
+
+    Not of what must not run twice; nor of what has a limit, behind which it stands in line again.
+    """
     killed = {each.pid: each.killed_at for each in evidence.processes if each.killed_at is not None}
-    once = {entry.key for entry in evidence.entries if entry.kind == "once"}
+    uncounted = {entry.key for entry in evidence.entries if entry.kind in ("once", "placed", "rated")}
     ended = {(word.run, word.fence) for word in evidence.words if word.what in _ENDED}
     starts: dict[str, list[tuple[int, float]]] = {}
     for word in evidence.words:
@@ -139,7 +146,7 @@ def recoveries_of(evidence: Evidence, happened: Sequence[Happened]) -> list[Reco
     found = []
     for word in evidence.words:
         at = killed.get(word.node)
-        if word.what != "start" or at is None or (word.run, word.fence) in ended or word.key in once:
+        if word.what != "start" or at is None or (word.run, word.fence) in ended or word.key in uncounted:
             continue
         again = [began for fence, began in starts[word.run] if fence > word.fence]
         if again:
@@ -167,7 +174,8 @@ def summary_of(figures: Figures) -> str:
         f"{sum(figures.faults.values())} faults: {_listed(figures.faults)}",
         f"ends: {_listed(figures.verdicts)}; gaps: {_listed(figures.gap_reasons)}",
         f"findings: {_listed(figures.findings)}",
-        f"{figures.refused_writes} writes refused by the register, {figures.lost_answers} answers to commits lost",
+        f"{figures.lost_answers} answers to commits lost, {figures.unheard} runs claimed unheard, "
+        f"{figures.refused_writes} writes refused by the register",
         f"work of killed nodes, calm: {_times(figures.recoveries_calm)}; "
         f"disturbed: {_times(figures.recoveries_disturbed)}",
         f"settled in {figures.settle_seconds} s, stopped in {figures.stop_seconds} s, exits {figures.exit_codes}",

@@ -10,9 +10,9 @@ __all__ = ["page_of"]
 _INTRODUCTION = """\
 # Chaos
 
-What the promises are worth is seen when things go wrong. So five real node processes on a real PostgreSQL are
-tormented for an hour, by a seed, and afterwards every moment of every schedule is accounted for. This page is written
-by that run:
+What the promises are worth is seen when things go wrong. So five real node processes on a real PostgreSQL were
+tormented for {minutes:g} minutes, by a seed, and afterwards every moment of every schedule was accounted for. This page
+is written by that run:
 
 ```console
 $ sh run chaos --minutes {minutes:g} --seed {seed} --report docs/explanation
@@ -77,7 +77,8 @@ def _results(figures: Figures) -> str:
             f"moments in gaps ({_words(figures.gap_reasons)}).",
             f"- Runs ended as {_words(figures.verdicts)}. {_number(figures.starts)} starts were witnessed: what was "
             "lost with its node, and what failed at first, is started again.",
-            f"- {_number(figures.lost_answers)} commits were made whose answer was lost; the register refused "
+            f"- {_number(figures.lost_answers)} commits were made whose answer was lost. "
+            f"{_number(figures.unheard)} runs were claimed by such commits, and given back. The register refused "
             f"{_number(figures.refused_writes)} writes of older claims.",
             f"- {_number(sum(figures.faults.values()))} faults, under way for so long in all:",
             "",
@@ -122,7 +123,8 @@ def _recovery(figures: Figures, picture: str) -> str:
             "",
             "From the kill to the next start of each run that the node had at work. With a lease of "
             f"{figures.lease_seconds:g} s it is to be less than {allowed:g} s. After an outage of the server nobody is "
-            "judged dead for one lease, so those are shown apart. Runs that must not run twice end as lost instead.",
+            "judged dead for one lease, so those are shown apart. Not counted are runs that must not run twice, which "
+            "end as lost instead, and runs with a limit, which stand in line for it again.",
             "",
             "| while | runs | p50 | p99 | max |",
             "|---|---|---|---|---|",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ PROGRAM = Path(__file__).parent / "program.py"
 # Whom the nodes are to the server: nobody with rights or places of their own.
 ROLE, SCHEMA = "tormented", "torment"
 _START_SECONDS = 60
+_UNHEARD = re.compile(r"(\d+) runs were claimed without our hearing of it")
 
 
 class NodeProcess:
@@ -33,6 +35,7 @@ class NodeProcess:
         self.freezes: list[tuple[float, float]] = []
         self.own_exit: int | None = None
         self._frozen_at: float | None = None
+        self._has_started = False
         self.log_path = site.folder / f"log-{slot}-{len(site.processes)}"
         command = [sys.executable, str(program), site.url_of(slot), str(site.folder), str(slot)]
         with self.log_path.open("wb") as log:
@@ -41,7 +44,9 @@ class NodeProcess:
 
     @property
     def has_started(self) -> bool:
-        return "has started" in self.log_path.read_text(errors="replace")
+        # Its log grows long in an hour, and begins with what is looked for.
+        self._has_started = self._has_started or "has started" in self.log_path.read_text(errors="replace")
+        return self._has_started
 
     def signal(self, number: signal.Signals) -> None:
         self._popen.send_signal(number)
@@ -120,6 +125,11 @@ class Site:
     def admin(self) -> psycopg.Connection:
         """With the rights, and the reserved places, of the one who runs the server."""
         return psycopg.connect(self.server.dsn, autocommit=True)
+
+    def unheard(self) -> int:
+        """How many runs nodes have found to be theirs without having heard of their claim, by their logs."""
+        texts = (path.read_text(errors="replace") for path in self.folder.glob("log-*"))
+        return sum(int(count) for text in texts for count in _UNHEARD.findall(text))
 
     def logs(self) -> str:
         paths = sorted(self.folder.glob("log-*"))

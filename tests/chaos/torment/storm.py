@@ -48,8 +48,6 @@ class Storm:
             at, _, act = heapq.heappop(self._agenda)
             time.sleep(max(at - time.monotonic(), 0))  # the rhythm of the storm, not a wait for something
             act()
-        for slot in range(len(self.site.proxy.gates)):
-            self._set_clock(slot, 0)
 
     def _look_after(self, until: float) -> None:
         self.site.look_after()
@@ -179,6 +177,7 @@ def storm_in(folder: Path, seed: int, seconds: float, every: float) -> Figures:
             load=os.getloadavg(),
             happened=storm.happened,
             lost_answers=sum(gate.answers_lost for gate in site.proxy.gates),
+            unheard=site.unheard(),
             settle_seconds=settled_at - calm_at,
             stop_seconds=stopped_at - settled_at,
             exit_codes=exit_codes,

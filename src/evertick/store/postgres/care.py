@@ -91,10 +91,11 @@ class SchemaCare:
 
     async def _status(self, connection: Connection) -> StoreStatus:
         lacking = await missing(connection, self._where)
-        version = ".".join(map(str, connection.get_server_version()[:2]))
+        # Since 10 a version has two numbers; asyncpg puts a zero between them.
+        major, _, minor = connection.get_server_version()[:3]
         status = StoreStatus(
             description=self._where.description,
-            engine=f"PostgreSQL {version}",
+            engine=f"PostgreSQL {major}.{minor}",
             store_id=None,
             version=0,
             version_known=SCHEMA_VERSION,

@@ -198,7 +198,7 @@ async def take(
     gaps = [
         (advance.schedule_id, gap)
         for advance in taken
-        for gap in gaps_with_duplicates(advance.gaps, [run for run in advance.runs if run.id in doubles])
+        for gap in gaps_with_duplicates(advance.gaps, advance.runs, doubles)
     ]
     await _insert_gaps(db, app, gaps)
     await write_messages(db, app, [message for advance in taken for message in advance.messages])

@@ -1,49 +1,63 @@
-"""The days of history: a partition for each, made before its first run can end.
+"""The days of history, and of what hangs on it: a partition for each, made before its first run can end, dropped whole.
 
 What has no partition of its day is in the default one, so nothing is ever refused. When a day gets its own, its rows
-are moved there in the same transaction. Days that are over and empty are dropped. Nobody waits long for a lock here:
-what could not be made now is made by the next upkeep. A role that may not make tables leaves everything in the default
-partition, which works as well, only slower.
+are moved there in the same transaction. Any node makes the days to come; of several that try at once one does it.
+
+A day is dropped when no app that is in it keeps it any more: all apps share the days of their database. Runs that ended
+more than a day after their moment may be kept longer than it; a day with such a run stays, and what is too old in it is
+deleted by rows. So is what is in the default partition.
+
+Dropping takes an exclusive lock of the parent tables for some milliseconds, whatever the size of the day. DETACH
+CONCURRENTLY would not, but the server refuses it where there is a default partition. Nobody waits long for a lock here,
+for all who come later wait behind it: what could not be done now is done by the next upkeep. A role that may not make
+tables leaves everything in the default partition, which works as well, only slower.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import date
+from functools import partial
 
 import asyncpg
 
 from evertick.store.postgres.connection import Connection
-from evertick.store.postgres.queries import in_schema
+from evertick.store.postgres.queries import in_schema, quoted, statements_for
 from evertick.when.moment import DAY, from_us
 
-__all__ = ["keep_partitions"]
+__all__ = ["drop_days", "goes_by_rows_before", "keep_partitions"]
 
 log = logging.getLogger("evertick.store")
 
+# In the order in which they are locked: as a retry locks them, which writes an attempt before history.
+_PARENTS = ("log_chunks", "attempts", "history")
 # From the day before today, whose last runs may still end, to some days ahead.
 _DAYS_BACK, _DAYS_AHEAD = 1, 3
-# Emptied days that one upkeep drops at most.
+# Days that one upkeep drops at most.
 _DROPPED_MOST = 10
-_PREFIX = "history_"
+# How long after its moment a run may end and be as old as its day; `history_late` has those that took longer.
+_LATE = DAY
 # Whoever waits for a lock of a whole table holds up all that come after it.
 _LOCK_MILLISECONDS = 200
 
-_PARTITIONS = """
-    SELECT c.relname AS name FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
-    WHERE i.inhparent = 'evertick.history'::regclass AND c.relname <> 'history_default' ORDER BY c.relname"""
-_TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('evertick.partitions' || $1, 0)) AS is_mine"
 # Attached only when it is full, so that what is moved is never missing; with a check that spares a scan of it.
 _MAKE = """
-    CREATE TABLE evertick.{name} (LIKE evertick.history INCLUDING DEFAULTS,
+    CREATE TABLE evertick.{name} (LIKE evertick.{parent} INCLUDING DEFAULTS,
         CONSTRAINT {name}_day CHECK (fire_at >= {first} AND fire_at < {end}))
         WITH (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
-    LOCK TABLE evertick.history_default IN ACCESS EXCLUSIVE MODE;
+    LOCK TABLE evertick.{parent}_default IN ACCESS EXCLUSIVE MODE;
     WITH moved AS (
-        DELETE FROM evertick.history_default WHERE fire_at >= {first} AND fire_at < {end} RETURNING *)
+        DELETE FROM evertick.{parent}_default WHERE fire_at >= {first} AND fire_at < {end} RETURNING *)
     INSERT INTO evertick.{name} SELECT * FROM moved;
-    ALTER TABLE evertick.history ATTACH PARTITION evertick.{name} FOR VALUES FROM ({first}) TO ({end});
-    ALTER TABLE evertick.{name} DROP CONSTRAINT {name}_day"""
+    ALTER TABLE evertick.{parent} ATTACH PARTITION evertick.{name} FOR VALUES FROM ({first}) TO ({end});
+    ALTER TABLE evertick.{name} DROP CONSTRAINT {name}_day;
+"""
+# Only the parent: whoever writes to a day has locked that before.
+_LOCK = "LOCK TABLE ONLY evertick.{parent} IN ACCESS EXCLUSIVE MODE;"
+_DROP = "DROP TABLE IF EXISTS evertick.{name};"
+_STAMP = re.compile(r"\d{8}")
 _PASSING = (
     asyncpg.LockNotAvailableError,
     asyncpg.InsufficientPrivilegeError,
@@ -53,55 +67,108 @@ _PASSING = (
 )
 
 
+def goes_by_rows_before(before: int, now: int) -> int:
+    """Up to which moment runs are deleted by rows: what lies in days that will soon go as a whole is left to that."""
+    if before > (now // DAY - _DAYS_BACK) * DAY:
+        # So little is kept that whole days would be much more.
+        return before
+    return (before - _LATE) // DAY * DAY
+
+
 async def keep_partitions(connection: Connection, schema: str) -> None:
-    """Make the days to come, drop those that are over and empty."""
-    now: int = (await connection.fetch(in_schema("SELECT evertick.now_us() AS now", schema)))[0]["now"]
-    today = now // DAY
-    known = await _known(connection, schema)
-    missing = [day for day in range(today - _DAYS_BACK, today + _DAYS_AHEAD + 1) if _name(day) not in known]
-    for day in missing:
-        statement = _MAKE.format(name=_name(day), first=day * DAY, end=(day + 1) * DAY)
-        if not await _change(connection, schema, statement, _name(day), is_to_be=True):
+    """Make the days to come."""
+    days = Days(connection, schema)
+    today = await days.today()
+    wanted = range(today - _DAYS_BACK, today + _DAYS_AHEAD + 1)
+    for parent in _PARENTS:
+        if await days.missing(parent, wanted):
+            await days.change(partial(days.make, parent, wanted), f"days of {parent} were not made")
+
+
+async def drop_days(connection: Connection, schema: str, app: str, before: int) -> None:
+    """Drop days that lie wholly before, unless another app keeps them. The oldest first, a bounded number."""
+    days = Days(connection, schema)
+    first_left = min((before - _LATE) // DAY, await days.today() - _DAYS_BACK)
+    old = [day for day in await days.known("history") if day < first_left]
+    if not old:
+        return
+    await days.keep_from(app, before)
+    dropped = 0
+    for day in old:
+        if dropped == _DROPPED_MOST:
             return
-    for name in await _empty(connection, schema, [name for name in known if name < _name(today - _DAYS_BACK)]):
-        statement = f"ALTER TABLE evertick.history DETACH PARTITION evertick.{name}; DROP TABLE evertick.{name}"
-        if not await _change(connection, schema, statement, name, is_to_be=False):
-            return
+        if not await days.is_kept(day):
+            if not await days.change(partial(days.drop, day), f"the history of {_stamp(day)} was not dropped"):
+                return
+            dropped += 1
 
 
-def _name(day: int) -> str:
-    return f"{_PREFIX}{from_us(day * DAY):%Y%m%d}"
+class Days:
+    """The days of a schema, counted from 1970, on one connection."""
+
+    def __init__(self, connection: Connection, schema: str) -> None:
+        self._connection = connection
+        self._schema = schema
+        self._sql = statements_for(schema)
+
+    async def today(self) -> int:
+        now: int = (await self._connection.fetch(self._sql["now"]))[0]["now"]
+        return now // DAY
+
+    async def known(self, parent: str) -> list[int]:
+        rows = await self._connection.fetch(self._sql["partitions"], f"{quoted(self._schema)}.{parent}")
+        stamps = [row["name"].removeprefix(f"{parent}_") for row in rows]
+        return sorted(_day(stamp) for stamp in stamps if _STAMP.fullmatch(stamp))
+
+    async def missing(self, parent: str, wanted: Iterable[int]) -> list[int]:
+        known = set(await self.known(parent))
+        return [day for day in wanted if day not in known]
+
+    async def make(self, parent: str, wanted: Iterable[int]) -> None:
+        for day in await self.missing(parent, wanted):
+            name = f"{parent}_{_stamp(day)}"
+            await self._execute(_MAKE.format(name=name, parent=parent, first=day * DAY, end=(day + 1) * DAY))
+
+    async def keep_from(self, app: str, moment: int) -> None:
+        await self._connection.execute(self._sql["partitions.keep_from"], app, moment)
+
+    async def is_kept(self, day: int) -> bool:
+        first, end = day * DAY, (day + 1) * DAY
+        rows = await self._connection.fetch(self._sql["partitions.is_kept"], first, end, end + _LATE)
+        return bool(rows[0]["is_kept"])
+
+    async def drop(self, day: int) -> None:
+        await self._execute("".join(_LOCK.format(parent=parent) for parent in _PARENTS))
+        # Since the first look, a run of that day may have ended.
+        if not await self.is_kept(day):
+            await self._execute("".join(_DROP.format(name=f"{parent}_{_stamp(day)}") for parent in _PARENTS))
+
+    async def change(self, act: Callable[[], Awaitable[None]], undone: str) -> bool:
+        """In a transaction of its own; False: not now, somebody else is at it, or in the way."""
+        await self._connection.execute("BEGIN")
+        try:
+            await self._connection.execute(f"SET LOCAL lock_timeout = {_LOCK_MILLISECONDS}")
+            is_mine = (await self._connection.fetch(self._sql["partitions.lock"], self._schema))[0]["is_mine"]
+            if is_mine:
+                await act()
+            await self._connection.execute("COMMIT")
+        except _PASSING as error:
+            await self._connection.execute("ROLLBACK")
+            log.info("%s for now: %s", undone, error)
+            return False
+        except Exception:
+            if not self._connection.is_closed():
+                await self._connection.execute("ROLLBACK")
+            raise
+        return bool(is_mine)
+
+    async def _execute(self, text: str) -> None:
+        await self._connection.execute(in_schema(text, self._schema))
 
 
-async def _known(connection: Connection, schema: str) -> list[str]:
-    return [row["name"] for row in await connection.fetch(in_schema(_PARTITIONS, schema))]
+def _stamp(day: int) -> str:
+    return f"{from_us(day * DAY):%Y%m%d}"
 
 
-async def _empty(connection: Connection, schema: str, names: Sequence[str]) -> list[str]:
-    return [
-        name
-        for name in names[:_DROPPED_MOST]
-        if not await connection.fetch(in_schema(f"SELECT FROM evertick.{name} LIMIT 1", schema))
-    ]
-
-
-async def _change(connection: Connection, schema: str, statement: str, name: str, *, is_to_be: bool) -> bool:
-    """In a transaction of its own; False: not now, somebody else is at it, or in the way."""
-    await connection.execute("BEGIN")
-    try:
-        await connection.execute(f"SET LOCAL lock_timeout = {_LOCK_MILLISECONDS}")
-        is_mine = (await connection.fetch(_TRY_LOCK, schema))[0]["is_mine"]
-        is_wanted = is_mine and (name in await _known(connection, schema)) is not is_to_be
-        # Between the look and a drop, a run of that day may have ended.
-        if is_wanted and (is_to_be or await _empty(connection, schema, [name])):
-            await connection.execute(in_schema(statement, schema))
-        await connection.execute("COMMIT")
-    except _PASSING as error:
-        await connection.execute("ROLLBACK")
-        log.info("the partition %s was not %s for now: %s", name, "made" if is_to_be else "dropped", error)
-        return False
-    except Exception:
-        if not connection.is_closed():
-            await connection.execute("ROLLBACK")
-        raise
-    return bool(is_mine)
+def _day(stamp: str) -> int:
+    return (date(int(stamp[:4]), int(stamp[4:6]), int(stamp[6:])) - date(1970, 1, 1)).days

@@ -20,7 +20,7 @@ from evertick.store.postgres.endings import is_run_id
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.session import Session
 from evertick.store.postgres.users import PlainPsycopg
-from evertick.store.postgres.within import finish_and_commit
+from evertick.store.postgres.within import finish_and_commit, out_of_time
 
 __all__ = ["PlainJobConnection", "load_psycopg"]
 
@@ -54,10 +54,6 @@ class PlainJobConnection:
         self._ending = threading.Lock()
         self._is_out_of_time = False
 
-    @property
-    def is_out_of_time(self) -> bool:
-        return self._is_out_of_time
-
     async def begin(self, app: str, node: str, run: str, fence: int) -> Any:
         with self._translated():
             connection = self._connect()
@@ -83,7 +79,7 @@ class PlainJobConnection:
         connection = self._take_back()
         try:
             if self._is_out_of_time:
-                return False
+                raise out_of_time(self._seconds)
             with self._translated():
                 plain = PlainPsycopg(connection, self._psycopg)
                 session = Session(plain, self._sql, self._clock)
@@ -94,6 +90,8 @@ class PlainJobConnection:
     async def rollback(self) -> None:
         if self._connection is not None:
             self._take_back().close()
+        if self._is_out_of_time:
+            raise out_of_time(self._seconds)
 
     def _connect(self) -> Any:
         # A prepared statement stays on its server session, where the pooler may give us another one.

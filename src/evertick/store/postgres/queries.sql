@@ -672,8 +672,8 @@ SELECT array_agg(id::text) AS ids, (SELECT count(*) FROM kept) AS kept FROM gone
 
 -- name: finish.keep_attempts
 -- Earlier tries, for people; also how a repeated answer is recognised after the next claim.
-INSERT INTO evertick.attempts (app, run, number, fence, node, started_at, finished_at, error, reason)
-SELECT r.app, r.id, t.number, r.fence, r.node, r.started_at, (SELECT evertick.now_us()), t.error, t.reason
+INSERT INTO evertick.attempts (app, run, fire_at, number, fence, node, started_at, finished_at, error, reason)
+SELECT r.app, r.id, r.fire_at, t.number, r.fence, r.node, r.started_at, (SELECT evertick.now_us()), t.error, t.reason
 FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) AS t(id, number, error, reason)
 JOIN evertick.runs r ON r.id = t.id ON CONFLICT DO NOTHING;
 
@@ -725,13 +725,13 @@ WHERE id = ANY($1::uuid[]);
 
 -- name: note.hold
 -- Which of these runs are the node's, and stay so until the commit.
-SELECT r.id::text AS id FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
+SELECT r.id::text AS id, r.fire_at FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
 JOIN evertick.runs r ON r.id = t.id AND r.fence = t.fence
 WHERE r.app = $1 AND r.node = $2 AND r.started_at IS NOT NULL ORDER BY r.id FOR SHARE OF r;
 
 -- name: note.own_ends
 -- A job that has ended its own run may have lines left to say; nobody else's word makes a run of this claim succeed.
-SELECT h.id::text AS id FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
+SELECT h.id::text AS id, h.fire_at FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
 JOIN evertick.history h ON h.id = t.id AND h.fence = t.fence
 WHERE h.app = $1 AND h.node = $2 AND h.verdict = 'succeeded';
 
@@ -743,9 +743,10 @@ FROM unnest($1::uuid[], $2::float8[], $3::text[]) AS t(id, progress, progress_te
 
 -- name: note.lines
 -- A note that is sent again replaces itself; the longer one has all the lines of the shorter.
-INSERT INTO evertick.log_chunks AS l (app, run, fence, seq, count, lines)
-SELECT $1, t.* FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::int[], $6::text[]) AS t(run, fence, seq, count, lines)
-ON CONFLICT (run, fence, seq) DO UPDATE SET count = excluded.count, lines = excluded.lines
+INSERT INTO evertick.log_chunks AS l (app, run, fence, seq, fire_at, count, lines)
+SELECT $1, t.* FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[], $7::text[])
+    AS t(run, fence, seq, fire_at, count, lines)
+ON CONFLICT (run, fence, seq, fire_at) DO UPDATE SET count = excluded.count, lines = excluded.lines
 WHERE excluded.count > l.count;
 
 -- name: runs.live
@@ -1099,11 +1100,9 @@ SELECT evertick.now_us() AS now, held.* FROM (VALUES (1)) AS always
 LEFT JOIN (SELECT @duty WHERE d.app = $1 AND d.name = ANY($2::text[]) ORDER BY d.name) AS held ON true;
 
 -- name: hold_duties.begin
--- Rows for duties that nobody has had before, or that were forgotten: their terms go on above all forgotten ones.
+-- Rows for duties that nobody has had before, or that were forgotten. May wait for whoever forgets one right now.
 INSERT INTO evertick.duties (app, name, term, since)
-SELECT $1, t.name, coalesce((SELECT term FROM evertick.duties WHERE app = $1 AND name = ''), 0),
-    (SELECT evertick.now_us())
-FROM unnest($3::text[]) AS t(name)
+SELECT $1, t.name, 0, (SELECT evertick.now_us()) FROM unnest($3::text[]) AS t(name)
 WHERE EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
 ORDER BY t.name
 ON CONFLICT DO NOTHING;
@@ -1113,8 +1112,10 @@ ON CONFLICT DO NOTHING;
 SELECT name FROM evertick.duties WHERE app = $1 AND name = ANY($2::text[]) ORDER BY name FOR UPDATE;
 
 -- name: hold_duties.take
--- Those that nobody alive holds, by one who lives. They are locked.
-UPDATE evertick.duties d SET node = $2, term = d.term + 1, since = (SELECT evertick.now_us())
+-- Those that nobody alive holds, by one who lives. They are locked. The terms of a new one go on above all that were
+-- forgotten; read here and not with its row, whose statement may have begun before somebody forgot the old one.
+UPDATE evertick.duties d SET node = $2, since = (SELECT evertick.now_us()), term = 1 + CASE WHEN d.term > 0 THEN d.term
+    ELSE coalesce((SELECT old.term FROM evertick.duties old WHERE old.app = $1 AND old.name = ''), 0) END
 WHERE d.app = $1 AND d.name = ANY($3::text[])
     AND NOT EXISTS (SELECT FROM evertick.nodes k WHERE k.id = d.node AND k.died_at IS NULL)
     AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL);
@@ -1164,8 +1165,13 @@ UPDATE evertick.runs SET state = 'waiting', parked_for = NULL, task_hash = NULL 
 
 -- name: prune.old_runs
 -- By the index on fire_at: nothing ends before its moment but a cancelled run, which stays until that moment has passed.
-SELECT id::text AS id FROM evertick.history
-WHERE app = $1 AND fire_at + 0 < $2 AND fire_at < $2 AND finished_at < $2 ORDER BY fire_at + 0 LIMIT $3;
+SELECT id::text AS id, fire_at FROM evertick.history
+WHERE app = $1 AND fire_at + 0 < $2 AND fire_at < $2 AND finished_at < $3 ORDER BY fire_at + 0 LIMIT $4;
+
+-- name: prune.old_runs_without_day
+-- The same of what has no partition of its day, which nothing else will take away.
+SELECT id::text AS id, fire_at FROM evertick.history_default
+WHERE app = $1 AND fire_at + 0 < $2 AND finished_at < $2 ORDER BY fire_at + 0 LIMIT $3;
 
 -- name: prune.schedules
 -- The next schedules to look at, removed ones too.
@@ -1174,15 +1180,15 @@ WHERE app = $1 AND (key, schedule_id) > ($2, $3) ORDER BY key, schedule_id LIMIT
 
 -- name: prune.surplus_runs
 -- Beyond the newest of each of these schedules.
-SELECT h.id::text AS id FROM unnest($1::bigint[]) AS w(id) CROSS JOIN LATERAL (
-    SELECT id FROM evertick.history WHERE schedule_id = w.id ORDER BY fire_at DESC, id DESC OFFSET $2 LIMIT $3) h
+SELECT h.id::text AS id, h.fire_at FROM unnest($1::bigint[]) AS w(id) CROSS JOIN LATERAL (
+    SELECT id, fire_at FROM evertick.history WHERE schedule_id = w.id ORDER BY fire_at DESC, id DESC OFFSET $2 LIMIT $3) h
 LIMIT $3;
 
 -- name: prune.runs
--- Runs of the past, with their earlier tries and what they wrote.
-WITH tries AS (DELETE FROM evertick.attempts WHERE run = ANY($1::uuid[])),
-lines AS (DELETE FROM evertick.log_chunks WHERE run = ANY($1::uuid[]))
-DELETE FROM evertick.history WHERE id = ANY($1::uuid[]);
+-- Runs of the past, with their earlier tries and what they wrote. $2 and $3 bound the days that are opened.
+WITH tries AS (DELETE FROM evertick.attempts WHERE run = ANY($1::uuid[]) AND fire_at BETWEEN $2 AND $3),
+lines AS (DELETE FROM evertick.log_chunks WHERE run = ANY($1::uuid[]) AND fire_at BETWEEN $2 AND $3)
+DELETE FROM evertick.history WHERE id = ANY($1::uuid[]) AND fire_at BETWEEN $2 AND $3;
 
 -- name: prune.gaps
 -- Gaps that ended before.
@@ -1281,13 +1287,34 @@ SELECT evertick.now_us() AS now,
 -- ================================================================================================= partitions
 
 -- name: partitions
--- Which there are.
+-- Which days a table has.
 SELECT c.relname AS name FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
-WHERE i.inhparent = 'evertick.history'::regclass ORDER BY c.relname;
+WHERE i.inhparent = to_regclass($1) AND c.relname !~ '_default$' ORDER BY c.relname;
 
 -- name: partitions.lock
 -- One at a time; whoever comes second finds them made, and does not wait.
 SELECT pg_try_advisory_xact_lock(hashtextextended('evertick.partitions' || $1::text, 0)) AS is_mine;
+
+-- name: partitions.keep_from
+-- What an app keeps, as it is set now.
+INSERT INTO evertick.kept_from AS k (app, moment) VALUES ($1, $2)
+ON CONFLICT (app) DO UPDATE SET moment = excluded.moment WHERE k.moment <> excluded.moment;
+
+-- name: partitions.is_kept
+-- Whether a day, from $1 to $2, must stay: an app that is in it keeps what is before $3, or one of its runs ended so late
+-- that it is kept. By a seek for each app, and one to the latest of those that ended a day after their moment.
+WITH RECURSIVE apps(app) AS (
+    SELECT min(h.app) FROM evertick.history h WHERE h.fire_at >= $1 AND h.fire_at < $2
+    UNION ALL
+    SELECT (SELECT min(h.app) FROM evertick.history h WHERE h.fire_at >= $1 AND h.fire_at < $2 AND h.app > apps.app)
+    FROM apps WHERE apps.app IS NOT NULL),
+kept AS MATERIALIZED (
+    SELECT coalesce(k.moment, -9223372036854775808) AS moment
+    FROM apps a LEFT JOIN evertick.kept_from k ON k.app = a.app WHERE a.app IS NOT NULL)
+SELECT EXISTS (SELECT FROM kept WHERE moment < $3) OR EXISTS (
+    SELECT FROM evertick.history h
+    WHERE h.fire_at >= $1 AND h.fire_at < $2 AND h.finished_at >= h.fire_at + 86400000000
+        AND h.finished_at >= (SELECT min(moment) FROM kept)) AS is_kept;
 -- ================================================================================================= care
 
 -- name: care.about

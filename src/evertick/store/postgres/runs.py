@@ -204,15 +204,17 @@ async def owned(db: Session, app: str, node: str) -> list[Owned]:
 
 async def note(db: Session, app: str, node: str, notes: Sequence[Note]) -> list[str]:
     known = [one for one in notes if is_run_id(one.id)]
-    held: set[str] = set()
+    # The moments of those that may be written about.
+    held: dict[str, int] = {}
     if known:
         claims = columns_of(list(dict.fromkeys((one.id, one.fence) for one in known)))
-        held = {row["id"] for row in await db.rows("note.hold", app, node, *claims)}
+        held = {row["id"]: row["fire_at"] for row in await db.rows("note.hold", app, node, *claims)}
     await _note_progress(db, [one for one in known if one.id in held])
     gone = [(one.id, one.fence) for one in known if one.id not in held]
     if gone:
-        held |= {row["id"] for row in await db.rows("note.own_ends", app, node, *columns_of(gone))}
-    await _note_lines(db, app, [one for one in known if one.id in held])
+        ended = await db.rows("note.own_ends", app, node, *columns_of(gone))
+        held |= {row["id"]: row["fire_at"] for row in ended}
+    await _note_lines(db, app, [one for one in known if one.id in held], held)
     return [one.id for one in notes if one.id not in held]
 
 
@@ -227,7 +229,7 @@ async def _note_progress(db: Session, notes: Sequence[Note]) -> None:
         await db.count("note.progress", *columns_of(rows))
 
 
-async def _note_lines(db: Session, app: str, notes: Sequence[Note]) -> None:
+async def _note_lines(db: Session, app: str, notes: Sequence[Note], moments: Mapping[str, int]) -> None:
     # The longest of several that begin with the same line: a statement may write a row once.
     chunks: dict[tuple[str, int, int], Note] = {}
     for one in notes:
@@ -235,7 +237,12 @@ async def _note_lines(db: Session, app: str, notes: Sequence[Note]) -> None:
         if one.lines and (place not in chunks or len(chunks[place].lines) < len(one.lines)):
             chunks[place] = one
     rows = [
-        (*place, len(one.lines), json_text([(at, level, plain_text(text)) for at, level, text in one.lines]))
+        (
+            *place,
+            moments[one.id],
+            len(one.lines),
+            json_text([(at, level, plain_text(text)) for at, level, text in one.lines]),
+        )
         for place, one in chunks.items()
     ]
     if rows:

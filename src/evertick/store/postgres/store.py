@@ -45,7 +45,7 @@ from evertick.store.postgres.beat import OwnBeatLine
 from evertick.store.postgres.care import SchemaCare
 from evertick.store.postgres.connection import Connection, connect, part_from, refused, translated
 from evertick.store.postgres.location import location_of
-from evertick.store.postgres.partitions import keep_partitions
+from evertick.store.postgres.partitions import drop_days, keep_partitions
 from evertick.store.postgres.plain import PlainJobConnection, load_psycopg
 from evertick.store.postgres.pool import Pools
 from evertick.store.postgres.queries import statements_for
@@ -344,12 +344,16 @@ class PostgresStore:
     # --- upkeep --------------------------------------------------------------------------------------------------
 
     async def park_unknown(self, app: str, limit: int) -> int:
-        return await self._open_line().write(lambda db: upkeep.park_unknown(db, app, limit, self._limits_cursor))
-
-    async def prune(self, app: str, *, before: int, keep_per_schedule: int, limit: int) -> int:
         line = self._open_line()
         await self._keep_partitions(line)
-        return await line.write(lambda db: upkeep.prune(db, app, before, keep_per_schedule, limit, self._prune_cursor))
+        return await line.write(lambda db: upkeep.park_unknown(db, app, limit, self._limits_cursor))
+
+    async def prune(self, app: str, *, before: int, keep_per_schedule: int | None, limit: int) -> int:
+        line = self._open_line()
+        await self._keep_partitions(line)
+        await line.borrow(lambda connection: drop_days(connection, self._where.schema, app, before))
+        keep, cursor = keep_per_schedule, self._prune_cursor
+        return await line.write(lambda db: upkeep.prune(db, app, before, keep, limit, cursor))
 
     async def _keep_partitions(self, line: Line) -> None:
         now = self._clock.now_us()

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from evertick.store.base import Pulse
 from evertick.store.postgres.feed import prune_feed, tell_runs
 from evertick.store.postgres.limits import let_stuck_through, make_room
+from evertick.store.postgres.partitions import goes_by_rows_before
 from evertick.store.postgres.session import Session, columns_of
 from evertick.when.moment import DAY
 
@@ -50,9 +51,10 @@ class _Bite:
 
     async def runs(self, name: str, *values: object) -> None:
         """Delete the runs that a statement finds, with what hangs on them. Its last parameter is the limit."""
-        ids = [row["id"] for row in await self.db.rows(name, *values, self.left)]
-        if ids:
-            self.count(await self.db.count("prune.runs", ids))
+        rows = await self.db.rows(name, *values, self.left)
+        if rows:
+            moments = [row["fire_at"] for row in rows]
+            self.count(await self.db.count("prune.runs", [row["id"] for row in rows], min(moments), max(moments)))
 
     async def rows(self, name: str, *values: object) -> None:
         """Delete the rows that a statement finds. Its last parameter is the limit."""
@@ -63,10 +65,14 @@ class _Bite:
         self.eaten += rows
 
 
-async def prune(db: Session, app: str, before: int, keep_per_schedule: int, limit: int, cursor: PruneCursor) -> int:
+async def prune(
+    db: Session, app: str, before: int, keep_per_schedule: int | None, limit: int, cursor: PruneCursor
+) -> int:
     bite = _Bite(db, app, limit)
+    now = (await db.only_row("now"))["now"]
     steps: tuple[Callable[[], Awaitable[None]], ...] = (
-        lambda: bite.runs("prune.old_runs", app, before),
+        lambda: bite.runs("prune.old_runs", app, goes_by_rows_before(before, now), before),
+        lambda: bite.runs("prune.old_runs_without_day", app, before),
         lambda: _prune_surplus(bite, keep_per_schedule, cursor),
         lambda: bite.rows("prune.gaps", app, before),
         lambda: bite.rows("prune.starts", app),
@@ -83,12 +89,13 @@ async def prune(db: Session, app: str, before: int, keep_per_schedule: int, limi
     return bite.eaten
 
 
-async def _prune_surplus(bite: _Bite, keep: int, cursor: PruneCursor) -> None:
+async def _prune_surplus(bite: _Bite, keep: int | None, cursor: PruneCursor) -> None:
     """Look through the next schedules: what they have too much of, and versions that nothing refers to any more."""
     after = cursor.get(bite.app, ("", 0))
     rows = await bite.db.rows("prune.schedules", bite.app, *after, _SCHEDULES_PER_BITE)
     if rows:
-        await bite.runs("prune.surplus_runs", [row["schedule_id"] for row in rows], keep)
+        if keep is not None:
+            await bite.runs("prune.surplus_runs", [row["schedule_id"] for row in rows], keep)
         gone = columns_of([(row["key"], row["schedule_id"]) for row in rows])
         await bite.db.count("prune.versions", bite.app, *gone)
         if bite.left <= 0:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from evertick.clock import Clock
-from evertick.errors import Refused, StoreError, StoreUnavailable
+from evertick.errors import Refused, StoreError, StoreUnavailable, TransactionTimeout
 from evertick.model import Message, NewMessage, NewRun, Outcome, Run
 from evertick.store.base import FinishAnswer
 from evertick.store.postgres.connection import Connection, Speaks, connect, part_from, sqlstate_of, translated
@@ -29,7 +29,7 @@ from evertick.store.postgres.users import connection_of
 from evertick.store.postgres.wakeup import Bell
 from evertick.store.wrappers import begin_as_library
 
-__all__ = ["Identity", "JobConnection", "UserTransaction", "finish_and_commit", "identity_of"]
+__all__ = ["Identity", "JobConnection", "UserTransaction", "finish_and_commit", "identity_of", "out_of_time"]
 
 T = TypeVar("T")
 # Which store it is, and in which database of its server: a copy has the same id.
@@ -156,10 +156,6 @@ class JobConnection:
         self._watch: asyncio.TimerHandle | None = None
         self._is_out_of_time = False
 
-    @property
-    def is_out_of_time(self) -> bool:
-        return self._is_out_of_time
-
     async def begin(self, app: str, node: str, run: str, fence: int) -> Connection | None:
         with translated(self._where):
             async with asyncio.timeout(self._where.timeout):
@@ -182,6 +178,8 @@ class JobConnection:
     async def rollback(self) -> None:
         if self._connection is not None:
             self._take_back().terminate()
+        if self._is_out_of_time:
+            raise out_of_time(self._seconds)
 
     async def _hold(self, connection: Connection, app: str, node: str, run: str, fence: int) -> bool:
         await connection.execute("BEGIN")
@@ -194,7 +192,7 @@ class JobConnection:
         connection = self._take_back()
         try:
             if self._is_out_of_time:
-                return False
+                raise out_of_time(self._seconds)
             with translated(self._where):
                 async with asyncio.timeout(self._where.timeout):
                     session = Session(connection, self._sql, self._clock)
@@ -218,6 +216,13 @@ class JobConnection:
         if self._connection is not None:
             with suppress(StoreError):
                 self._connection.terminate()
+
+
+def out_of_time(seconds: float) -> TransactionTimeout:
+    return TransactionTimeout(
+        f"the transaction was open for more than {seconds:g} s, a third of the lease, and was rolled back. Do the long "
+        "part before the block, or raise lease="
+    )
 
 
 async def finish_and_commit(

@@ -189,7 +189,7 @@ def _write_rows(db: sqlite3.Connection, now: int, app: str, advance: Advance, cl
         if answer == "duplicate":
             duplicates.append(run)
     claimant.duplicates += [run.id for run in duplicates]
-    for gap in gaps_with_duplicates(advance.gaps, duplicates):
+    for gap in gaps_with_duplicates(advance.gaps, advance.runs, {run.id for run in duplicates}):
         stretch = (gap.first_at, gap.last_at, gap.count, gap.is_exact, gap.verdict, plain_text(gap.reason), now)
         written = db.execute(SQL["record_fires.gap"], (app, advance.schedule_id, *stretch))
         if written.rowcount == 1 and written.lastrowid is not None:

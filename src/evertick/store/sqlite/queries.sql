@@ -747,15 +747,15 @@ SELECT @duty WHERE d.app = ?1 AND d.name <> '' ORDER BY d.name;
 SELECT @duty WHERE d.app = ?1 AND d.name IN (SELECT value FROM json_each(?2)) ORDER BY d.name;
 
 -- name: hold_duties.begin
--- Rows for duties that nobody has had before, or that were forgotten: their terms go on above all forgotten ones.
-INSERT INTO evertick_duties (app, name, term, since)
-SELECT ?1, value, coalesce((SELECT term FROM evertick_duties WHERE app = ?1 AND name = ''), 0), ?4 FROM json_each(?3)
+-- Rows for duties that nobody has had before, or that were forgotten.
+INSERT INTO evertick_duties (app, name, term, since) SELECT ?1, value, 0, ?4 FROM json_each(?3)
 WHERE EXISTS (SELECT 1 FROM evertick_nodes WHERE id = ?2 AND died_at IS NULL)
 ON CONFLICT DO NOTHING;
 
 -- name: hold_duties.take
--- Those that nobody alive holds, by one who lives.
-UPDATE evertick_duties SET node = ?2, term = term + 1, since = ?4
+-- Those that nobody alive holds, by one who lives. The terms of a new one go on above all that were forgotten.
+UPDATE evertick_duties SET node = ?2, since = ?4, term = 1 + CASE WHEN term > 0 THEN term ELSE coalesce(
+    (SELECT old.term FROM evertick_duties old WHERE old.app = ?1 AND old.name = ''), 0) END
 WHERE app = ?1 AND name IN (SELECT value FROM json_each(?3))
     AND NOT EXISTS (SELECT 1 FROM evertick_nodes holder WHERE holder.id = evertick_duties.node AND holder.died_at IS NULL)
     AND EXISTS (SELECT 1 FROM evertick_nodes me WHERE me.id = ?2 AND me.died_at IS NULL);

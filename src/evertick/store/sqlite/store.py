@@ -347,7 +347,7 @@ class SqliteStore:
     async def park_unknown(self, app: str, limit: int) -> int:
         return await self._write(park_unknown, app, limit, self._limits_cursor)
 
-    async def prune(self, app: str, *, before: int, keep_per_schedule: int, limit: int) -> int:
+    async def prune(self, app: str, *, before: int, keep_per_schedule: int | None, limit: int) -> int:
         return await self._write(prune, app, before, keep_per_schedule, limit, self._prune_cursor)
 
     async def pulse(self, app: str) -> base.Pulse:

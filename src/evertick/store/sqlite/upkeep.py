@@ -24,6 +24,9 @@ _DEAD_NODES_KEPT = DAY
 # The rhythm of a duty outlives a day without any node, however short history is.
 _FREE_DUTIES_KEPT = DAY
 
+# Finished runs of a schedule that are kept where nothing else is asked for: a file is to stay one that can be copied.
+_KEPT_PER_SCHEDULE = 10_000
+
 # Where the next bite looks on, per app: the last schedule (key, id) that the one before looked at.
 PruneCursor = dict[str, tuple[str, int]]
 # The same for keys of limits.
@@ -69,12 +72,19 @@ class _Bite:
 
 
 def prune(
-    db: sqlite3.Connection, now: int, app: str, before: int, keep_per_schedule: int, limit: int, cursor: PruneCursor
+    db: sqlite3.Connection,
+    now: int,
+    app: str,
+    before: int,
+    keep_per_schedule: int | None,
+    limit: int,
+    cursor: PruneCursor,
 ) -> int:
     bite = _Bite(db, app, limit)
+    keep = _KEPT_PER_SCHEDULE if keep_per_schedule is None else keep_per_schedule
     steps: tuple[Callable[[], None], ...] = (
         lambda: bite.runs("prune.old_runs", app, before),
-        lambda: _prune_surplus(bite, keep_per_schedule, cursor),
+        lambda: _prune_surplus(bite, keep, cursor),
         lambda: bite.rows("prune.gaps", app, before),
         lambda: bite.rows("prune.starts", app, now),
         lambda: bite.rows("prune.unique", app, now),

@@ -661,10 +661,10 @@ class Limits:
     async def test_old_starts_and_keys_are_pruned(self, bench: Bench) -> None:
         node = await bench.node()
         await enqueue(bench, 3)
-        await claimed(bench, node, {TASK: per(3, SHORT)})
-        await bench.enqueue(unique_key="k", unique_for=SHORT)
+        await claimed(bench, node, {TASK: per(3, HOUR)})
+        await bench.enqueue(unique_key="k", unique_for=HOUR)
         assert await bench.store.prune(APP, before=0, keep_per_schedule=10, limit=100) == 0
-        await bench.pass_time(SHORT)
+        await bench.pass_time(HOUR)
         # Three starts of one moment are one row or three, as the store likes.
         assert await bench.store.prune(APP, before=0, keep_per_schedule=10, limit=100) in (2, 4)
         assert await bench.store.prune(APP, before=0, keep_per_schedule=10, limit=100) == 0

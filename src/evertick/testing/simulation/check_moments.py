@@ -59,6 +59,8 @@ class Life(msgspec.Struct, kw_only=True):
     # Runs of its moments, with the time at which they were recorded.
     fires: dict[int, tuple[int, Row]]
     gaps: list[GapSeen]
+    # Moments that a node has skipped for itself, where all run it.
+    passed_over: set[int] = msgspec.field(default_factory=set)
     cursor: int | None = None
     # What people have decided about single moments by now, and all moments that they ever decided about.
     occurrences: tuple[Occurrence, ...] = ()
@@ -141,8 +143,13 @@ class _Watcher:
     def _new_run(self, call: Call, row: Row, live: list[Row], changed: dict[int, Change]) -> Iterator[str]:
         life = self.lives[row["schedule_id"]]
         span = life.spans[-1]
-        overlap = self._overlap[row["id"]] = span.definition.overlap
+        # On every node, each minds its own runs: `check_every_node`, and their unique keys.
+        is_for_all = span.definition.mode == "every-node"
+        overlap = self._overlap[row["id"]] = "allow" if is_for_all else span.definition.overlap
         name = f"run {row['id']} for {row['fire_at']}"
+        if row["cause"] == "every-node" and row["fire_at"] not in life.fires:
+            life.fires[row["fire_at"]] = (call.at, row)
+            yield from self._may_fire(call, life, row, changed.get(life.id))
         if row["cause"] == "fire":
             if call.intent == "record_fires" and call.who.startswith("people"):
                 life.decided.add(row["fire_at"])  # run early
@@ -214,6 +221,9 @@ class _Watcher:
 
     def _new_gap(self, call: Call, row: Row, live: list[Row], changed: dict[int, Change]) -> None:
         life = self.lives[row["schedule_id"]]
+        if row["reason"].startswith("overlap on "):
+            life.passed_over.add(row["first_at"])
+            return
         change = changed.get(life.id)
         kind = "" if change is None else change.kind
         span = next((each for each in reversed(life.spans) if _is_in(each, row["first_at"])), life.spans[-1])
@@ -325,7 +335,7 @@ def _account(life: Life) -> Iterator[str]:
     moments: dict[int, Span] = {}
     for span in fixed:
         moments.update(dict.fromkeys(_moments(span, life), span))
-    covers = dict.fromkeys(life.fires, 1)
+    covers = dict.fromkeys([*life.fires, *life.passed_over], 1)
     # Rows of single moments first, then what a blackout dropped: the others hold what these leave.
     for gap in sorted(life.gaps, key=lambda each: (each.row["count"] > 1, each.row["reason"] != "blackout")):
         yield from _gap_is_true(gap, life)
@@ -345,9 +355,9 @@ def _account(life: Life) -> Iterator[str]:
         if at not in moments and at not in life.decided and not any(_is_in(span, at) for span in from_end):
             yield f"there is a run for {at}, which is no moment of it"
     spent_at = _spent_at(life)
-    moved_away = {each.fire_at for each in life.occurrences if each.kind == "move"}
+    to_come = _to_come(life)
     for at, span in moments.items():
-        if at in moved_away:
+        if at in to_come:
             continue
         if at not in covers and not (spent_at is not None and at > spent_at and span.rule.bounds.max_fires):
             yield f"the moment {at} of {span.definition.when} ({_state(span)}) has neither run nor gap"
@@ -358,14 +368,24 @@ def _account(life: Life) -> Iterator[str]:
 def _inside(gap: GapSeen, life: Life, moments: dict[int, Span], covers: dict[int, int]) -> Iterator[int]:
     """The moments that are the gap's own."""
     is_single = life.is_plain or gap.row["count"] == 1
-    moved_away = {each.fire_at for each in life.occurrences if each.kind == "move"}
+    to_come = _to_come(life)
     for at, span in moments.items():
-        if at in moved_away:
+        if at in to_come:
             continue
         if not gap.row["first_at"] <= at <= gap.row["last_at"] or not (span is gap.span or _is_of_decided(gap, life)):
             continue
         if is_single or (at not in covers and (gap.row["reason"] != "blackout" or _is_closed(span, at))):
             yield at
+
+
+def _to_come(life: Life) -> set[int]:
+    """Moments whose row is still to come, for they were moved; or, since a pause, are to be skipped."""
+    last = life.spans[-1]
+    return {
+        each.fire_at
+        for each in life.occurrences
+        if each.kind == "move" or (each.kind == "skip" and last.is_paused and each.fire_at > last.since)
+    }
 
 
 def _cursor(life: Life, *, is_spent: bool) -> Iterator[str]:
@@ -416,7 +436,8 @@ def _gap_is_true(gap: GapSeen, life: Life) -> Iterator[str]:
     catches_up = {definition.catch_up, *((fate,) if definition.blackout else ())}
     is_true = {
         "coalesced": "latest" in catches_up and runs_after,
-        "overlap": {"skip": gap.live_before > 0, "queue": gap.was_queued}.get(definition.overlap, False),
+        "overlap": definition.mode == "every-node"
+        or {"skip": gap.live_before > 0, "queue": gap.was_queued}.get(definition.overlap, False),
         "duplicate": definition.unique is not None,
         "grace": definition.grace is not None and (is_decided or gap.at - row["last_at"] > definition.grace),
         "limit": "all" in catches_up and _owed_after(gap) >= definition.catch_up_limit - (1 if jitter else 0),
@@ -426,10 +447,12 @@ def _gap_is_true(gap: GapSeen, life: Life) -> Iterator[str]:
         "by_hand": is_decided or (_is_from_end(gap.span.rule) and bool(life.decided)),
         "edited": gap.kind == "edit",
         "removed": gap.kind == "remove",
+        # Whether nobody was there, `check_every_node` knows.
+        "no_node": definition.mode == "every-node",
     }.get(reason, False)
     if not is_true:
         yield f"{told} is not true: {definition}, {gap.live_before} live, by {gap.kind or gap.intent}"
-    verdict = "missed" if reason in ("grace", "limit", "downtime") else "skipped"
+    verdict = "missed" if reason in ("grace", "limit", "downtime", "no_node") else "skipped"
     if row["verdict"] != verdict:
         yield f"{told} should be {verdict}"
 

@@ -201,7 +201,9 @@ class _Checker:
             yield f"{name} was called expired before it was"
         if call.intent == "finish" and verdict == "cancelled" and not old["is_cancel_requested"]:
             yield f"{name} ended as cancelled, and nobody asked for it"
-        if call.intent == "rehome" and verdict == "lost" and new["losses"] < _LOSSES_MAX and not old["at_most_once"]:
+        # What is for one node alone is nobody else's to try.
+        may_go_on = not old["at_most_once"] and not old["queue"].startswith("@")
+        if call.intent == "rehome" and verdict == "lost" and new["losses"] < _LOSSES_MAX and may_go_on:
             yield f"{name} was given up after {new['losses']} losses"
         if verdict == "failed" and new["attempts"] < _attempts_of(new["task"]):
             yield f"{name} failed for good after {new['attempts']} attempts"
@@ -261,6 +263,7 @@ class _Checker:
             if (
                 row["id"] not in let_through
                 and row["task"] not in unknown
+                and (not row["queue"].startswith("@") or row["queue"] == f"@{claimed[0]['node']}")
                 and row["state"] == "waiting"
                 and row["due_at"] <= call.at
                 and (row["priority"], -row["due_at"]) > last

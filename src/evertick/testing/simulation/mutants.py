@@ -16,14 +16,14 @@ from unittest import mock
 
 import msgspec
 
-from evertick import edit, held, owed, plan, settle
-from evertick.engine import engine, finish, fire, judge, node, relay, tend, work
+from evertick import edit, fan_out, held, owed, plan, settle
+from evertick.engine import duty, engine, finish, fire, judge, node, relay, tend, term, work
 from evertick.engine.judge import Stop
 from evertick.errors import StoreUnavailable
 from evertick.model import Outcome, Reason, Verdict
 from evertick.policy import never_again
 from evertick.store.base import Recorded
-from evertick.store.sqlite import changes, endings, fires, limits, nodes, runs, store
+from evertick.store.sqlite import SqliteStore, changes, duties, endings, fires, limits, nodes, runs, store
 from evertick.store.sqlite.outbox import write_messages
 from evertick.store.sqlite.queries import SQL
 from evertick.testing.simulation.run import Simulated, simulate
@@ -91,11 +91,35 @@ def _no_sql(name: str) -> Patch:
 # --- bugs that take more than a line ---------------------------------------------------------------------------
 
 
+async def _hold_at_once(self: SqliteStore, app: str, node: str, names: Any) -> Any:
+    """Without a look whether there is anything to take."""
+    return await self._write(duties.hold_duties, app, node, names)
+
+
+def _stop_only_if_told(original: Any) -> Any:
+    def stop_all(self: duty.DutyKeeper, why: str) -> None:
+        if "silent" not in why:
+            original(self, why)
+
+    return stop_all
+
+
 def _plan_by_own_clock(original: Any) -> Any:
-    def plan_all(self: fire.Recorder, due: Any, known: Any) -> Any:
-        return original(self, msgspec.structs.replace(due, now=self._node.clock.now_us()), known)
+    def plan_all(self: fire.Recorder, due: Any, known: Any, nodes: Any) -> Any:
+        return original(self, msgspec.structs.replace(due, now=self._node.clock.now_us()), known, nodes)
 
     return plan_all
+
+
+def _remember(original: Any) -> Any:
+    """Who is there is read once."""
+
+    async def nodes(self: fire.Recorder, due: Any, known: Any) -> Any:
+        remembered = getattr(self, "_remembered", None) or await original(self, due, known)
+        self._remembered = remembered  # type: ignore[attr-defined]
+        return remembered
+
+    return nodes
 
 
 def _ignore(stop: Stop) -> Callable[[Any], Any]:
@@ -633,6 +657,60 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         patches=(_sql("rehome.find", "NOT EXISTS", "0 AND NOT EXISTS"),),
     ),
+    # --- duties
+    Mutant(
+        name="duty_taken_from_the_living",
+        what="a duty is taken though its holder lives",
+        seeds=(
+            0,
+            1,
+            2,
+            3,
+        ),
+        patches=(
+            _sql(
+                "hold_duties.take",
+                "AND NOT EXISTS (SELECT 1 FROM evertick_nodes holder",
+                "AND (1 OR EXISTS (SELECT 1 FROM evertick_nodes holder",
+            ),
+            _sql("hold_duties.take", "holder.died_at IS NULL)", "holder.died_at IS NULL)) AND node IS NOT ?2"),
+            _attribute(SqliteStore, "hold_duties", _hold_at_once),
+        ),
+    ),
+    Mutant(
+        name="term_stands_still",
+        what="a new holder acts under the term of the one before",
+        seeds=(
+            0,
+            2,
+            3,
+            4,
+        ),
+        patches=(_sql("hold_duties.take", "term = 1 + CASE WHEN term > 0", "term = CASE WHEN term > 0"),),
+    ),
+    Mutant(
+        name="holder_outlives_its_lease",
+        what="who holds a duty goes on while the store is silent",
+        seeds=(
+            2,
+            16,
+        ),
+        patches=(
+            _attribute(term.Term, "_is_trusted", lambda self: True),
+            _wrapped(duty.DutyKeeper, "stop_all", _stop_only_if_told),
+        ),
+    ),
+    Mutant(
+        name="resigned_before_it_has_stopped",
+        what="a duty is handed over while its function is still at it",
+        seeds=(
+            2,
+            5,
+            10,
+            16,
+        ),
+        patches=(_attribute(term.Term, "stop", lambda self, why: None),),
+    ),
     # --- moments
     Mutant(
         name="record_without_cursor_guard",
@@ -927,47 +1005,87 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="lost_outcome_sends",
         what="the messages of an outcome are written though its claim is lost",
+        seeds=(15, 24, 48),
         patches=(_wrapped(store, "finish", _send_of_all),),
     ),
     Mutant(
         name="failed_attempt_sends",
         what="an attempt that fails, is stopped or released sends its messages",
+        seeds=(9, 11, 15),
         patches=(_wrapped(finish.Finisher, "put", _send_whatever_came),),
     ),
     Mutant(
         name="message_not_written",
         what="a run ends, and what it sends is not written with it",
+        seeds=(9, 11, 15),
         patches=(_attribute(endings, "write_messages", lambda *args: None),),
     ),
     Mutant(
         name="message_settled_by_anybody",
         what="a message is settled by an owner that has lost it",
-        patches=(_sql("settle_messages.end", "node = ?3 AND fence = ?4", "?3 IS NOT NULL AND ?4 IS NOT NULL"),),
+        seeds=(24, 41, 48, 49),
+        patches=(_sql("settle_messages.end", "node = ?3 AND fence = ?4 AND claimed_at IS NOT NULL", "?3 <> ?4"),),
     ),
     Mutant(
         name="message_of_the_dead_left",
         what="what a dead node was sending is not sent by anybody else",
+        seeds=(11, 15, 17),
         patches=(_no_sql("claim_messages.release_lost"),),
     ),
     Mutant(
         name="message_of_the_living_taken",
         what="what a living node is sending is taken from it",
+        seeds=(9, 11, 15),
         patches=(_sql("claim_messages.release_lost", "n.died_at IS NULL", "n.died_at IS NULL AND 1 = 0"),),
     ),
     Mutant(
         name="unanswered_message_left",
         what="a message whose claim was not answered is not sent by anybody",
+        seeds=(24, 82, 87, 92),
         patches=(_no_sql("claim_messages.release_strays"),),
     ),
     Mutant(
         name="failed_delivery_counts",
         what="a message that could not be delivered counts as sent",
+        seeds=(11, 15, 17),
         patches=(_wrapped(relay, "judge_delivery", _sent_whatever_came),),
     ),
     Mutant(
         name="message_given_up_at_once",
         what="a message is given up after its first try",
+        seeds=(11, 15, 17),
         patches=(_wrapped(relay, "judge_delivery", _give_up_at_once),),
+    ),
+    # --- every node
+    Mutant(
+        name="for_all_without_one",
+        what="what is for every node leaves one of them out",
+        seeds=(14, 15, 43),
+        patches=(_wrapped(fan_out, "able_nodes", lambda able: lambda nodes, task: able(nodes, task)[:-1]),),
+    ),
+    Mutant(
+        name="for_all_for_anybody",
+        what="what is for one node alone is in the queue that all work on",
+        seeds=(14, 15, 28),
+        patches=(_attribute(fan_out, "own_queue", lambda node: "default"),),
+    ),
+    Mutant(
+        name="for_all_as_remembered",
+        what="who is there is read once, and not when a moment comes",
+        seeds=(15, 29, 43),
+        patches=(_wrapped(fire.Recorder, "_nodes", _remember),),
+    ),
+    Mutant(
+        name="for_all_beside_itself",
+        what="a node that is still at it gets the next moment, too",
+        seeds=(15, 28, 31),
+        patches=(_attribute(fan_out, "unique_key_on", lambda *about: None),),
+    ),
+    Mutant(
+        name="left_for_the_dead",
+        what="what waits for a dead node alone waits for ever",
+        seeds=(14, 15, 28),
+        patches=(_sql("rehome.bound", "r.state <> 'running'", "1 = 0"),),
     ),
     # --- unique keys
     Mutant(
@@ -1009,6 +1127,7 @@ MUTANTS: tuple[Mutant, ...] = (
 SURVIVORS: dict[str, str] = {
     "finish without its fence guard": "the node guard holds, unless one node claims a run twice: 1 story in 150",
     "finish without its node guard": "a fence is never drawn twice, so it names the node, too",
+    "a dead node takes a duty": "one that does not hear of its death stops asking before its lease is over",
     "no unique index on keys": "whoever inserts a run looks first, in the same transaction",
     "no unique index on moments": "the cursor guard lets only one plan of a moment through",
 }

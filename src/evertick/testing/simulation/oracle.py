@@ -7,6 +7,7 @@ with rules of its own. Of Evertick it uses the rules of time alone, which have t
 from __future__ import annotations
 
 from evertick.testing.simulation.check_duties import check_duties
+from evertick.testing.simulation.check_every_node import check_every_node
 from evertick.testing.simulation.check_jobs import check_jobs
 from evertick.testing.simulation.check_limits import check_limits
 from evertick.testing.simulation.check_moments import check_moments
@@ -31,6 +32,7 @@ def check(evidence: Evidence) -> list[str]:
             ("limits", check_limits),
             ("unique", check_unique),
             ("outbox", check_outbox),
+            ("every node", check_every_node),
             ("moments", check_moments),
         )
         for found in each(evidence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from evertick.testing.simulation.journal import Deed, Happening, RowChange
 
@@ -88,7 +88,7 @@ def calls(happenings: Iterable[Happening]) -> Iterator[Call]:
         yield Call(number, first.at, intent, first.who, changes, args, answer)
 
 
-def _is_noted_call(happening: Happening) -> bool:
+def _is_noted_call(happening: Happening) -> TypeGuard[Deed]:
     return isinstance(happening, Deed) and isinstance(happening.detail, tuple)
 
 

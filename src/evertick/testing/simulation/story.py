@@ -117,6 +117,7 @@ _TIGHT_SHARE = 0.3
 _DECIDED_SHARE = 0.4
 _SENDING_SHARE = 0.25
 _DUTIES_SHARE = 0.4
+_EVERY_NODE_SHARE = 0.25
 _ENQUEUED = {"priority": 0, "expires": None, "delay": 0, "unique_key": None, "times": 1}
 _TROUBLES = ("kill", "freeze", "stop", "cut_off", "outage", "blackout", "jump")
 
@@ -135,6 +136,7 @@ class _Teller:
         # Drawn apart for the same reason.
         self._decisions = random.Random(f"decisions {seed}")
         self._terms = random.Random(f"terms {seed}")
+        self._everywhere = random.Random(f"every node {seed}")
         pace = self._draw.choices(_PACES, (5, 3, 1))[0]
         self._pace = msgspec.structs.replace(pace, length=pace.length * self._draw.uniform(0.7, 1.3))
 
@@ -158,6 +160,10 @@ class _Teller:
             decided = self._decided_schedules()
             planned += decided
             acts += self._decided(decided)
+        if self._everywhere.random() < _EVERY_NODE_SHARE:
+            everywhere = self._schedules_for_all()
+            planned += everywhere
+            acts += self._for_all(everywhere)
         return Story(
             seed=self._seed,
             pace=self._pace,
@@ -282,6 +288,36 @@ class _Teller:
         draw, step = self._limits, self._pace.step
         period = int(draw.choice((3, 10)) * step * 1_000_000)
         return draw.choice(({}, {"unique_until": "start"}, {"unique_for": period}))
+
+    # --- what is for every node
+
+    def _schedules_for_all(self) -> tuple[Planned, ...]:
+        draw, step = self._everywhere, self._pace.step
+        return tuple(
+            Planned(key=f"a{number}", when=f"every {draw.choice((2, 3, 5)) * step:g}s", fields=self._fields_for_all())
+            for number in range(draw.choice((1, 2)))
+        )
+
+    def _fields_for_all(self) -> dict[str, Any]:
+        draw, step = self._everywhere, self._pace.step
+        return {
+            "task": draw.choice(("quick", "slow", "slow", "failing", "flaky", "precious")),
+            "args": {"seconds": round(draw.choice((0.5, 2, 6)) * step * draw.uniform(0.5, 1.2), 2)},
+            "catch_up": draw.choice(("latest", "skip")),
+            "overlap": draw.choice(("skip", "skip", "allow")),
+            "mode": "every-node",
+        }
+
+    def _for_all(self, planned: tuple[Planned, ...]) -> list[Act]:
+        draw, pace = self._everywhere, self._pace
+        acts = [Act(at=draw.uniform(0, 2), verb="add", about=plan.key, detail=_detail(plan)) for plan in planned]
+        for _ in range(draw.choice((0, 3, 6))):
+            at, key = draw.uniform(2, pace.length), draw.choice(planned).key
+            verbs: tuple[Verb, ...] = ("trigger", "edit", "pause", "resume", "remove")
+            verb = draw.choices(verbs, (4, 2, 2, 3, 0.5))[0]
+            detail = {"fields": self._fields_for_all()} if verb == "edit" else {}
+            acts.append(Act(at=at, verb=verb, about=key, detail=detail))
+        return acts
 
     # --- what goes wrong
 

@@ -117,7 +117,6 @@ class NodeMachine(Employer):
             job = Job(at, what, run, context.fence, self.label, context.attempt, context.task, cause)
             self._world.journal.add(job)
 
-
     def hear_duty(self, context: DutyContext) -> None:
         if not self._world.is_over:
             at = self._world.clock.now_us()

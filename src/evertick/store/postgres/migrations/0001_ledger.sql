@@ -206,6 +206,8 @@ CREATE INDEX history_id ON evertick.history (id);
 -- The newest runs of an app for people, the oldest for pruning. `+ 0`, so that nobody gets it who does not ask for it:
 -- while a day is believed to be empty, any index that has a column of a search looks as good as the right one.
 CREATE INDEX history_time ON evertick.history (app, (fire_at + 0));
+-- The few runs that ended more than a day after their moment: whether a day can be dropped is one look at these.
+CREATE INDEX history_late ON evertick.history (finished_at) WHERE finished_at >= fire_at + 86400000000;
 
 CREATE TABLE evertick.history_default PARTITION OF evertick.history DEFAULT
     WITH (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
@@ -228,10 +230,12 @@ CREATE INDEX gaps_time ON evertick.gaps (app, last_at);
 -- The gaps of one schedule.
 CREATE INDEX gaps_key ON evertick.gaps (app, schedule_key, last_at);
 
--- Earlier tries; the last one is in the run itself.
+-- Earlier tries; the last one is in the run itself. By the day of the run's moment, as history is, so that both go
+-- together; the same holds for log lines.
 CREATE TABLE evertick.attempts (
     app         text    COLLATE "C" NOT NULL,
     run         uuid    NOT NULL,
+    fire_at     bigint  NOT NULL,
     number      integer NOT NULL,
     fence       bigint  NOT NULL,
     node        text,
@@ -239,18 +243,27 @@ CREATE TABLE evertick.attempts (
     finished_at bigint  NOT NULL,
     error       text,
     reason      text,
-    PRIMARY KEY (run, fence)
-);
+    PRIMARY KEY (run, fence, fire_at)
+) PARTITION BY RANGE (fire_at);
+CREATE TABLE evertick.attempts_default PARTITION OF evertick.attempts DEFAULT;
 
 -- Log lines as they came: `seq` is the number of the first line of the chunk among the lines of its attempt.
 CREATE TABLE evertick.log_chunks (
-    app   text    COLLATE "C" NOT NULL,
-    run   uuid    NOT NULL,
-    fence bigint  NOT NULL,
-    seq   bigint  NOT NULL,
-    count integer NOT NULL,
-    lines text    NOT NULL,
-    PRIMARY KEY (run, fence, seq)
+    app     text    COLLATE "C" NOT NULL,
+    run     uuid    NOT NULL,
+    fire_at bigint  NOT NULL,
+    fence   bigint  NOT NULL,
+    seq     bigint  NOT NULL,
+    count   integer NOT NULL,
+    lines   text    NOT NULL,
+    PRIMARY KEY (run, fence, seq, fire_at)
+) PARTITION BY RANGE (fire_at);
+CREATE TABLE evertick.log_chunks_default PARTITION OF evertick.log_chunks DEFAULT;
+
+-- From which moment on each app keeps its history: a day goes as a whole when none of the apps in it keeps it any more.
+CREATE TABLE evertick.kept_from (
+    app    text   COLLATE "C" PRIMARY KEY,
+    moment bigint NOT NULL
 );
 
 -- What live nodes know, and under which limits ('': none).
@@ -415,3 +428,9 @@ CREATE TABLE evertick.feed (
     body  text   NOT NULL,
     PRIMARY KEY (app, epoch, txid, seq)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_scale_factor = 0.05);
+-- Half of what a row costs is its compression by the default method; not every server has the quicker one.
+DO $$ BEGIN
+    ALTER TABLE evertick.feed ALTER COLUMN body SET COMPRESSION lz4;
+EXCEPTION WHEN feature_not_supported THEN
+    NULL;
+END $$;

@@ -1,0 +1,212 @@
+"""The group outbox: messages on their way to the outside, and deciding about those that were given up."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+
+from evertick.cli.database import on_store, store_of
+from evertick.cli.output import Column, as_json_option, ask, hint, print_facts, print_json, print_table, say
+from evertick.cli.words import data_text, distance, now, stamp
+from evertick.errors import NotFound
+from evertick.model import Message, MessageState
+from evertick.raised import what_was_raised
+from evertick.scheduler import Scheduler
+from evertick.store.base import MessageFilter
+
+__all__ = ["outbox"]
+
+_PREFIX_LEAST = 8
+# Dead messages that one command puts back.
+_RETRIED_MOST = 10_000
+
+_channel_option = click.option("--channel", metavar="NAME", help="Only messages of this channel.")
+
+
+@click.group(no_args_is_help=True)
+def outbox() -> None:
+    """Look after messages to the outside: list, show, retry, drop.
+
+    \b
+    Example:
+      evertick outbox list --state dead
+      evertick outbox retry --dead --channel webhook
+    """
+
+
+@outbox.command("list")
+@_channel_option
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice([state.value for state in MessageState]),
+    multiple=True,
+    help="Only messages in this state; may be repeated.",
+)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at most.")
+@as_json_option
+@on_store
+async def list_messages(
+    scheduler: Scheduler, channel: str | None, states: tuple[str, ...], limit: int, as_json: bool
+) -> None:
+    """List messages, newest first.
+
+    Those that were sent are listed while their key is remembered.
+
+    \b
+    Example:
+      evertick outbox list
+      evertick outbox list --channel webhook --state dead --state waiting
+    """
+    found = await scheduler.messages(channel=channel, states=states or None, limit=limit)
+    if as_json:
+        print_json(found)
+    elif not found:
+        hint(f"there are no such messages in the outbox of app {scheduler.app!r}")
+    else:
+        columns = [
+            Column(title="MESSAGE"),
+            Column(title="CHANNEL", is_cut=True),
+            Column(title="STATE", is_coloured=True),
+            Column(title="TRIES", is_right=True),
+            Column(title="DUE"),
+            Column(title="KEY", is_cut=True, width_least=100),
+            Column(title="ERROR", is_cut=True),
+        ]
+        moment = now()
+        print_table(columns, [_row(message, moment) for message in found])
+
+
+def _row(message: Message, moment: datetime) -> list[str]:
+    is_open = message.state in (MessageState.WAITING, MessageState.SENDING)
+    return [
+        message.id,
+        message.channel,
+        message.state.value,
+        str(message.attempts),
+        distance(message.due_at, moment, is_short=True) if is_open else "-",
+        "-" if message.key == message.id else message.key,
+        what_was_raised(message.error),
+    ]
+
+
+@outbox.command()
+@click.argument("message")
+@as_json_option
+@on_store
+async def show(scheduler: Scheduler, message: str, as_json: bool) -> None:
+    """Show one message: its body, its tries, why it failed.
+
+    MESSAGE is its id, or the beginning of it. The body of one that was sent is not kept.
+
+    \b
+    Example:
+      evertick outbox show 01a1e06c
+    """
+    found = await _named(scheduler, message)
+    if as_json:
+        print_json(found)
+        return
+    print_facts(
+        [
+            ("Message", found.id),
+            ("App", found.app),
+            ("Channel", found.channel),
+            ("Key", found.key),
+            ("State", found.state.value),
+            ("Tries", str(found.attempts)),
+            ("Written", stamp(found.created_at)),
+            ("Due", stamp(found.due_at)),
+            ("Settled", "" if found.settled_at is None else stamp(found.settled_at)),
+            ("Node", found.node or ""),
+            ("Sent by", "" if found.caused_by is None else f"run {found.caused_by}"),
+            ("Headers", [f"{name}: {value}" for name, value in found.headers.items()]),
+            ("Body", "" if found.state is MessageState.SENT else data_text(found.body)),
+            ("Error", (found.error or "").splitlines()),
+        ]
+    )
+
+
+@outbox.command()
+@click.argument("message", required=False)
+@click.option("--dead", is_flag=True, help="All messages that were given up.")
+@_channel_option
+@as_json_option
+@on_store
+async def retry(scheduler: Scheduler, message: str | None, dead: bool, channel: str | None, as_json: bool) -> None:
+    """Deliver a message now that was given up, or that waits for its next try.
+
+    MESSAGE is its id, or the beginning of it; --dead means all that were given up. They begin anew, with all their
+    tries.
+
+    \b
+    Example:
+      evertick outbox retry 01a1e06c
+      evertick outbox retry --dead --channel webhook
+    """
+    if dead == (message is not None):
+        raise click.UsageError("name a message, or write --dead for all that were given up")
+    if message is not None:
+        if channel is not None:
+            raise click.UsageError("--channel goes with --dead; a message is named by its id alone")
+        ids = [(await scheduler.retry_message((await _named(scheduler, message)).id)).id]
+    else:
+        ids = await scheduler.retry_dead(channel=channel, limit=_RETRIED_MOST)
+    if as_json:
+        print_json({"retried": ids})
+        return
+    say(f"{_count(len(ids))} due now")
+    await _hint_if_nobody_sends(scheduler, ids)
+
+
+@outbox.command()
+@click.argument("message")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@as_json_option
+@on_store
+async def drop(scheduler: Scheduler, message: str, yes: bool, as_json: bool) -> None:
+    """Forget a message that waits or was given up.
+
+    It is never delivered, and its key may be used again. MESSAGE is its id, or the beginning of it.
+
+    \b
+    Example:
+      evertick outbox drop 01a1e06c --yes
+    """
+    found = await _named(scheduler, message)
+    if not yes:
+        ask(f"drop message {found.id} of channel {found.channel!r}, which is {found.state}?", "drop it")
+    await scheduler.drop_message(found)
+    if as_json:
+        print_json(found)
+    else:
+        say(f"dropped message {found.id}")
+
+
+async def _named(scheduler: Scheduler, word: str) -> Message:
+    """The message with this id, or the only one whose id begins like this."""
+    try:
+        return await scheduler.get_message(word)
+    except NotFound:
+        if len(word) < _PREFIX_LEAST:
+            raise
+        found = await (await store_of(scheduler)).messages(scheduler.app, MessageFilter(id_prefix=word, limit=2))
+        if not found:
+            raise
+    if len(found) > 1:
+        raise click.UsageError(f"several messages have an id that begins with {word!r}; write more of it")
+    return found[0]
+
+
+async def _hint_if_nobody_sends(scheduler: Scheduler, ids: list[str]) -> None:
+    if not ids:
+        return
+    found = await (await store_of(scheduler)).messages(scheduler.app, MessageFilter(ids=tuple(ids), limit=len(ids)))
+    sent = {channel for node in await scheduler.nodes() if node.died_at is None for channel in node.channels}
+    for channel in sorted({message.channel for message in found} - sent):
+        hint(f"note: no live node has a sender for channel {channel!r}; what is due waits until one is started")
+
+
+def _count(number: int) -> str:
+    return "1 message is" if number == 1 else f"{number} messages are"

@@ -1,0 +1,44 @@
+"""`evertick duties`: who holds what."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from evertick import Scheduler
+
+
+def test_duties_lists_what_nodes_hold_and_held(database, evertick, ask):
+    (duty,) = ask("duties")
+    assert (duty["name"], duty["node"], duty["term"]) == ("evertick.prune", None, 1)
+    assert "evertick.prune  nobody" in evertick("duties").stdout
+
+
+async def test_duties_shows_holder_term_and_error_of_a_live_one(tmp_path: Path, evertick) -> None:
+    url = f"sqlite:///{tmp_path}/duty.db"
+    scheduler = Scheduler(url, node_name="shop@host")
+
+    @scheduler.duty("fragile", every="1h")
+    async def fragile() -> None:
+        raise ValueError("no paper left")
+
+    async with scheduler:
+        async with asyncio.timeout(20):
+            while not any(duty.error for duty in await scheduler.duties()):
+                await asyncio.sleep(0.01)
+        table = await asyncio.to_thread(evertick, "duties", "--database", url)
+        listed = await asyncio.to_thread(evertick, "duties", "--json", "--database", url)
+    assert "fragile         shop@host     1" in table.stdout
+    assert "ValueError: no paper" in table.stdout
+    shown = {duty["name"]: duty for duty in json.loads(listed.stdout)}
+    assert shown["fragile"]["error"] == "ValueError: no paper left"
+    assert shown["fragile"]["node_name"] == "shop@host"
+
+
+def test_an_app_without_duties_is_told_how_to_declare_one(tmp_path: Path, evertick) -> None:
+    url = f"sqlite:///{tmp_path}/none.db"
+    Scheduler(url, concurrency=0).sync.schedules()
+    result = evertick("duties", "--database", url)
+    assert result.exit_code == 0
+    assert "declare one with `@scheduler.duty(...)`" in result.stderr

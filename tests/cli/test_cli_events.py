@@ -1,0 +1,91 @@
+"""The command events: what happened, what happens, and from where to go on."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from evertick import Scheduler
+
+
+@pytest.fixture
+def url(tmp_path, monkeypatch):
+    """A database whose app keeps a feed, with a little in it."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    monkeypatch.setenv("EVERTICK_DATABASE", url)
+    scheduler = Scheduler(url, concurrency=0)
+    scheduler.sync.keep_feed("1d")
+    scheduler.sync.add(key="report", when="every 1h", task="make_report")
+    scheduler.sync.pause("report", note="no paper")
+    scheduler.sync.close()
+    return url
+
+
+def lines(result):
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_events_are_told_a_line_each_with_a_hint_from_where_to_go_on(url, evertick):
+    result = evertick("events")
+    assert result.exit_code == 0
+    told = [line.split("  ", 1)[1].split() for line in result.stdout.splitlines()]
+    assert told == [["schedule.added", "report"], ["schedule.paused", "report", "no", "paper"]]
+    assert result.stderr.startswith("go on with --after ")
+    cursor = result.stderr.split()[-1]
+    assert evertick("events", "--after", cursor).stdout == ""
+
+
+def test_with_json_each_event_is_an_object_whose_cursor_goes_on_behind_it(url, evertick):
+    added, paused = lines(evertick("events", "--json"))
+    assert (added["kind"], added["schedule_key"], paused["note"]) == ("schedule.added", "report", "no paper")
+    assert lines(evertick("events", "--after", added["cursor"], "--json")) == [paused]
+
+
+def test_events_are_chosen_by_kind_schedule_and_time(url, evertick):
+    assert [each["kind"] for each in lines(evertick("events", "--kind", "schedule.paused", "--json"))] == [
+        "schedule.paused"
+    ]
+    assert lines(evertick("events", "--schedule", "other", "--json")) == []
+    assert len(lines(evertick("events", "--since", "5m", "--json"))) == 2
+    assert "nothing of that kind" in evertick("events", "--schedule", "other").stderr
+
+
+def test_following_tells_what_happens_from_now_on(url, start):
+    follower = start("events", "--follow", "--json", "--after", _end(url), env={"EVERTICK_DATABASE": url})
+    scheduler = Scheduler(url, concurrency=0)
+    scheduler.sync.resume("report")
+    assert json.loads(follower.stdout.readline())["kind"] == "schedule.resumed"
+    scheduler.sync.remove("report")
+    assert json.loads(follower.stdout.readline())["kind"] == "schedule.removed"
+    scheduler.sync.close()
+    follower.send_signal(signal.SIGINT)
+    assert follower.wait(20) == 130
+
+
+def _end(url):
+    scheduler = Scheduler(url, concurrency=0)
+    end = scheduler.sync.feed_cursor()
+    scheduler.sync.close()
+    return end
+
+
+def test_the_feed_is_turned_on_and_off(database, evertick):
+    result = evertick("events")
+    assert result.exit_code == 1
+    assert "keeps no feed" in result.stderr
+    assert evertick("events", "--keep", "7d").stderr == "events are kept for 7d from now on\n"
+    assert evertick("pause", "report").exit_code == 0
+    assert "schedule.paused" in evertick("events").stdout
+    assert evertick("events", "--keep", "off").stderr == "app 'default' keeps no feed any more\n"
+    assert evertick("events").exit_code == 1
+    assert evertick("events", "--keep", "7d", "--follow").exit_code == 2
+
+
+def test_a_cursor_that_is_gone_is_an_error_that_names_the_oldest(url, evertick):
+    result = evertick("events", "--after", "abc.0.1.0")
+    assert result.exit_code == 1
+    assert "the oldest cursor is " in result.stderr
+    assert evertick("events", "--after", "yesterday").exit_code == 2

@@ -1,0 +1,242 @@
+"""The command line on PostgreSQL: the same commands, and clear words when the server, its rights or its driver lack."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from click.testing import Result
+
+from evertick import Scheduler
+from servers.postgres import other_user, own_server
+
+SECRET = "hunter2"
+PROGRAM = """
+from evertick import Scheduler
+scheduler = Scheduler(stop_timeout="5s")
+checking = Scheduler(migrate="check")
+
+@scheduler.every("100ms")
+async def tick():
+    print("ticked", flush=True)
+"""
+
+Evertick = Callable[..., Result]
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def url(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("EVERTICK_DATABASE", postgres_url)
+    return postgres_url
+
+
+@pytest.fixture
+def used(url: str) -> Iterator[str]:
+    """A store with a run that succeeded, one that failed, and a node that lives."""
+    scheduler = Scheduler(url, node_name="shop@host")
+    ended = threading.Semaphore(0)
+
+    @scheduler.every("1h", key="report")
+    def make_report() -> int:
+        return 1
+
+    @scheduler.every("1h", key="print")
+    def print_it() -> None:
+        raise ValueError("no paper")
+
+    for kind in ("succeeded", "failed"):
+        scheduler.on(kind, lambda event: ended.release())
+    with scheduler:
+        for key in ("report", "print"):
+            scheduler.sync.trigger(key)
+            assert ended.acquire(timeout=30)
+        yield url
+
+
+# --- looking after it ------------------------------------------------------------------------------------------------
+
+
+def said(start: Start, *words: str, **options: Any) -> tuple[int, str]:
+    """The exit code of a command in a process of its own, and what it said."""
+    process = start(*words, **options)
+    out, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors
+    return process.returncode, out + errors
+
+
+def test_a_schema_is_migrated_checked_and_measured(start: Start, url: str) -> None:
+    on_it = {"env": {"EVERTICK_DATABASE": url}}
+    code, before = said(start, "db", "status", **on_it)
+    assert (code, "not one of Evertick yet" in before) == (0, True)
+    code, lacking = said(start, "db", "check", **on_it)
+    assert (code, "`evertick db migrate`" in lacking) == (1, True)
+    assert said(start, "db", "migrate", **on_it)[1].startswith("applied 0001_ledger\n")
+    assert said(start, "db", "migrate", **on_it)[1].endswith("; nothing was missing\n")
+    code, checked = said(start, "db", "check", **on_it)
+    assert (code, "everything is as it should be" in checked) == (0, True)
+    assert "Version   1" in said(start, "db", "status", **on_it)[1]
+
+
+def test_the_version_of_the_server_is_told_as_the_server_tells_it(ask: Any, url: str, postgres_dsn: str) -> None:
+    with psycopg.connect(postgres_dsn) as connection:
+        version = connection.execute("SHOW server_version").fetchone()
+    assert version is not None
+    assert ask("db", "status")["engine"] == f"PostgreSQL {version[0].split()[0]}"
+
+
+def test_a_node_can_be_asked_to_migrate_and_to_run_nothing(start: Start, url: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(PROGRAM)
+    words = ("run", "shop:scheduler", "--migrate-and-exit")
+    code, first = said(start, *words, env={"EVERTICK_DATABASE": url})
+    assert (code, first.startswith("applied 0001_ledger\n")) == (0, True)
+    code, second = said(start, *words, env={"EVERTICK_DATABASE": url})
+    assert (code, second.endswith("is at version 1; nothing was missing\n")) == (0, True)
+    assert "ticked" not in first + second
+
+
+def test_a_node_that_only_checks_refuses_to_migrate_and_says_what_to_do(start: Start, url: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(PROGRAM)
+    code, refusal = said(start, "run", "shop:checking", env={"EVERTICK_DATABASE": url})
+    assert code == 1
+    assert "lacks the migrations 0001_ledger; apply them with `evertick db migrate`" in refusal
+
+
+@pytest.mark.parametrize("full", [[], ["--full", "--yes"]])
+def test_a_vacuum_is_left_to_the_server(evertick: Evertick, url: str, full: list[str]) -> None:
+    assert evertick("db", "migrate").exit_code == 0
+    refused = evertick("db", "vacuum", *full)
+    assert refused.exit_code == 1
+    assert "autovacuum" in refused.stderr or "VACUUM FULL" in refused.stderr
+
+
+# --- everything else -------------------------------------------------------------------------------------------------
+
+READING = [
+    ["list"],
+    ["show", "report"],
+    ["runs"],
+    ["history"],
+    ["failed"],
+    ["why", "report"],
+    ["logs", "report"],
+    ["preview"],
+    ["forecast"],
+    ["calendar", "list"],
+    ["top", "--once"],
+    ["nodes"],
+    ["ha"],
+    ["db", "check", "--quick"],
+]
+CHANGING = [
+    ["add", "more", "--task", "make_report", "--when", "every 5m"],
+    ["update", "more", "--when", "every 6m"],
+    ["pause", "more", "--note", "for now"],
+    ["resume", "more"],
+    ["skip-next", "more"],
+    ["undo", "more"],
+    ["run-early", "more"],
+    ["trigger", "report"],
+    ["rerun", "--failed", "--yes"],
+    ["backfill", "report", "--from", "2h", "--dry-run"],
+    ["remove", "more", "--yes"],
+]
+
+
+def test_every_command_works_as_on_a_file(evertick: Evertick, used: str) -> None:
+    for words in [*READING, *CHANGING, *READING]:
+        result = evertick(*words)
+        assert result.exit_code == 0, (words, result.output)
+
+
+def test_the_doctor_finds_nothing_wrong_with_a_store_that_is_well(evertick: Evertick, used: str) -> None:
+    assert "the PostgreSQL" not in evertick("doctor").output
+
+
+# --- troubles --------------------------------------------------------------------------------------------------------
+
+
+def refusal(evertick: Evertick, database: str, *, code: int = 1) -> str:
+    """What is said of a store that cannot be used, by two commands; in time, and without the password."""
+    began = time.monotonic()
+    results = [evertick(*words, "--database", database) for words in (["list"], ["db", "status"])]
+    assert time.monotonic() - began < 20
+    for result in results:
+        assert result.exit_code == code, result.output
+        assert isinstance(result.exception, SystemExit)
+        assert SECRET not in result.output
+    return results[0].stderr
+
+
+def test_a_server_that_is_away_is_said_to_be_away(evertick: Evertick) -> None:
+    assert "cannot be reached" in refusal(evertick, f"postgresql://ann:{SECRET}@127.0.0.1:1/shop")
+
+
+def test_a_server_that_never_answers_is_given_up(evertick: Evertick) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://ann:{SECRET}@127.0.0.1:{silent.getsockname()[1]}/shop?connect_timeout=500ms"
+        assert "does not answer in time" in refusal(evertick, url)
+
+
+def test_a_database_that_does_not_exist_is_named(evertick: Evertick, postgres_dsn: str) -> None:
+    elsewhere = f"{postgres_dsn.rpartition('/')[0]}/nowhere"
+    assert "database nowhere" in refusal(evertick, elsewhere)
+
+
+def test_a_parameter_that_is_none_is_named(evertick: Evertick) -> None:
+    assert "'colour'" in refusal(evertick, f"postgresql://ann:{SECRET}@h/shop?colour=red", code=2)
+
+
+@pytest.fixture(scope="module")
+def strict_dsn() -> Iterator[str]:
+    """A server that asks Ann for her password, which is another than she says."""
+    with tempfile.TemporaryDirectory(prefix="evhba") as folder:
+        rules = Path(folder) / "hba.conf"
+        rules.write_text("host all ann 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n")
+        # Read by the server, which is another user if this one is root.
+        if (user := other_user()) is not None:
+            for path in (folder, rules):
+                os.chown(path, user, -1)
+        with own_server(hba_file=str(rules)) as server:
+            with psycopg.connect(server.dsn, autocommit=True) as connection:
+                connection.execute("CREATE ROLE ann LOGIN PASSWORD 'another'")
+            yield server.dsn.replace("postgres@", f"ann:{SECRET}@")
+
+
+def test_a_wrong_password_is_said_to_be_wrong_and_not_shown(evertick: Evertick, strict_dsn: str) -> None:
+    assert "does not let this user in; check user, password" in refusal(evertick, strict_dsn)
+
+
+def test_missing_rights_are_said_to_be_missing(evertick: Evertick, url: str, postgres_dsn: str) -> None:
+    role = f"poor_{url.rpartition('=')[2]}"
+    assert evertick("db", "migrate").exit_code == 0
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN")
+        try:
+            poor = url.replace("postgres@", f"{role}:{SECRET}@", 1)
+            assert "does not give this user the rights it needs" in refusal(evertick, poor)
+            migrating = evertick("db", "migrate", "--database", f"{poor}_more")
+            assert migrating.exit_code == 1
+            assert "does not give this user the rights it needs" in migrating.stderr
+        finally:
+            connection.execute(f"DROP ROLE {role}")
+
+
+def test_without_the_driver_it_says_what_to_install() -> None:
+    program = "import sys; sys.modules['asyncpg'] = None; from evertick.cli import main; main()"
+    command = [sys.executable, "-c", program, "list", "--database", f"postgresql://ann:{SECRET}@h/shop"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "pip install 'evertick[postgres]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert SECRET not in done.stderr

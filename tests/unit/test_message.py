@@ -1,0 +1,110 @@
+"""What may be put into the outbox, and what a delivery that has ended means."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from evertick import Constant, Context, InvalidInput, Refused, Retry
+from evertick.clock import system_clock
+from evertick.context import MESSAGES_MAX
+from evertick.driver.sender import Sender
+from evertick.engine.relay import judge_delivery
+from evertick.message import BODY_MAX_BYTES, DELAY_MAX, HEADERS_MAX_BYTES, new_message
+from evertick.model import Claimed, ClaimedMessage, Message, MessageOutcome
+from evertick.when.moment import HOUR, SECOND
+
+
+def test_without_a_key_the_id_is_the_key() -> None:
+    message = new_message("m1", "mail", {"to": "ann"})
+    assert (message.key, message.body, message.headers, message.delay) == ("m1", b'{"to":"ann"}', {}, 0)
+    assert new_message("m1", "mail", 1, key="order;7", delay="2s").delay == 2 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"channel": ""}, "channel: '' must have 1 to 200 printable characters, not 0"),
+        ({"channel": 7}, "channel: 7 is not text"),
+        ({"key": " k"}, "key: ' k' must have"),
+        ({"key": "a\nb"}, "key: 'a\\\\nb' must have"),
+        ({"key": "k" * 201}, "not 201"),
+        ({"body": object()}, "body: it is no JSON-like data"),
+        ({"body": "\udc80"}, "body: it is no JSON-like data"),
+        ({"body": "x" * BODY_MAX_BYTES}, f"body: it takes {BODY_MAX_BYTES + 2} bytes, more than {BODY_MAX_BYTES}"),
+        ({"headers": ["x"]}, "headers: .* must be a dict of texts"),
+        ({"headers": {"n": 1}}, "headers: .* must be a dict of texts"),
+        ({"headers": {"n": "x" * HEADERS_MAX_BYTES}}, "headers: they take"),
+        ({"headers": {"n": "\udc80"}}, "headers: they hold what is no text"),
+        ({"delay": DELAY_MAX / SECOND + 1}, "delay: .* is more than"),
+        ({"delay": "soon"}, "soon"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_with_what_is_wrong(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        new_message("m1", **{"channel": "mail", "body": 1, **given})
+
+
+def test_a_run_sends_a_bounded_number_of_messages() -> None:
+    run = Claimed(id="r", fence=1, task="t", args=b"{}", fire_at=0, due_at=0, claimed_at=0)
+    context = Context(run, clock=system_clock, deadline=None)
+    ids = [context.send("mail", number) for number in range(MESSAGES_MAX)]
+    assert [message.id for message in context._messages] == ids
+    assert {message.caused_by for message in context._messages} == {"r"}
+    with pytest.raises(Refused, match="sends more than 1000 messages"):
+        context.send("mail", "one more")
+
+
+def test_a_run_sends_a_bounded_number_of_bytes() -> None:
+    run = Claimed(id="r", fence=1, task="t", args=b"{}", fire_at=0, due_at=0, claimed_at=0)
+    context = Context(run, clock=system_clock, deadline=None)
+    large = "x" * (BODY_MAX_BYTES - 2)
+    for _ in range(16):
+        context.send("mail", large)
+    with pytest.raises(Refused, match="4194304 bytes"):
+        context.send("mail", large)
+
+
+# --- what a delivery means -----------------------------------------------------------------------------------------
+
+
+async def _deliver(message: Message) -> None: ...
+
+
+def judged(error: BaseException | None, *, attempts: int = 0, **options: Any) -> MessageOutcome:
+    sender = Sender(channel="mail", deliver=_deliver, **{"retry": Constant("10s", attempts=3, jitter=0.5), **options})
+    message = ClaimedMessage(
+        id="m", fence=7, channel="mail", key="k", body=b"1", headers={}, attempts=attempts, due_at=0, created_at=0
+    )
+    return judge_delivery(message, sender, error, uniform=0.5, keep_dead=9)
+
+
+def test_a_delivery_that_returned_is_sent_and_remembered() -> None:
+    outcome = judged(None, remember=HOUR)
+    assert (outcome.kind, outcome.attempts, outcome.remember, outcome.error) == ("sent", 1, HOUR, None)
+    assert (outcome.id, outcome.fence) == ("m", 7)
+
+
+def test_a_delivery_that_raised_is_tried_again_by_the_policy() -> None:
+    outcome = judged(ConnectionError("no"))
+    assert (outcome.kind, outcome.attempts, outcome.delay) == ("retry", 1, 12_500_000)
+    assert outcome.error == "ConnectionError: no"
+
+
+def test_after_the_last_attempt_or_a_hopeless_error_it_is_dead() -> None:
+    assert (judged(ConnectionError(), attempts=2).kind, judged(ConnectionError(), attempts=2).remember) == ("dead", 9)
+    assert judged(ValueError(), give_up_on=(ValueError,)).kind == "dead"
+    assert judged(Retry(after="1s"), attempts=2).kind == "dead"
+
+
+def test_a_sender_may_ask_for_its_own_delay() -> None:
+    assert judged(Retry(after="90s")).delay == 90 * SECOND
+    wrong = judged(Retry(after="whenever"))
+    assert (wrong.kind, wrong.delay) == ("retry", 12_500_000)
+    assert "whenever" in (wrong.error or "")
+
+
+def test_a_delivery_that_was_cancelled_by_itself_has_failed() -> None:
+    assert judged(asyncio.CancelledError("gone")).kind == "retry"
