@@ -16,8 +16,10 @@ from benchmarks.postgres.size import FleetSize
 from benchmarks.size import Size
 from evertick import Every, Scheduler
 
-__all__ = ["idle_node", "measure_fires", "measure_idle"]
+__all__ = ["IDLE_NODES", "idle_node", "measure_fires", "measure_idle"]
 
+# How many nodes idle together.
+IDLE_NODES = (1, 5)
 # Slots of the node: two batches, so that one can be recorded while the other is at work.
 _SLOTS = 2_000
 

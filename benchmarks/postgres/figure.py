@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.figure import FIGURES as SHARED
 from benchmarks.figure import Figure
+from benchmarks.postgres.engine import IDLE_NODES
 from benchmarks.postgres.growth import STEPS
 
 __all__ = ["FIGURES", "GROUPS", "RATIOS"]
@@ -58,17 +59,19 @@ _VACUUM = tuple(
 _QUEUE = tuple(figure for figure in SHARED if not figure.name.startswith(("idle", "memory", "import")))
 
 
-def idle_figures(nodes: int) -> tuple[Figure, ...]:
-    return (
+_IDLE = tuple(
+    figure
+    for nodes in IDLE_NODES
+    for figure in (
         Figure(f"idle_{nodes}_statements", f"idle with many schedules, nodes: {nodes}", "statements/s"),
         Figure(f"idle_{nodes}_cpu", "  processor, all nodes", "% of a core"),
         Figure(f"idle_{nodes}_server_cpu", "  processor, server", "% of a core"),
     )
-
+)
 
 RATIOS = {
     f"ratio_{name}": (name, f"raw_{name}") for name in ("execute_100", "execute_1000", "enqueue_bulk", "enqueue_single")
 }
 # By group, as they can be asked for.
 GROUPS = ("fires", "queue", "waits", "idle", "limits", "growth", "vacuum")
-FIGURES = (*_FIRES, *_QUEUE, *idle_figures(1), *idle_figures(2), *idle_figures(5), *_LIMITS, *_GROWTH, *_VACUUM)
+FIGURES = (*_FIRES, *_QUEUE, *_IDLE, *_LIMITS, *_GROWTH, *_VACUUM)

@@ -52,7 +52,7 @@ def _measurements(size: Size, fleet: FleetSize) -> Iterator[tuple[str, Measure]]
     yield "waits", partial(latency.measure, size=size, is_remote=True)
     yield "waits", partial(lateness.measure_spread, size=size)
     yield "waits", partial(lateness.measure_herd, size=size)
-    for nodes in (1, fleet.idle_nodes):
+    for nodes in engine.IDLE_NODES:
         yield "idle", partial(engine.measure_idle, size=size, nodes=nodes)
     for name in limits.LIMITS:
         yield "limits", partial(limits.measure, size=fleet, name=name)

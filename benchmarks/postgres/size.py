@@ -16,7 +16,6 @@ class FleetSize:
     fires_each: int
     # Schedules of a whole node that are due at one moment.
     engine_schedules: int
-    idle_nodes: int
     limited_runs: int
     keys: int
     small_history: int
@@ -34,7 +33,6 @@ FULL = FleetSize(
     fired_schedules=10_000,
     fires_each=10,
     engine_schedules=20_000,
-    idle_nodes=5,
     limited_runs=5_000,
     keys=500,
     small_history=10_000,
@@ -51,7 +49,6 @@ QUICK = FleetSize(
     fired_schedules=200,
     fires_each=2,
     engine_schedules=20,
-    idle_nodes=2,
     limited_runs=40,
     keys=5,
     small_history=100,

@@ -51,10 +51,11 @@ FeedKind = Literal[
 ]
 FEED_KINDS: tuple[FeedKind, ...] = get_args(FeedKind)
 
-# Facts in one row of a feed: a reader that asks for one row gets some hundred kilobytes at most.
+# Facts in one row of a feed: a reader that asks for one row gets some hundred kilobytes at most. The statements of the
+# PostgreSQL store that tell of what they write themselves have the same number.
 ITEMS_MOST = 500
-# Four numbers of at most 20 digits and a token; what is longer is no cursor.
-_CURSOR = re.compile(r"([0-9a-f]{1,32})\.([0-9]{1,20})\.([0-9]{1,20})\.([0-9]{1,6})")
+# A token and three numbers, none of which is too large for a database; what is longer is no cursor.
+_CURSOR = re.compile(r"([0-9a-f]{1,32})\.([0-9]{1,18})\.([0-9]{1,18})\.([0-9]{1,6})")
 
 
 class FeedEvent(msgspec.Struct, frozen=True, kw_only=True):

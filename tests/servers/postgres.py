@@ -55,7 +55,7 @@ _SETTINGS = {
 # Where Debian and its descendants put each major version.
 _SYSTEM = Path("/usr/lib/postgresql")
 _START_SECONDS = 30
-_STOP_SECONDS = 5
+_STOP_SECONDS = 15
 
 
 @contextmanager

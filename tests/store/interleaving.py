@@ -191,12 +191,15 @@ class Session:
             return False
         return True
 
-    async def run_to_end(self) -> None:
-        """Nobody looks any more."""
+    def let_go(self) -> None:
+        """It is not stopped any more."""
         self._is_free = True
         self._turn.set()
-        if self._task is not None:
-            await asyncio.wait([self._task])
+
+    async def run_to_end(self) -> None:
+        """When both are let go: one may wait for the other. What comes of it is nobody's business any more."""
+        assert self._task is not None
+        await asyncio.gather(self._task, return_exceptions=True)
         self._turn.clear()
 
 
@@ -302,6 +305,8 @@ class _Explorer:
             error.add_note(f"in the interleaving {' '.join(order)}")
             raise
         finally:
+            for session in pair:
+                session.let_go()
             for session in pair:
                 await session.run_to_end()
 

@@ -9,6 +9,7 @@ from evertick.clock import system_clock
 from evertick.errors import Refused, StoreRefused
 from evertick.store.base import Care, CaredFor
 from evertick.store.postgres import SCHEMA_VERSION, PostgresStore
+from evertick.store.postgres.care import _options
 from evertick.testing.conformance import Bench
 from evertick.testing.conformance.bench import APP, OTHER_APP, us
 
@@ -51,6 +52,8 @@ async def test_a_store_that_is_not_there_yet_can_be_looked_at_and_made(postgres_
         ("DROP TABLE {schema}.gaps", "the table gaps is missing"),
         ("DELETE FROM {schema}.due", "1 schedules have no cursor"),
         ("DELETE FROM {schema}.schedules", "1 cursors have no schedule"),
+        ("ALTER TABLE {schema}.due RESET (fillfactor)", ".due SET (fillfactor = 50)"),
+        ("ALTER TABLE {schema}.runs RESET (autovacuum_vacuum_threshold)", "SET (autovacuum_vacuum_threshold = 50000)"),
         ("UPDATE {schema}.migrations SET checksum = 'x'", "in another form"),
     ],
 )
@@ -65,6 +68,27 @@ async def test_what_is_wrong_is_said_in_a_sentence(postgres_stores: PostgresStor
     await connection.execute(damage.format(schema=postgres_stores.schema))
     await connection.close()
     assert said in " ".join((await care.check()).problems)
+
+
+async def test_options_of_a_table_that_somebody_has_chosen_are_left_to_them(postgres_stores: PostgresStores) -> None:
+    await postgres_stores.open()
+    connection = await postgres_stores.connect()
+    await connection.execute(f"ALTER TABLE {postgres_stores.schema}.due SET (fillfactor = 80)")
+    await connection.close()
+    assert (await care_of(postgres_stores).check()).problems == ()
+
+
+def test_the_tables_that_every_fire_writes_are_told_how_to_be_filled_and_vacuumed() -> None:
+    options = _options()
+    assert options["due"] == {
+        "fillfactor": "50",
+        "autovacuum_vacuum_scale_factor": "0.25",
+        "autovacuum_vacuum_threshold": "10000",
+        "autovacuum_vacuum_cost_delay": "0",
+    }
+    assert options["runs"]["autovacuum_vacuum_threshold"] == "50000"
+    assert options["runs"]["autovacuum_vacuum_scale_factor"] == "0"
+    assert {"due", "runs", "nodes", "history_default"} <= set(options)
 
 
 async def test_a_check_that_takes_too_long_says_that_it_is_not_complete(postgres_stores: PostgresStores) -> None:

@@ -26,11 +26,22 @@ _FILL = """
     INSERT INTO evertick.history (id, app, schedule_id, version, task, cause, fire_at, due_at, queue, priority, verdict,
         attempts, losses, created_at, finished_at, is_cancel_requested)
         SELECT gen_random_uuid(), 'app', n % 2000, 1, 'task', 'fire', n, n, 'default', 0, 'succeeded', 1, 0, 0, 0, false
+        FROM generate_series(1, 10000) n;
+    INSERT INTO evertick.outbox (id, app, channel, key, body, state, due_at, created_at, node, fence, claimed_at,
+        forget_at)
+        SELECT gen_random_uuid(), 'app', 'mail', n, '1', CASE n % 100 WHEN 0 THEN 'waiting' WHEN 1 THEN 'sending'
+            WHEN 2 THEN 'dead' ELSE 'sent' END, n, n, 'node', n, CASE n % 100 WHEN 1 THEN n END,
+            CASE WHEN n % 100 > 1 THEN n END
         FROM generate_series(1, 10000) n
 """
 # Bounds of time; without them no day of history would have to be opened.
-_VALUES = {"record_fires.runs": {4: "1", 5: "9"}, "enqueue": {4: "1", 5: "9"}, "prune.old_runs": {2: "9"}}
-_TABLES = ("schedules", "due", "runs", "history", "nodes", "tasks", "attempts", "schedule_versions")
+_VALUES = {
+    "record_fires.runs": {4: "1", 5: "9"},
+    "enqueue": {4: "1", 5: "9"},
+    "prune.old_runs": {2: "9"},
+    "partitions.is_kept": {1: "1", 2: "9"},
+}
+_TABLES = ("schedules", "due", "runs", "history", "nodes", "tasks", "attempts", "schedule_versions", "outbox")
 
 
 class Planner:
@@ -84,6 +95,18 @@ async def planner(postgres_stores: PostgresStores, request: pytest.FixtureReques
         ("due_schedules", "using runs_moment on runs r"),
         ("due_schedules", "using runs_blocked on runs r"),
         ("schedule.lock", "using due_pkey on due"),
+        ("claim_messages", "using outbox_waiting on outbox m"),
+        ("claim_messages", "using outbox_pkey on outbox m"),
+        ("claim_messages", "using outbox_sending on outbox m"),
+        ("claim_messages.release", "using outbox_pkey on outbox l"),
+        ("settle_messages", "using outbox_pkey on outbox m"),
+        ("settle_messages.told_before", "using outbox_pkey on outbox m"),
+        ("send.known", "using outbox_key on outbox m"),
+        ("messages", "Index Scan Backward using outbox_pkey on outbox m"),
+        ("messages.by_id", "using outbox_pkey on outbox m"),
+        ("messages.unsent", "using outbox_dead on outbox m"),
+        ("channels", "using outbox_dead on outbox m"),
+        ("prune.messages", "using outbox_forget on outbox"),
         ("record_fires.advance", "using due_pkey on due d"),
         ("record_fires.advance", "using runs_moment on runs r"),
         ("record_fires.runs", "using runs_moment on runs l"),
@@ -95,18 +118,24 @@ async def planner(postgres_stores: PostgresStores, request: pytest.FixtureReques
         ("claim", "using runs_expiring on runs r"),
         ("claim", "using schedule_versions_id on schedule_versions v"),
         ("finish.done", "using runs_pkey on runs r"),
-        ("finish.told_before", "using attempts_pkey on attempts a"),
+        ("finish.told_before", "_pkey on attempts_"),
         ("run.end", "using runs_pkey on runs r"),
         ("run.lock", "using runs_pkey on runs"),
         ("run.unblock", "using runs_blocked on runs"),
+        ("run.leave_line", "using runs_blocked on runs r"),
+        ("record_fires.lock_early", "using runs_pkey on runs r"),
         ("owned", "using runs_running on runs"),
         ("beat", "using runs_running on runs r"),
         ("beat", "using nodes_pkey on nodes"),
         ("rehome.find", "using runs_running on runs r"),
+        ("rehome.find", "using runs_bound on runs r"),
         ("rehome.lock", "using runs_pkey on runs r"),
         ("join.unpark", "using runs_parked on runs r"),
         ("note.hold", "using runs_pkey on runs r"),
         ("prune.old_runs", "_app_expr_idx on history_"),
+        ("prune.old_runs_without_day", "history_default_app_expr_idx on history_default"),
+        ("partitions.is_kept", "_app_expr_idx on history_"),
+        ("partitions.is_kept", "_finished_at_idx on history_"),
         ("feed", "using feed_pkey on feed e"),
         ("prune.feed", "using feed_pkey on feed e"),
         # Without a feed nothing is gathered for it.

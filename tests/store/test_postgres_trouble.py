@@ -110,6 +110,19 @@ async def test_a_server_that_swallows_everything_is_given_up_in_time(distant: Po
     await is_well(distant)
 
 
+async def test_nobody_waits_longer_for_a_connection_than_for_an_answer(distant: PostgresStore, proxy: Proxy) -> None:
+    await distant.now()
+    proxy.swallow()
+    # More than there are connections, and one who makes its own transactions.
+    asking = [distant.now() for _ in range(20)]
+    pruning = distant.prune(APP, before=0, keep_per_schedule=None, limit=9)
+    async with asyncio.timeout(10):
+        answers = await asyncio.gather(*asking, pruning, return_exceptions=True)
+    assert {type(answer) for answer in answers} == {StoreUnavailable}
+    proxy.heal()
+    await is_well(distant)
+
+
 async def test_a_line_that_breaks_is_replaced(distant: PostgresStore, proxy: Proxy) -> None:
     await distant.now()
     proxy.cut()

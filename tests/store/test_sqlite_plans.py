@@ -57,6 +57,7 @@ def plan(db: sqlite3.Connection, statement: str) -> list[str]:
         ("owned", "evertick_runs_running (app=? AND node=?)"),
         ("beat.cancels", "evertick_runs_running (app=? AND node=?)"),
         ("rehome.find", "evertick_runs_running (app=?)"),
+        ("rehome.bound", "evertick_runs_bound (app=?"),
         ("join.unpark", "evertick_runs_parked (app=? AND task=?)"),
         ("limits.running", "evertick_runs_limited (app=? AND limit_key=?)"),
         ("limits.next_lane", "evertick_runs_held_back (app=? AND limit_key=? AND task=? AND queue>?)"),

@@ -5,17 +5,27 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_quick_benchmark_gives_every_figure_and_leaves_nothing_behind(tmp_path: Path) -> None:
+@contextmanager
+def _root_on_path() -> Iterator[None]:
     sys.path.insert(0, str(ROOT))
     try:
-        from benchmarks.figure import FIGURES
+        yield
     finally:
         sys.path.remove(str(ROOT))
+
+
+def test_a_quick_benchmark_gives_every_figure_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with _root_on_path():
+        from benchmarks.figure import FIGURES
     written, folder = tmp_path / "figures.json", tmp_path / "bench"
     command = [sys.executable, "-m", "benchmarks", "sqlite", "--quick", "--json", written, "--folder", folder]
 
@@ -29,3 +39,21 @@ def test_a_quick_benchmark_gives_every_figure_and_leaves_nothing_behind(tmp_path
     for figure in FIGURES:
         assert figure.text in done.stdout
     assert not folder.exists()
+
+
+# A server of its own, some thirty interpreters one after the other, and up to five nodes at once.
+@pytest.mark.timeout(600)
+def test_a_quick_benchmark_of_postgresql_gives_every_figure(tmp_path: Path) -> None:
+    with _root_on_path():
+        from benchmarks.postgres.figure import FIGURES
+    written = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "benchmarks", "postgres", "--quick", "--json", written]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=570)
+
+    assert done.returncode == 0, done.stderr
+    report = json.loads(written.read_text())
+    assert set(report["figures"]) == {figure.name for figure in FIGURES}
+    assert report["machine"]["postgresql"]
+    for figure in FIGURES:
+        assert figure.text in done.stdout

@@ -172,6 +172,7 @@ def test_there_is_a_plain_form() -> None:
     [
         ({"after": "yesterday"}, "after: 'yesterday' is no cursor"),
         ({"after": "a.1.1.1" * 100}, "is no cursor"),
+        ({"after": f"a.{10**18}.1.0"}, "is no cursor"),
         ({"after": 7}, "after: 7 is no cursor"),
         ({"kinds": "run.finished"}, r"pass a list, e\.g\. kinds=\['run\.finished'\]"),
         ({"kinds": ["run.done"]}, "'run.done' is no kind of event; there are run.recorded"),

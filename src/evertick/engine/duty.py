@@ -40,6 +40,8 @@ class DutyKeeper:
         self._terms: dict[str, Term] = {}
         # What the store last said is ours, by term; begun or not.
         self._ours: dict[str, int] = {}
+        # How often all were given up: an answer that was asked for before speaks of what is over.
+        self._given_up = 0
         # Held while the store is asked: what is under way would come after the resignation.
         self._asking = asyncio.Lock()
         self._asked_at = -_ASK_LEAST_SECONDS
@@ -74,15 +76,15 @@ class DutyKeeper:
             return wait
         async with self._asking:
             self._asked_at = node.clock.elapsed()
-            asker = node.id
-            self._heard(asker, await node.store.hold_duties(node.app, asker, list(self._works)))
-        return self._beat if self.wants_more else node.lease / 1e6
+            asker, given_up = node.id, self._given_up
+            holds = await node.store.hold_duties(node.app, asker, list(self._works))
+            if (asker, given_up) == (node.id, self._given_up):
+                self._heard(holds)
+        return node.lease / 1e6 if len(self.held) == len(self._works) else self._beat
 
-    def _heard(self, asker: str, holds: DutyHolds) -> None:
+    def _heard(self, holds: DutyHolds) -> None:
         self._ahead_us = holds.now - self._own_us()
-        if asker != self._node.id:
-            return
-        self._ours = {hold.name: hold.term for hold in holds.duties if hold.node == asker}
+        self._ours = {hold.name: hold.term for hold in holds.duties if hold.node == self._node.id}
         if not self._node.is_draining:
             for hold in holds.duties:
                 self._settle(hold)
@@ -133,6 +135,7 @@ class DutyKeeper:
     def forget_all(self, why: str) -> None:
         """This node holds nothing any more."""
         self._ours = {}
+        self._given_up += 1
         self.stop_all(why)
 
     def ask_to_stop(self, why: str) -> None:

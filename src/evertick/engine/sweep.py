@@ -71,9 +71,9 @@ class Sweeper:
         names = {declarer_of(node.name) for node in alive}
         keys = {key for node in alive for key in node.declares}
         for schedule in declared:
-            if _declarer(schedule) in names and schedule.key not in keys:
-                if await self._editor.pause_undeclared(schedule.key, _declarer(schedule)):
-                    log.warning("%r is no longer declared by %s: paused", schedule.key, _declarer(schedule))
+            is_undeclared = _declarer(schedule) in names and schedule.key not in keys
+            if is_undeclared and await self._editor.pause_undeclared(schedule.key, _declarer(schedule)):
+                log.warning("%r is no longer declared by %s: paused", schedule.key, _declarer(schedule))
 
 
 def _declarer(schedule: StoredSchedule) -> str:

@@ -2,7 +2,8 @@
 
     sh run chaos --minutes 60 --seed 7 --report docs/explanation
 
-The figures are kept as JSON beside the evidence; `--from FIGURES` writes page and picture anew without a storm.
+The figures of a storm are kept as `chaos.json`, beside its logs and beside its page; `--from FIGURES` writes page and
+picture anew from them, without a storm.
 """
 
 from __future__ import annotations
@@ -15,11 +16,8 @@ from pathlib import Path
 import msgspec
 
 from torment.figures import Figures, summary_of
-from torment.page import page_of
-from torment.picture import picture_of
+from torment.page import FIGURES, write_report
 from torment.storm import storm_in
-
-_PICTURE = "chaos.svg"
 
 
 def main() -> int:
@@ -28,7 +26,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7, help="which storm it is; the same seed has the same faults")
     parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="about so often comes a fault")
     parser.add_argument("--folder", type=Path, help="where logs, witnesses and figures go (default: a temporary one)")
-    parser.add_argument("--report", type=Path, metavar="FOLDER", help="write chaos.md and chaos.svg into this folder")
+    parser.add_argument("--report", type=Path, metavar="FOLDER", help="write the page and its picture into this folder")
     parser.add_argument("--from", type=Path, dest="figures", metavar="FIGURES", help="no storm: the figures of one")
     chosen = parser.parse_args()
     if chosen.figures is not None:
@@ -38,11 +36,10 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         print(f"{chosen.minutes:g} minutes; logs and witnesses are in {folder}", flush=True)
         figures = storm_in(folder, chosen.seed, chosen.minutes * 60, chosen.every)
-        (folder / "figures.json").write_bytes(msgspec.json.format(msgspec.json.encode(figures)))
+        (folder / FIGURES).write_bytes(msgspec.json.encode(figures))
     print(summary_of(figures))
     if chosen.report is not None:
-        (chosen.report / "chaos.md").write_text(page_of(figures, _PICTURE))
-        (chosen.report / _PICTURE).write_text(picture_of(figures))
+        write_report(figures, chosen.report)
     return 1 if any(figures.findings.values()) else 0
 
 

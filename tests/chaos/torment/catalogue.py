@@ -78,7 +78,8 @@ def _entries() -> tuple[Entry, ...]:
     add("guarded", 3, 6, "skip", "all")
     add("child", 15, 3)
     add("child", 30, 3, "skip", "all")
-    add("placed", 1, 6, "allow", "all")
+    add("placed", 1, 2, "allow", "all")
+    add("placed", 2, 4, "allow", "all")
     add("rated", 2, 4)
     return tuple(entries)
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
 from torment.faults import KINDS
 from torment.figures import FINDINGS, TAKEOVER_SECONDS, Figures, percentile
+from torment.picture import picture_of
 
-__all__ = ["page_of"]
+__all__ = ["FIGURES", "PAGE", "PICTURE", "page_of", "write_report"]
+
+PAGE, PICTURE, FIGURES = "chaos.md", "chaos.svg", "chaos.json"
 
 _INTRODUCTION = """\
 # Chaos
@@ -51,43 +60,47 @@ and matches each to one outcome. It is tested with doctored evidence: each kind 
 """
 
 
-def page_of(figures: Figures, picture: str) -> str:
+def write_report(figures: Figures, folder: Path) -> None:
+    """The page, its picture, and the figures from which both can be written anew."""
+    (folder / PAGE).write_text(page_of(figures))
+    (folder / PICTURE).write_text(picture_of(figures))
+    (folder / FIGURES).write_bytes(msgspec.json.encode(figures))
+
+
+def page_of(figures: Figures) -> str:
     parts = [
         _INTRODUCTION.format(
             minutes=figures.minutes, seed=figures.seed, schedules=figures.schedules, lease=figures.lease_seconds
         ),
         _results(figures),
         _findings(figures),
-        _recovery(figures, picture),
+        _recovery(figures),
     ]
     return "\n".join(parts)
 
 
 def _results(figures: Figures) -> str:
     load = ", ".join(f"{each:.1f}" for each in figures.load)
-    rows = [f"| {kind} | {figures.faults[kind]} | {figures.fault_seconds[kind]:.0f} s |" for kind in KINDS]
-    return "\n".join(
-        [
-            "## What came of it",
-            "",
-            f"{figures.minutes:g} minutes with seed {figures.seed} on {figures.made_on}, on {figures.machine}, server "
-            f"and witnesses included (load averages {load} at the end).",
-            "",
-            f"- {_number(figures.moments)} moments: {_number(figures.fires)} runs and {_number(figures.gap_moments)} "
-            f"moments in gaps ({_words(figures.gap_reasons)}).",
-            f"- Runs ended as {_words(figures.verdicts)}. {_number(figures.starts)} starts were witnessed: what was "
-            "lost with its node, and what failed at first, is started again.",
-            f"- {_number(figures.lost_answers)} commits were made whose answer was lost. "
-            f"{_number(figures.unheard)} runs were claimed by such commits, and given back. The register refused "
-            f"{_number(figures.refused_writes)} writes of older claims.",
-            f"- {_number(sum(figures.faults.values()))} faults, under way for so long in all:",
-            "",
-            "| fault | times | for |",
-            "|---|---|---|",
-            *rows,
-            "",
-        ]
-    )
+    made = f"{figures.minutes:g} minutes with seed {figures.seed} on {figures.made_on}, on {figures.machine}"
+    count = {name: f"{value:,}" for name, value in msgspec.structs.asdict(figures).items() if isinstance(value, int)}
+    facts = [
+        f"{count['moments']} moments: {count['fires']} runs and {count['gap_moments']} moments in gaps "
+        f"({_words(figures.gap_reasons)}).",
+        f"Runs ended as {_words(figures.verdicts)}. Failures are those of jobs that are made to fail. "
+        f"{count['starts']} starts were witnessed: what was lost with its node, and what failed at first, is started "
+        "again.",
+        f"{count['lost_answers']} commits were made whose answer was lost. {count['unheard']} runs were claimed by "
+        f"such commits, and given back. The register refused {count['refused_writes']} writes of older claims.",
+        f"{sum(figures.faults.values()):,} faults, under way for so long in all:",
+    ]
+    rows = [f"| {kind} | {figures.faults[kind]:,} | {figures.fault_seconds[kind]:,.0f} s |" for kind in KINDS]
+    parts = [
+        "## What came of it",
+        _filled(f"{made}, server and witnesses included (load averages {load} at the end)."),
+        "\n".join(_filled(f"- {fact}", indent="  ") for fact in facts),
+        "\n".join(["| fault | times | for |", "|---|---|---|", *rows]),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def _findings(figures: Figures) -> str:
@@ -104,41 +117,40 @@ def _findings(figures: Figures) -> str:
         "ended by itself": "a node that ended and that nobody had told to",
     }
     rows = [f"| {kind} | {meaning[kind]} | {figures.findings[kind]} |" for kind in FINDINGS]
-    return "\n".join(["| finding | what it is | times |", "|---|---|---|", *rows, ""])
+    return "\n".join(["## What was found", "", "| finding | what it is | times |", "|---|---|---|", *rows, ""])
 
 
-def _recovery(figures: Figures, picture: str) -> str:
-    rows = []
-    for name, values in (
-        ("the server was well", figures.recoveries_calm),
-        ("other trouble with the server", figures.recoveries_disturbed),
-    ):
-        if values:
-            half, most = percentile(values, 0.5), percentile(values, 0.99)
-            rows.append(f"| {name} | {len(values)} | {half:.2f} s | {most:.2f} s | {max(values):.2f} s |")
+def _recovery(figures: Figures) -> str:
     allowed = figures.lease_seconds + TAKEOVER_SECONDS
-    return "\n".join(
-        [
-            "## When the work of a killed node starts again",
-            "",
-            "From the kill to the next start of each run that the node had at work. With a lease of "
-            f"{figures.lease_seconds:g} s it is to be less than {allowed:g} s. After an outage of the server nobody is "
-            "judged dead for one lease, so those are shown apart. Not counted are runs that must not run twice, which "
-            "end as lost instead, and runs with a limit, which stand in line for it again.",
-            "",
-            "| while | runs | p50 | p99 | max |",
-            "|---|---|---|---|---|",
-            *rows,
-            "",
-            f"![How long the work of killed nodes waited]({picture})",
-            "",
-        ]
+    text = (
+        "From the kill to the next start of each run that the node had at work. With a lease of "
+        f"{figures.lease_seconds:g} s it is to be less than {allowed:g} s. After an outage of the server nobody is "
+        "judged dead for one lease, so those are shown apart. Not counted are runs that must not run twice, which end "
+        "as lost instead, and runs with a limit, which stand in line for it again."
     )
+    rows = [
+        _recovery_row("the server was well", figures.recoveries_calm),
+        _recovery_row("other trouble with the server", figures.recoveries_disturbed),
+    ]
+    parts = [
+        "## When the work of a killed node starts again",
+        _filled(text),
+        "\n".join(["| while | runs | p50 | p99 | max |", "|---|---|---|---|---|", *rows]),
+        f"![How long the work of killed nodes waited]({PICTURE})",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _recovery_row(name: str, values: Sequence[float]) -> str:
+    if not values:
+        return f"| {name} | 0 | | | |"
+    half, most = percentile(values, 0.5), percentile(values, 0.99)
+    return f"| {name} | {len(values):,} | {half:.2f} s | {most:.2f} s | {max(values):.2f} s |"
 
 
 def _words(counts: dict[str, int]) -> str:
-    return ", ".join(f"{_number(count)} {name}" for name, count in counts.items()) or "none"
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
 
 
-def _number(value: int) -> str:
-    return f"{value:,}"
+def _filled(text: str, *, indent: str = "") -> str:
+    return textwrap.fill(text, 120, subsequent_indent=indent, break_on_hyphens=False)

@@ -92,9 +92,9 @@ class CommitFinder:
 class _Line:
     """One connection of a client, and the one to the server that belongs to it."""
 
-    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter, *, is_swallowed: bool) -> None:
         self.client, self.server = client, server
-        self.is_swallowed = False
+        self.is_swallowed = is_swallowed
         self.loses_next_answer = False
 
     def cut(self) -> None:
@@ -166,7 +166,7 @@ class Gate:
         except OSError:
             client_out.transport.abort()
             return
-        line = _Line(client_out, server_out)
+        line = _Line(client_out, server_out, is_swallowed=self.swallows)
         self._lines.add(line)
         there = asyncio.ensure_future(self._carry_there(line, client_in))
         back = asyncio.ensure_future(self._carry_back(line, server_in))
@@ -199,8 +199,7 @@ class Gate:
             if commits and self._answers_to_lose > 0:
                 self._answers_to_lose -= 1
                 line.loses_next_answer = True
-            line.server.write(data)
-            await line.server.drain()
+            await _send(line.server, data)
 
     async def _carry_back(self, line: _Line, source: asyncio.StreamReader) -> None:
         async for data in _pieces(source):
@@ -210,8 +209,7 @@ class Gate:
             if self.delay_seconds:
                 await asyncio.sleep(self.delay_seconds)
             if not line.is_swallowed:
-                line.client.write(data)
-                await line.client.drain()
+                await _send(line.client, data)
 
 
 async def _pieces(source: asyncio.StreamReader) -> AsyncIterator[bytes]:
@@ -219,6 +217,13 @@ async def _pieces(source: asyncio.StreamReader) -> AsyncIterator[bytes]:
     with contextlib.suppress(OSError):
         while data := await source.read(_CHUNK):
             yield data
+
+
+async def _send(target: asyncio.StreamWriter, data: bytes) -> None:
+    """Whether it is still there is for its own reader to notice."""
+    with contextlib.suppress(OSError):
+        target.write(data)
+        await target.drain()
 
 
 class Proxy:

@@ -52,6 +52,7 @@ class NodeProcess:
         self._popen.send_signal(number)
 
     def kill(self) -> None:
+        self.has_ended()
         self._popen.kill()
         self._popen.wait()
         self.killed_at = time.monotonic()

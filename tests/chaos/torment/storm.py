@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import psycopg
 
 from evertick import Scheduler, State
@@ -169,6 +170,8 @@ def storm_in(folder: Path, seed: int, seconds: float, every: float) -> Figures:
         exit_codes = site.stop_all()
         stopped_at = time.monotonic()
         evidence = storm.evidence(until)
+        # For whoever looks into the logs.
+        (folder / "faults.json").write_bytes(msgspec.json.encode(storm.happened))
         run = Run(
             seed=seed,
             seconds=seconds,

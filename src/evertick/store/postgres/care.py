@@ -35,6 +35,8 @@ _LEDGER = {
     "care.no_schedule": "{} cursors have no schedule",
 }
 _TABLE = re.compile(r"CREATE TABLE evertick\.(\w+)")
+_COMMENT = re.compile("--.*")
+_OPTIONS = re.compile(r"CREATE TABLE evertick\.(\w+)[^;]*?\n *\)? ?WITH \(([^)]*)\);")
 
 
 class SchemaCare:
@@ -139,12 +141,33 @@ class SchemaCare:
         problems += [f"the table {name} is missing; restore it from a backup" for name in gone]
         for row in await db.rows("care.invalid_indexes", self._where.schema):
             problems.append(f"the index {row['name']} is not valid; write it anew with REINDEX INDEX")
+        problems += await self._lost_options(db)
         if is_quick or gone:
             return
         for name, words in _LEDGER.items():
             count = (await db.only_row(name, _COUNT_MOST))["count"]
             if count:
                 problems.append(words.format(count))
+
+    async def _lost_options(self, db: Session) -> list[str]:
+        """What the migrations have set and nobody has set otherwise: without it live tables grow all day."""
+        there = {row["name"]: set(row["names"]) for row in await db.rows("care.options", self._where.schema)}
+        problems = []
+        for table, wanted in _options().items():
+            lost = {name: value for name, value in wanted.items() if table in there and name not in there[table]}
+            if lost:
+                options = ", ".join(f"{name} = {value}" for name, value in lost.items())
+                fix = f"ALTER TABLE {self._where.schema}.{table} SET ({options})"
+                problems.append(f"the table {table} has lost options that keep it small; give them back by {fix}")
+        return problems
+
+
+def _options() -> dict[str, dict[str, str]]:
+    """How tables are told to be filled and vacuumed, by the migrations."""
+    texts = [_COMMENT.sub("", migration.text) for migration in migrations()]
+    found = [match for text in texts for match in _OPTIONS.findall(text)]
+    pairs = {table: [option.split("=") for option in text.split(",")] for table, text in found}
+    return {table: {name.strip(): value.strip() for name, value in options} for table, options in pairs.items()}
 
 
 def _tables() -> list[str]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evertick.errors import StoreUnavailable
-from evertick.model import ClaimedMessage, Message, MessageOutcome, NewMessage
+from evertick.model import ClaimedMessage, Message, MessageOutcome, MessageState, NewMessage
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
-from evertick.store.postgres.ids import is_run_id
+from evertick.store.postgres.ids import ids_that_begin, is_run_id
 from evertick.store.postgres.session import Line, Session, columns_of
 from evertick.store.rows import LOST_DELIVERY, Row, claimed_message_of, json_text, message_of, plain_text
 
@@ -144,9 +144,15 @@ def _answer(outcome: MessageOutcome, done: Mapping[str, MessageOutcome], before:
 
 
 async def messages(db: Session, app: str, wanted: MessageFilter) -> list[Message]:
-    ids = None if wanted.ids is None else [id_ for id_ in wanted.ids if is_run_id(id_)]
-    states = None if wanted.states is None else list(wanted.states)
-    rows = await db.rows("messages", app, ids, wanted.id_prefix, wanted.channel, states, wanted.limit)
+    states = None if wanted.states is None else [state.value for state in wanted.states]
+    those = (app, wanted.channel, states, wanted.limit)
+    if wanted.ids is not None:
+        rows = await db.rows("messages.by_id", *those, [id_ for id_ in wanted.ids if is_run_id(id_)])
+    elif states is not None and MessageState.SENT not in states and not wanted.id_prefix:
+        rows = await db.rows("messages.unsent", *those)
+    else:
+        bounds = ids_that_begin(wanted.id_prefix or "")
+        rows = [] if bounds is None else await db.rows("messages", *those, *bounds)
     return [message_of(row) for row in rows]
 
 

@@ -1330,6 +1330,13 @@ FROM evertick.meta m;
 SELECT c.relname AS name FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relkind IN ('r', 'p');
 
+-- name: care.options
+-- Which options of storage each table has.
+SELECT c.relname AS name, ARRAY(
+    SELECT option_name FROM pg_catalog.pg_options_to_table(c.reloptions)) AS names
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relkind = 'r';
+
 -- name: care.invalid_indexes
 -- Left behind by a REINDEX that was broken off.
 SELECT c.relname AS name FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
@@ -1363,6 +1370,9 @@ SELECT count(*) AS count FROM (
 
 -- ================================================================================================= outbox
 
+-- Where the id finds a message, the app is compared by IS NOT DISTINCT FROM, which no index can be searched by: while the
+-- table is believed to be empty, that of the keys would look as good as the primary key.
+
 -- name: send
 -- Messages, unless their id or their key is known; by key, so that nobody waits crosswise. Waits for whoever is writing
 -- the same key.
@@ -1376,7 +1386,7 @@ ON CONFLICT DO NOTHING RETURNING m.*;
 
 -- name: send.known
 -- The messages that are there instead: sent twice, or those that have the keys.
-SELECT m.* FROM evertick.outbox m WHERE m.app = $1 AND m.id = ANY($2::uuid[])
+SELECT m.* FROM evertick.outbox m WHERE m.id = ANY($2::uuid[]) AND m.app IS NOT DISTINCT FROM $1
 UNION
 SELECT m.* FROM unnest($3::text[], $4::text[]) AS n(channel, key)
 JOIN evertick.outbox m ON m.app = $1 AND m.channel = n.channel AND m.key = n.key;
@@ -1425,7 +1435,7 @@ SET state = 'waiting', due_at = (SELECT evertick.now_us()), claimed_at = NULL, n
     attempts = m.attempts + CASE WHEN m.node = $2 THEN 0 ELSE 1 END, error = CASE WHEN m.node = $2 THEN m.error ELSE $5 END
 WHERE m.id = ANY(ARRAY(
     SELECT l.id FROM unnest($3::uuid[], $4::bigint[]) AS f(id, fence)
-    JOIN evertick.outbox l ON l.id = f.id AND l.fence = f.fence AND l.app = $1 AND l.claimed_at IS NOT NULL
+    JOIN evertick.outbox l ON l.id = f.id AND l.fence = f.fence AND l.app IS NOT DISTINCT FROM $1 AND l.claimed_at IS NOT NULL
     ORDER BY l.id FOR UPDATE OF l SKIP LOCKED));
 
 -- name: settle_messages
@@ -1442,21 +1452,42 @@ SET state = CASE WHEN s.kind IN ('sent', 'dead') THEN s.kind ELSE 'waiting' END,
 FROM (SELECT evertick.now_us() AS now) c,
     unnest($3::uuid[], $4::bigint[], $5::text[], $6::int[], $7::bigint[], $8::bigint[], $9::text[])
     AS s(id, fence, kind, attempts, delay, remember, error)
-WHERE m.id = s.id AND m.fence = s.fence AND m.node = $2 AND m.app = $1 AND m.claimed_at IS NOT NULL
+WHERE m.id = s.id AND m.fence = s.fence AND m.node = $2 AND m.app IS NOT DISTINCT FROM $1
+    AND m.claimed_at IS NOT NULL
 RETURNING m.id::text AS id;
 
 -- name: settle_messages.told_before
 -- Settled by these very claims.
 SELECT m.id::text AS id, m.fence FROM unnest($3::uuid[], $4::bigint[]) AS s(id, fence)
-JOIN evertick.outbox m ON m.id = s.id AND m.fence = s.fence AND m.node = $2 AND m.app = $1
-WHERE m.claimed_at IS NULL;
+JOIN evertick.outbox m ON m.id = s.id AND m.fence = s.fence AND m.node = $2
+WHERE m.app IS NOT DISTINCT FROM $1 AND m.claimed_at IS NULL;
 
 -- name: messages
--- For people, newest first.
+-- For people, newest first: ids come in the order of time.
 SELECT m.* FROM evertick.outbox m
-WHERE m.app = $1 AND ($2::uuid[] IS NULL OR m.id = ANY($2)) AND ($3::text IS NULL OR starts_with(m.id::text, $3))
-    AND ($4::text IS NULL OR m.channel = $4) AND ($5::text[] IS NULL OR m.state = ANY($5))
-ORDER BY m.created_at DESC, m.id DESC LIMIT $6;
+WHERE m.id BETWEEN $5::uuid AND $6::uuid AND m.app IS NOT DISTINCT FROM $1
+    AND ($2::text IS NULL OR m.channel = $2) AND ($3::text[] IS NULL OR m.state = ANY($3))
+ORDER BY m.id DESC LIMIT $4;
+
+-- name: messages.by_id
+-- Those with these ids.
+SELECT m.* FROM evertick.outbox m
+WHERE m.id = ANY($5::uuid[]) AND m.app IS NOT DISTINCT FROM $1
+    AND ($2::text IS NULL OR m.channel = $2) AND ($3::text[] IS NULL OR m.state = ANY($3))
+ORDER BY m.id DESC LIMIT $4;
+
+-- name: messages.unsent
+-- Without a look at the many that were sent.
+SELECT * FROM (
+    SELECT m.* FROM evertick.outbox m
+    WHERE m.state = 'waiting' AND m.app = $1 AND 'waiting' = ANY($3::text[]) AND ($2::text IS NULL OR m.channel = $2)
+    UNION ALL
+    SELECT m.* FROM evertick.outbox m
+    WHERE m.state = 'sending' AND m.app = $1 AND 'sending' = ANY($3) AND ($2 IS NULL OR m.channel = $2)
+    UNION ALL
+    SELECT m.* FROM evertick.outbox m
+    WHERE m.state = 'dead' AND m.app = $1 AND 'dead' = ANY($3) AND ($2 IS NULL OR m.channel = $2)) u
+ORDER BY id DESC LIMIT $4;
 
 -- name: channels
 -- How channels with messages that are not sent stand, each found by a seek; counting stops at a bound.
@@ -1486,14 +1517,14 @@ SET attempts = CASE m.state WHEN 'dead' THEN 0 ELSE m.attempts END, state = 'wai
     due_at = (SELECT evertick.now_us()), forget_at = NULL, settled_at = NULL, node = NULL, fence = NULL
 WHERE m.id = ANY(ARRAY(
     SELECT l.id FROM evertick.outbox l
-    WHERE l.id = ANY($2::uuid[]) AND l.app = $1 AND l.state IN ('waiting', 'dead') ORDER BY l.id FOR UPDATE))
+    WHERE l.id = ANY($2::uuid[]) AND l.app IS NOT DISTINCT FROM $1 AND l.state IN ('waiting', 'dead') ORDER BY l.id FOR UPDATE))
 RETURNING m.id::text AS id;
 
 -- name: drop_messages
 -- What nobody is sending.
 DELETE FROM evertick.outbox m WHERE m.id = ANY(ARRAY(
     SELECT l.id FROM evertick.outbox l
-    WHERE l.id = ANY($2::uuid[]) AND l.app = $1 AND l.state IN ('waiting', 'dead') ORDER BY l.id FOR UPDATE))
+    WHERE l.id = ANY($2::uuid[]) AND l.app IS NOT DISTINCT FROM $1 AND l.state IN ('waiting', 'dead') ORDER BY l.id FOR UPDATE))
 RETURNING m.id::text AS id;
 
 -- name: prune.messages

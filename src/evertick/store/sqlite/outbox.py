@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
-from evertick.model import ClaimedMessage, Message, MessageOutcome, NewMessage
+from evertick.model import ClaimedMessage, Message, MessageOutcome, MessageState, NewMessage
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
 from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text
 from evertick.store.sqlite.fence import draw_fence, is_alive
@@ -105,9 +105,14 @@ def _settle(db: sqlite3.Connection, now: int, app: str, node: str, outcome: Mess
 
 
 def messages(db: sqlite3.Connection, now: int, app: str, wanted: MessageFilter) -> list[Message]:
-    ids = None if wanted.ids is None else json_text(wanted.ids)
     states = None if wanted.states is None else json_text(wanted.states)
-    rows = db.execute(SQL["messages"], (app, ids, wanted.id_prefix, wanted.channel, states, wanted.limit))
+    those = (app, wanted.channel, states, wanted.limit)
+    if wanted.ids is not None:
+        rows = db.execute(SQL["messages.by_id"], (*those, json_text(wanted.ids)))
+    elif wanted.states is not None and MessageState.SENT not in wanted.states and not wanted.id_prefix:
+        rows = db.execute(SQL["messages.unsent"], those)
+    else:
+        rows = db.execute(SQL["messages"], (*those, wanted.id_prefix or ""))
     return [message_of(row) for row in rows]
 
 

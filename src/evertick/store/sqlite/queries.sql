@@ -1012,12 +1012,31 @@ WHERE id = ?2 AND app = ?1 AND node = ?3 AND fence = ?4 AND claimed_at IS NOT NU
 SELECT 1 FROM evertick_outbox WHERE id = ?2 AND app = ?1 AND node = ?3 AND fence = ?4 AND claimed_at IS NULL;
 
 -- name: messages
--- For people, newest first.
-SELECT * FROM evertick_outbox
-WHERE app = ?1 AND (?2 IS NULL OR id IN (SELECT value FROM json_each(?2)))
-    AND (?3 IS NULL OR substr(id, 1, length(?3)) = ?3) AND (?4 IS NULL OR channel = ?4)
-    AND (?5 IS NULL OR state IN (SELECT value FROM json_each(?5)))
-ORDER BY created_at DESC, id DESC LIMIT ?6;
+-- For people, newest first: ids come in the order of time.
+SELECT * FROM evertick_outbox INDEXED BY sqlite_autoindex_evertick_outbox_1
+WHERE id BETWEEN ?5 AND ?5 || char(1114111) AND app = ?1 AND (?2 IS NULL OR channel = ?2)
+    AND (?3 IS NULL OR state IN (SELECT value FROM json_each(?3)))
+ORDER BY id DESC LIMIT ?4;
+
+-- name: messages.by_id
+-- Those with these ids.
+SELECT * FROM evertick_outbox INDEXED BY sqlite_autoindex_evertick_outbox_1
+WHERE id IN (SELECT value FROM json_each(?5)) AND app = ?1 AND (?2 IS NULL OR channel = ?2)
+    AND (?3 IS NULL OR state IN (SELECT value FROM json_each(?3)))
+ORDER BY id DESC LIMIT ?4;
+
+-- name: messages.unsent
+-- Without a look at the many that were sent.
+SELECT * FROM (
+    SELECT * FROM evertick_outbox INDEXED BY evertick_outbox_waiting
+    WHERE state = 'waiting' AND app = ?1 AND (?2 IS NULL OR channel = ?2)
+    UNION ALL
+    SELECT * FROM evertick_outbox INDEXED BY evertick_outbox_sending
+    WHERE state = 'sending' AND app = ?1 AND (?2 IS NULL OR channel = ?2)
+    UNION ALL
+    SELECT * FROM evertick_outbox INDEXED BY evertick_outbox_dead
+    WHERE state = 'dead' AND app = ?1 AND (?2 IS NULL OR channel = ?2))
+WHERE state IN (SELECT value FROM json_each(?3)) ORDER BY id DESC LIMIT ?4;
 
 -- name: channels.next
 -- The next channel with messages that are not sent, by three seeks.

@@ -404,6 +404,10 @@ class Feed:
     async def test_a_cursor_ahead_of_the_feed_is_refused(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         read = await _read(bench)
+        ahead = Cursor.parse(f"{read.end.epoch}.{10**18 - 1}.{10**18 - 1}.999999")
+        assert (await _read(bench, ahead)).rows == []
+        with pytest.raises(CursorGone, match="ahead of all"):
+            cursor_of(str(ahead), read.first, read.end, APP)
         ahead = Cursor(read.end.epoch, read.end.txid, read.end.seq + 1)
         with pytest.raises(CursorGone, match="ahead of all"):
             cursor_of(str(ahead), read.first, read.end, APP)

@@ -194,10 +194,10 @@ class Limits:
         [running] = await enqueue(bench, 1)
         [held] = (await bench.claim(node, tasks=tasks)).runs
         now = await bench.now()
-        old = await enqueue(bench, 1, due_at=now, expires=SHORT)
+        old = await enqueue(bench, 1, due_at=now, expires=MINUTE)
         fresh = await enqueue(bench, 1, due_at=now, priority=-1)
         assert await claimed(bench, node, tasks) == []
-        await bench.pass_time(SHORT + 1)
+        await bench.pass_time(MINUTE + 1)
         await bench.finish(node, an_outcome(held))
         answer = await bench.claim(node, tasks=tasks)
         assert (answer.expired, [run.id for run in answer.runs]) == (old, fresh)
