@@ -35,6 +35,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _LIMITED = "limited"
 _TASKS = {_LIMITED: TaskTerms(concurrency=Concurrency(most=1, of=Subject(task=_LIMITED)))}
+_ALL = {**TERMS, **_TASKS}
 _QUEUES = ["default"]
 # How often work is taken and done before what is left counts as stuck.
 _ROUNDS_MOST = 10
@@ -55,7 +56,7 @@ Act = Callable[[PostgresStore], Awaitable[Any]]
 
 async def _join(store: Store, app: str, node: str, lease: int) -> None:
     joining = NodeJoin(
-        id=node, name=node, app=app, version="1", lease=lease, queues=("default",), tasks=TERMS | _TASKS, declares={}
+        id=node, name=node, app=app, version="1", lease=lease, queues=("default",), tasks=_ALL, declares={}
     )
     await store.join(joining)
 
@@ -138,8 +139,8 @@ class Stage:
     async def drain(self, node: str) -> None:
         """All that was recorded comes to an end, by a node that takes and does whatever it can get."""
         for _ in range(_ROUNDS_MOST):
-            await self.store.rehome(self.app, node, _QUEUES, TERMS | _TASKS, 100)
-            await self.store.claim(self.app, node, _QUEUES, TERMS | _TASKS, 100)
+            await self.store.rehome(self.app, node, _QUEUES, _ALL, 100)
+            await self.store.claim(self.app, node, _QUEUES, _ALL, 100)
             for owner in ("A", "B", self.late):
                 held = await self.store.owned(self.app, owner)
                 await self.store.finish(self.app, owner, [an_outcome(run) for run in held])
@@ -282,7 +283,7 @@ _VARIANTS: dict[str, Callable[[Stage, str], Act]] = {
     "finish under a limit": _finish_under_limit,
 }
 # Whoever looks after the dead passes over a run that somebody is at; the next beat finds it. This is what it answers.
-_PUT_OFF = {"expire": ((), 0, [])}
+_PUT_OFF: dict[str, Any] = {"expire": ((), 0, [])}
 _PAIRS = [
     *combinations_with_replacement(_INTENTS, 2),
     *(("record and claim", other) for other in ("record and claim", "record", "expire", "edit", "remove")),

@@ -47,8 +47,9 @@ class Recorder:
         nodes = await self._nodes(due, known)
         async with self._node.claiming:
             advances = self._plan(due, known, nodes)
+            had_lease = self._node.has_lease
             recorded = await self._record(advances)
-            self._start(advances, recorded, known)
+            self._start(advances, recorded, known, had_lease=had_lease)
         self._follow_up(advances, recorded, known)
         return self._rest_after(due, advances, recorded)
 
@@ -104,18 +105,26 @@ class Recorder:
             return None
         return await self._node.store.record_fires(self._node.app, self._node.id, advances)
 
-    def _start(self, advances: list[Advance], recorded: Recorded | None, known: dict[int, KnownSchedule]) -> None:
+    def _start(
+        self,
+        advances: list[Advance],
+        recorded: Recorded | None,
+        known: dict[int, KnownSchedule],
+        *,
+        had_lease: bool,
+    ) -> None:
         if recorded is None or not recorded.fence:
             return
-        left_out = set(recorded.left_out)
+        left_out, fused = set(recorded.left_out), list[Claimed]()
         for advance, is_taken in zip(advances, recorded.taken, strict=True):
             if is_taken:
                 stored = known[advance.schedule_id].stored
-                self._worker.start(
+                fused += (
                     _claimed(run, stored.key, msgspec.json.encode(stored.definition.args), recorded)
                     for run in advance.runs
                     if run.is_claimed and run.id not in left_out
                 )
+        self._worker.start(fused, had_lease=had_lease)
 
     def _follow_up(self, advances: list[Advance], recorded: Recorded | None, known: dict[int, KnownSchedule]) -> None:
         """Whom it concerns: the work loop, the runs that are replaced, the hooks."""

@@ -165,6 +165,11 @@ class LocalNode:
     def is_trusted(self) -> bool:
         return self.trusted_seconds_left > 0
 
+    @property
+    def has_lease(self) -> bool:
+        """Whether nobody can have declared us dead yet, as far as we know."""
+        return self.clock.elapsed() < self.trusted_until
+
     def reborn(self) -> None:
         """Another incarnation: the old id never comes back."""
         self.id = self.clock.new_token()

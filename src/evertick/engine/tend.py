@@ -76,9 +76,10 @@ class Tender:
         node = self._node
         async with node.claiming:
             room = 0 if node.is_draining else max(node.hold.free, 0)
+            had_lease = node.has_lease
             # What has a rate that this node counts by itself goes back to waiting, and through a claim.
             rehomed = await node.store.rehome(node.app, node.id, node.served, node.rates.without_any(node.terms), room)
-            self._worker.start(rehomed.claimed)
+            self._worker.start(rehomed.claimed, had_lease=had_lease)
         for run, verdict in rehomed.ended:
             log.warning("run %s of a dead node ends as %s", run, verdict)
         await node.tell_ended([run for run, _ in rehomed.ended])

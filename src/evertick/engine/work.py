@@ -54,14 +54,22 @@ class Worker:
                 self.queue_is_short = False  # nobody has looked; the next free slot does
                 return None
             tasks, most = node.rates.admit(node.terms, min(room, node.batch_size))
+            had_lease = node.has_lease
             claim = await node.store.claim(node.app, node.id, node.served, tasks, most)
             node.rates.started(claim.runs)
-            self.start(claim.runs)
+            self.start(claim.runs, had_lease=had_lease)
         await node.tell_ended(claim.expired)
         return self._rest_after(claim, most)
 
-    def start(self, runs: Iterable[Claimed]) -> None:
-        """Begin the life of each run. Their claim must have been answered."""
+    def start(self, runs: Iterable[Claimed], *, had_lease: bool) -> None:
+        """Begin the life of each run. Their claim must have been answered. `had_lease`: when it was asked for.
+
+        A process that was frozen in between, or whose machine slept, hears of claims that others may have by now. It
+        does not start them: the next beat gives them back, or tells us that we are dead.
+        """
+        if had_lease and not self._node.has_lease:
+            log.warning("the lease has run out while a claim was under way: what it brought is not started")
+            return
         holder = Holder(self._node.store, self._node.app, self._node.id, self._node.lease)
         for run in runs:
             work = self._node.works[run.task]
