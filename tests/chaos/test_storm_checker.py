@@ -20,7 +20,8 @@ FAILING = Entry("failing", "failing", 5)
 GUARDED = Entry("guarded", "guarded", 5)
 SPAWNING = Entry("child", "child", 5)
 RATED = Entry("rated", "rated", 1)
-ENTRIES = (QUICK, ONCE, FAILING, GUARDED, SPAWNING, RATED)
+PLACED = Entry("placed", "placed", 5)
+ENTRIES = (QUICK, ONCE, FAILING, GUARDED, SPAWNING, RATED, PLACED)
 
 
 def run_of(entry: Entry, moment: int) -> RunRow:
@@ -140,8 +141,8 @@ def with_a_child_after_the_kill_of_its_node(evidence: Evidence) -> Evidence:
 
 
 def with_no_place_left(evidence: Evidence) -> Evidence:
-    start = evidence.words[0]
-    return evidence._replace(words=[*evidence.words, start._replace(what="full", holders=(OTHER, OTHER, OTHER))])
+    start = next(word for word in evidence.words if word.key == "placed")
+    return evidence._replace(words=[*evidence.words, start._replace(what="full", at=start.at + 0.01)])
 
 
 def with_one_claim_too_many_in_a_period(evidence: Evidence) -> Evidence:
@@ -205,6 +206,18 @@ def test_a_node_that_was_frozen_may_come_late_without_a_finding() -> None:
     assert check(frozen) == []
     long_ago = evidence._replace(processes=[Process(NODE, None, ((1.0, 6.0),)), Process(OTHER, None)])
     assert {finding.kind for finding in check(long_ago)} == {"unfenced"}
+
+
+def test_a_place_that_a_frozen_node_sits_in_is_no_finding() -> None:
+    evidence = with_no_place_left(good_evidence())
+    full = evidence.words[-1]
+    # The run had a node before, which has not come to its end of it.
+    sitting = full._replace(what="start", fence=full.fence - 1, node=OTHER, at=full.at - 4.0)
+    frozen = evidence._replace(
+        words=[*evidence.words, sitting],
+        processes=[Process(NODE, None), Process(OTHER, None, ((full.at - 3.9, full.at + 1.0),))],
+    )
+    assert check(frozen) == []
 
 
 def test_recovery_is_counted_from_the_kill_to_the_next_start_of_what_was_at_work() -> None:

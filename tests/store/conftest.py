@@ -87,6 +87,13 @@ async def postgres_stores(postgres_dsn: str) -> AsyncIterator[PostgresStores]:
 
 
 @pytest.fixture
+async def kept_postgres_stores(postgres_dsn: str) -> AsyncIterator[PostgresStores]:
+    stores = PostgresStores(postgres_dsn, is_kept=True)
+    yield stores
+    await stores.close()
+
+
+@pytest.fixture
 async def postgres_users(postgres_dsn: str) -> AsyncIterator[PostgresUsers]:
     users = PostgresUsers(postgres_dsn)
     yield users

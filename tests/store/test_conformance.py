@@ -21,8 +21,8 @@ class TestFileSqlite(StoreConformance):
 
 class TestPostgres(StoreConformance):
     @pytest.fixture
-    def stores(self, postgres_stores: Stores) -> Stores:
-        return postgres_stores
+    def stores(self, kept_postgres_stores: Stores) -> Stores:
+        return kept_postgres_stores
 
 
 class TestTransactionsOnFileSqlite(TransactionConformance):
@@ -37,8 +37,8 @@ class TestTransactionsOnFileSqlite(TransactionConformance):
 
 class TestTransactionsOnPostgres(TransactionConformance):
     @pytest.fixture
-    def stores(self, postgres_stores: Stores) -> Stores:
-        return postgres_stores
+    def stores(self, kept_postgres_stores: Stores) -> Stores:
+        return kept_postgres_stores
 
     @pytest.fixture
     def users(self, postgres_users: Users) -> Users:

@@ -35,7 +35,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _LIMITED = "limited"
 _TASKS = {_LIMITED: TaskTerms(concurrency=Concurrency(most=1, of=Subject(task=_LIMITED)))}
-_ALL = {**TERMS, **_TASKS}
+_SHARED = "shared"
+_LANE = {_SHARED: TaskTerms(concurrency=Concurrency(most=2, of=Subject(task=_SHARED)))}
+_ALL = {**TERMS, **_TASKS, **_LANE}
 _QUEUES = ["default"]
 # How often work is taken and done before what is left counts as stuck.
 _ROUNDS_MOST = 10
@@ -70,6 +72,16 @@ async def _under_limit(store: Store, app: str, node: str, names: dict[str, str])
     return Owned(id=held.id, fence=held.fence)
 
 
+async def _in_lane(store: Store, app: str, node: str, names: dict[str, str]) -> Owned:
+    """One that the node holds, one that was let through when another had ended, and one that is still held back."""
+    runs = [a_run(task=_SHARED, priority=9 - place) for place in range(4)]
+    await store.enqueue(app, runs)
+    held, ended = (await store.claim(app, node, _QUEUES, _LANE, 9)).runs
+    await store.finish(app, node, [an_outcome(ended)])
+    names |= dict(zip((run.id for run in runs), ("shared", "ended", "let through", "held back"), strict=True))
+    return Owned(id=held.id, fence=held.fence)
+
+
 def _is_drawn(name: str, value: object) -> bool:
     return name == "id" and isinstance(value, int)
 
@@ -81,14 +93,15 @@ class Stage:
     app: str
     store: Store
     schedule: StoredSchedule
-    # The dead node, and what it holds: the last run of the schedule, one under a limit.
+    # The dead node, and what it holds: the last run of the schedule, one under a limit, one that others wait behind.
     late: str
     held: Owned
     limited: Owned | None
+    shared: Owned | None
     names: dict[str, str]
 
     @staticmethod
-    async def new(store: Store, *, is_limited: bool, has_old: bool) -> Stage:
+    async def new(store: Store, *, is_limited: bool, has_lane: bool, has_old: bool) -> Stage:
         app = system_clock.new_token()
         late = f"late {app}"
         await _join(store, app, late, lease=HOUR)
@@ -101,13 +114,14 @@ class Stage:
         fence = (await store.record_fires(app, late, [an_advance(schedule, fire)])).fence
         names = {late: "late", fire.id: "held"}
         limited = await _under_limit(store, app, late, names) if is_limited else None
+        shared = await _in_lane(store, app, late, names) if has_lane else None
         waiting = a_run(unique_key="k", unique_until="start")
         old = a_run(fire_at=now - HOUR, expires=MINUTE)
         await store.enqueue(app, [waiting, old] if has_old else [waiting])
         names |= {waiting.id: "waiting", old.id: "old"}
         await store.leave(late)
         [schedule] = await store.stored_schedules(app, keys=["nightly"])
-        return Stage(app, store, schedule, late, Owned(id=fire.id, fence=fence), limited, names)
+        return Stage(app, store, schedule, late, Owned(id=fire.id, fence=fence), limited, shared, names)
 
     @property
     def moment(self) -> int:
@@ -204,6 +218,27 @@ def _finish_under_limit(stage: Stage, me: str) -> Act:
     return _end(stage, an_outcome(stage.limited))
 
 
+def _finish_before_lane(stage: Stage, me: str) -> Act:
+    assert stage.shared is not None
+    return _end(stage, an_outcome(stage.shared))
+
+
+def _claim_from_lane(stage: Stage, me: str) -> Act:
+    async def act(store: PostgresStore) -> Any:
+        return _taken(stage, await store.claim(stage.app, me, _QUEUES, _LANE, 100))
+
+    return act
+
+
+def _cancel_lane(stage: Stage, me: str) -> Act:
+    ids = [id_ for id_, name in stage.names.items() if name in ("let through", "held back")]
+
+    async def act(store: PostgresStore) -> Any:
+        return [answer.answer for answer in await store.cancel(stage.app, ids, "not needed")]
+
+    return act
+
+
 def _retry(stage: Stage, me: str) -> Act:
     return _end(stage, an_outcome(stage.held, "retry"))
 
@@ -281,6 +316,10 @@ _VARIANTS: dict[str, Callable[[Stage, str], Act]] = {
     "remove": _remove,
     "claim under a limit": _claim_under_limit,
     "finish under a limit": _finish_under_limit,
+    "finish before a lane": _finish_before_lane,
+    "claim from a lane": _claim_from_lane,
+    "claim from a lane and drop the let through": _claim_from_lane,
+    "cancel a lane": _cancel_lane,
 }
 # Whoever looks after the dead passes over a run that somebody is at; the next beat finds it. This is what it answers.
 _PUT_OFF: dict[str, Any] = {"expire": ((), 0, [])}
@@ -292,7 +331,12 @@ _PAIRS = [
     *(("remove", other) for other in ("remove", "record", "claim", "finish", "expire", "edit", "cancel")),
     *(("claim under a limit", other) for other in ("claim under a limit", "expire", "cancel", "enqueue")),
     *(("finish under a limit", other) for other in ("finish under a limit", "claim under a limit", "expire", "cancel")),
+    *(("cancel a lane", other) for other in ("cancel a lane", "finish before a lane", "claim from a lane", "expire")),
+    ("cancel a lane", "claim from a lane and drop the let through"),
+    ("finish before a lane", "claim from a lane"),
 ]
+# What was let through has become too old to start.
+_AGE = "UPDATE evertick.runs SET due_at = due_at - 1000000, expires = 1 WHERE app = $1 AND state = 'waiting' AND limit_key IS NOT NULL"
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -314,14 +358,20 @@ class Meeting:
         self._names = (first, second)
         intents = _INTENTS | _VARIANTS
         self._first, self._second = intents[first], intents[second]
-        self._is_limited = any("limit" in name for name in (first, second))
-        self._has_old = any("old" in name for name in (first, second))
+        self._is_limited = any("a limit" in name for name in (first, second))
+        self._has_lane = any("a lane" in name for name in (first, second))
+        self._has_old = any(name.endswith("the old") for name in (first, second))
+        self._ages = any(name.endswith("the let through") for name in (first, second))
         self._stage: Stage | None = None
         self._lawful: list[Outcome] = []
 
     async def stage(self) -> tuple[Act, Act]:
         store = self._sessions.pair[0].store
-        self._stage = stage = await Stage.new(store, is_limited=self._is_limited, has_old=self._has_old)
+        self._stage = stage = await Stage.new(
+            store, is_limited=self._is_limited, has_lane=self._has_lane, has_old=self._has_old
+        )
+        if self._ages:
+            await self._sessions.watch.execute(in_schema(_AGE, self._sessions.schema), stage.app)
         return self._first(stage, "A"), self._second(stage, "B")
 
     async def learn(self) -> None:

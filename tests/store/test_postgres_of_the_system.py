@@ -29,7 +29,7 @@ def system_dsn() -> Iterator[str]:
 
 @pytest.fixture
 async def system_stores(system_dsn: str) -> AsyncIterator[PostgresStores]:
-    stores = PostgresStores(system_dsn)
+    stores = PostgresStores(system_dsn, is_kept=True)
     yield stores
     await stores.close()
 

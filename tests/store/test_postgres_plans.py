@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 
@@ -38,6 +39,11 @@ _FILL = """
 _VALUES = {
     "record_fires.runs": {4: "1", 5: "9"},
     "enqueue": {4: "1", 5: "9"},
+    "enqueue.known": {7: "1", 8: "9"},
+    "finish.told_before": {5: "1", 6: "9"},
+    "cancel.done": {3: "1", 4: "9"},
+    "note.own_ends": {5: "1", 6: "9"},
+    "record_fires.written_before": {2: "1", 3: "9"},
     "prune.old_runs": {2: "9"},
     "partitions.is_kept": {1: "1", 2: "9"},
 }
@@ -119,6 +125,14 @@ async def planner(postgres_stores: PostgresStores, request: pytest.FixtureReques
         ("claim", "using schedule_versions_id on schedule_versions v"),
         ("finish.done", "using runs_pkey on runs r"),
         ("finish.told_before", "_pkey on attempts_"),
+        ("finish.told_before", "_id_idx on history_"),
+        ("cancel.done", "_id_idx on history_"),
+        ("note.own_ends", "_id_idx on history_"),
+        ("enqueue.known", "_id_idx on history_"),
+        ("record_fires.written_before", "_id_idx on history_"),
+        ("schedule.has_limited", "using runs_moment on runs"),
+        ("run.to_lock", "using runs_pkey on runs"),
+        ("park_unknown.has_limited", "using runs_let_through on runs r"),
         ("run.end", "using runs_pkey on runs r"),
         ("run.lock", "using runs_pkey on runs"),
         ("run.unblock", "using runs_blocked on runs"),
@@ -128,6 +142,7 @@ async def planner(postgres_stores: PostgresStores, request: pytest.FixtureReques
         ("beat", "using runs_running on runs r"),
         ("beat", "using nodes_pkey on nodes"),
         ("rehome.find", "using runs_running on runs r"),
+        ("rehome.find", "using runs_deadline on runs r"),
         ("rehome.find", "using runs_bound on runs r"),
         ("rehome.lock", "using runs_pkey on runs r"),
         ("join.unpark", "using runs_parked on runs r"),
@@ -169,6 +184,53 @@ async def test_no_hot_statement_reads_a_table_from_its_beginning(planner: Planne
     assert hashes <= (1 if name == "claim" else 0), plan
     assert "Hash Join" not in plan, plan
     assert "Merge Join" not in plan, plan
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["enqueue", "enqueue.known", "finish.told_before", "cancel.done", "note.own_ends", "record_fires.written_before"],
+)
+async def test_a_run_is_looked_for_by_its_id_in_the_days_where_it_may_be(planner: Planner, name: str) -> None:
+    """The moments that are asked for lie in the default partition, beside which there are five days."""
+    plan = await planner.plan(name)
+    assert "Subplans Removed: 5" in plan, plan
+
+
+# What ten living nodes run, none of it late; what a dead one held, and what should have stopped long ago.
+_RUNNING = """
+    INSERT INTO evertick.nodes (id, name, app, version, started_at, beat_at, lease, lease_until, died_at, queues, declares)
+        SELECT n, n, 'app', '1', 0, 0, 1, 1, CASE n WHEN 3 THEN 1 END, '[]', '{}' FROM generate_series(0, 10) n;
+    INSERT INTO evertick.runs (id, app, task, cause, fire_at, due_at, queue, priority, state, created_at, node, fence,
+        started_at, deadline)
+        SELECT gen_random_uuid(), 'app', 'task', 'fire', n, n, 'default', n % 3, 'running', 0,
+            CASE WHEN n <= 20 THEN 3 WHEN n % 10 = 3 THEN 10 ELSE n % 10 END, n, n,
+            CASE WHEN n BETWEEN 21 AND 25 THEN 1 WHEN n % 2 = 0 THEN 9223372036854775807 END
+        FROM generate_series(1, 100000) n
+"""
+
+
+@pytest.mark.parametrize("is_analyzed", [False, True])
+async def test_looking_for_lost_runs_costs_what_the_dead_have_held(
+    postgres_stores: PostgresStores, is_analyzed: bool
+) -> None:
+    await postgres_stores.open()
+    connection = await postgres_stores.connect()
+    for setting, value in PLAIN_PLANS.items():
+        await connection.execute(f"SET {setting} = {value}")
+    planner = Planner(connection, postgres_stores.schema)
+    await planner.analyze()
+    await connection.execute(in_schema(_RUNNING, postgres_stores.schema))
+    if is_analyzed:
+        await planner.analyze()
+    statement = planner.statements["rehome.find"]
+    assert len(await connection.fetch(statement, "app", "0", 60_000_000, 2_000)) == 25
+    await connection.execute(f"PREPARE asked AS {statement}")
+    explained = "EXPLAIN (ANALYZE, TIMING OFF, BUFFERS, FORMAT JSON) EXECUTE asked('app', '0', 60000000, 2000)"
+    [plan] = json.loads(await connection.fetchval(explained))
+    await connection.close()
+    pages = plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
+    # A few for each of the ten nodes, and one at most for each of the runs found: all that run would be thousands.
+    assert pages < 150, plan
 
 
 async def test_every_statement_is_valid(planner: Planner) -> None:

@@ -36,8 +36,8 @@ def pooler_dsn(postgres_dsn: str) -> Iterator[str]:
 class PooledStores(PostgresStores):
     """Stores through the pooler; the test's own connections go around it."""
 
-    def __init__(self, dsn: str, pooler_dsn: str) -> None:
-        super().__init__(dsn)
+    def __init__(self, dsn: str, pooler_dsn: str, *, is_kept: bool = False) -> None:
+        super().__init__(dsn, is_kept=is_kept)
         self.url = in_schema_of(pooler_dsn, self.schema, pooler="transaction")
 
 
@@ -50,8 +50,10 @@ async def pooled_stores(postgres_dsn: str, pooler_dsn: str) -> AsyncIterator[Poo
 
 class TestPostgresBehindPgbouncer(StoreConformance):
     @pytest.fixture
-    def stores(self, pooled_stores: Stores) -> Stores:
-        return pooled_stores
+    async def stores(self, postgres_dsn: str, pooler_dsn: str) -> AsyncIterator[Stores]:
+        stores = PooledStores(postgres_dsn, pooler_dsn, is_kept=True)
+        yield stores
+        await stores.close()
 
 
 async def test_stores_that_open_at_once_migrate_once(pooled_stores: PooledStores) -> None:

@@ -37,6 +37,9 @@ log = logging.getLogger("evertick.engine")
 # After the stop time, how long told-to-stop coroutines get to end, and how long the last outcomes get to be written.
 _LAST_WORDS_SECONDS = 1.0
 _LAST_WRITES_SECONDS = 5.0
+# The rest of loops that look only when something happens here, or when they said so themselves: an idle node does not
+# poll for what it would hear of.
+_UNTIL_WOKEN = 3600.0
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,15 +92,15 @@ class Engine:
         self._duties = DutyKeeper(node, self._works_of(duties), beat=settings.beat)
         self._fire = self._loop(loops.FIRE, self._recorder.step)
         self._work = self._loop(loops.WORK, self._worker.step)
-        self._finish = self._loop(loops.FINISH, self._finisher.step)
-        self._note = self._loop(loops.NOTE, notes.step, rest_most=3600.0)
-        self._tend = self._loop(loops.TEND, self._tender.step)
+        self._finish = self._loop(loops.FINISH, self._finisher.step, rest_most=_UNTIL_WOKEN)
+        self._note = self._loop(loops.NOTE, notes.step, rest_most=_UNTIL_WOKEN)
+        self._tend = self._loop(loops.TEND, self._tender.step, rest_most=_UNTIL_WOKEN)
         failures = FailureWatch(node, editor)
-        self._brake = self._loop(loops.BRAKE, failures.step, rest_most=3600.0)
+        self._brake = self._loop(loops.BRAKE, failures.step, rest_most=_UNTIL_WOKEN)
         self._sweep = self._loop(loops.SWEEP, sweeper.step, rest_most=settings.sweep)
-        self._duty = self._loop(loops.DUTY, self._duties.step)
+        self._duty = self._loop(loops.DUTY, self._duties.step, rest_most=_UNTIL_WOKEN)
         self._relays = Relay(node, poll=settings.poll, keep_dead=settings.retention)
-        self._relay = self._loop(loops.RELAY, self._relays.step)
+        self._relay = self._loop(loops.RELAY, self._relays.step, rest_most=_UNTIL_WOKEN)
         self._watch = self._loop(loops.WATCH, self._watch_store)
         self._loops = (
             self._fire,

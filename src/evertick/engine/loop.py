@@ -7,7 +7,6 @@ nothing else. A step that fails is tried again, later each time; nothing it rais
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -48,8 +47,10 @@ class Loop:
         self._step = step
         self._clock = clock
         self._rest_most = rest_most
-        self._wake = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._is_woken = False
+        self._is_ended = False
+        # What it rests on.
+        self._rest_over: asyncio.Future[None] | None = None
         self._failures = 0
         self._failing_since: float | None = None
         self._busy_since: float | None = None
@@ -58,20 +59,21 @@ class Loop:
         self._error: str | None = None
 
     async def run(self) -> None:
-        while not self._ended.is_set():
-            delay = await self._try()
-            await self._rest(delay, self._wake if self._failing_since is None else self._ended)
+        while not self._is_ended:
+            await self._rest(await self._try())
 
     def wake(self) -> None:
         """Take the next step now. May be called at any time, any number of times."""
-        self._wake.set()
+        self._is_woken = True
+        if self._may_rise:
+            self._rise()
 
     def end(self) -> None:
-        self._ended.set()
-        self._wake.set()
+        self._is_ended = True
+        self._rise()
 
     async def _try(self) -> float | None:
-        self._wake.clear()
+        self._is_woken = False
         self._busy_since, self._next_at = self._clock.elapsed(), None
         try:
             delay = await self._step()
@@ -85,16 +87,32 @@ class Loop:
         self._succeeded()
         return delay
 
-    async def _rest(self, delay: float | None, until: asyncio.Event) -> None:
-        """Wait, or be woken. A loop that fails is not: more to do must not mean more knocking at a broken store."""
+    async def _rest(self, delay: float | None) -> None:
+        """Wait, or be woken."""
         if delay is not None and delay <= 0:
             await asyncio.sleep(0)
             return
-        with contextlib.suppress(TimeoutError):
-            seconds = self._rest_most if delay is None else min(delay, self._rest_most)
-            self._next_at = self._clock.elapsed() + seconds
-            async with asyncio.timeout(seconds):
-                await until.wait()
+        if self._may_rise:
+            return
+        seconds = self._rest_most if delay is None else min(delay, self._rest_most)
+        self._next_at = self._clock.elapsed() + seconds
+        loop = asyncio.get_running_loop()
+        # A timer and a future: `asyncio.timeout` ends a rest by an exception, at several times the cost.
+        self._rest_over = loop.create_future()
+        timer = loop.call_later(seconds, self._rise)
+        try:
+            await self._rest_over
+        finally:
+            timer.cancel()
+
+    @property
+    def _may_rise(self) -> bool:
+        """Before its time. A loop that fails does not: more to do must not mean more knocking at a broken store."""
+        return self._is_ended or (self._is_woken and self._failing_since is None)
+
+    def _rise(self) -> None:
+        if self._rest_over is not None and not self._rest_over.done():
+            self._rest_over.set_result(None)
 
     def _succeeded(self) -> None:
         if self._failing_since is not None:

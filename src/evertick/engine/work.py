@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -61,14 +61,14 @@ class Worker:
         await node.tell_ended(claim.expired)
         return self._rest_after(claim, most)
 
-    def start(self, runs: Iterable[Claimed], *, had_lease: bool) -> None:
+    def start(self, runs: Sequence[Claimed], *, had_lease: bool) -> None:
         """Begin the life of each run. Their claim must have been answered. `had_lease`: when it was asked for.
 
         A process that was frozen in between, or whose machine slept, hears of claims that others may have by now. It
         does not start them: the next beat gives them back, or tells us that we are dead.
         """
-        if had_lease and not self._node.has_lease:
-            log.warning("the lease has run out while a claim was under way: what it brought is not started")
+        if runs and had_lease and not self._node.has_lease:
+            log.warning("the lease ran out while a claim was under way: %d runs are not started here", len(runs))
             return
         holder = Holder(self._node.store, self._node.app, self._node.id, self._node.lease)
         for run in runs:

@@ -223,9 +223,19 @@ def _check_children(evidence: Evidence) -> Iterator[Finding]:
 
 def _check_places(evidence: Evidence) -> Iterator[Finding]:
     """All places taken: one too many, unless a frozen node still sits in one that the ledger has given to others."""
-    for word in evidence.words:
-        if word.what == "full" and not any(_was_frozen_before(evidence, node, word.at) for node in word.holders):
-            yield Finding("limit passed", f"{word.key}: run {word.run} found {AT_ONCE} at work already")
+    keys = {entry.key for entry in evidence.entries if entry.kind == "placed"}
+    words = [word for word in evidence.words if word.key in keys]
+    ended = {(word.run, word.fence): word.at for word in words if word.what == "end"}
+    for full in words:
+        if full.what != "full":
+            continue
+        at_work = {
+            word.node
+            for word in words
+            if word.what == "start" and word.at <= full.at <= ended.get((word.run, word.fence), full.at)
+        }
+        if not any(_was_frozen_before(evidence, node, full.at) for node in at_work):
+            yield Finding("limit passed", f"{full.key}: run {full.run} found {AT_ONCE} at work already")
 
 
 def _check_rate(evidence: Evidence) -> Iterator[Finding]:

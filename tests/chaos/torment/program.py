@@ -131,7 +131,7 @@ async def placed(ctx: Context) -> None:
     witness.say("start", ctx, HOUR)
     place = witness.take_place()
     if place is None:
-        witness.say("full", ctx, HOUR, witness.holders())
+        witness.say("full", ctx, HOUR)
     else:
         witness.say("placed", ctx, HOUR)
         await asyncio.sleep(0.08)

@@ -23,7 +23,6 @@ __all__ = ["NODE_VARIABLE", "Witness", "Word", "Write", "read_words", "read_writ
 NODE_VARIABLE = "EVERTICK_TORMENT_NODE"
 
 What = Literal["start", "alive", "end", "failed", "stopped", "placed", "full"]
-_NOBODY = "-"
 
 
 class Word(NamedTuple):
@@ -40,8 +39,6 @@ class Word(NamedTuple):
     at: float
     # When the store had given the claim, by its own time.
     claimed_at: float
-    # Who has the places, where none is left.
-    holders: tuple[int, ...] = ()
 
 
 class Write(NamedTuple):
@@ -66,12 +63,11 @@ class Witness:
         self._writes = _append_to(folder / f"writes-{os.getpid()}")
         self._node = os.environ[NODE_VARIABLE]
 
-    def say(self, what: What, ctx: Context, timeout: timedelta, holders: tuple[int, ...] = ()) -> None:
+    def say(self, what: What, ctx: Context, timeout: timedelta) -> None:
         assert ctx.deadline is not None, "the deadline tells when the claim was given"
         claimed_at = (ctx.deadline - timeout).timestamp()
         about = f"{what} {ctx.schedule_key} {ctx.fire_at.timestamp():.0f} {ctx.run_id} {ctx.fence}"
-        seen = ",".join(map(str, holders)) or _NOBODY
-        line = f"{about} {self._node} {os.getpid()} {time.monotonic():.6f} {claimed_at:.6f} {seen}\n"
+        line = f"{about} {self._node} {os.getpid()} {time.monotonic():.6f} {claimed_at:.6f}\n"
         os.write(self._words, line.encode())
 
     def take_place(self) -> int | None:
@@ -84,14 +80,8 @@ class Witness:
             except BlockingIOError:
                 os.close(place)
             else:
-                os.ftruncate(place, 0)
-                os.pwrite(place, self._node.encode(), 0)
                 return place
         return None
-
-    def holders(self) -> tuple[int, ...]:
-        texts = [(self._folder / f"place-{number}").read_text() for number in range(AT_ONCE)]
-        return tuple(int(text) for text in texts if text)
 
     def write(self, resource: str, ctx: Context, *, is_first: bool) -> bool:
         """To the register, which refuses whoever comes with an older fence than the greatest it has seen."""
@@ -110,8 +100,7 @@ class Witness:
 
 def read_words(folder: Path) -> Iterator[Word]:
     for parts in _lines_of(folder, "words-*"):
-        what, key, moment, run, fence, node, speaker, at, claimed_at, holders = parts
-        seen = () if holders == _NOBODY else tuple(map(int, holders.split(",")))
+        what, key, moment, run, fence, node, speaker, at, claimed_at = parts
         yield Word(
             what,  # type: ignore[arg-type]
             key,
@@ -122,7 +111,6 @@ def read_words(folder: Path) -> Iterator[Word]:
             int(speaker),
             float(at),
             float(claimed_at),
-            seen,
         )
 
 

@@ -15,7 +15,7 @@ from evertick.model import Definition, Reason, Verdict
 from evertick.store.base import Change
 from evertick.store.postgres.endings import Ending, count_from_end, end
 from evertick.store.postgres.feed import tell
-from evertick.store.postgres.fires import take
+from evertick.store.postgres.fires import lock_in_order, take
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import Session, columns_of
 from evertick.store.rows import json_text, plain_text
@@ -37,6 +37,7 @@ class AnyRefused(Exception):
 async def change_schedules(db: Session, app: str, changes: Sequence[Change], all_or_none: bool) -> list[bool]:
     """With `all_or_none` a True beside a False means: this one would have been taken."""
     taken = [False] * len(changes)
+    await _lock_in_order(db, app, changes)
     for places in _stretches(changes):
         stretch = [changes[place] for place in places]
         if stretch[0].kind == "add":
@@ -52,6 +53,13 @@ async def change_schedules(db: Session, app: str, changes: Sequence[Change], all
         raise AnyRefused(taken)
     db.has_news = db.has_news or any(taken)
     return taken
+
+
+async def _lock_in_order(db: Session, app: str, changes: Sequence[Change]) -> None:
+    settles = [change.settle for change in changes if change.settle is not None]
+    if settles:
+        removed = [c.settle.schedule_id for c in changes if c.settle is not None and c.kind == "remove"]
+        await lock_in_order(db, app, settles, removed=removed)
 
 
 async def _tell(db: Session, app: str, changes: Sequence[Change]) -> None:
@@ -124,7 +132,6 @@ async def _change(db: Session, app: str, changes: Sequence[Change]) -> list[bool
         assert change.settle is not None, f"{change.kind} settles what was owed before"
         settles.append(change.settle)
     ids = [settle.schedule_id for settle in settles]
-    await db.rows("schedule.lock", sorted(ids))
     found = {
         row["id"]: row["definition"]
         for row in await db.rows("change_schedules.find", app, ids, [change.key for change in changes])

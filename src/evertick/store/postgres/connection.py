@@ -24,6 +24,7 @@ __all__ = [
     "OLDEST",
     "PLAIN_PLANS",
     "Connection",
+    "OutOfOrder",
     "Speaks",
     "connect",
     "is_unwritable",
@@ -85,6 +86,11 @@ _NOTICES_OUR_END = {"client_connection_check_interval": "500"}
 
 # Somebody else had to go first: the whole transaction is tried again.
 CONFLICTS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+
+
+class OutOfOrder(asyncpg.SerializationError):  # type: ignore[misc]
+    """A lock is needed that comes before those that are held: begin again, and take it first."""
+
 
 # By the beginning of the SQLSTATE; the longest that fits is taken.
 _TROUBLES = {

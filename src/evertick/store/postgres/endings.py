@@ -17,13 +17,14 @@ from evertick.model import Outcome, Reason, Verdict
 from evertick.store.base import FinishAnswer, Finished
 from evertick.store.postgres.feed import tell_runs
 from evertick.store.postgres.ids import is_run_id
-from evertick.store.postgres.limits import make_room
+from evertick.store.postgres.limits import enter_gate, make_room
+from evertick.store.postgres.lookup import days_to_ask
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import Line, Session, columns_of
 from evertick.store.rows import Row, json_text, plain_text
 from evertick.store.telling import PUT_BACK_TOLD
 
-__all__ = ["Ending", "count_from_end", "end", "finish", "finish_in", "is_run_id", "lock_runs"]
+__all__ = ["Ending", "count_from_end", "end", "finish", "finish_in", "is_run_id", "lock_before", "lock_runs"]
 
 log = logging.getLogger("evertick.store")
 
@@ -79,7 +80,8 @@ async def _end_as_told(
             outcome.attempts,
             json_text(outcome.phases) if outcome.phases else None,
         )
-        for outcome in outcomes
+        # By id, as everybody locks them.
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.id)
     ]
     gone = await db.only_row("finish.done", app, node, with_freeing, *columns_of(rows))
     ids = gone["ids"] or []
@@ -176,20 +178,30 @@ async def _tell_back(db: Session, app: str, back: Sequence[Outcome]) -> None:
 async def _told_before(db: Session, app: str, node: str, outcomes: Sequence[Outcome]) -> set[tuple[str, int]]:
     """Runs that are not held any more by this very claim's own word; the others are lost to somebody else."""
     asked = [(outcome.id, outcome.fence) for outcome in outcomes if is_run_id(outcome.id)]
-    if not asked:
-        return set()
-    rows = await db.rows("finish.told_before", app, node, *columns_of(asked))
-    return {(row["id"], row["fence"]) for row in rows}
+    told: set[tuple[str, int]] = set()
+    for first, last in days_to_ask([id_ for id_, _ in asked]):
+        left = [claim for claim in asked if claim not in told]
+        if left:
+            rows = await db.rows("finish.told_before", app, node, *columns_of(left), first, last)
+            told |= {(row["id"], row["fence"]) for row in rows}
+    return told
+
+
+async def lock_before(db: Session, app: str, ids: Sequence[str]) -> None:
+    """What must be locked before these runs: the gate of their limits, and the schedules of those that free others."""
+    before = await db.only_row("run.to_lock", ids)
+    if before["has_limited"]:
+        await enter_gate(db, app)
+    if before["schedules"]:
+        await db.rows("schedule.lock", before["schedules"])
 
 
 async def lock_runs(db: Session, app: str, ids: Sequence[str]) -> dict[str, Row]:
-    """Live runs as they stay until the commit; the schedules of those that free others are locked before them."""
+    """Live runs as they stay until the commit."""
     wanted = [id_ for id_ in ids if is_run_id(id_)]
     if not wanted:
         return {}
-    schedules = [row["schedule_id"] for row in await db.rows("run.to_free", wanted)]
-    if schedules:
-        await db.rows("schedule.lock", schedules)
+    await lock_before(db, app, wanted)
     rows = await db.rows("run.lock", app, wanted)
     db.has_feed = rows[0]["has_feed"] if rows else db.has_feed
     return {row["id"]: row for row in rows}

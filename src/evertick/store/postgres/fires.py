@@ -21,20 +21,19 @@ from evertick.store.base import Advance, Recorded
 from evertick.store.postgres.connection import is_unwritable
 from evertick.store.postgres.endings import Ending, count_from_end, end, is_run_id
 from evertick.store.postgres.feed import tell, tell_runs
+from evertick.store.postgres.limits import enter_gate
+from evertick.store.postgres.lookup import moments_of, written_before
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import Line, Session, columns_of
-from evertick.store.postgres.unique import duplicates_among, keep_for_periods
+from evertick.store.postgres.unique import duplicates_among, keep_for_periods, lock_keys
 from evertick.store.rows import json_text, plain_text
 from evertick.unique import fires_counted, gaps_with_duplicates
-from evertick.when.moment import DAY, MILLISECOND, MINUTE
+from evertick.when.moment import MINUTE
 
-__all__ = ["Taking", "record_fires", "run_columns", "take"]
+__all__ = ["Taking", "lock_in_order", "record_fires", "run_columns", "take"]
 
 # When to look again at a schedule whose rows could not be written.
 _UNWRITABLE_PAUSE = MINUTE
-# How wrong the clock of a caller may be for a run that it sends twice to be found in history.
-_CLOCKS_APART = DAY
-_FIRST, _LAST = -(2**63), 2**63 - 1
 # The bit of `live` that says: nothing but parked runs and what is blocked on them.
 _STUCK = 4
 _IDLE = frozenset({State.WAITING, State.BLOCKED, State.PARKED})
@@ -69,7 +68,11 @@ async def record_fires(line: Line, app: str, node: str | None, advances: Sequenc
 async def _record_all(db: Session, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
     taken = [False] * len(advances)
     answer = Recorded(now=0, fence=0, taken=taken)
-    for places in _rounds(advances):
+    rounds = _rounds(advances)
+    if len(rounds) > 1:
+        # Each of them locks in order, but not all of them together.
+        await lock_in_order(db, app, advances)
+    for places in rounds:
         part = await _record(db, app, node, [advances[place] for place in places], answer.fence or None)
         for place in places:
             taken[place] = advances[place].schedule_id in part.taken
@@ -179,7 +182,7 @@ async def take(
         key=lambda pair: pair[0].schedule_id,
     )
     if any(_looks_at_runs(advance) for advance, _ in pairs):
-        await db.rows("schedule.lock", [advance.schedule_id for advance, _ in pairs])
+        await _lock_schedules(db, app, [advance for advance, _ in pairs])
         pairs = await _lock_runs(db, app, pairs)
     if not pairs:
         return taking
@@ -220,6 +223,21 @@ def _looks_at_runs(advance: Advance) -> bool:
     is_blocking = any(run.state is State.BLOCKED for run in advance.runs)
     is_about_runs = advance.live is not None or advance.replaces_live or advance.takes_back is not None
     return is_about_runs or advance.after_end is not None or is_blocking
+
+
+async def lock_in_order(db: Session, app: str, advances: Sequence[Advance], *, removed: Sequence[int] = ()) -> None:
+    """All that these plans need, and schedules that are removed, before a part of them is taken."""
+    await lock_keys(db, app, (run for advance in advances for run in advance.runs))
+    await _lock_schedules(db, app, advances, removed=removed)
+
+
+async def _lock_schedules(db: Session, app: str, advances: Sequence[Advance], *, removed: Sequence[int] = ()) -> None:
+    """The schedules of these plans; the gate before them, if a run may end by them that makes room under a limit."""
+    ending = [a.schedule_id for a in advances if a.replaces_live or a.takes_back is not None]
+    ending += removed
+    if ending and (await db.only_row("schedule.has_limited", ending))["has_limited"]:
+        await enter_gate(db, app)
+    await db.rows("schedule.lock", [advance.schedule_id for advance in advances])
 
 
 async def _lock_runs(db: Session, app: str, pairs: Sequence[tuple[Advance, int]]) -> list[tuple[Advance, int]]:
@@ -270,8 +288,7 @@ def _advance_columns(pairs: Sequence[tuple[Advance, int]], doubles: set[str]) ->
 async def _replace_live(db: Session, app: str, advances: Sequence[Advance]) -> None:
     if not advances:
         return
-    ids = [run.id for advance in advances for run in advance.runs]
-    written = {row["id"] for row in await db.rows("record_fires.written_before", ids)}
+    written = await written_before(db, [run for advance in advances for run in advance.runs])
     replacing = [a.schedule_id for a in advances if not any(run.id in written for run in a.runs)]
     live = await db.rows("schedule.live_runs", replacing)
     held = [row["id"] for row in live if row["state"] not in _IDLE]
@@ -344,7 +361,6 @@ def run_columns(wanted: Sequence[tuple[NewRun, bool]], clock: Clock) -> list[obj
 
     What is as usual is not sent (see `columns_of`); the statement knows it.
     """
-    bounds = [_moments_of(run, clock) for run, _ in wanted]
     rows = [
         (
             run.id,
@@ -373,28 +389,7 @@ def run_columns(wanted: Sequence[tuple[NewRun, bool]], clock: Clock) -> list[obj
         )
         for run, frees in wanted
     ]
-    return [min(first for first, _ in bounds), max(last for _, last in bounds), *columns_of(rows)]
-
-
-def _moments_of(run: NewRun, clock: Clock) -> tuple[int, int]:
-    """Between which moments an earlier copy of this run must be, if there is one."""
-    if run.fire_at is not None:
-        return run.fire_at, run.fire_at
-    made_at = _made_at(run.id)
-    if made_at is None:
-        return _FIRST, _LAST
-    # It was inserted, by the time of the store, between the making of its id and now, both by the clocks of callers.
-    now = clock.now_us()
-    return min(made_at, now) + run.delay - _CLOCKS_APART, max(made_at, now) + run.delay + _CLOCKS_APART
-
-
-def _made_at(run_id: str) -> int | None:
-    """The time in an id of version 7."""
-    digits = run_id.replace("-", "")
-    try:
-        return int(digits[:12], 16) * MILLISECOND if len(digits) == 32 and digits[12] == "7" else None
-    except ValueError:
-        return None
+    return [*moments_of([run for run, _ in wanted], clock), *columns_of(rows)]
 
 
 async def _insert_gaps(db: Session, app: str, gaps: Iterable[tuple[int, NewGap]]) -> None:

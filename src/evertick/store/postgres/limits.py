@@ -15,8 +15,8 @@ the others. For every lane in which something is held back, one of these holds a
 
 It begins with (a) or (c), for a claim holds back under a concurrency only where as many as may are running, and under
 a rate only with the time of the next free start. (a) ends when a run of the key leaves running, and whatever ends that
-lets the next of each lane through: (b). It takes the gate after it has ended the run and before it looks for the next,
-in a statement of its own: a claim that was ahead of it has committed what it held back, and is seen; a claim behind it
+lets the next of each lane through: (b). It takes the gate before it locks the run, and looks for the next in a
+statement of its own: a claim that was ahead of it has committed what it held back, and is seen; a claim behind it
 counts without the run. (b) ends in three ways. The run is claimed: then it is running (a), or it used up the rate and
 the next free start is set (c); where the limit has room left, the claim lets more through (b), which also fills up a
 limit that was raised. Or it leaves otherwise, cancelled, expired, parked, removed: then the next is let through. Or
@@ -46,6 +46,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from evertick.limits import Concurrency, Rate
 from evertick.store.base import TaskTerms
+from evertick.store.postgres.connection import OutOfOrder
 from evertick.store.postgres.session import Session, columns_of
 from evertick.store.rows import Row
 from evertick.when.moment import SECOND
@@ -59,7 +60,10 @@ _LOOK_AGAIN = SECOND
 
 
 async def enter_gate(db: Session, app: str) -> None:
-    await db.rows("limits.gate", app)
+    """Before any lock of a schedule or a run: whoever is in the gate waits for runs."""
+    if not db.is_in_gate:
+        await db.rows("limits.gate", app)
+        db.is_in_gate = True
 
 
 async def make_room(db: Session, app: str, keys: Iterable[str | None]) -> bool:
@@ -70,7 +74,8 @@ async def make_room(db: Session, app: str, keys: Iterable[str | None]) -> bool:
     left = Counter(key for key in keys if key is not None)
     if not left:
         return False
-    await enter_gate(db, app)
+    if not db.is_in_gate:
+        raise OutOfOrder(f"runs of app {app!r} came under the limits {sorted(left)} before they could be locked")
     return await let_next(db, app, left)
 
 

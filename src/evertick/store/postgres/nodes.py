@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from evertick.feed import FeedKind
 from evertick.model import LOSSES_MAX, Node, Reason, Verdict
 from evertick.store.base import NO_TICKS, Beat, NodeJoin, Rehomed, TaskTerms, Ticks
-from evertick.store.postgres.endings import Ending, end
+from evertick.store.postgres.endings import Ending, end, lock_before
 from evertick.store.postgres.feed import tell_runs
 from evertick.store.postgres.limits import enter_gate, make_room
 from evertick.store.postgres.runs import take_runs
@@ -98,16 +98,14 @@ def _may_be_taken(row: Row, tasks: Mapping[str, TaskTerms]) -> bool:
 async def _lock_lost(db: Session, app: str, node: str) -> tuple[list[Row], list[str]]:
     """Lost claims, and what waits for a node alone that is gone.
 
-    Found without a lock, then locked after the schedules of those that free others, each under the claim found.
+    Found without a lock, then locked in order, each under the claim found.
     """
     found = await db.rows("rehome.find", app, node, DEADLINE_MARGIN, _REHOMED_MOST)
     if not found:
         return [], []
     ids = [row["id"] for row in found]
     bound = [row["id"] for row in found if row["fence"] is None]
-    schedules = [row["schedule_id"] for row in await db.rows("run.to_free", ids)]
-    if schedules:
-        await db.rows("schedule.lock", schedules)
+    await lock_before(db, app, ids)
     fences = {row["fence"] for row in found if row["fence"] is not None}
     lost = await db.rows("rehome.lock", app, ids, list(fences)) if fences else []
     alone = await db.rows("rehome.lock_bound", app, bound) if bound else []

@@ -7,8 +7,11 @@
 -- * A statement sees what was committed before it began. One that waits for a row lock then looks at the newest version
 --   of that row, but at everything else as of its beginning. So a guard may look at its own row; a guard that looks at
 --   another table is preceded by a statement that takes the lock, and stands in a statement of its own after it.
--- * Locks are taken in one order: rows of `due` by schedule, then rows of `runs` by id. Whoever gets it wrong is told of
---   a deadlock, and tries again.
+-- * Locks are taken in one order: those of unique keys, the gate of the limits, rows of `due` by schedule, rows of `runs`
+--   by id, rows of the outbox. What must be locked is looked up before the first lock. A run may come under a limit, or
+--   get the mark `frees`, after that look: whoever then finds that it needs the gate lets go of all and begins again; who
+--   needs a schedule takes it late. Whoever gets the order wrong is told of a deadlock, and begins again, too. Passing
+--   over what is locked (SKIP LOCKED) is allowed anywhere, and so is adding a row that nobody else can know of.
 -- * All inserts of runs for a schedule happen under the lock of its row in `due`. A run that `frees` others ends under
 --   that lock, too. A run without that mark can have nobody blocked on it: to block on it, one must first set the mark,
 --   which waits for whoever is ending it.
@@ -142,9 +145,17 @@ UPDATE evertick.due d SET (fire_at, at) = (
 WHERE d.schedule_id = ANY($1::bigint[]) AND d.after_end IS NOT NULL
     AND EXISTS (SELECT FROM evertick.schedules s WHERE s.id = d.schedule_id AND s.pause IS NULL);
 
--- name: run.to_free
--- Schedules that must be locked before these runs end.
-SELECT DISTINCT schedule_id FROM evertick.runs WHERE id = ANY($1::uuid[]) AND frees AND schedule_id IS NOT NULL;
+-- name: schedule.has_limited
+-- Whether the end of a live run of these schedules may make room under a limit.
+SELECT EXISTS (
+    SELECT FROM evertick.runs WHERE schedule_id = ANY($1::bigint[]) AND limit_key IS NOT NULL) AS has_limited;
+
+-- name: run.to_lock
+-- What must be locked before these runs: the gate, if one of them has a key of a limit, and the schedules of those whose
+-- end frees others.
+SELECT coalesce(bool_or(limit_key IS NOT NULL), false) AS has_limited,
+    coalesce(array_agg(DISTINCT schedule_id) FILTER (WHERE frees AND schedule_id IS NOT NULL), '{}') AS schedules
+FROM evertick.runs WHERE id = ANY($1::uuid[]);
 
 -- name: run.lock
 -- Runs as they are now, in order, and as they stay until the commit.
@@ -306,9 +317,10 @@ FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM recorded) g
 WHERE @feed_epoch IS NOT NULL GROUP BY g.part;
 
 -- name: record_fires.written_before
--- A trigger leaves the cursor where it is, so sent again it passes the guard; it must not replace its own run.
+-- A trigger leaves the cursor where it is, so sent again it passes the guard; it must not replace its own run. $2 and $3
+-- bound the days that are opened.
 SELECT id::text AS id FROM evertick.runs WHERE id = ANY($1::uuid[])
-UNION ALL SELECT id::text AS id FROM evertick.history WHERE id = ANY($1::uuid[]);
+UNION ALL SELECT id::text AS id FROM evertick.history WHERE id = ANY($1::uuid[]) AND fire_at BETWEEN $2 AND $3;
 
 -- name: record_fires.lock_early
 -- Runs that were made before their moment, as long as nobody is at work on them, and no try of them was judged or lost.
@@ -485,13 +497,14 @@ DELETE FROM evertick.calendars WHERE app = $1 AND name = $2 AND version = $3
 (SELECT u.run FROM evertick.unique_keys u
     WHERE u.app = $1 AND u.key = w.unique_key AND u.until > (SELECT evertick.now_us())
         AND (EXISTS (SELECT FROM evertick.runs r WHERE r.app = $1 AND r.id = u.run OFFSET 0)
-            OR EXISTS (SELECT FROM evertick.history h WHERE h.app = $1 AND h.id = u.run OFFSET 0)))
+            OR EXISTS (SELECT FROM evertick.history h
+                WHERE h.id = u.run AND h.fire_at = u.fire_at AND h.app = $1 OFFSET 0)))
 
 -- name: unique.lock
 -- Who wants a unique key waits for whoever is about to take it. A few hundred locks stand for all keys: a batch of
 -- thousands must not use up the server's room for locks.
 SELECT pg_advisory_xact_lock(lock) FROM (
-    SELECT DISTINCT hashtextextended('evertick.unique' || $1::text, abs(hashtext(w.key)) % 256) AS lock
+    SELECT DISTINCT hashtextextended('evertick.unique' || $1::text, hashtext(w.key) & 255) AS lock
     FROM unnest($2::text[]) AS w(key) ORDER BY lock) l;
 
 -- name: unique.holders
@@ -501,17 +514,18 @@ SELECT w.unique_key AS key, coalesce(
 FROM unnest($2::text[]) AS w(unique_key);
 
 -- name: unique.keep
--- For a period from the insertion, by the store's time; the period of an earlier run is over.
-INSERT INTO evertick.unique_keys (app, key, run, until)
-SELECT $1, w.key, w.run, (SELECT evertick.now_us()) + w.period
-FROM unnest($2::text[], $3::uuid[], $4::bigint[]) AS w(key, run, period)
-ON CONFLICT (app, key) DO UPDATE SET run = excluded.run, until = excluded.until;
+-- For a period from the insertion, by the store's time; the period of an earlier run is over. After the insertion.
+INSERT INTO evertick.unique_keys (app, key, run, fire_at, until)
+SELECT $1, w.key, r.id, r.fire_at, (SELECT evertick.now_us()) + w.period
+FROM unnest($2::text[], $3::uuid[], $4::bigint[]) AS w(key, run, period) JOIN evertick.runs r ON r.id = w.run
+ON CONFLICT (app, key) DO UPDATE SET run = excluded.run, fire_at = excluded.fire_at, until = excluded.until;
 
 -- name: enqueue.known
 -- What is there instead of runs that were not inserted: the same sent twice, or the one with the unique key or moment.
+-- $7 and $8 bound the days that are opened, as for the insertion.
 SELECT w.place, coalesce(
     (SELECT r.id FROM evertick.runs r WHERE r.id = w.id AND r.app = $1),
-    (SELECT h.id FROM evertick.history h WHERE h.id = w.id AND h.app = $1 LIMIT 1),
+    (SELECT h.id FROM evertick.history h WHERE h.id = w.id AND h.app = $1 AND h.fire_at BETWEEN $7 AND $8 LIMIT 1),
     (SELECT r.id FROM evertick.runs r WHERE r.app = $1 AND r.unique_key = w.unique_key),
     @period_holder,
     (SELECT r.id FROM evertick.runs r
@@ -699,23 +713,24 @@ SET state = 'parked', parked_for = t.reason, error = coalesce(t.error, r.error),
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS t(id, reason, error, task_hash) WHERE r.id = t.id;
 
 -- name: finish.told_before
--- Was this very claim the one that ended it, put it back, or spent an attempt on it?
+-- Was this very claim the one that ended it, put it back, or spent an attempt on it? Asked of the days around its making
+-- first ($5 to $6).
 SELECT t.id::text AS id, t.fence FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
 WHERE EXISTS (SELECT FROM evertick.runs r
         WHERE r.id = t.id AND r.app = $1 AND r.node = $2 AND r.fence = t.fence AND r.started_at IS NULL
         OFFSET 0)
     OR EXISTS (SELECT FROM evertick.attempts a
-        WHERE a.run = t.id AND a.fence = t.fence AND a.app = $1 AND a.node = $2 OFFSET 0)
+        WHERE a.run = t.id AND a.fence = t.fence AND a.app = $1 AND a.node = $2 AND a.fire_at BETWEEN $5 AND $6 OFFSET 0)
     OR EXISTS (SELECT FROM evertick.history h
-        WHERE h.id = t.id AND h.app = $1 AND h.node = $2 AND h.fence = t.fence OFFSET 0);
+        WHERE h.id = t.id AND h.app = $1 AND h.node = $2 AND h.fence = t.fence AND h.fire_at BETWEEN $5 AND $6 OFFSET 0);
 
 -- name: owned
 -- What the store believes a node holds.
 SELECT id::text AS id, fence FROM evertick.runs WHERE state = 'running' AND app = $1 AND node = $2 ORDER BY id;
 
 -- name: cancel.done
--- Of runs that are not live, those that were.
-SELECT id::text AS id FROM evertick.history WHERE app = $1 AND id = ANY($2::uuid[]);
+-- Of runs that are not live, those that were. Asked of the days around their making first ($3 to $4).
+SELECT id::text AS id FROM evertick.history WHERE app = $1 AND id = ANY($2::uuid[]) AND fire_at BETWEEN $3 AND $4;
 
 -- name: cancel.ask
 -- The first reason stays.
@@ -731,9 +746,10 @@ WHERE r.app = $1 AND r.node = $2 AND r.started_at IS NOT NULL ORDER BY r.id FOR 
 
 -- name: note.own_ends
 -- A job that has ended its own run may have lines left to say; nobody else's word makes a run of this claim succeed.
+-- Asked of the days around its making first ($5 to $6).
 SELECT h.id::text AS id, h.fire_at FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
 JOIN evertick.history h ON h.id = t.id AND h.fence = t.fence
-WHERE h.app = $1 AND h.node = $2 AND h.verdict = 'succeeded';
+WHERE h.app = $1 AND h.node = $2 AND h.verdict = 'succeeded' AND h.fire_at BETWEEN $5 AND $6;
 
 -- name: note.progress
 -- The latest wins.
@@ -1034,13 +1050,27 @@ SELECT id, EXISTS (SELECT FROM looks) AS has_news FROM dead;
 
 -- name: rehome.find
 -- Running rows whose node is dead or missing, or that are long past their deadline whoever holds them; not locked yet.
--- With them, without a fence, what waits for such a node alone: nobody else is to have it.
-(SELECT r.id::text AS id, r.fence
-FROM evertick.runs r
-WHERE r.state = 'running' AND r.app = $1
-    AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
-    AND (r.deadline < (SELECT evertick.now_us()) - $3::bigint
-        OR NOT EXISTS (SELECT FROM evertick.nodes n WHERE n.id = r.node AND n.died_at IS NULL))
+-- From holder to holder by a seek each: what the living hold is not looked at. With them, without a fence, what waits for
+-- such a node alone: nobody else is to have it.
+WITH RECURSIVE holders(node) AS (
+    SELECT min(r.node) FROM evertick.runs r WHERE r.state = 'running' AND r.app = $1
+        AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
+    UNION ALL
+    SELECT (SELECT min(r.node) FROM evertick.runs r WHERE r.state = 'running' AND r.app = $1 AND r.node > h.node)
+    FROM holders h WHERE h.node IS NOT NULL),
+lost AS MATERIALIZED (
+    SELECT l.* FROM holders h CROSS JOIN LATERAL (
+        SELECT r.id, r.fence, r.priority, r.due_at FROM evertick.runs r
+        WHERE r.state = 'running' AND r.app = $1 AND r.node = h.node
+        ORDER BY r.priority DESC, r.due_at, r.id LIMIT $4) l
+    WHERE h.node IS NOT NULL
+        AND NOT EXISTS (SELECT FROM evertick.nodes n WHERE n.id = h.node AND n.died_at IS NULL OFFSET 0)),
+late AS MATERIALIZED (
+    SELECT r.id, r.fence, r.priority, r.due_at FROM evertick.runs r
+    WHERE r.state = 'running' AND r.app = $1 AND r.deadline < (SELECT evertick.now_us()) - $3::bigint
+        AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
+    ORDER BY r.deadline LIMIT $4)
+(SELECT r.id::text AS id, r.fence FROM (SELECT * FROM lost UNION SELECT * FROM late) r
 ORDER BY r.priority DESC, r.due_at, r.id LIMIT $4)
 UNION ALL
 (SELECT r.id::text, NULL FROM evertick.runs r
@@ -1138,13 +1168,20 @@ UPDATE evertick.duties SET node = NULL WHERE node = $1;
 
 -- ================================================================================================= upkeep
 
+-- name: park_unknown.has_limited
+-- Whether something was let through that no live node knows.
+SELECT EXISTS (
+    SELECT FROM evertick.runs r
+    WHERE r.state = 'waiting' AND r.limit_key IS NOT NULL AND r.app = $1
+        AND r.task NOT IN (SELECT t.name FROM evertick.tasks t WHERE t.app = $1)) AS has_limited;
+
 -- name: park_unknown
 -- Due and known to no live node, found in the claim index; out of it they go. What is for one node alone is left to
--- re-homing.
+-- re-homing, and without the gate ($3) what was let through to the next upkeep.
 WITH unknown AS MATERIALIZED (
     SELECT r.id, r.limit_key FROM evertick.runs r
     WHERE r.state = 'waiting' AND r.app = $1 AND r.due_at <= (SELECT evertick.now_us())
-        AND NOT (r.queue >= '@' AND r.queue < 'A')
+        AND NOT (r.queue >= '@' AND r.queue < 'A') AND ($3 OR r.limit_key IS NULL)
         AND r.task NOT IN (SELECT t.name FROM evertick.tasks t WHERE t.app = $1)
     LIMIT $2 FOR UPDATE SKIP LOCKED),
 parked AS (

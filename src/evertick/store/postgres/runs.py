@@ -20,6 +20,7 @@ from evertick.store.postgres.endings import Ending, end, is_run_id, lock_runs
 from evertick.store.postgres.feed import tell_runs
 from evertick.store.postgres.fires import run_columns
 from evertick.store.postgres.limits import Gate, enter_gate, let_next, look_again
+from evertick.store.postgres.lookup import days_to_ask, moments_of
 from evertick.store.postgres.reading import runs as read_runs
 from evertick.store.postgres.session import Line, Session, columns_of
 from evertick.store.postgres.unique import duplicates_among, keep_for_periods
@@ -33,6 +34,7 @@ _ROUNDS_MOST = 5
 # transaction; what is behind them is there for the next claim, which follows at once.
 _PASSED_MOST = 1_000
 _HELD = (State.RUNNING, State.HANDED)
+_LIVE = tuple(state for state in State if state is not State.DONE)
 
 
 async def enqueue(db: Session, app: str, runs: Sequence[NewRun]) -> list[Run]:
@@ -78,9 +80,16 @@ async def _enqueue_known(db: Session, app: str, runs: Sequence[NewRun], places: 
         (place, runs[place].id, runs[place].unique_key, runs[place].schedule_id, runs[place].fire_at)
         for place in places
     ]
-    known = {row["place"]: row["id"] for row in await db.rows("enqueue.known", app, *columns_of(asked))}
-    ids = tuple({id_ for id_ in known.values() if id_ is not None})
-    found = {run.id: run for run in await read_runs(db, app, RunFilter(ids=ids, limit=len(ids)))} if ids else {}
+    bounds = moments_of([runs[place] for place in places], db.clock)
+    known = {row["place"]: row["id"] for row in await db.rows("enqueue.known", app, *columns_of(asked), *bounds)}
+    found: dict[str, Run] = {}
+    # History is asked for those alone that are not live: by their ids, which is a look at all days.
+    for states in (_LIVE, (State.DONE,)):
+        ids = tuple({id_ for id_ in known.values() if id_ is not None and id_ not in found})
+        if ids:
+            found |= {
+                run.id: run for run in await read_runs(db, app, RunFilter(ids=ids, states=states, limit=len(ids)))
+            }
     return {place: msgspec.structs.replace(found[id_], is_new=False) for place, id_ in known.items() if id_ in found}
 
 
@@ -212,10 +221,19 @@ async def note(db: Session, app: str, node: str, notes: Sequence[Note]) -> list[
     await _note_progress(db, [one for one in known if one.id in held])
     gone = [(one.id, one.fence) for one in known if one.id not in held]
     if gone:
-        ended = await db.rows("note.own_ends", app, node, *columns_of(gone))
-        held |= {row["id"]: row["fire_at"] for row in ended}
+        held |= await _own_ends(db, app, node, gone)
     await _note_lines(db, app, [one for one in known if one.id in held], held)
     return [one.id for one in notes if one.id not in held]
+
+
+async def _own_ends(db: Session, app: str, node: str, claims: Sequence[tuple[str, int]]) -> dict[str, int]:
+    moments: dict[str, int] = {}
+    for first, last in days_to_ask([id_ for id_, _ in claims]):
+        left = [(id_, fence) for id_, fence in claims if id_ not in moments]
+        if left:
+            rows = await db.rows("note.own_ends", app, node, *columns_of(left), first, last)
+            moments |= {row["id"]: row["fire_at"] for row in rows}
+    return moments
 
 
 async def _note_progress(db: Session, notes: Sequence[Note]) -> None:
@@ -261,7 +279,7 @@ async def cancel(db: Session, app: str, ids: Sequence[str], reason: str) -> list
         db.has_news = True
     await end(db, app, [Ending(id_, Verdict.CANCELLED, reason or Reason.REQUESTED) for id_ in idle])
     others = [id_ for id_ in ids if id_ not in live and is_run_id(id_)]
-    done = {row["id"] for row in await db.rows("cancel.done", app, others)} if others else set()
+    done = await _done(db, app, others)
     answers: list[Cancelled] = []
     ended = set(idle)
     for id_ in ids:
@@ -273,3 +291,12 @@ async def cancel(db: Session, app: str, ids: Sequence[str], reason: str) -> list
         else:
             answers.append(Cancelled(id=id_, answer="done" if id_ in live or id_ in done else "unknown"))
     return answers
+
+
+async def _done(db: Session, app: str, ids: Sequence[str]) -> set[str]:
+    done: set[str] = set()
+    for first, last in days_to_ask(ids):
+        left = [id_ for id_ in ids if id_ not in done]
+        if left:
+            done |= {row["id"] for row in await db.rows("cancel.done", app, left, first, last)}
+    return done

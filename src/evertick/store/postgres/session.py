@@ -32,7 +32,7 @@ _PAUSE_SECONDS = 0.01
 class Session:
     """A connection, and the statements of the store by name."""
 
-    __slots__ = ("_connection", "_sql", "clock", "has_feed", "has_news")
+    __slots__ = ("_connection", "_sql", "clock", "has_feed", "has_news", "is_in_gate")
 
     def __init__(self, connection: Speaks, sql: Mapping[str, str], clock: Clock) -> None:
         self._connection = connection
@@ -43,6 +43,8 @@ class Session:
         self.has_news = False
         # Whether the app has a feed, where a statement has told; None: ask the server, by telling it.
         self.has_feed: bool | None = None
+        # Whether the transaction holds the gate of the limits.
+        self.is_in_gate = False
 
     async def rows(self, name: str, *values: object) -> list[Row]:
         return await self._connection.fetch(self._sql[name], *values)
@@ -70,11 +72,13 @@ class Session:
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
+        was_in_gate = self.is_in_gate
         await self._connection.execute("SAVEPOINT part")
         try:
             yield
         except Exception:
             await self._connection.execute("ROLLBACK TO part; RELEASE part")
+            self.is_in_gate = was_in_gate
             raise
         await self._connection.execute("RELEASE part")
 

@@ -10,9 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from evertick.model import NewRun
+from evertick.store.postgres.lookup import written_before
 from evertick.store.postgres.session import Session, columns_of
 
-__all__ = ["duplicates_among", "keep_for_periods"]
+__all__ = ["duplicates_among", "keep_for_periods", "lock_keys"]
+
+
+async def lock_keys(db: Session, app: str, runs: Iterable[NewRun]) -> None:
+    """Before any other lock: of two that want the same keys, one is first."""
+    keys = list(dict.fromkeys(run.unique_key for run in runs if run.unique_key is not None))
+    if keys:
+        await db.rows("unique.lock", app, keys)
 
 
 async def duplicates_among(db: Session, app: str, runs: Iterable[NewRun]) -> set[str]:
@@ -20,14 +28,11 @@ async def duplicates_among(db: Session, app: str, runs: Iterable[NewRun]) -> set
     keyed = [run for run in runs if run.unique_key is not None]
     if not keyed:
         return set()
+    await lock_keys(db, app, keyed)
     keys = list(dict.fromkeys(run.unique_key for run in keyed))
-    await db.rows("unique.lock", app, keys)
     holders = {row["key"]: row["id"] for row in await db.rows("unique.holders", app, keys)}
-    held = [run.id for run in keyed if holders[run.unique_key] not in (None, run.id)]
-    if not held:
-        return set()
-    known = {row["id"] for row in await db.rows("record_fires.written_before", held)}
-    return set(held) - known
+    held = [run for run in keyed if holders[run.unique_key] not in (None, run.id)]
+    return {run.id for run in held} - await written_before(db, held)
 
 
 async def keep_for_periods(db: Session, app: str, inserted: Sequence[NewRun]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from evertick.store.base import Pulse
 from evertick.store.postgres.feed import prune_feed, tell_runs
-from evertick.store.postgres.limits import let_stuck_through, make_room
+from evertick.store.postgres.limits import enter_gate, let_stuck_through, make_room
 from evertick.store.postgres.partitions import goes_by_rows_before
 from evertick.store.postgres.session import Session, columns_of
 from evertick.when.moment import DAY
@@ -29,10 +29,12 @@ LimitsCursor = dict[str, str]
 
 
 async def park_unknown(db: Session, app: str, limit: int, limits_cursor: LimitsCursor) -> int:
-    parked = await db.rows("park_unknown", app, limit)
+    if (await db.only_row("park_unknown.has_limited", app))["has_limited"]:
+        await enter_gate(db, app)
+    limits_cursor[app] = await let_stuck_through(db, app, limits_cursor.get(app, ""), limit)
+    parked = await db.rows("park_unknown", app, limit, db.is_in_gate)
     await tell_runs(db, app, "run.parked", [row["id"] for row in parked])
     await make_room(db, app, [row["limit_key"] for row in parked])
-    limits_cursor[app] = await let_stuck_through(db, app, limits_cursor.get(app, ""), limit)
     db.has_news = await db.count("park_unknown.free", app, limit) > 0
     return len(parked)
 

@@ -3,6 +3,9 @@
 The life of a schedule is a row of spans, one per version: a rule, paused or not, from one moment to another. The
 moments of each span are reckoned from its rule alone, then held against the runs and gaps of the ledger. A moment that
 people decided about has a row of its own, whatever lies around it; what a blackout drops is a gap of its own.
+
+Every life ends with a removal, at the latest when the story does. So nothing is left to come: every moment up to that
+must be in a row.
 """
 
 from __future__ import annotations
@@ -91,6 +94,7 @@ class _Watcher:
         # The overlap under which each run was recorded.
         self._overlap: dict[str, str] = {}
         self._healed = next((d.at for d in evidence.deeds if d.who == "story" and d.what == "healed"), 0)
+        self._settled = next((d.at for d in evidence.deeds if d.who == "story" and d.what == "settled"), None)
 
     def step(self, call: Call) -> Iterator[str]:
         if call.intent == "now":
@@ -252,6 +256,8 @@ class _Watcher:
                 # The account goes on under the new definition.
                 life.spans[-1].definition = change.definition or life.spans[-1].definition
                 continue
+            if self._settled is not None and call.at > self._settled:
+                yield from _stands_still(life)
             self._next_span(life, cut, change)
             if life.cursor is not None and life.cursor <= cut and change.kind != "remove":
                 yield f"{change.kind} of {life.key} at {cut} left the cursor at {life.cursor}"
@@ -355,57 +361,37 @@ def _account(life: Life) -> Iterator[str]:
         if at not in moments and at not in life.decided and not any(_is_in(span, at) for span in from_end):
             yield f"there is a run for {at}, which is no moment of it"
     spent_at = _spent_at(life)
-    to_come = _to_come(life)
     for at, span in moments.items():
-        if at in to_come:
-            continue
         if at not in covers and not (spent_at is not None and at > spent_at and span.rule.bounds.max_fires):
             yield f"the moment {at} of {span.definition.when} ({_state(span)}) has neither run nor gap"
     yield from _intervals(life)
-    yield from _cursor(life, is_spent=spent_at is not None)
 
 
 def _inside(gap: GapSeen, life: Life, moments: dict[int, Span], covers: dict[int, int]) -> Iterator[int]:
     """The moments that are the gap's own."""
     is_single = life.is_plain or gap.row["count"] == 1
-    to_come = _to_come(life)
     for at, span in moments.items():
-        if at in to_come:
-            continue
         if not gap.row["first_at"] <= at <= gap.row["last_at"] or not (span is gap.span or _is_of_decided(gap, life)):
             continue
         if is_single or (at not in covers and (gap.row["reason"] != "blackout" or _is_closed(span, at))):
             yield at
 
 
-def _to_come(life: Life) -> set[int]:
-    """Moments whose row is still to come, for they were moved; or, since a pause, are to be skipped."""
+def _stands_still(life: Life) -> Iterator[str]:
+    """While all are paused, the cursor stays on the first moment after that."""
     last = life.spans[-1]
-    return {
-        each.fire_at
-        for each in life.occurrences
-        if each.kind == "move" or (each.kind == "skip" and last.is_paused and each.fire_at > last.since)
-    }
-
-
-def _cursor(life: Life, *, is_spent: bool) -> Iterator[str]:
-    """In the end all are paused, with the cursor on the first moment after that."""
-    last = life.spans[-1]
-    if last.until is not None or not last.is_paused or _is_from_end(last.rule):
+    if not last.is_paused or _is_from_end(last.rule):
         return
     expected, decided = last.rule.next_us(last.since), {each.fire_at for each in life.occurrences}
     while expected in decided:
         expected = last.rule.next_us(expected)
-    if life.cursor != expected and not (is_spent and life.cursor is None):
+    if life.cursor != expected and not (_spent_at(life) is not None and life.cursor is None):
         yield f"it was paused at {last.since}, and its cursor is {life.cursor}, not {expected}"
 
 
 def _moments(span: Span, life: Life) -> Iterator[int]:
-    """The nominal moments of a span that are owed: of the last one, those before the cursor."""
-    until = span.until
-    if until is None:
-        # No cursor: the rule has come to its end, or its fires are used up, and all of it is owed as far as it went.
-        until = max(_covered(life), default=0) if life.cursor is None else life.cursor - 1
+    """The nominal moments of a span. One that is not over (the story has not settled) is owed as far as it went."""
+    until = max(_covered(life), default=0) if span.until is None else span.until
     at = span.rule.next_us(span.since)
     while at is not None and at <= until:
         yield at

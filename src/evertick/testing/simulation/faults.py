@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -34,6 +34,9 @@ class Climate(msgspec.Struct, frozen=True, kw_only=True):
     unanswered_share: float = 0.0
 
 
+# How often the hint comes that others have written, whether they have or not.
+_HINTED_SHARE = 0.5
+
 CALM = Climate(delay_seconds=0.005, slow_share=0.0)
 
 
@@ -42,7 +45,7 @@ class Weather:
 
     def __init__(self, climate: Climate, seed: str) -> None:
         self.climate = climate
-        self._random = random.Random(seed)
+        self._seed = seed
         self._is_out = 0
         self._cut_off: dict[str, int] = {}
 
@@ -67,19 +70,34 @@ class Weather:
     def is_broken(self, who: str) -> bool:
         return self._is_out > 0 or self._cut_off.get(who.partition(".")[0], 0) > 0
 
-    def delay(self) -> float:
-        delay = self.climate.delay_seconds * self._random.random()
-        return delay * 10 if self._random.random() < self.climate.slow_share else delay
+    def chance(self, who: str, intent: str) -> random.Random:
+        """What happens on the way to the calls of one intent of one caller, drawn apart.
 
-    def patience(self) -> float:
+        So a new intent, or a caller who asks more often, leaves the luck of all others as it was.
+        """
+        return random.Random(f"{self._seed} {who} {intent}")
+
+    def delay(self, chance: random.Random) -> float:
+        delay = self.climate.delay_seconds * chance.random()
+        return delay * 10 if chance.random() < self.climate.slow_share else delay
+
+    def patience(self, chance: random.Random) -> float:
         """How long a caller waits for an answer that does not come: every store bounds it."""
-        return self._random.random() * 2
+        return chance.random() * 2
 
-    def loses_call(self, who: str) -> bool:
-        return self.is_broken(who) or self._random.random() < self.climate.lost_share
+    def loses_call(self, who: str, chance: random.Random) -> bool:
+        return self.is_broken(who) or chance.random() < self.climate.lost_share
 
-    def loses_answer(self, who: str) -> bool:
-        return self.is_broken(who) or self._random.random() < self.climate.unanswered_share
+    def loses_answer(self, who: str, chance: random.Random) -> bool:
+        return self.is_broken(who) or chance.random() < self.climate.unanswered_share
+
+
+class _Way(NamedTuple):
+    """How the calls of one intent get to the store and back."""
+
+    name: str
+    intent: Callable[..., Any]
+    chance: random.Random
 
 
 class FarStore:
@@ -95,6 +113,7 @@ class FarStore:
         self._calls = calls
         # What the store's side runs in: no machine's context.
         self._outside = contextvars.Context()
+        self._hints = weather.chance(who, "changed")
 
     def as_store(self) -> Store:
         return cast("Store", self)
@@ -102,10 +121,10 @@ class FarStore:
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         if name.startswith("_"):
             raise AttributeError(name)
-        intent = getattr(self._store, name)
+        way = _Way(name, getattr(self._store, name), self._weather.chance(self._who, name))
 
         async def travel(*args: Any, **kwargs: Any) -> Any:
-            return await self._send(name, intent, args, kwargs)
+            return await self._send(way, args, kwargs)
 
         # Looked up once per intent.
         setattr(self, name, travel)
@@ -121,36 +140,38 @@ class FarStore:
     async def changed(self, timeout: float) -> bool:
         """A hint that may be late, early or missing."""
         await asyncio.sleep(timeout)
-        return self._weather.delay() > self._weather.climate.delay_seconds / 2
+        return self._hints.random() < _HINTED_SHARE
 
-    async def _send(self, name: str, intent: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    async def _send(self, way: _Way, args: Any, kwargs: Any) -> Any:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
-        loop.call_later(self._weather.delay(), self._arrive, answer, name, intent, args, kwargs, context=self._outside)
+        delay = self._weather.delay(way.chance)
+        loop.call_later(delay, self._arrive, way, answer, args, kwargs, context=self._outside)
         return await answer
 
-    def _arrive(
-        self, answer: asyncio.Future[Any], name: str, intent: Callable[..., Any], args: Any, kwargs: Any
-    ) -> None:
-        if self._weather.loses_call(self._who):
-            self._reply(answer, None, StoreUnavailable("the call was lost"), self._weather.patience())
+    def _arrive(self, way: _Way, answer: asyncio.Future[Any], args: Any, kwargs: Any) -> None:
+        if self._weather.loses_call(self._who, way.chance):
+            patience = self._weather.patience(way.chance)
+            self._reply(way, answer, None, StoreUnavailable("the call was lost"), patience)
             return
         self._calls[0] += 1
         call = self._calls[0]
-        result, error = _carried_out(intent, args, kwargs)
+        result, error = _carried_out(way.intent, args, kwargs)
         now = self._clock.now_us()
-        self._journal.harvest(now, name, call, self._who)
-        if name in _NOTED:
-            self._journal.add(Deed(now, self._who, name, str(call), (args, kwargs, result)))
-        self._reply(answer, result, error, self._weather.delay())
+        self._journal.harvest(now, way.name, call, self._who)
+        if way.name in _NOTED:
+            self._journal.add(Deed(now, self._who, way.name, str(call), (args, kwargs, result)))
+        self._reply(way, answer, result, error, self._weather.delay(way.chance))
 
-    def _reply(self, answer: asyncio.Future[Any], result: Any, error: BaseException | None, delay: float) -> None:
-        asyncio.get_running_loop().call_later(delay, self._answer, answer, result, error, context=self._outside)
+    def _reply(
+        self, way: _Way, answer: asyncio.Future[Any], result: Any, error: BaseException | None, delay: float
+    ) -> None:
+        asyncio.get_running_loop().call_later(delay, self._answer, way, answer, result, error, context=self._outside)
 
-    def _answer(self, answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    def _answer(self, way: _Way, answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         if answer.done():
             return
-        if self._weather.loses_answer(self._who):
+        if self._weather.loses_answer(self._who, way.chance):
             error = StoreUnavailable("the answer was lost")
         if error is None:
             answer.set_result(result)

@@ -24,6 +24,9 @@ __all__ = ["Machine", "StandsStill", "VirtualLoop", "here"]
 # So many callbacks without time passing are a loop that spins.
 _SPINS_MAX = 200_000
 
+# An odd number with its bits well spread: a product with it spreads those of the other factor.
+_MIXER, _MIXED = 0x9E37_79B9_7F4A_7C15, (1 << 64) - 1
+
 
 class StandsStill(Exception):
     """Virtual time does not move any more: something spins, or everybody waits for ever."""
@@ -55,7 +58,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __init__(self, seed: str) -> None:
         super().__init__()
-        self._random = random.Random(seed)
+        self._salt = random.Random(seed).getrandbits(64)
         self._now = 0.0
         self._count = 0
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
@@ -66,10 +69,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.complaints: list[dict[str, Any]] = []
         self.set_exception_handler(lambda _, complaint: self.complaints.append(complaint))
         self.set_task_factory(self._make_task)
-
-    def chance(self, seed: str) -> random.Random:
-        """A source of chance that is the same for the same seed."""
-        return random.Random(seed)
 
     # --- machines
 
@@ -158,7 +157,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _next_machine(self) -> Machine:
         if len(self._busy) == 1:
             return self._busy[0]
-        return self._busy[int(self._random.random() * len(self._busy))]
+        return self._busy[self._draw(len(self._busy))]
+
+    def _draw(self, count: int) -> int:
+        """A number below `count` that follows from the seed and from now: what is more to do at one time changes
+        nothing for another."""
+        mixed = (self._salt ^ hash(self._now) ^ (self._spins << 20)) * _MIXER & _MIXED
+        return ((mixed ^ mixed >> 29) * _MIXER & _MIXED) * count >> 64
 
     def _ring_timers(self) -> None:
         while self._timers and self._timers[0][2].cancelled():

@@ -50,6 +50,9 @@ class People:
     async def pause_all(self) -> None:
         await self._somebody().pause_all()
 
+    async def remove_all(self) -> None:
+        await self._somebody().remove_all()
+
     def _somebody(self) -> _Person:
         """Everybody does one thing: what was read for one change is not mistaken for what was read for another."""
         self._count += 1
@@ -136,6 +139,10 @@ class _Person:
         """Whatever it takes."""
         for schedule in await self._insist(lambda: self._store.schedules(APP, ScheduleFilter())):
             await self._insist(partial(self._editor.pause, schedule.key, note="the end"))
+
+    async def remove_all(self) -> None:
+        for schedule in await self._insist(lambda: self._store.schedules(APP, ScheduleFilter())):
+            await self._insist(partial(self._editor.remove, schedule.key))
 
     async def _insist(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         while True:

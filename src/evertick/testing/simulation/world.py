@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import random
 import sqlite3
 from collections.abc import Callable
 
@@ -52,7 +53,8 @@ class NodeMachine(Employer):
         self.witness = self
         self._world = world
         pace, seed = world.story.pace, f"{world.story.seed} {self.label}"
-        chance = world.chance
+        # Drawn for each apart: who was started before it, and how often, makes no difference to it.
+        chance = random.Random(f"machine {seed}")
         self.clock = NodeClock(
             world.loop,
             seed,
@@ -136,7 +138,6 @@ class World:
         # What a planted bug does to the tables before anything happens.
         self._prepare = prepare
         self.loop = VirtualLoop(f"loop {story.seed}")
-        self.chance = self.loop.chance(f"world {story.seed}")
         self.clock = TrueClock(self.loop, f"store {story.seed}")
         self.journal = Journal()
         self.weather = Weather(story.climate, f"weather {story.seed}")
@@ -291,6 +292,10 @@ class World:
         self.note("story", "all paused")
         await self._wait_for_runs()
         self.note("story", "settled" if self.is_settled else "not settled")
+        if self.is_settled:
+            # Closes the account of every schedule: whatever was still to come of it gets its row now. Of what has not
+            # settled nothing is taken away: it is to be seen.
+            await self.loop.start(self._people_machine, self._people.remove_all())
 
     async def _wait_for_runs(self) -> None:
         """Until nothing is live any more, or nothing has changed for longer than any job takes."""
@@ -324,9 +329,11 @@ class World:
         return [row[0] for row in self.database.execute("SELECT id FROM evertick_runs ORDER BY id")]
 
     def _unsettled(self) -> list[str]:
-        """Live runs, and messages with their tries so far."""
-        waiting = "SELECT id || attempts FROM evertick_outbox WHERE forget_at IS NULL ORDER BY id"
-        return self.live_runs() + [row[0] for row in self.database.execute(waiting)]
+        """Live runs and messages, with their tries so far: a long queue on few slots moves, though none comes to its
+        end for a long time. There are only so many tries, so this cannot go on for ever."""
+        runs = "SELECT id || ' ' || attempts || ' ' || losses FROM evertick_runs ORDER BY id"
+        messages = "SELECT id || ' ' || attempts FROM evertick_outbox WHERE forget_at IS NULL ORDER BY id"
+        return [row[0] for query in (runs, messages) for row in self.database.execute(query)]
 
     def close(self) -> None:
         self.is_over = True

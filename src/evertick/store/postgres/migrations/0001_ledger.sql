@@ -145,6 +145,8 @@ CREATE INDEX runs_claim ON evertick.runs (app, queue, priority DESC, due_at, tas
 CREATE INDEX runs_expiring ON evertick.runs (app, (due_at + expires)) WHERE state = 'waiting' AND expires IS NOT NULL;
 -- What a node holds: its beat, reconciling, re-homing.
 CREATE INDEX runs_running ON evertick.runs (app, node) WHERE state = 'running';
+-- What should have stopped long ago, whoever holds it; nothing for tasks without a timeout.
+CREATE INDEX runs_deadline ON evertick.runs (app, deadline) WHERE state = 'running' AND deadline IS NOT NULL;
 -- One live run per unique key.
 CREATE UNIQUE INDEX runs_unique ON evertick.runs (app, unique_key) WHERE unique_key IS NOT NULL;
 -- What a verdict frees, and whether a schedule has one queued.
@@ -318,12 +320,13 @@ CREATE TABLE evertick.grants (
 );
 CREATE INDEX grants_until ON evertick.grants (app, until);
 
--- Keys that are unique for a period, whether their run is live or not.
+-- Keys that are unique for a period, whether their run is live or not; with its moment, which says where it is in history.
 CREATE TABLE evertick.unique_keys (
-    app   text   COLLATE "C" NOT NULL,
-    key   text   COLLATE "C" NOT NULL,
-    run   uuid   NOT NULL,
-    until bigint NOT NULL,
+    app     text   COLLATE "C" NOT NULL,
+    key     text   COLLATE "C" NOT NULL,
+    run     uuid   NOT NULL,
+    fire_at bigint NOT NULL,
+    until   bigint NOT NULL,
     PRIMARY KEY (app, key)
 );
 CREATE INDEX unique_keys_until ON evertick.unique_keys (app, until);
