@@ -9,6 +9,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from hashlib import blake2b
 from typing import Any
 
@@ -53,7 +54,7 @@ class Signature:
         try:
             bound = self._bind.bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidArguments(f"{self.task}({self.text}): {error}") from None
+            raise InvalidArguments(f"{self.task}({self.text}): {self._unknown(kwargs) or error}") from None
         named: dict[str, Any] = {}
         for name, value in bound.arguments.items():
             if self._bind.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
@@ -66,6 +67,14 @@ class Signature:
             raise InvalidArguments(f"{self.task}({self.text}): arguments must be JSON-like data; {error}") from None
         self.decode(data)
         return data
+
+    def _unknown(self, kwargs: Mapping[str, Any]) -> str | None:
+        """About a name that no parameter has: `bind` would rather tell of the one that is missing instead."""
+        name = next((name for name in kwargs if name not in self.defaults), None)
+        if name is None or len(self.defaults) < len(self._bind.parameters):  # **kwargs takes any
+            return None
+        alike = get_close_matches(name, self.defaults, 1)
+        return f"got an unexpected keyword argument {name!r}" + (f"; it is called {alike[0]!r}" if alike else "")
 
     def decode(self, data: bytes) -> dict[str, Any]:
         """Typed keyword arguments from JSON. Raises InvalidArguments when they no longer fit."""

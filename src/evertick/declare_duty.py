@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 from evertick.duty import DutyContext, DutyWork, Interval, Moments, Rhythm
 from evertick.errors import AlreadyDeclared, InvalidSetting
-from evertick.settings import check_key
+from evertick.settings import check_key, refuse_bare
 from evertick.when import When
 from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import DAY, SECOND
@@ -68,6 +68,7 @@ def make_duty(
 
 
 def check_name(name: Any) -> str:
+    refuse_bare(name, "duty", "the name of the duty", "rebuild-index")
     checked = check_key(name, what="duty")
     if checked.startswith(_OWN_PREFIX):
         raise InvalidSetting(

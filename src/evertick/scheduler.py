@@ -52,7 +52,7 @@ from evertick.options import (
     refuse_task_options,
     split,
 )
-from evertick.sender import SenderOptions, make_sender
+from evertick.sender import SenderOptions, check_channel, make_sender
 from evertick.serve import check_may_run, serve
 from evertick.settings import Settings, check_key, check_url, make_settings, refuse_unknown
 from evertick.store.base import Pulse, Store
@@ -290,6 +290,7 @@ class Scheduler(
         the last attempt or by `give_up_on`. It may be called twice for one message: `message.key` is the same then.
         """
         place = calling_place(1)
+        check_channel(channel)
 
         def declare(function: F) -> F:
             if self._is_started:

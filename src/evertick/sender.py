@@ -12,10 +12,11 @@ from evertick.errors import InvalidSetting
 from evertick.message import check_name
 from evertick.model import Message
 from evertick.policy import RetryPolicy
+from evertick.settings import refuse_bare
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import DAY
 
-__all__ = ["SenderOptions", "make_sender"]
+__all__ = ["SenderOptions", "check_channel", "make_sender"]
 
 _CONCURRENCY_MAX = 1_000
 _REMEMBER_MAX = 366 * DAY
@@ -33,14 +34,20 @@ class SenderOptions(TypedDict, total=False):
     remember: Duration
 
 
+def check_channel(channel: Any) -> str:
+    refuse_bare(channel, "sender", "the name of its channel", "webhook")
+    return check_name(channel, "channel")
+
+
 def make_sender(channel: str, function: Callable[..., Any], options: SenderOptions, threads: Threads) -> Sender:
-    name = check_name(channel, "channel")
+    name = check_channel(channel)
     unknown = sorted(set(options) - set(SenderOptions.__annotations__))
     if unknown:
         known = ", ".join(SenderOptions.__annotations__)
         raise InvalidSetting(f"sender {name!r}: unknown option {unknown[0]!r}; known are {known}")
     if not callable(function) or isinstance(function, type):
         raise InvalidSetting(f"sender {name!r}: {function!r} is no function")
+    _check_takes_message(function, name)
     retry = options.get("retry", RETRY)
     if not isinstance(retry, RetryPolicy):
         raise InvalidSetting(f"sender {name!r}: retry: {retry!r} is no policy; pass Constant, Linear or Exponential")
@@ -62,6 +69,23 @@ def make_sender(channel: str, function: Callable[..., Any], options: SenderOptio
         concurrency=concurrency,
         remember=_within(options.get("remember", REMEMBER / 1e6), f"sender {name!r}: remember", 0, _REMEMBER_MAX),
     )
+
+
+def _check_takes_message(function: Callable[..., Any], name: str) -> None:
+    """Refused here, not at the first delivery: that would be tried again for hours."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidSetting(f"sender {name!r}: a generator does nothing until it is iterated; pass a function")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # of some functions that are written in C nobody can tell
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise InvalidSetting(
+            f"sender {name!r}: its function takes {signature}, but gets one Message and nothing else; write "
+            "`(message: Message)`"
+        ) from None
 
 
 def _in_thread(function: Callable[[Message], Any], threads: Threads) -> Callable[[Message], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from evertick.errors import InvalidKey, InvalidSetting, InvalidWhen
+from evertick.masked import masked
 from evertick.schedule_limits import ScheduleLimits, check_allowed
 from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import DAY, MILLISECOND, MINUTE, SECOND
@@ -27,11 +29,14 @@ __all__ = [
     "check_queue",
     "check_url",
     "make_settings",
+    "refuse_bare",
+    "refuse_other_names",
     "refuse_unknown",
 ]
 
 DATABASE_VARIABLE = "EVERTICK_DATABASE"
 DEFAULT_DATABASE = "sqlite:///evertick.db"
+_SHAPE_OF_POSTGRES = "postgresql://user:password@host:5432/database"
 
 # Settings by the names that other libraries have for them.
 _OTHER_NAMES = {
@@ -43,6 +48,7 @@ _OTHER_NAMES = {
     "namespace": "app",
     "queue": "queues",
 }
+_SCHEME = re.compile(r"[\w+.-]+://")
 _KEY_LONGEST = 200
 _CONCURRENCY_MAX = 10_000
 _BATCH_MAX = 10_000
@@ -78,6 +84,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     duties: bool = True
     # How many fires, claims or verdicts are written at once, at most.
     batch_size: int = 1_000
+
+    def __repr__(self) -> str:
+        # Tracebacks and logs show it, and the URL may hold a password.
+        shown = {name: getattr(self, name) for name in self.__struct_fields__} | {"url": masked(self.url)}
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @property
     def schedule_limits(self) -> ScheduleLimits:
@@ -148,14 +159,30 @@ def make_settings(
 
 def refuse_unknown(given: Mapping[str, object]) -> None:
     """Say how a setting is called that was given under another name."""
+    refuse_other_names(given, Settings.__struct_fields__, _OTHER_NAMES, "setting", "Scheduler")
+
+
+def refuse_other_names(
+    given: Mapping[str, object], known: Sequence[str], others: Mapping[str, str], what: str, call: str
+) -> None:
+    """Say how it is called here what was given to `call` under another name."""
     if not given:
         return
     name, value = next(iter(given.items()))
-    alike = get_close_matches(name, Settings.__struct_fields__, 1)
-    meant = _OTHER_NAMES.get(name) or (alike[0] if alike else None)
+    meant = others.get(name) or next(iter(get_close_matches(name, known, 1)), None)
     if meant is None:
-        raise InvalidSetting(f"{name}: no such setting; there are {', '.join(Settings.__struct_fields__)}")
-    raise InvalidSetting(f"{name}: no such setting; it is called {meant}: Scheduler({meant}={value!r:.60})")
+        raise InvalidSetting(f"{name}: no such {what}; there are {', '.join(known)}")
+    shown = masked(value) if meant == "url" and isinstance(value, str) else value
+    raise InvalidSetting(f"{name}: no such {what}; it is called {meant}: {call}({meant}={shown!r:.60})")
+
+
+def refuse_bare(given: object, decorator: str, what: str, example: str) -> None:
+    """A decorator that needs a name was written without one, and got the function in its place."""
+    if callable(given):
+        raise InvalidSetting(
+            f"@scheduler.{decorator} needs {what} before the function {getattr(given, '__name__', given)}; write "
+            f"@scheduler.{decorator}({example!r})"
+        )
 
 
 def check_key(key: Any, *, what: str = "key") -> str:
@@ -199,8 +226,11 @@ def check_labels(labels: Any) -> dict[str, str]:
 
 def check_url(url: str | None) -> str:
     found = url if url is not None else os.environ.get(DATABASE_VARIABLE) or DEFAULT_DATABASE
-    if not isinstance(found, str) or "://" not in found:
+    if not isinstance(found, str):
         raise InvalidSetting(f"url: {found!r} is no database URL; write it like {DEFAULT_DATABASE!r}")
+    if not _SCHEME.match(found):
+        shape = _SHAPE_OF_POSTGRES if found.startswith("postgres") else DEFAULT_DATABASE
+        raise InvalidSetting(f"url: {masked(found)!r} is no database URL; write it like {shape!r}")
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, TypedDict, TypeVar, get_args
 
 import msgspec
 
@@ -17,7 +17,7 @@ from evertick.errors import InvalidInput, InvalidSetting, Refused
 from evertick.limits import Rate, make_concurrency, make_rate
 from evertick.model import UNIQUE_UNTIL, Cause, NewRun, Run, UniqueUntil
 from evertick.policy import RetryPolicy, never_again
-from evertick.settings import check_key, check_labels, check_one_of, check_queue
+from evertick.settings import check_key, check_labels, check_one_of, check_queue, refuse_other_names
 from evertick.transaction import at_once
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import DAY, to_us
@@ -67,6 +67,11 @@ class Placing(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
+# Options of a call, and what other libraries call them.
+_OPTIONS = (*Placing.__struct_fields__, "connection")
+_OTHER_NAMES = {"countdown": "delay", "eta": "at", "run_at": "at", "unique_key": "unique", "dedupe": "unique"}
+
+
 class Task(Generic[P, R]):
     """A function that Evertick can run. It stays callable as the function it was."""
 
@@ -113,6 +118,7 @@ class Task(Generic[P, R]):
         expires: Duration | None = None,
         labels: Mapping[str, str] | None = None,
         connection: object = None,
+        **unknown: Never,
     ) -> Enqueuer[P]:
         """Say where and when: `task.options(delay="10m", priority=5).enqueue(...)`.
 
@@ -121,6 +127,7 @@ class Task(Generic[P, R]):
         expires: how long after its due time it may still start; later it is missed.
         connection: your own, to the database of the ledger: enqueue inside your transaction, which commits it.
         """
+        refuse_other_names(unknown, _OPTIONS, _OTHER_NAMES, "option", "options")
         if delay is not None and at is not None:
             raise InvalidSetting("delay and at both say when; give one of them")
         placing = Placing(

@@ -14,7 +14,6 @@ import pytest
 
 from evertick import Scheduler, __version__
 from evertick.cli import cli
-from evertick.cli.database import shown_url
 from evertick.cli.exits import EXIT_CODES
 
 
@@ -199,15 +198,3 @@ def test_nothing_is_loaded_before_it_is_needed(module, absent):
     code = f"import sys, {module}; print([name for name in {absent!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("sqlite:////var/lib/jobs.db?synchronous=normal", "sqlite:////var/lib/jobs.db"),
-        ("postgresql://ann:secret@db/jobs?password=secret", "postgresql://ann:***@db/jobs"),
-        ("postgresql://db:5432/jobs", "postgresql://db:5432/jobs"),
-    ],
-)
-def test_no_password_is_logged(url, shown):
-    assert shown_url(url) == shown

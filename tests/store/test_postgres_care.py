@@ -78,6 +78,32 @@ async def test_options_of_a_table_that_somebody_has_chosen_are_left_to_them(post
     assert (await care_of(postgres_stores).check()).problems == ()
 
 
+async def test_the_status_tells_the_options_of_tables_and_which_are_not_as_migrated(
+    postgres_stores: PostgresStores,
+) -> None:
+    await postgres_stores.open()
+    options = {table.name: table for table in (await care_of(postgres_stores).status()).options}
+    assert options["due"].options["fillfactor"] == "50"
+    assert options["runs"].options["autovacuum_vacuum_threshold"] == "50000"
+    assert options["history_default"].options["autovacuum_vacuum_insert_scale_factor"] == "0.05"
+    assert not any(table.migrated for table in options.values())
+    connection = await postgres_stores.connect()
+    day = await connection.fetchval(
+        "SELECT max(relname) FROM pg_class WHERE relname ~ '^history_[0-9]{8}$' AND relnamespace = $1::regnamespace",
+        postgres_stores.schema,
+    )
+    await connection.execute(
+        f"ALTER TABLE {postgres_stores.schema}.due SET (fillfactor = 80);"
+        f"ALTER TABLE {postgres_stores.schema}.runs RESET (fillfactor);"
+        f"ALTER TABLE {postgres_stores.schema}.{day} SET (autovacuum_vacuum_insert_scale_factor = 0.2)"
+    )
+    await connection.close()
+    options = {table.name: table for table in (await care_of(postgres_stores).status()).options}
+    assert (options["due"].options["fillfactor"], options["due"].migrated) == ("80", {"fillfactor": "50"})
+    assert options["runs"].migrated == {"fillfactor": "70"}
+    assert options[day].migrated == {"autovacuum_vacuum_insert_scale_factor": "0.05"}
+
+
 def test_the_tables_that_every_fire_writes_are_told_how_to_be_filled_and_vacuumed() -> None:
     options = _options()
     assert options["due"] == {

@@ -330,13 +330,16 @@ _PAIRS = [
     *(("retry", other) for other in ("retry", "record", "finish", "expire", "edit", "cancel", "remove")),
     *(("remove", other) for other in ("remove", "record", "claim", "finish", "expire", "edit", "cancel")),
     *(("claim under a limit", other) for other in ("claim under a limit", "expire", "cancel", "enqueue")),
-    *(("finish under a limit", other) for other in ("finish under a limit", "claim under a limit", "expire", "cancel")),
+    *(("finish under a limit", other) for other in ("finish under a limit", "claim under a limit", "expire")),
     *(("cancel a lane", other) for other in ("cancel a lane", "finish before a lane", "claim from a lane", "expire")),
     ("cancel a lane", "claim from a lane and drop the let through"),
     ("finish before a lane", "claim from a lane"),
 ]
 # What was let through has become too old to start.
-_AGE = "UPDATE evertick.runs SET due_at = due_at - 1000000, expires = 1 WHERE app = $1 AND state = 'waiting' AND limit_key IS NOT NULL"
+_AGE = """
+    UPDATE evertick.runs SET due_at = due_at - 1000000, expires = 1
+    WHERE app = $1 AND state = 'waiting' AND limit_key IS NOT NULL
+"""
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

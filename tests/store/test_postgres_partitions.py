@@ -288,3 +288,18 @@ async def test_a_role_that_may_not_make_tables_keeps_all_in_the_default_partitio
     await connection.execute(f"RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}")
     await connection.close()
     assert await names(postgres_stores) == before
+
+
+@pytest.mark.parametrize("away", [-20 * DAY, 20 * DAY])
+async def test_a_run_whose_moment_is_far_from_its_making_is_found_by_its_id(bench: Bench, away: int) -> None:
+    """Looked for near its making first, then everywhere."""
+    node, moment = await bench.node(), await bench.now() + away
+    [run] = await bench.store.enqueue(APP, [a_run(fire_at=moment, due_at=min(moment, await bench.now()))])
+    near = await bench.enqueue()
+    claims = {held.id: held for held in (await bench.claim(node)).runs}
+    outcomes = [an_outcome(claims[id_]) for id_ in (run.id, near.id)]
+    assert await bench.finish(node, *outcomes) == ["done", "done"]
+    assert await bench.finish(node, *outcomes) == ["already", "already"]
+    assert await bench.cancel(run.id, near.id) == ["done", "done"]
+    note = Note(id=run.id, fence=claims[run.id].fence, seq=0, lines=((0, "INFO", "one more line"),))
+    assert await bench.store.note(APP, node, [note]) == []

@@ -8,10 +8,13 @@ from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
+import pytest_asyncio
 from postgres_stores import PostgresStores
 
 from evertick.store.postgres.connection import PLAIN_PLANS
 from evertick.store.postgres.queries import in_schema, statements_for
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 # Live rows of all kinds, and some history.
 _FILL = """
@@ -54,7 +57,7 @@ class Planner:
     """Plans as the store gets them: generic, with the settings of its connections."""
 
     def __init__(self, connection: asyncpg.Connection, schema: str) -> None:
-        self._connection = connection
+        self.connection = connection
         self._schema = schema
         self.statements = statements_for(schema)
 
@@ -63,27 +66,33 @@ class Planner:
         most = max((int(number) for number in re.findall(r"\$(\d+)", statement)), default=0)
         given = _VALUES.get(name, {})
         values = ", ".join(given.get(number, "NULL") for number in range(1, most + 1))
-        await self._connection.execute(f"PREPARE asked AS {statement}")
-        rows = await self._connection.fetch(f"EXPLAIN EXECUTE asked{f'({values})' if most else ''}")
-        await self._connection.execute("DEALLOCATE asked")
+        await self.connection.execute(f"PREPARE asked AS {statement}")
+        rows = await self.connection.fetch(f"EXPLAIN EXECUTE asked{f'({values})' if most else ''}")
+        await self.connection.execute("DEALLOCATE asked")
         return "\n".join(row[0] for row in rows)
 
     async def fill(self) -> None:
-        await self._connection.execute(in_schema(_FILL, self._schema))
+        await self.connection.execute(in_schema(_FILL, self._schema))
 
     async def analyze(self) -> None:
-        await self._connection.execute(
+        await self.connection.execute(
             in_schema("; ".join(f"ANALYZE evertick.{table}" for table in _TABLES), self._schema)
         )
 
 
-@pytest.fixture(params=["believed to be empty", "known to be full"])
-async def planner(postgres_stores: PostgresStores, request: pytest.FixtureRequest) -> AsyncIterator[Planner]:
-    await postgres_stores.open()
-    connection = await postgres_stores.connect()
+async def a_planner(stores: PostgresStores) -> Planner:
+    await stores.open()
+    connection = await stores.connect()
     for setting, value in PLAIN_PLANS.items():
         await connection.execute(f"SET {setting} = {value}")
-    planner = Planner(connection, postgres_stores.schema)
+    return Planner(connection, stores.schema)
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["believed to be empty", "known to be full"])
+async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIterator[Planner]:
+    """Filled once: whoever asks for a plan changes nothing."""
+    stores = PostgresStores(postgres_dsn)
+    planner = await a_planner(stores)
     if request.param == "believed to be empty":
         await planner.analyze()
         await planner.fill()
@@ -91,7 +100,8 @@ async def planner(postgres_stores: PostgresStores, request: pytest.FixtureReques
         await planner.fill()
         await planner.analyze()
     yield planner
-    await connection.close()
+    await planner.connection.close()
+    await stores.close()
 
 
 @pytest.mark.parametrize(
@@ -198,7 +208,8 @@ async def test_a_run_is_looked_for_by_its_id_in_the_days_where_it_may_be(planner
 
 # What ten living nodes run, none of it late; what a dead one held, and what should have stopped long ago.
 _RUNNING = """
-    INSERT INTO evertick.nodes (id, name, app, version, started_at, beat_at, lease, lease_until, died_at, queues, declares)
+    INSERT INTO evertick.nodes (id, name, app, version, started_at, beat_at, lease, lease_until, died_at, queues,
+        declares)
         SELECT n, n, 'app', '1', 0, 0, 1, 1, CASE n WHEN 3 THEN 1 END, '[]', '{}' FROM generate_series(0, 10) n;
     INSERT INTO evertick.runs (id, app, task, cause, fire_at, due_at, queue, priority, state, created_at, node, fence,
         started_at, deadline)
@@ -213,11 +224,8 @@ _RUNNING = """
 async def test_looking_for_lost_runs_costs_what_the_dead_have_held(
     postgres_stores: PostgresStores, is_analyzed: bool
 ) -> None:
-    await postgres_stores.open()
-    connection = await postgres_stores.connect()
-    for setting, value in PLAIN_PLANS.items():
-        await connection.execute(f"SET {setting} = {value}")
-    planner = Planner(connection, postgres_stores.schema)
+    planner = await a_planner(postgres_stores)
+    connection = planner.connection
     await planner.analyze()
     await connection.execute(in_schema(_RUNNING, postgres_stores.schema))
     if is_analyzed:

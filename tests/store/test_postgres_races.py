@@ -7,7 +7,7 @@ waits for a lock. Then the first commits. So every interleaving here is the same
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -448,6 +448,33 @@ async def test_a_claim_that_looks_again_and_an_end_take_no_more_than_may(race: R
     assert len(await race.bench.store.owned(APP, new)) == 2
 
 
+async def test_a_cancel_that_finds_its_run_let_through_meanwhile_begins_again_at_the_gate(
+    race: Race, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked whether it needs the gate before the run came under the limit."""
+    tasks = at_once(1)
+    node = await race.bench.node(tasks=tasks)
+    first, second, third = [await race.bench.enqueue(priority=9 - place) for place in range(3)]
+    [held] = (await race.bench.claim(node, tasks=tasks, limit=1)).runs
+    assert held.id == first.id
+    looks: list[bool] = []
+    lock_before = endings.lock_before
+
+    async def meanwhile(db: Session, app: str, ids: Sequence[str]) -> None:
+        await lock_before(db, app, ids)
+        looks.append(db.is_in_gate)
+        if len(looks) == 1:
+            await race.second.claim(APP, node, ["default"], tasks, 9)
+            monkeypatch.setattr(endings, "lock_before", lock_before)
+            await race.second.finish(APP, node, [an_outcome(held)])
+            monkeypatch.setattr(endings, "lock_before", meanwhile)
+
+    monkeypatch.setattr(endings, "lock_before", meanwhile)
+    assert [one.answer for one in await race.bench.store.cancel(APP, [second.id], "not needed")] == ["ended"]
+    assert looks == [False, True]
+    assert await race.bench.state(third.id) is State.WAITING
+
+
 # --- claims ----------------------------------------------------------------------------------------------------------
 
 
@@ -556,6 +583,34 @@ async def test_a_run_that_is_parked_while_its_node_joins_is_freed_by_the_next_up
     assert await race.bench.state(run.id) is State.PARKED
     await race.second.park_unknown(APP, 9)
     assert await race.bench.state(run.id) is State.WAITING
+
+
+async def test_a_batch_of_verdicts_locks_its_runs_in_their_order(race: Race) -> None:
+    """Or it would wait crosswise with a cancel of the same runs."""
+    node = await race.bench.node()
+    await race.bench.store.enqueue(APP, [a_run() for _ in range(2)])
+    low, high = sorted((await race.bench.claim(node)).runs, key=lambda run: run.id)
+    async with race.held(lambda db: db.rows("run.lock", APP, [low.id])):
+        second = await race.waits(race.second.finish(APP, node, [an_outcome(high), an_outcome(low)]))
+        assert [one.answer for one in await race.bench.store.cancel(APP, [high.id], "not needed")] == ["asked"]
+    assert (await second).answers == ["done", "done"]
+
+
+async def test_any_number_of_unique_keys_takes_a_bounded_number_of_locks(race: Race) -> None:
+    keys = [f"key {number}" for number in range(2000)]
+    connection = await race.bench.stores.connect()
+    assert await connection.fetchval("SELECT min(hashtext(key)) < 0 FROM unnest($1::text[]) AS k(key)", keys)
+    counted = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+    counts: list[int] = []
+
+    async def lock_all(db: Session) -> None:
+        await db.rows("unique.lock", APP, keys)
+        counts.append((await db.select(counted))[0]["count"])
+
+    async with race.held(lock_all):
+        pass
+    await connection.close()
+    assert counts == [256]
 
 
 async def test_transactions_that_wait_crosswise_are_tried_again(race: Race) -> None:

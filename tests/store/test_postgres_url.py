@@ -120,3 +120,48 @@ except InvalidSetting as error:
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
     assert "pip install 'evertick[postgres]'" in said
     assert SECRET not in said
+
+
+@pytest.mark.parametrize(("character", "code"), [("/", "%2F"), ("?", "%3F"), ("#", "%23")])
+@pytest.mark.parametrize("rest", ["h:5877/db", "h/db?schema=s", "h/db?listen=postgresql://u:p@h2/db"])
+def test_a_password_that_ends_the_address_too_soon_is_refused_with_the_way_to_write_it(
+    character: str, code: str, rest: str
+) -> None:
+    for password in (f"xyz{character}{SECRET}", f"{SECRET}{character}xyz", f"x@z{character}y"):
+        with pytest.raises(InvalidSetting, match=f"write it as {code}") as refused:
+            location_of(f"postgresql://u:{password}@{rest}")
+        assert not any(part in str(refused.value) for part in (SECRET, "xyz", "x@z"))
+    assert location_of(f"postgresql://u:xyz{code}@{rest}").password == f"xyz{character}"
+
+
+@pytest.mark.parametrize("password", ["a[b", "[a]b", "℀", "a b", "100%"])
+def test_a_password_may_hold_what_other_parsers_fall_over(password: str) -> None:
+    where = location_of(f"postgresql://u:{password}@h:6000/db")
+    assert (where.password, where.hosts) == (password, (("h", 6000),))
+
+
+def test_a_password_without_a_host_is_not_shown_as_a_port() -> None:
+    with pytest.raises(InvalidSetting, match="no number as its port") as refused:
+        location_of(f"postgresql://u:{SECRET}/db")
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "said"),
+    [
+        ("sslrootcert=/x", "called ca here"),
+        ("pool_sise=3", "called pool_size here"),
+        ("user=ann", "belongs into the address"),
+        ("color=red", "known are schema, host"),
+    ],
+)
+def test_a_parameter_under_another_name_is_refused_with_the_name_it_has_here(parameter: str, said: str) -> None:
+    with pytest.raises(InvalidSetting, match=said):
+        location_of(f"postgresql://h/db?{parameter}")
+
+
+@pytest.mark.parametrize("scheme", ["postgresql+asyncpg", "postgresql+psycopg2", "postgres+psycopg"])
+def test_a_scheme_that_names_a_driver_is_refused_with_the_one_to_write(scheme: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"write postgresql://") as refused:
+        open_store(f"{scheme}://u:{SECRET}@h/db", clock=system_clock)
+    assert SECRET not in str(refused.value)

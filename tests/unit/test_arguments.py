@@ -178,6 +178,8 @@ def sample(count: int, name: str = "x") -> None: ...
         ((), {}, "missing a required argument: 'count'"),
         ((1, "a", 2), {}, "too many positional arguments"),
         ((1,), {"other": 1}, "got an unexpected keyword argument 'other'"),
+        ((), {"coutn": 1}, "got an unexpected keyword argument 'coutn'; it is called 'count'"),
+        ((), {"zzz": 1}, "got an unexpected keyword argument 'zzz'"),
         (("one",), {}, "Expected `int`, got `str` - at `$.count`"),
         ((1,), {"name": None}, "Expected `str`, got `null` - at `$.name`"),
         ((float("nan"),), {}, "Expected `int`, got `null`"),

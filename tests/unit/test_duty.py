@@ -110,6 +110,15 @@ def test_a_name_that_cannot_stand_in_a_table_is_refused(scheduler: Scheduler, na
         scheduler.duty(name)
 
 
+def test_a_duty_without_its_name_is_refused_with_what_to_write(scheduler: Scheduler) -> None:
+    def tidy() -> None: ...
+
+    with pytest.raises(
+        InvalidSetting, match=r"needs the name of the duty.* tidy; write @scheduler.duty\('rebuild-index'"
+    ):
+        scheduler.duty(tidy)  # type: ignore[arg-type]
+
+
 def test_what_is_no_function_is_refused(scheduler: Scheduler) -> None:
     def generates() -> Any:
         yield 1

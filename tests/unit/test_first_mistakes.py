@@ -59,6 +59,19 @@ def test_options_of_another_rule_are_refused_with_those_that_are_known(scheduler
         scheduler.cron("* * * * *", since="start")  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize(("given", "meant"), [("dealy", "delay"), ("countdown", "delay"), ("unique_key", "unique")])
+def test_an_option_of_a_call_under_another_name_is_refused_with_its_own(
+    scheduler: Scheduler, given: str, meant: str
+) -> None:
+    task = scheduler.task(lambda: None, name="job")
+    with pytest.raises(
+        InvalidSetting, match=rf"{given}: no such option; it is called {meant}: options\({meant}='5m'\)"
+    ):
+        task.options(**{given: "5m"})  # type: ignore[arg-type]
+    with pytest.raises(InvalidSetting, match="zzz: no such option; there are delay, at, priority"):
+        task.options(zzz=1)  # type: ignore[arg-type]
+
+
 def test_a_context_without_annotation_is_told_how_to_get_it(scheduler: Scheduler) -> None:
     with pytest.raises(InvalidArguments, match="write `ctx: Context` to get the context"):
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from evertick.engine import loop as loop_module
-from evertick.engine.loop import Loop
+from evertick.engine.loop import Idle, Loop
 from evertick.engine.loops import LoopKind
 from evertick.errors import StoreUnavailable
 from evertick.testing.clock import SettableClock
@@ -143,6 +144,29 @@ async def test_the_failure_is_told_once_and_so_is_the_recovery(
     told = [record.getMessage() for record in caplog.records]
     assert told == [
         "the test loop waits: the store cannot be used: locked",
+        "the test loop works again after 0.0 s",
+    ]
+
+
+async def test_a_step_that_did_not_ask_the_store_does_not_say_that_it_is_back(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "_BACKOFF_FIRST", 0.0001)
+    away = StoreUnavailable("locked")
+    steps = Steps(away, Idle(0.0001), away, Idle(math.inf), None)
+    loop = looping(steps)
+    with caplog.at_level(logging.WARNING):
+        task = asyncio.create_task(loop.run())
+        await steps.reach(4)
+        await asyncio.sleep(0)
+        assert "works again" not in caplog.text
+        assert loop.health().error == "StoreUnavailable: locked"
+        # It is not the store that it waits for now: whatever wakes it is a reason to ask.
+        loop.wake()
+        await steps.reach(5)
+        await ended(loop, task)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "the test loop waits",
         "the test loop works again after 0.0 s",
     ]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from evertick import Constant, Context, InvalidInput, Refused, Retry
+from evertick import Constant, Context, InvalidInput, InvalidSetting, Refused, Retry, Scheduler
 from evertick.clock import system_clock
 from evertick.context import MESSAGES_MAX
 from evertick.driver.sender import Sender
@@ -108,3 +109,51 @@ def test_a_sender_may_ask_for_its_own_delay() -> None:
 
 def test_a_delivery_that_was_cancelled_by_itself_has_failed() -> None:
     assert judged(asyncio.CancelledError("gone")).kind == "retry"
+
+
+# --- declaring a sender
+
+
+def _takes_nothing() -> None: ...
+
+
+def _takes_two(message: Message, other: int) -> None: ...
+
+
+def _takes_by_name(*, message: Message) -> None: ...
+
+
+async def _generates(message: Message) -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (_takes_nothing, r"'mail': its function takes \(\) -> .*, but gets one Message"),
+        (_takes_two, "takes .*other: .*write `\\(message: Message\\)`"),
+        (_takes_by_name, "takes .*but gets one Message"),
+        (_generates, "a generator does nothing"),
+        (7, "is no function"),
+    ],
+)
+def test_a_sender_that_could_never_be_called_is_refused_where_it_is_written(function: Any, said: str) -> None:
+    with pytest.raises(InvalidSetting, match=said):
+        Scheduler("sqlite://").sender("mail")(function)
+
+
+def test_a_sender_may_take_more_than_it_gets_if_that_has_defaults() -> None:
+    scheduler = Scheduler("sqlite://")
+    for channel, function in enumerate([lambda message, other=1: None, lambda *messages: None, print]):
+        scheduler.sender(str(channel))(function)
+    assert sorted(scheduler._senders) == ["0", "1", "2"]
+
+
+def test_a_sender_without_its_channel_is_refused() -> None:
+    scheduler = Scheduler("sqlite://")
+    with pytest.raises(
+        InvalidSetting, match=r"needs the name of its channel.*_takes_two; write @scheduler.sender\(.webhook"
+    ):
+        scheduler.sender(_takes_two)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="channel: 7 is not text"):
+        scheduler.sender(7)  # type: ignore[arg-type]

@@ -57,7 +57,8 @@ class Heard:
     def __init__(self, scheduler: Scheduler, *kinds: str) -> None:
         self.events: list[Event] = []
         self._changed = asyncio.Condition()
-        for kind in kinds or evertick.events.EVENTS:
+        # Every node does duties of Evertick's own, whenever it comes to them: whoever wants to hear of those says so.
+        for kind in kinds or [each for each in evertick.events.EVENTS if not each.startswith("duty_")]:
             scheduler.on(kind, self._hear)  # type: ignore[arg-type]
 
     async def _hear(self, event: Event) -> None:

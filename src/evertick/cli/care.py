@@ -17,7 +17,7 @@ from evertick.cli.words import amount, distance, now, stamp
 from evertick.clock import system_clock
 from evertick.errors import Refused
 from evertick.settings import check_url
-from evertick.store.base import Care, CaredFor, StoreStatus, TableRows
+from evertick.store.base import Care, CaredFor, StoreStatus, TableOptions, TableRows
 from evertick.store.url import open_store
 from evertick.when import from_us
 
@@ -171,10 +171,17 @@ def _facts(status: StoreStatus) -> Iterator[tuple[str, str | list[str]]]:
         oldest = from_us(status.oldest_at)
         yield "History", f"since {stamp(oldest)} ({distance(oldest, now())})"
     yield "Rows", [_rows_words(table) for table in status.tables]
+    yield "Options", [_options_words(table) for table in status.options]
 
 
 def _rows_words(table: TableRows) -> str:
     return f"{table.name.removeprefix('evertick_')}: {'' if table.is_exact else 'more than '}{table.rows:,}"
+
+
+def _options_words(table: TableOptions) -> str:
+    options = ", ".join(f"{name}={value}" for name, value in table.options.items()) or "none"
+    migrated = ", ".join(f"{name}={value}" for name, value in table.migrated.items())
+    return f"{table.name}: {options}" + (f" (Evertick sets {migrated})" if migrated else "")
 
 
 def _version_words(status: StoreStatus) -> str:

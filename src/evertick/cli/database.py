@@ -11,7 +11,6 @@ import functools
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Concatenate
-from urllib.parse import urlsplit
 
 import click
 
@@ -23,7 +22,7 @@ from evertick.settings import DATABASE_VARIABLE, DEFAULT_DATABASE
 from evertick.store.base import Store
 from evertick.store.sqlite.location import location_of
 
-__all__ = ["app_option", "check_exists", "database_option", "on_store", "shown_url", "store_of"]
+__all__ = ["app_option", "check_exists", "database_option", "on_store", "store_of"]
 
 database_option = click.option(
     "--database",
@@ -87,10 +86,3 @@ def check_exists(url: str) -> None:
             f"there is no database at {Path(path).absolute()}; point to one with --database sqlite:///path/to/file.db "
             f"or {DATABASE_VARIABLE} (`evertick run` makes it at its first start)"
         )
-
-
-def shown_url(url: str) -> str:
-    """The URL as it may be logged: without its password, and without its parameters, which may hold one."""
-    address = url.partition("?")[0]
-    password = urlsplit(address).password
-    return address if not password else address.replace(f":{password}@", ":***@", 1)

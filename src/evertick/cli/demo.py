@@ -18,6 +18,7 @@ from pathlib import Path
 import click
 
 from evertick.cli.ledger import print_ledger, print_why
+from evertick.cli.node_names import names_for
 from evertick.cli.output import say, style_of
 from evertick.cli.words import now
 from evertick.context import Context
@@ -113,7 +114,8 @@ class _Demo:
         _title("evertick history", "every moment has its verdict: it has a run, or it lies in a gap")
         ledger = Scheduler(self._url, concurrency=0)
         for key in ("report", "slow", "mail"):
-            print_ledger(await ledger.history(key, limit=_LEDGER_ROWS))
+            rows = await ledger.history(key, limit=_LEDGER_ROWS)
+            print_ledger(rows, await names_for(ledger, rows))
             say("")
         await ledger.close()
 

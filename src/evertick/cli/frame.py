@@ -1,4 +1,5 @@
-"""One look at an app: what runs, what is due next, what came of the last, who is there, how far behind it is.
+"""One look at an app: what runs, what is due next, what came of the last, who is there, how far behind it is, which
+duties and messages to the outside there are.
 
 Every question is bounded, whatever the store holds: live runs are found by the nodes that hold them, schedules by the
 index of the tick. One frame costs a few milliseconds beside a hundred thousand waiting runs.
@@ -10,9 +11,10 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from evertick.cli.node_names import known_names
 from evertick.cli.nodes import node_state
-from evertick.model import Gap, Node, Run, Schedule, State
-from evertick.store.base import RunFilter, ScheduleFilter, Store
+from evertick.model import Duty, Gap, Node, Run, Schedule, State
+from evertick.store.base import ChannelPulse, RunFilter, ScheduleFilter, Store
 from evertick.when import from_us
 
 __all__ = ["Frame", "NodeLine", "look"]
@@ -51,12 +53,18 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     next: list[Schedule]
     recent: list[Run | Gap]
     nodes: list[NodeLine]
+    duties: list[Duty]
+    # Channels with messages that are not sent.
+    channels: list[ChannelPulse]
+    # Names of all nodes that are known, by id.
+    names: dict[str, str]
 
 
 async def look(store: Store, app: str) -> Frame:
     pulse = await store.pulse(app)
     now = from_us(pulse.now)
-    nodes = [node for node in await store.nodes(app) if node.died_at is None][-_NODES_MOST:]
+    known = await store.nodes(app)
+    nodes = [node for node in known if node.died_at is None][-_NODES_MOST:]
     upcoming = await store.schedules(
         app, ScheduleFilter(is_paused=False, is_by_due=True, with_counts=False, limit=_NEXT_MOST)
     )
@@ -76,6 +84,9 @@ async def look(store: Store, app: str) -> Frame:
         next=upcoming,
         recent=await _recent(store, app),
         nodes=[_line(node, now) for node in nodes],
+        duties=await store.duties(app),
+        channels=await store.channels(app),
+        names=known_names(known),
     )
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 import click
 
 from evertick.cli.database import on_store
-from evertick.cli.nodes import node_names
+from evertick.cli.node_names import node_names
 from evertick.cli.output import Column, as_json_option, hint, print_json, print_table
 from evertick.cli.words import distance
 from evertick.ha import HA_KINDS, HaKind, HaLine, HaTable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,17 +12,18 @@ import msgspec
 from evertick.cli.candidates import complete_keys, complete_tasks
 from evertick.cli.database import on_store, store_of
 from evertick.cli.named import schedule_or_run
+from evertick.cli.node_names import names_for, node_of, shown_node
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table
 from evertick.cli.parameters import MomentParameter, labels_option
 from evertick.cli.wall import moments_tz_option
-from evertick.cli.words import called, outcome, remark, stamp, took
+from evertick.cli.words import called, outcome, remark, stamp, took, tries
 from evertick.errors import NotFound
 from evertick.model import Gap, Run, Schedule, State, Verdict
 from evertick.scheduler import Scheduler
 from evertick.why import Why
 from evertick.why_run import Facts, explain_run, explain_task
 
-__all__ = ["history", "print_ledger", "print_why", "row_data", "runs", "why"]
+__all__ = ["history", "print_ledger", "print_why", "row_data", "row_of", "rows_data", "runs", "why"]
 
 _LIMIT_MAX = 100_000
 _STATES, _VERDICTS = [each.value for each in State], [each.value for each in Verdict]
@@ -77,9 +78,9 @@ async def history(
     if key is not None and not rows:
         await scheduler.schedule(key)  # nothing came of it, or there is no such schedule
     if as_json:
-        print_json([row_data(row) for row in rows])
+        print_json(await rows_data(scheduler, rows))
     elif rows:
-        print_ledger(rows)
+        print_ledger(rows, await names_for(scheduler, rows))
     else:
         hint(f"nothing is recorded in app {scheduler.app!r} for this question")
 
@@ -150,28 +151,30 @@ async def runs(
     if key is not None and not found:
         await scheduler.schedule(key)  # nothing came of it, or there is no such schedule
     if as_json:
-        print_json([row_data(run) for run in found])
+        print_json(await rows_data(scheduler, found))
     elif found:
-        print_table(_RUN_COLUMNS, [_run_line(run) for run in found])
+        names = await names_for(scheduler, found)
+        print_table(_RUN_COLUMNS, [_run_line(run, names) for run in found])
     else:
         hint(f"no run in app {scheduler.app!r} is like that")
 
 
 _RUN_COLUMNS = [
-    Column(title="MOMENT"),
-    # What `show`, `why`, `logs` and `cancel` want; the whole of it is in JSON.
+    Column(title="MOMENT", is_moment=True),
+    # What `show`, `why`, `logs` and `cancel` want: it is there to be copied, on the narrowest terminal.
     Column(title="RUN"),
-    Column(title="TASK"),
-    Column(title="KEY", width_least=100),
+    Column(title="TASK", is_cut=True),
+    Column(title="KEY", is_cut=True, gives_way=6),
     Column(title="STATE", is_coloured=True),
-    Column(title="REASON", is_cut=True),
-    Column(title="TRIES", is_right=True),
-    Column(title="TOOK", is_right=True),
-    Column(title="DETAIL", is_cut=True),
+    Column(title="REASON", is_cut=True, gives_way=2),
+    Column(title="TRIES", is_right=True, gives_way=5),
+    Column(title="TOOK", is_right=True, gives_way=4),
+    Column(title="NODE", is_cut=True, gives_way=3),
+    Column(title="DETAIL", is_cut=True, gives_way=1),
 ]
 
 
-def _run_line(run: Run) -> list[str]:
+def _run_line(run: Run, names: Mapping[str, str]) -> list[str]:
     return [
         stamp(run.fire_at, is_exact=True),
         run.id,
@@ -179,29 +182,45 @@ def _run_line(run: Run) -> list[str]:
         run.schedule_key or "-",
         outcome(run),
         run.reason or "-",
-        str(run.attempts),
+        tries(run),
         took(run),
+        shown_node(node_of(run), names),
         remark(run),
     ]
 
 
-def row_data(row: Run | Gap) -> dict[str, Any]:
-    """A row of the ledger as JSON: its kind, then its fields."""
-    return {"kind": "run" if isinstance(row, Run) else "gap", **msgspec.structs.asdict(row)}
+def row_data(row: Run | Gap, names: Mapping[str, str]) -> dict[str, Any]:
+    """A row of the ledger as JSON: its kind, then its fields, and for a run the name of its node where it is known."""
+    if isinstance(row, Gap):
+        return {"kind": "gap", **msgspec.structs.asdict(row)}
+    return {"kind": "run", **msgspec.structs.asdict(row), "node_name": names.get(node_of(row) or "")}
 
 
-def print_ledger(rows: Sequence[Run | Gap], *, is_one_schedule: bool = False) -> None:
+async def rows_data(scheduler: Scheduler, rows: Sequence[Run | Gap]) -> list[dict[str, Any]]:
+    names = await names_for(scheduler, rows)
+    return [row_data(row, names) for row in rows]
+
+
+async def row_of(scheduler: Scheduler, row: Run | Gap) -> dict[str, Any]:
+    [data] = await rows_data(scheduler, [row])
+    return data
+
+
+def print_ledger(rows: Sequence[Run | Gap], names: Mapping[str, str], *, is_one_schedule: bool = False) -> None:
+    is_many = len({node_of(row) for row in rows if isinstance(row, Run)} - {None}) > 1
     columns = [
-        Column(title="MOMENT"),
-        Column(title="KEY"),
+        Column(title="MOMENT", is_moment=True),
+        Column(title="KEY", is_cut=True, cut_least=12),
         Column(title="VERDICT", is_coloured=True),
         Column(title="REASON", is_cut=True),
-        Column(title="TRIES", is_right=True),
-        Column(title="TOOK", is_right=True),
+        Column(title="TRIES", is_right=True, gives_way=2),
+        Column(title="TOOK", is_right=True, gives_way=1),
+        # What tells the runs of a fire for every node apart; where all are of one node it is the first to go.
+        Column(title="NODE", is_cut=True, gives_way=0 if is_many else 4),
         Column(title="DETAIL", is_cut=True),
-        Column(title="RUN", width_least=150),
+        Column(title="RUN", width_least=150, gives_way=3),
     ]
-    lines = [_line(row) for row in rows]
+    lines = [_line(row, names) for row in rows]
     if is_one_schedule:
         del columns[1]
         for line in lines:
@@ -209,12 +228,13 @@ def print_ledger(rows: Sequence[Run | Gap], *, is_one_schedule: bool = False) ->
     print_table(columns, lines)
 
 
-def _line(row: Run | Gap) -> list[str]:
+def _line(row: Run | Gap, names: Mapping[str, str]) -> list[str]:
     if isinstance(row, Gap):
-        moment, key, tries, length, run_id = row.last_at, row.schedule_key, "-", "-", "-"
+        moment, key, of_run, run_id = row.last_at, row.schedule_key, ["-", "-", "-"], "-"
     else:
-        moment, key, tries, length, run_id = row.fire_at, called(row), str(row.attempts), took(row), row.id
-    return [stamp(moment, is_exact=True), key, outcome(row), row.reason or "-", tries, length, remark(row), run_id]
+        moment, key, run_id = row.fire_at, called(row), row.id
+        of_run = [tries(row), took(row), shown_node(node_of(row), names)]
+    return [stamp(moment, is_exact=True), key, outcome(row), row.reason or "-", *of_run, remark(row), run_id]
 
 
 @click.command()

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from datetime import datetime
-from typing import Protocol
 
 import click
 import msgspec
 
 from evertick.cli.database import on_store
+from evertick.cli.node_names import node_names
 from evertick.cli.output import Column, as_json_option, hint, print_json, print_table
 from evertick.cli.words import distance, now, stamp
 from evertick.model import Node
 from evertick.scheduler import Scheduler
 
-__all__ = ["node_names", "node_state", "nodes"]
-
-# The end of an id: its beginning is the time of the start, which two nodes may share.
-_SHORT = 6
-
-
-class Named(Protocol):
-    """A node, or what is shown of one."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
+__all__ = ["node_state", "nodes"]
 
 
 @click.command()
@@ -65,13 +50,6 @@ async def nodes(scheduler: Scheduler, as_json: bool) -> None:
         ]
         names = node_names(found)
         print_table(columns, [_row(node, names[node.id], moment) for node in found])
-
-
-def node_names(found: Iterable[Named]) -> dict[str, str]:
-    """Names of nodes by id, each with the end of its id where others have the same."""
-    pairs = [(node.id, node.name) for node in found]
-    counts = Counter(name for _, name in pairs)
-    return {node: name if counts[name] == 1 else f"{name} ({node[-_SHORT:]})" for node, name in pairs}
 
 
 def _row(node: Node, name: str, moment: datetime) -> list[str]:

@@ -8,7 +8,7 @@ import click
 
 from evertick.cli.candidates import complete_keys
 from evertick.cli.database import on_store
-from evertick.cli.ledger import row_data
+from evertick.cli.ledger import row_of
 from evertick.cli.output import as_json_option, print_facts, print_json, say
 from evertick.cli.parameters import MomentParameter
 from evertick.cli.runs import hint_if_stuck
@@ -76,7 +76,7 @@ async def run_early(scheduler: Scheduler, key: str, as_json: bool) -> None:
     """
     run = await scheduler.run_early(key)
     if as_json:
-        print_json(row_data(run))
+        print_json(await row_of(scheduler, run))
         return
     say(f"{key} runs early: run {run.id}, for the moment {stamp(run.fire_at, is_exact=True)}")
     await hint_if_stuck(scheduler, run)

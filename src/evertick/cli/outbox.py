@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 
 import click
 
 from evertick.cli.database import on_store, store_of
-from evertick.cli.output import Column, as_json_option, ask, hint, print_facts, print_json, print_table, say
+from evertick.cli.node_names import known_names, node_words
+from evertick.cli.output import (
+    Column,
+    as_json_option,
+    ask,
+    hint,
+    print_facts,
+    print_json,
+    print_section,
+    print_table,
+    say,
+)
 from evertick.cli.words import data_text, distance, now, stamp
 from evertick.errors import NotFound
 from evertick.model import Message, MessageState
@@ -66,16 +78,19 @@ async def list_messages(
         hint(f"there are no such messages in the outbox of app {scheduler.app!r}")
     else:
         columns = [
+            # What `show`, `retry` and `drop` want.
             Column(title="MESSAGE"),
             Column(title="CHANNEL", is_cut=True),
             Column(title="STATE", is_coloured=True),
-            Column(title="TRIES", is_right=True),
-            Column(title="DUE"),
-            Column(title="KEY", is_cut=True, width_least=100),
+            Column(title="TRIES", is_right=True, gives_way=2),
+            Column(title="DUE", gives_way=1),
+            Column(title="KEY", is_cut=True),
             Column(title="ERROR", is_cut=True),
         ]
         moment = now()
         print_table(columns, [_row(message, moment) for message in found])
+        if sys.stdout.isatty() and any(message.error for message in found):
+            hint("the whole of an error: evertick outbox show MESSAGE")
 
 
 def _row(message: Message, moment: datetime) -> list[str]:
@@ -119,13 +134,18 @@ async def show(scheduler: Scheduler, message: str, as_json: bool) -> None:
             ("Written", stamp(found.created_at)),
             ("Due", stamp(found.due_at)),
             ("Settled", "" if found.settled_at is None else stamp(found.settled_at)),
-            ("Node", found.node or ""),
+            ("Node", await _node(scheduler, found)),
             ("Sent by", "" if found.caused_by is None else f"run {found.caused_by}"),
             ("Headers", [f"{name}: {value}" for name, value in found.headers.items()]),
             ("Body", "" if found.state is MessageState.SENT else data_text(found.body)),
-            ("Error", (found.error or "").splitlines()),
         ]
     )
+    if found.error:
+        print_section("Error", found.error.rstrip().splitlines())
+
+
+async def _node(scheduler: Scheduler, message: Message) -> str:
+    return "" if message.node is None else node_words(message.node, known_names(await scheduler.nodes()))
 
 
 @outbox.command()

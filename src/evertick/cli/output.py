@@ -1,14 +1,16 @@
 """What commands print: tables, facts and lines for people, JSON for programs.
 
-On a terminal: colours, and long texts cut to its width. In a pipe: plain aligned text, whole. rich is loaded for a
-terminal only. Whatever jobs and people wrote (errors, notes, keys) passes `clean` first: a control character in it
-must not reach somebody's terminal.
+On a terminal: colours, long texts cut to its width, columns left out that do not fit, and sentences broken between
+words. In a pipe: plain aligned text, whole. rich is loaded for a terminal only. Whatever jobs and people wrote (errors,
+notes, keys) passes `clean` first: a control character in it must not reach somebody's terminal.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,14 +29,17 @@ __all__ = [
     "hint",
     "print_facts",
     "print_json",
+    "print_section",
     "print_table",
     "say",
     "style_of",
     "table_for_terminal",
+    "tell",
 ]
 
-_CUT_TO_AT_LEAST = 8
 _NOTHING = "-"
+_BETWEEN = 2
+_YEAR, _SECOND = len("2026-"), len("2026-01-31 09:00:00")
 
 _STYLES = {
     "succeeded": "green",
@@ -65,8 +70,13 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSO
 class Column(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     is_right: bool = False
-    # May be cut where the terminal is narrow.
+    # May be cut where the terminal is narrow, to so many characters before others are left out.
     is_cut: bool = False
+    cut_least: int = 8
+    # Left out where not all fit, the highest first; 0: never.
+    gives_way: int = 0
+    # A moment: told without its year, its offset and parts of seconds where nothing is left to leave out.
+    is_moment: bool = False
     # Left out on a terminal narrower than this: what only some readers need.
     width_least: int = 0
     # Coloured by its first word (a verdict, a state).
@@ -92,7 +102,23 @@ def print_json(data: Any) -> None:
 
 def hint(text: str) -> None:
     """Something for a person that is no part of the answer."""
-    click.echo(clean(text), err=True)
+    tell(text)
+
+
+def tell(text: str, *, head: str = "", is_dim: bool = False) -> None:
+    """A sentence on stderr. On a terminal it goes over as many lines as it needs, set in by the length of its head."""
+    whole = head + clean(text)
+    if sys.stderr.isatty():
+        # What somebody may want to copy, like an id or a path, stays in one piece.
+        lines = textwrap.wrap(
+            whole,
+            shutil.get_terminal_size().columns,
+            subsequent_indent=" " * len(head),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        whole = click.style("\n".join(lines), dim=is_dim or None)
+    click.echo(whole, err=True)
 
 
 def ask(question: str, doing: str) -> None:
@@ -111,6 +137,14 @@ def say(*parts: str | tuple[str, str]) -> None:
     from rich.text import Text
 
     console().print(Text.assemble(*((_printable(text), style) for text, style in pairs)))
+
+
+def print_section(title: str, lines: Iterable[str]) -> None:
+    """A text of several lines below what was said before, each set in as it was."""
+    say("")
+    say((title, "bold"))
+    for line in lines:
+        say(f"  {line}")
 
 
 def print_facts(facts: Iterable[tuple[str, str | Sequence[str]]]) -> None:
@@ -152,8 +186,8 @@ def _print_plain(columns: Sequence[Column], rows: list[list[str]]) -> None:
         click.echo("  ".join(_padded(column, cell, width) for column, cell, width in cells).rstrip())
 
 
-def _width(columns: Sequence[Column], rows: list[list[str]], place: int) -> int:
-    return max([len(columns[place].title), *(len(row[place]) for row in rows)])
+def _width(columns: Sequence[Column], rows: list[list[str]], place: int, measure: Callable[[str], int] = len) -> int:
+    return max([len(columns[place].title), *(measure(row[place]) for row in rows)])
 
 
 def _padded(column: Column, cell: str, width: int) -> str:
@@ -166,22 +200,52 @@ def table_for_terminal(columns: Sequence[Column], given: Iterable[Sequence[str]]
     from rich.text import Text
 
     rows = [[clean(cell) or _NOTHING for cell in row] for row in given]
-    shown = [place for place in range(len(columns)) if _is_shown(columns[place], width, rows, place)]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for place in shown:
+    widths = _fitted(columns, rows, width)
+    table = Table(box=None, pad_edge=False, padding=(0, _BETWEEN, 0, 0), header_style="bold")
+    for place, cells in widths.items():
         column = columns[place]
-        # rich narrows the columns that may wrap first; their cells do not wrap, so they are cut.
-        table.add_column(
-            column.title,
-            justify="right" if column.is_right else "left",
-            no_wrap=not column.is_cut,
-            min_width=min(_CUT_TO_AT_LEAST, _width(columns, rows, place)) if column.is_cut else None,
-        )
+        table.add_column(column.title, justify="right" if column.is_right else "left", no_wrap=True, width=cells)
     for row in rows:
-        styles = [style_of(row[place].partition(" ")[0]) if columns[place].is_coloured else "" for place in shown]
-        cells = zip((row[place] for place in shown), styles, strict=True)
-        table.add_row(*(Text(text, style, no_wrap=True, overflow="ellipsis") for text, style in cells))
+        styles = [style_of(row[place].partition(" ")[0]) if columns[place].is_coloured else "" for place in widths]
+        cells_of = zip((row[place] for place in widths), styles, strict=True)
+        table.add_row(*(Text(text, style, no_wrap=True, overflow="ellipsis") for text, style in cells_of))
     return table
+
+
+def _fitted(columns: Sequence[Column], rows: list[list[str]], width: int) -> dict[int, int]:
+    """The places of the columns to show, each with its width. Moments in `rows` are shortened if nothing else helps."""
+    from rich.cells import cell_len
+
+    shown = [place for place in range(len(columns)) if _is_shown(columns[place], width, rows, place)]
+    whole = {place: _width(columns, rows, place, cell_len) for place in shown}
+    while _least(columns, whole) > width and any(columns[place].gives_way for place in whole):
+        del whole[max(whole, key=lambda place: columns[place].gives_way)]
+    if _least(columns, whole) > width:
+        for place in (place for place in whole if columns[place].is_moment):
+            _shorten_moments(rows, place)
+            whole[place] = _width(columns, rows, place, cell_len)
+    return _cut(columns, whole, width - _least(columns, whole))
+
+
+def _least(columns: Sequence[Column], whole: dict[int, int]) -> int:
+    """The width of the table when every column that may be cut is."""
+    return sum(_cut(columns, whole, 0).values()) + _BETWEEN * max(0, len(whole) - 1)
+
+
+def _cut(columns: Sequence[Column], whole: dict[int, int], spare: int) -> dict[int, int]:
+    """The widths of the columns when those that may be cut have this much more than the least, the narrowest first."""
+    widths = {
+        place: min(full, columns[place].cut_least) if columns[place].is_cut else full for place, full in whole.items()
+    }
+    while spare > 0 and (wanting := [place for place in widths if widths[place] < whole[place]]):
+        widths[min(wanting, key=widths.__getitem__)] += 1
+        spare -= 1
+    return widths
+
+
+def _shorten_moments(rows: list[list[str]], place: int) -> None:
+    for row in rows:
+        row[place] = row[place][_YEAR:_SECOND] or _NOTHING
 
 
 def _is_shown(column: Column, width: int, rows: list[list[str]], place: int) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 
 from evertick.cli.candidates import complete_keys, complete_runs
 from evertick.cli.database import on_store
-from evertick.cli.ledger import row_data
+from evertick.cli.ledger import row_of, rows_data
 from evertick.cli.named import run_named
 from evertick.cli.output import Column, as_json_option, ask, hint, print_json, print_table, say
 from evertick.cli.parameters import ArgumentsParameter, MomentParameter, labels_option
@@ -132,7 +132,8 @@ async def failed(scheduler: Scheduler, /, key: str | None, as_json: bool, **flag
     if key is not None and not rows:
         await scheduler.schedule(key)  # nothing of it failed, or there is no such schedule
     if as_json:
-        print_json([{**row_data(run), "was_rerun": was_rerun} for run, was_rerun in rows])
+        data = await rows_data(scheduler, [run for run, _ in rows])
+        print_json([{**row, "was_rerun": was_rerun} for row, (_, was_rerun) in zip(data, rows, strict=True)])
     elif rows:
         _print_dead_letters(rows)
     else:
@@ -153,10 +154,10 @@ async def _dead_letters(scheduler: Scheduler, key: str | None, wanted: _Wanted) 
 
 def _print_dead_letters(rows: Sequence[tuple[Run, bool]]) -> None:
     columns = [
-        Column(title="MOMENT"),
-        Column(title="KEY"),
-        Column(title="VERDICT", is_coloured=True),
-        Column(title="RERUN"),
+        Column(title="MOMENT", is_moment=True),
+        Column(title="KEY", is_cut=True),
+        Column(title="VERDICT", is_coloured=True, gives_way=1),
+        Column(title="RERUN", gives_way=2),
         # Always there: it is what `rerun` wants.
         Column(title="RUN"),
         Column(title="ERROR", is_cut=True),
@@ -211,7 +212,7 @@ async def rerun(
         if args is not None:
             check_one_task(dead)
         if dry_run:
-            _list_only(scheduler, dead, as_json)
+            await _list_only(scheduler, dead, as_json)
         else:
             _ask_about(scheduler, dead, is_sure=yes)
             await _rerun_all(scheduler, dead, args, overlap or "queue", as_json)
@@ -222,7 +223,7 @@ async def rerun(
         raise click.UsageError(f"{flag} is for many runs; write --failed, too")
     again = await scheduler.rerun(await run_named(scheduler, run), args=args, overlap=overlap)
     if as_json:
-        print_json(row_data(again))
+        print_json(await row_of(scheduler, again))
         return
     _say(again)
     await hint_if_stuck(scheduler, again)
@@ -235,9 +236,9 @@ async def _chosen(scheduler: Scheduler, key: str | None, wanted: _Wanted) -> lis
     return dead
 
 
-def _list_only(scheduler: Scheduler, dead: Sequence[Run], as_json: bool) -> None:
+async def _list_only(scheduler: Scheduler, dead: Sequence[Run], as_json: bool) -> None:
     if as_json:
-        print_json([row_data(run) for run in dead])
+        print_json(await rows_data(scheduler, dead))
     elif dead:
         _print_dead_letters([(run, False) for run in dead])
     else:
@@ -262,7 +263,7 @@ async def _rerun_all(
                 refused[why_not_rerun(run, refusal)] += 1
             report(count, len(dead))
     if as_json:
-        print_json([row_data(run) for run in again])
+        print_json(await rows_data(scheduler, again))
     else:
         for run in again:
             _say(run)

@@ -30,7 +30,7 @@ from evertick.cli.logs import logs
 from evertick.cli.nodes import nodes
 from evertick.cli.occurrences import move, run_early, skip_next, undo
 from evertick.cli.outbox import outbox
-from evertick.cli.output import clean
+from evertick.cli.output import clean, tell
 from evertick.cli.pausing import pause, resume
 from evertick.cli.preview import explain, preview
 from evertick.cli.rerun import failed, rerun
@@ -77,7 +77,7 @@ class Root(click.Group):
         except Exception as error:
             if os.environ.get(TRACEBACK_VARIABLE) == "1":
                 raise
-            click.echo(f"error: {_sentence(error)}", err=True)
+            tell(_sentence(error), head="error: ")
             sys.exit(_exit_code(error))
         sys.exit(code if isinstance(code, int) else 0)
 

@@ -16,8 +16,9 @@ import click
 
 import evertick
 from evertick.cli.care import bring_up_to_date, care_of
-from evertick.cli.database import database_option, shown_url
+from evertick.cli.database import database_option
 from evertick.errors import EvertickError
+from evertick.masked import masked
 from evertick.scheduler import Scheduler
 from evertick.serve import importing
 from evertick.version import VERSION
@@ -59,7 +60,7 @@ def run(where: str, database: str | None, verbose: int, log_level: str | None, m
     if migrate_and_exit:
         asyncio.run(bring_up_to_date(care_of(scheduler.settings.url)))
         return
-    log.info("evertick %s, app %r, database %s", VERSION, scheduler.app, shown_url(scheduler.settings.url))
+    log.info("evertick %s, app %r, database %s", VERSION, scheduler.app, masked(scheduler.settings.url))
     if scheduler.settings.concurrency == 0:
         log.warning("this scheduler has concurrency=0: it stores what the code declares, and runs nothing")
     scheduler.run()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
+import msgspec
 
 from evertick.cli.candidates import complete_runs
 from evertick.cli.database import on_store
-from evertick.cli.ledger import row_data
+from evertick.cli.ledger import row_data, row_of
 from evertick.cli.logs import log_texts, whole_log
 from evertick.cli.named import run_named
-from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table, say
-from evertick.cli.words import data_text, losses_words, outcome, span, stamp, took
+from evertick.cli.node_names import known_names, node_of, node_words, shown_node
+from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_section, print_table, say
+from evertick.cli.words import data_text, losses_words, outcome, span, stamp, took, tries
 from evertick.errors import Refused
 from evertick.model import Attempt, Phase, Reason, Run, State
 from evertick.raised import what_was_raised
@@ -43,7 +45,7 @@ async def cancel(scheduler: Scheduler, run: str, as_json: bool) -> None:
     if not is_in_time:
         raise Refused(f"run {run!r} had ended already, as {outcome(after)} {_at(after)}; nothing was cancelled".strip())
     if as_json:
-        print_json(row_data(after))
+        print_json(await row_of(scheduler, after))
     elif after.is_live:
         say(f"asked run {run} to stop; it runs until its job obeys, `evertick show {run}` tells when it has ended")
     else:
@@ -69,22 +71,28 @@ async def hint_if_stuck(scheduler: Scheduler, run: Run) -> None:
 
 async def run_data(scheduler: Scheduler, run: Run) -> dict[str, Any]:
     """The run as JSON, with what is kept beside it."""
-    return {"run": run, "attempts": await scheduler.attempts(run), "log": await whole_log(scheduler, run.id)}
+    names = known_names(await scheduler.nodes())
+    attempts = [
+        {**msgspec.structs.asdict(attempt), "node_name": names.get(attempt.node or "")}
+        for attempt in await scheduler.attempts(run)
+    ]
+    return {"run": row_data(run, names), "attempts": attempts, "log": await whole_log(scheduler, run.id)}
 
 
 async def print_run(scheduler: Scheduler, run: Run) -> None:
-    print_facts(_facts(run))
+    names = known_names(await scheduler.nodes())
+    print_facts(_facts(run, names))
     if run.error:
-        _print_section("Error", run.error.rstrip().splitlines())
+        print_section("Error", run.error.rstrip().splitlines())
     if attempts := await scheduler.attempts(run):
         say("")
         say(("Earlier attempts", "bold"))
-        _print_attempts(attempts)
+        _print_attempts(attempts, names)
     if lines := await whole_log(scheduler, run.id):
-        _print_section("Log", [text for line in lines for text in log_texts(line)])
+        print_section("Log", [text for line in lines for text in log_texts(line)])
 
 
-def _facts(run: Run) -> Iterator[tuple[str, str | list[str]]]:
+def _facts(run: Run, names: Mapping[str, str]) -> Iterator[tuple[str, str | list[str]]]:
     yield "Run", run.id
     yield "App", run.app
     yield "Schedule", run.schedule_key or ""
@@ -98,9 +106,9 @@ def _facts(run: Run) -> Iterator[tuple[str, str | list[str]]]:
     yield "Created", stamp(run.created_at, is_exact=True)
     yield "Started", "" if run.started_at is None else stamp(run.started_at, is_exact=True)
     yield "Ended", "" if run.finished_at is None else f"{stamp(run.finished_at, is_exact=True)}, took {took(run)}"
-    yield "Tries", str(run.attempts)
+    yield "Tries", tries(run)
     yield "Losses", f"{run.losses}: {losses_words(run)}" if run.losses else ""
-    yield "Node", "" if run.node is None else run.node
+    yield "Node", node_words(node_of(run), names)
     yield "Fence", "" if run.fence is None else str(run.fence)
     yield "Queue", f"{run.queue}, priority {run.priority}"
     yield "Labels", ", ".join(f"{name}={value}" for name, value in run.labels.items())
@@ -130,26 +138,19 @@ def _phase_words(phase: Phase) -> str:
     return f"{phase.name}: {phase.seconds:.3f} s since {stamp(from_us(phase.at), is_exact=True)}{failed}"
 
 
-def _print_section(title: str, lines: Sequence[str]) -> None:
-    say("")
-    say((title, "bold"))
-    for line in lines:
-        say(f"  {line}")
-
-
-def _print_attempts(attempts: Sequence[Attempt]) -> None:
+def _print_attempts(attempts: Sequence[Attempt], names: Mapping[str, str]) -> None:
     columns = [
         Column(title="NUMBER", is_right=True),
-        Column(title="STARTED"),
+        Column(title="STARTED", is_moment=True),
         Column(title="TOOK", is_right=True),
         Column(title="REASON"),
-        Column(title="ERROR", is_cut=True),
-        Column(title="NODE", width_least=150),
+        Column(title="ERROR", is_cut=True, cut_least=20),
+        Column(title="NODE", is_cut=True, gives_way=1),
     ]
-    print_table(columns, [_attempt_row(attempt) for attempt in attempts])
+    print_table(columns, [_attempt_row(attempt, names) for attempt in attempts])
 
 
-def _attempt_row(attempt: Attempt) -> list[str]:
+def _attempt_row(attempt: Attempt, names: Mapping[str, str]) -> list[str]:
     started = attempt.started_at
     return [
         str(attempt.number),
@@ -157,5 +158,5 @@ def _attempt_row(attempt: Attempt) -> list[str]:
         "-" if started is None else span(attempt.finished_at - started),
         attempt.reason or "-",
         what_was_raised(attempt.error),
-        attempt.node or "-",
+        shown_node(attempt.node, names),
     ]

@@ -12,8 +12,9 @@ import msgspec
 from evertick.cli.ahead import first_fires, planned_fires
 from evertick.cli.candidates import complete_keys
 from evertick.cli.database import on_store
-from evertick.cli.ledger import print_ledger, row_data
+from evertick.cli.ledger import print_ledger, row_of, rows_data
 from evertick.cli.named import schedule_or_run
+from evertick.cli.node_names import names_for
 from evertick.cli.output import Column, as_json_option, ask, hint, print_facts, print_json, print_table, say
 from evertick.cli.parameters import ArgumentsParameter, labels_option
 from evertick.cli.plan import checked_days, days_option, dry_run_option, print_plan
@@ -131,14 +132,14 @@ async def show(scheduler: Scheduler, key: str, as_json: bool) -> None:
 async def _show_schedule(scheduler: Scheduler, schedule: Schedule, as_json: bool) -> None:
     recent = await scheduler.history(schedule.key, limit=_RECENT)
     if as_json:
-        print_json({**await show_data(scheduler, schedule), "recent": [row_data(row) for row in recent]})
+        print_json({**await show_data(scheduler, schedule), "recent": await rows_data(scheduler, recent)})
         return
     # One zone for all of it, that of the rule: `every day at 09:00` is to be found as 09:00.
     with times_in(await zone_of(scheduler, schedule.key)):
         print_facts(_facts(schedule, await upcoming_of(scheduler, schedule)))
         if recent:
             say("")
-            print_ledger(recent, is_one_schedule=True)
+            print_ledger(recent, await names_for(scheduler, recent), is_one_schedule=True)
 
 
 async def show_data(scheduler: Scheduler, schedule: Schedule) -> dict[str, Any]:
@@ -229,7 +230,7 @@ async def trigger(scheduler: Scheduler, key: str, args: dict[str, Any] | None, a
     """
     run = await scheduler.trigger(key, args=args)
     if as_json:
-        print_json(row_data(run))
+        print_json(await row_of(scheduler, run))
         return
     if is_own_queue(run.queue):
         same = await scheduler.runs(key, since=run.fire_at, until=run.fire_at)

@@ -9,21 +9,25 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from evertick.cli.database import on_store, store_of
+from evertick.cli.duties import duty_columns, duty_row
 from evertick.cli.frame import Frame, NodeLine, look
 from evertick.cli.ledger import row_data
-from evertick.cli.nodes import node_names
+from evertick.cli.node_names import node_names
 from evertick.cli.output import Column, as_json_option, clean, console, print_json, print_table, say, table_for_terminal
 from evertick.cli.parameters import DurationParameter
 from evertick.cli.words import called, distance, outcome, remark, span, stamp, took
+from evertick.engine.loops import DUTIES
 from evertick.errors import StoreUnavailable
 from evertick.model import Gap, Run, Schedule
 from evertick.scheduler import Scheduler
+from evertick.store.base import ChannelPulse
+from evertick.when import from_us
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -32,6 +36,7 @@ __all__ = ["top"]
 
 _BAR_WIDTH = 10
 _COUNT_MOST = 10_000
+_OWN_DUTIES = {kind.name for kind in DUTIES}
 # A lag that a node on its feet has: it looks for work at least every second.
 _LAG_USUAL_SECONDS = 2.0
 
@@ -54,6 +59,9 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True):
 async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bool) -> None:
     """Watch what runs, what is next, what came of it.
 
+    Duties of yours, and those of Evertick's own that fail, are there; and channels of the outbox that have messages to
+    send or that were given up.
+
     q or Ctrl-C ends it. In a pipe and with --json it is one look.
 
     \b
@@ -64,8 +72,7 @@ async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bo
     """
     store = await store_of(scheduler)
     if as_json:
-        frame = await look(store, scheduler.app)
-        print_json({**msgspec.structs.asdict(frame), "recent": [row_data(row) for row in frame.recent]})
+        print_json(_data(await look(store, scheduler.app)))
     elif not sys.stdout.isatty():
         _print_plain(await look(store, scheduler.app))
     elif once:
@@ -73,6 +80,14 @@ async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bo
         screen.print(_view(await look(store, scheduler.app), screen.width, None))
     else:
         await _watch(scheduler, interval.total_seconds())
+
+
+def _data(frame: Frame) -> dict[str, Any]:
+    shown = msgspec.structs.asdict(frame)
+    names = shown.pop("names")
+    for part in ("runs", "recent"):
+        shown[part] = [row_data(row, names) for row in shown[part]]
+    return shown
 
 
 # --- the live view ---------------------------------------------------------------------------------------------------
@@ -143,11 +158,10 @@ def _view(frame: Frame, width: int, height: int | None) -> Group:
     from rich.console import Group, RenderableType
     from rich.text import Text
 
-    head = Text.assemble(*_head(frame))
-    parts: list[RenderableType] = [head]
+    head = _lines(_head(frame), width)
+    parts: list[RenderableType] = [Text.assemble(*_spaced(line)) for line in head]
     sections = _sections(frame)
-    # The head is wrapped where it is too long.
-    lines = None if height is None else height - len(head.plain) // width - 1
+    lines = None if height is None else height - len(head)
     for section, most in zip(sections, _rows_shown(sections, lines), strict=True):
         more = len(section.rows) - most
         parts.append(Text(""))
@@ -175,25 +189,44 @@ def _rows_shown(sections: list[_Section], lines: int | None) -> list[int]:
 # --- what is told ----------------------------------------------------------------------------------------------------
 
 
-def _head(frame: Frame) -> list[str | tuple[str, str]]:
+def _head(frame: Frame) -> list[tuple[str, str]]:
     lag = _whole(timedelta(seconds=frame.lag_seconds))
     return [
-        (f"{clean(frame.app)}  ", "bold cyan"),
-        f"{stamp(frame.at)}  ",
-        f"{frame.schedules} schedules  ",
-        (f"{_count(frame.running)} running  ", "cyan" if frame.running else ""),
-        (f"{_count(frame.waiting)} waiting  ", "blue" if frame.waiting else ""),
-        f"{_count(frame.blocked)} blocked  ",
-        (f"{_count(frame.parked)} parked  ", "red" if frame.parked else ""),
+        (clean(frame.app), "bold cyan"),
+        (stamp(frame.at), ""),
+        (f"{frame.schedules} schedules", ""),
+        (f"{_count(frame.running)} running", "cyan" if frame.running else ""),
+        (f"{_count(frame.waiting)} waiting", "blue" if frame.waiting else ""),
+        (f"{_count(frame.blocked)} blocked", ""),
+        (f"{_count(frame.parked)} parked", "red" if frame.parked else ""),
         (f"lag {lag}", "bold red" if frame.lag_seconds > _LAG_USUAL_SECONDS else "green"),
-        (_overdue(frame), "bold red"),
+        *((words, "bold red") for words in _alarms(frame)),
     ]
 
 
-def _overdue(frame: Frame) -> str:
-    if frame.overdue_seconds <= _LAG_USUAL_SECONDS:
-        return ""
-    return f"  schedules overdue by {span(timedelta(seconds=frame.overdue_seconds))}"
+def _lines(parts: list[tuple[str, str]], width: int) -> list[list[tuple[str, str]]]:
+    """The parts in as many lines as they need, none of them broken: a number stays with what it counts."""
+    lines: list[list[tuple[str, str]]] = [[]]
+    for part in parts:
+        if lines[-1] and sum(len(text) + 2 for text, _ in (*lines[-1], part)) - 2 > width:
+            lines.append([])
+        lines[-1].append(part)
+    return lines
+
+
+def _spaced(parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [each for part in parts for each in (("  ", ""), part)][1:]
+
+
+def _alarms(frame: Frame) -> Iterator[str]:
+    if frame.overdue_seconds > _LAG_USUAL_SECONDS:
+        yield f"schedules overdue by {span(timedelta(seconds=frame.overdue_seconds))}"
+    failing = sum(duty.error is not None for duty in frame.duties)
+    if failing:
+        yield f"{failing} {'duty fails' if failing == 1 else 'duties fail'}"
+    dead = sum(channel.dead for channel in frame.channels)
+    if dead:
+        yield f"{_count(dead)} {'message' if dead == 1 else 'messages'} given up"
 
 
 def _count(count: int) -> str:
@@ -248,7 +281,39 @@ def _sections(frame: Frame) -> list[_Section]:
             rows=[_node_row(node, names[node.id], frame.at) for node in frame.nodes],
             share=0.15,
         ),
+        *_more_sections(frame),
     ]
+
+
+def _more_sections(frame: Frame) -> Iterator[_Section]:
+    """What many apps have nothing of, so that an empty section would only take their lines."""
+    duties = [duty for duty in frame.duties if duty.error is not None or duty.name not in _OWN_DUTIES]
+    if duties:
+        yield _Section(
+            title="Duties",
+            columns=duty_columns(),
+            rows=[duty_row(duty, frame.at) for duty in duties],
+            share=0.1,
+        )
+    if frame.channels:
+        yield _Section(
+            title="Outbox",
+            columns=[
+                Column(title="CHANNEL", is_cut=True),
+                Column(title="WAITING", is_right=True),
+                Column(title="SENDING", is_right=True),
+                Column(title="GIVEN UP", is_right=True),
+                Column(title="OLDEST DUE"),
+            ],
+            rows=[_channel_row(channel, frame.at) for channel in frame.channels],
+            share=0.1,
+        )
+
+
+def _channel_row(channel: ChannelPulse, now: datetime) -> list[str]:
+    oldest = None if channel.oldest_due_at is None else from_us(channel.oldest_due_at)
+    counts = [_count(count) for count in (channel.waiting, channel.sending, channel.dead)]
+    return [channel.channel, *counts, distance(oldest, now)]
 
 
 def _running_row(run: Run, names: dict[str, str], now: datetime) -> list[str]:
@@ -297,7 +362,7 @@ def _node_row(node: NodeLine, name: str, now: datetime) -> list[str]:
 
 
 def _print_plain(frame: Frame) -> None:
-    say(*_head(frame))
+    say(*_spaced(_head(frame)))
     for section in _sections(frame):
         say("")
         say(section.title)

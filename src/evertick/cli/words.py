@@ -28,6 +28,7 @@ __all__ = [
     "stamp",
     "times_in",
     "took",
+    "tries",
 ]
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
@@ -106,6 +107,11 @@ def took(run: Run) -> str:
     if run.started_at is None or run.finished_at is None:
         return "-"
     return span(run.finished_at - run.started_at)
+
+
+def tries(run: Run) -> str:
+    """How often it was tried, the try that is under way included."""
+    return str(run.attempts + (run.state is State.RUNNING))
 
 
 def outcome(row: Run | Gap) -> str:

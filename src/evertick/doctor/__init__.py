@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 
 from evertick.doctor.database import about_database
+from evertick.doctor.duties import about_duties
 from evertick.doctor.feed import about_feed
 from evertick.doctor.finding import Finding, Severity, about_store, shortened
 from evertick.doctor.nodes import about_clock, about_nodes
@@ -33,7 +34,7 @@ async def examine_database(care: Care) -> list[Finding]:
 
 
 async def examine(store: Store, app: str, own_now: datetime) -> list[Finding]:
-    """Findings about an app on an open store: its clock, nodes, runs and schedules."""
+    """Findings about an app on an open store: its clock, nodes, duties, messages, runs and schedules."""
     return await _gathered(_about_app(store, app, own_now))
 
 
@@ -45,6 +46,8 @@ async def _about_app(store: Store, app: str, own_now: datetime) -> AsyncIterator
     for finding in about_clock(now, own_now, nodes):
         yield finding
     for finding in about_nodes(nodes, now, has_schedules=bool(surveyed)):
+        yield finding
+    for finding in about_duties(await store.duties(app), nodes, now):
         yield finding
     for finding in about_feed(await store.feed_state(app)):
         yield finding

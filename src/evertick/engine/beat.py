@@ -65,6 +65,9 @@ class Heart:
         self._pulse_timer: asyncio.TimerHandle | None = None
         self._is_reported = False
         self._has_resigned = False
+        # Since when, by `clock.elapsed`, and because of what no beat goes through.
+        self._silent_since: float | None = None
+        self._silent_by: type[Exception] | None = None
 
     def start(self) -> None:
         self._main_loop = asyncio.get_running_loop()
@@ -116,12 +119,8 @@ class Heart:
                 await self._beat(line)
                 if self._in_thread:
                     await self._watch_pulse(line)
-            except EvertickError as error:
-                log.warning("a beat failed: %s", error)
-                self._post(self._on_silence)
-                rest /= _RETRY_SHARE
-            except Exception:
-                log.exception("a beat failed")
+            except Exception as error:
+                self._failed(error)
                 self._post(self._on_silence)
                 rest /= _RETRY_SHARE
             with contextlib.suppress(TimeoutError):
@@ -137,10 +136,25 @@ class Heart:
         # Its own tick is this very beat.
         ticks = {**self._ticks(), BEAT.name: (0, round(self._interval * 1e6))}
         beat = await line.beat(node, self._node.lease, ticks)
+        self._succeeded()
         if beat.is_alive and node == self._node.id:
             # Here, not on the event loop: while that is blocked, a duty in a thread must not think the lease is over.
             self._node.trusted_until = sent + self._node.lease / 1e6
         self._post(self._on_beat, node, beat, sent)
+
+    def _failed(self, error: Exception) -> None:
+        """Say it once in an outage, and again when it has another cause."""
+        if self._silent_since is None:
+            self._silent_since = self._node.clock.elapsed()
+        if self._silent_by is not type(error):
+            is_ours = isinstance(error, EvertickError)
+            log.warning("no beat goes through for now: %s", error, exc_info=None if is_ours else error)
+        self._silent_by = type(error)
+
+    def _succeeded(self) -> None:
+        if self._silent_since is not None:
+            log.warning("beats go through again after %.1f s", self._node.clock.elapsed() - self._silent_since)
+        self._silent_since = self._silent_by = None
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
         if not self._in_thread:

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from evertick.duty import DutyWork
+from evertick.engine.loop import Idle
 from evertick.engine.node import LocalNode
 from evertick.engine.term import Term
 from evertick.errors import StoreUnavailable
@@ -70,10 +71,10 @@ class DutyKeeper:
         if not self._works or node.is_draining:
             return None
         if not node.is_trusted:
-            return self._beat
+            return Idle(self._beat)
         wait = self._asked_at + _ASK_LEAST_SECONDS - node.clock.elapsed()
         if wait > 0:
-            return wait
+            return Idle(wait)
         async with self._asking:
             self._asked_at = node.clock.elapsed()
             asker, given_up = node.id, self._given_up

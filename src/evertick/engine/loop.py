@@ -1,7 +1,8 @@
 """The one runner of all background loops.
 
 A step does its work and returns how long to rest: seconds, or None for "until something wakes me". The runner knows
-nothing else. A step that fails is tried again, later each time; nothing it raises ends the loop.
+nothing else. A step that fails is tried again, later each time; nothing it raises ends the loop. It works again when a
+step came back that has done something: one that found that it was not its time yet says so by `Idle`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from evertick.clock import Clock
 from evertick.engine.loops import LoopKind
 from evertick.errors import StoreUnavailable
 
-__all__ = ["Loop", "LoopHealth"]
+__all__ = ["Idle", "Loop", "LoopHealth"]
 
 log = logging.getLogger("evertick.engine")
 
@@ -25,6 +26,10 @@ _BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 5.0
 STALLED_SECONDS = 60.0
 # A loop may fail this long (a store that restarts) before the node calls itself unhealthy.
 FAILING_SECONDS = 30.0
+
+
+class Idle(float):
+    """How long to rest after a step that has not asked the store, and so cannot know whether it is back."""
 
 
 class LoopHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +58,7 @@ class Loop:
         self._rest_over: asyncio.Future[None] | None = None
         self._failures = 0
         self._failing_since: float | None = None
+        self._is_backing_off = False
         self._busy_since: float | None = None
         self._succeeded_at: float | None = None
         self._next_at: float | None = None
@@ -84,7 +90,9 @@ class Loop:
             return self._failed(error, "a step failed")
         finally:
             self._busy_since = None
-        self._succeeded()
+        self._is_backing_off = False
+        if not (isinstance(delay, Idle) and self._failing_since is not None):
+            self._succeeded()
         return delay
 
     async def _rest(self, delay: float | None) -> None:
@@ -107,8 +115,8 @@ class Loop:
 
     @property
     def _may_rise(self) -> bool:
-        """Before its time. A loop that fails does not: more to do must not mean more knocking at a broken store."""
-        return self._is_ended or (self._is_woken and self._failing_since is None)
+        """Before its time. Not after a failure: more to do must not mean more knocking at a broken store."""
+        return self._is_ended or (self._is_woken and not self._is_backing_off)
 
     def _rise(self) -> None:
         if self._rest_over is not None and not self._rest_over.done():
@@ -122,6 +130,7 @@ class Loop:
         self._failing_since, self._failures, self._error = None, 0, None
 
     def _failed(self, error: Exception, what: str) -> float:
+        self._is_backing_off = True
         if self._failing_since is None:
             self._failing_since = self._clock.elapsed()
             log.warning("the %s loop waits: %s: %s", self.name, what, error)

@@ -112,7 +112,11 @@ class Relay:
         # Whoever says that there is more while we ask is not to be overheard.
         self._look_at = node.clock.elapsed() + self._poll
         held = [delivery.message.id for delivery in self._held.values() if delivery.node == incarnation]
-        claim = await node.store.claim_messages(node.app, incarnation, room, held)
+        try:
+            claim = await node.store.claim_messages(node.app, incarnation, room, held)
+        except Exception:
+            self._look_at = 0.0  # nobody has looked
+            raise
         for message in claim.messages:
             self._begin(Delivery(message, node.senders[message.channel], incarnation))
         if node.is_draining:

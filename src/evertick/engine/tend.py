@@ -11,9 +11,11 @@ know.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 from evertick.engine.judge import Stop
+from evertick.engine.loop import Idle
 from evertick.engine.node import Attempt, LocalNode
 from evertick.engine.work import Worker
 from evertick.model import Outcome, Verdict
@@ -62,7 +64,7 @@ class Tender:
 
     async def step(self) -> float | None:
         if not self._has_beaten:
-            return None
+            return Idle(math.inf)  # until the next beat is answered, which wakes us
         self._has_beaten = False
         if self._node.clock.elapsed() >= self._judges_from:
             for dead in await self._node.store.judge():

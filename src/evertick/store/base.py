@@ -86,6 +86,7 @@ __all__ = [
     "Store",
     "StoreStatus",
     "StoredSchedule",
+    "TableOptions",
     "TableRows",
     "TaskTerms",
     "Ticks",
@@ -888,6 +889,14 @@ class TableRows(msgspec.Struct, frozen=True, kw_only=True):
     is_exact: bool = True
 
 
+class TableOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the server is told to fill and vacuum a table, and what the migrations have set otherwise."""
+
+    name: str
+    options: dict[str, str]
+    migrated: dict[str, str] = {}
+
+
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How the database itself is. None: the store has no such thing, or it cannot be told."""
 
@@ -912,6 +921,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     file_system: str | None = None
     is_on_network: bool = False
     tables: tuple[TableRows, ...] = ()
+    options: tuple[TableOptions, ...] = ()
     # The oldest moment in history, over all apps.
     oldest_at: int | None = None
 

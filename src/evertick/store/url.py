@@ -40,6 +40,12 @@ def _opener(scheme: str) -> OpensStore:
 
     found = {entry.name: entry for entry in metadata.entry_points(group=_GROUP)}
     if scheme not in found:
+        plain, plus, driver = scheme.partition("+")
+        if plus and plain in ("sqlite", *_POSTGRES):
+            plain = "sqlite" if plain == "sqlite" else "postgresql"
+            raise InvalidSetting(
+                f"the scheme {scheme!r} names a driver ({driver}), which Evertick chooses by itself; write {plain}://"
+            )
         known = ", ".join(sorted({"sqlite", *_POSTGRES, *found}))
         raise InvalidSetting(f"no store is known for the scheme {scheme!r}; known are {known}")
     try:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 import asyncpg
 
 from evertick.clock import Clock
 from evertick.errors import Refused, StoreRefused, StoreUnavailable
-from evertick.store.base import Checked, GivenBack, StoreStatus, TableRows
+from evertick.store.base import Checked, GivenBack, StoreStatus, TableOptions, TableRows
 from evertick.store.postgres.connection import Connection, connect, part_from, refused, translated
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.queries import quoted, statements_for
@@ -35,6 +35,7 @@ _LEDGER = {
     "care.no_schedule": "{} cursors have no schedule",
 }
 _TABLE = re.compile(r"CREATE TABLE evertick\.(\w+)")
+_DAY = re.compile(r"history_\d{8}")
 _COMMENT = re.compile("--.*")
 _OPTIONS = re.compile(r"CREATE TABLE evertick\.(\w+)[^;]*?\n *\)? ?WITH \(([^)]*)\);")
 
@@ -117,6 +118,7 @@ class SchemaCare:
             missing=status.missing,
             bytes=about["bytes"],
             tables=tuple([await self._rows_of(db, name) for name in _tables()]),
+            options=tuple(_compared(await self._options_there(db))),
             oldest_at=(await db.only_row("care.oldest"))["oldest_at"],
         )
 
@@ -151,7 +153,7 @@ class SchemaCare:
 
     async def _lost_options(self, db: Session) -> list[str]:
         """What the migrations have set and nobody has set otherwise: without it live tables grow all day."""
-        there = {row["name"]: set(row["names"]) for row in await db.rows("care.options", self._where.schema)}
+        there = await self._options_there(db)
         problems = []
         for table, wanted in _options().items():
             lost = {name: value for name, value in wanted.items() if table in there and name not in there[table]}
@@ -160,6 +162,21 @@ class SchemaCare:
                 fix = f"ALTER TABLE {self._where.schema}.{table} SET ({options})"
                 problems.append(f"the table {table} has lost options that keep it small; give them back by {fix}")
         return problems
+
+    async def _options_there(self, db: Session) -> dict[str, dict[str, str]]:
+        rows = await db.rows("care.options", self._where.schema)
+        return {row["name"]: dict(option.split("=", 1) for option in row["options"]) for row in rows}
+
+
+def _compared(there: dict[str, dict[str, str]]) -> Iterator[TableOptions]:
+    """Tables that the migrations set options of; of the days of history those that differ, and the default as such."""
+    wanted = _options()
+    days = {name: wanted["history_default"] for name in sorted(there) if _DAY.fullmatch(name)}
+    for table, options in (wanted | days).items():
+        if table in there:
+            differing = {name: value for name, value in options.items() if there[table].get(name) != value}
+            if differing or table not in days:
+                yield TableOptions(name=table, options=there[table], migrated=differing)
 
 
 def _options() -> dict[str, dict[str, str]]:

@@ -51,10 +51,10 @@ from evertick.store.postgres.session import Session, columns_of
 from evertick.store.rows import Row
 from evertick.when.moment import SECOND
 
-__all__ = ["Gate", "enter_gate", "let_next", "let_stuck_through", "look_again", "make_room"]
+__all__ = ["KEYS_MOST", "Gate", "enter_gate", "let_next", "let_stuck_through", "look_again", "make_room"]
 
 # Keys that one claim lets through at most, whose time has come or that its node looks at again: bounds its transaction.
-_KEYS_MOST = 100
+KEYS_MOST = 100
 # When to look again at a rate whose next run was held back by a concurrency: nobody knows when that will be free.
 _LOOK_AGAIN = SECOND
 
@@ -86,17 +86,14 @@ async def let_next(db: Session, app: str, counts: Mapping[str, int], *, only_idl
     return await db.count("limits.let_through", app, list(counts), list(counts.values()), only_idle) > 0
 
 
-async def look_again(db: Session, app: str, node: str) -> bool:
-    """If the node has to: let the next of the next keys' lanes through, whoever held them back. True: there is more."""
-    asked = await db.only_row("limits.looks", node)
-    if asked["ids"] is None:
-        return False
-    keys = [row["key"] for row in await db.rows("limits.next_keys", app, asked["after"], _KEYS_MOST)]
+async def look_again(db: Session, app: str, node: str, asked: Sequence[int], after: str) -> bool:
+    """Let the next of the next keys' lanes through, whoever held them back. True: there is more."""
+    keys = [row["key"] for row in await db.rows("limits.next_keys", app, after, KEYS_MOST)]
     if keys:
         await db.count("limits.forget_times", app, keys)
         await let_next(db, app, dict.fromkeys(keys, 1), only_idle=True)
-    has_more = len(keys) == _KEYS_MOST
-    await db.count("limits.looked_up_to", node, asked["ids"], keys[-1] if has_more else None)
+    has_more = len(keys) == KEYS_MOST
+    await db.count("limits.looked_up_to", node, asked, keys[-1] if has_more else None)
     if not has_more:
         await db.count("limits.forget_terms", app, node)
     return has_more
@@ -177,11 +174,6 @@ class Gate:
         # Keys of limits that runs were held back by and that the code no longer has.
         self._outdated: set[str] = set()
 
-    async def open_due(self) -> None:
-        """Let through what waits for keys whose time has come."""
-        keys = [row["key"] for row in await self._db.rows("limits.take_due", self._app, self._now, _KEYS_MOST)]
-        await let_next(self._db, self._app, dict.fromkeys(keys, 1), only_idle=True)
-
     async def pass_through(self, rows: Sequence[Row]) -> dict[str, str | None]:
         """The runs that may start, by id, with the key that they count under; the others are held back."""
         await self._read(rows)
@@ -215,10 +207,6 @@ class Gate:
         if isinstance(limit, Rate):
             return self._starts[key].room(limit)
         return limit.most - self._running[key]
-
-    async def next_free_at(self) -> int | None:
-        free_at: int | None = (await self._db.only_row("limits.next_time", self._app))["free_at"]
-        return free_at
 
     async def _read(self, rows: Sequence[Row]) -> None:
         """Counts of the keys of these runs that were not read yet."""

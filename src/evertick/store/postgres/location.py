@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import re
 import ssl
+from difflib import get_close_matches
 from typing import Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
 from evertick.errors import InvalidDuration, InvalidSetting
+from evertick.masked import masked, without_listen
 from evertick.when.duration import duration_us
 from evertick.when.moment import SECOND
 
@@ -27,6 +29,27 @@ _PORT = 5432
 # PostgreSQL cuts longer names, without a word.
 _NAME_LONGEST = 63
 _NAME = re.compile(r"[^\W\d]\w*")
+# Taken apart by hand: the errors of `urlsplit` show what they are about, which may be a password.
+_URL = re.compile(r"(?s)(?P<scheme>[^:/?#]*)://(?P<address>[^/?#]*)(?P<path>[^?#]*)(\?(?P<query>[^#]*))?(#.*)?")
+# Parameters by the names that other libraries have for them.
+_OTHER_NAMES = {
+    "sslrootcert": "ca",
+    "sslcert": "cert",
+    "sslkey": "key",
+    "ssl": "sslmode",
+    "options": "schema",
+    "search_path": "schema",
+    "currentSchema": "schema",
+    "command_timeout": "timeout",
+    "statement_timeout": "timeout",
+    "pgbouncer": "pooler=transaction",
+    "max_size": "pool_size",
+}
+_PARAMETERS = (
+    *("schema", "host", "port", "sslmode", "ca", "cert", "key", "pooler"),
+    *("listen", "timeout", "connect_timeout", "pool_size"),
+)
+_IN_ADDRESS = ("user", "password", "dbname", "database")
 _NO_WAKE_UPS = "off"
 
 SslMode = Literal["disable", "prefer", "require", "verify-ca", "verify-full"]
@@ -118,22 +141,35 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def location_of(url: str) -> Location:
-    parts = urlsplit(url)
-    if parts.scheme not in _SCHEMES:
+    parts = _URL.fullmatch(url)
+    if parts is None or parts["scheme"] not in _SCHEMES:
         raise InvalidSetting(f"{_shown(url)} is no URL of a PostgreSQL store; {_SHAPE}")
-    userinfo, _, hosts = parts.netloc.rpartition("@")
+    _refuse_unencoded(url, parts["address"])
+    userinfo, _, hosts = parts["address"].rpartition("@")
     user, _, password = userinfo.partition(":")
     where = Location(
         hosts=_hosts(hosts, url),
         user=unquote(user) or None,
         password=unquote(password) or None,
-        database=unquote(parts.path.removeprefix("/")) or None,
+        database=unquote(parts["path"].removeprefix("/")) or None,
     )
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+    for name, value in parse_qsl(parts["query"] or "", keep_blank_values=True):
         where = _with_parameter(where, url, name, value)
     if where.key is not None and where.cert is None:
         raise InvalidSetting(f"{_shown(url)} has a key without its cert; give both")
     return where
+
+
+def _refuse_unencoded(url: str, address: str) -> None:
+    """An "@" behind the address: what ended the address too soon is a character of the password, or of the user."""
+    rest = without_listen(url.partition("://")[2])
+    if "@" not in rest[len(address) :]:
+        return
+    found = rest[len(address)]
+    raise InvalidSetting(
+        f"{_shown(url)} has a {found!r} before its last '@'; in a user or a password write it as %{ord(found):02X}, "
+        "and an '@' anywhere but in front of the host as %40"
+    )
 
 
 def _hosts(text: str, url: str) -> tuple[tuple[str, int], ...]:
@@ -145,7 +181,9 @@ def _host(text: str, url: str) -> tuple[str, int]:
     host, bracket, port = text.rpartition("]")
     host, port = (host[1:], port.removeprefix(":")) if bracket else text.partition(":")[::2]
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
-        raise InvalidSetting(f"{_shown(url)} has the port {port!r}; a port is a number up to 65535")
+        # What is no number may be a password whose host was forgotten.
+        what = f"the port {port!r}" if port.isdigit() else "no number as its port"
+        raise InvalidSetting(f"{_shown(url)} has {what}; a port is a number up to 65535, and {_SHAPE.lower()}")
     return unquote(host), int(port or _PORT)
 
 
@@ -177,8 +215,14 @@ def _with_parameter(where: Location, url: str, name: str, value: str) -> Locatio
                 raise InvalidSetting(f"pool_size={value!r} cannot be; write a number from 1 to 100")
             return replace(where, pool_size=int(value))
         case _:
-            known = "schema, host, port, sslmode, ca, cert, key, pooler, listen, timeout, connect_timeout, pool_size"
-            raise InvalidSetting(f"{_shown(url)} has an unknown parameter {name!r}; known are {known}")
+            raise InvalidSetting(f"{_shown(url)} has an unknown parameter {name!r}; {_advice(name)}")
+
+
+def _advice(name: str) -> str:
+    if name in _IN_ADDRESS:
+        return f"it belongs into the address: {_SHAPE}"
+    meant = _OTHER_NAMES.get(name) or next(iter(get_close_matches(name, _PARAMETERS, 1)), None)
+    return f"it is called {meant} here" if meant else f"known are {', '.join(_PARAMETERS)}"
 
 
 def _schema(value: str, url: str) -> str:
@@ -211,9 +255,4 @@ def _seconds(value: str, name: str, url: str) -> float:
 
 
 def _shown(url: str) -> str:
-    """The URL without what must stay secret: a password may be in front of the host, or in `listen`."""
-    address, question, _ = url.partition("?")
-    scheme, slashes, rest = address.partition("://")
-    userinfo, at, hosts = rest.rpartition("@")
-    user = userinfo.partition(":")[0]
-    return repr(f"{scheme}{slashes}{user}{at}{hosts}{question}{'…' if question else ''}")
+    return repr(masked(url))

@@ -75,9 +75,10 @@ async def rehome(
     if lost:
         await db.count("rehome.lose", [row["id"] for row in lost])
     has_freed = await end(db, app, endings)
+    # Before anything is written over the dead node; also of those that start here at once.
+    await tell_runs(db, app, "run.released", [row["id"] for row in left], [Reason.NODE_DIED] * len(left))
     if others:
         await db.count("rehome.release", others)
-        await tell_runs(db, app, "run.released", others, [Reason.NODE_DIED] * len(others))
         db.has_news = True
     has_room = await make_room(db, app, [row["limit_key"] for row in lost if row["id"] not in over])
     fence, claimed = await take_runs(db, node, mine, tasks)

@@ -17,6 +17,9 @@
 --   which waits for whoever is ending it.
 -- * Batches come as arrays. They are joined from the array to the table by a primary key; `state` is left out of such a
 --   guard (`started_at IS NOT NULL` says the same of a held run), or a partial index would be taken instead of the key.
+-- * Where the id finds a row of history or of the outbox, the app is compared by IS NOT DISTINCT FROM, which no index can
+--   be searched by: while a table is believed to be empty, any index that begins with the app would look as good as that
+--   of the ids.
 -- * OFFSET 0 in an EXISTS keeps the planner from reading the whole table into a hash, which it thinks of whenever it
 --   takes a table for empty.
 
@@ -498,7 +501,7 @@ DELETE FROM evertick.calendars WHERE app = $1 AND name = $2 AND version = $3
     WHERE u.app = $1 AND u.key = w.unique_key AND u.until > (SELECT evertick.now_us())
         AND (EXISTS (SELECT FROM evertick.runs r WHERE r.app = $1 AND r.id = u.run OFFSET 0)
             OR EXISTS (SELECT FROM evertick.history h
-                WHERE h.id = u.run AND h.fire_at = u.fire_at AND h.app = $1 OFFSET 0)))
+                WHERE h.id = u.run AND h.fire_at = u.fire_at AND h.app IS NOT DISTINCT FROM $1 OFFSET 0)))
 
 -- name: unique.lock
 -- Who wants a unique key waits for whoever is about to take it. A few hundred locks stand for all keys: a batch of
@@ -525,7 +528,8 @@ ON CONFLICT (app, key) DO UPDATE SET run = excluded.run, fire_at = excluded.fire
 -- $7 and $8 bound the days that are opened, as for the insertion.
 SELECT w.place, coalesce(
     (SELECT r.id FROM evertick.runs r WHERE r.id = w.id AND r.app = $1),
-    (SELECT h.id FROM evertick.history h WHERE h.id = w.id AND h.app = $1 AND h.fire_at BETWEEN $7 AND $8 LIMIT 1),
+    (SELECT h.id FROM evertick.history h
+        WHERE h.id = w.id AND h.fire_at BETWEEN $7 AND $8 AND h.app IS NOT DISTINCT FROM $1 LIMIT 1),
     (SELECT r.id FROM evertick.runs r WHERE r.app = $1 AND r.unique_key = w.unique_key),
     @period_holder,
     (SELECT r.id FROM evertick.runs r
@@ -619,20 +623,36 @@ WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 SELECT @claimed_run FROM evertick.runs r WHERE r.id = ANY(ARRAY(SELECT id FROM picked))
 ORDER BY r.priority DESC, r.due_at;
 
+-- name: claim.begin
+-- All that a claim in steps has to know first, in one statement: whoever waits at the gate waits for each of its steps.
+-- Takes the keys of limits whose time has come, which is forgotten by that; tells whether the node has to look again at
+-- what limits hold back, and after which key.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+@claimant,
+@levels,
+opened AS (
+    DELETE FROM evertick.limits l USING (
+        SELECT app, key FROM evertick.limits
+        WHERE app = $1 AND free_at <= (SELECT now FROM clock) ORDER BY free_at LIMIT $5) d
+    WHERE l.app = d.app AND l.key = d.key AND EXISTS (SELECT FROM claimant) RETURNING l.key)
+SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM claimant) AS is_alive, @too_old AS too_old,
+    @feed_epoch IS NOT NULL AS has_feed, ARRAY(SELECT key FROM opened) AS opened,
+    ARRAY(SELECT l.id FROM evertick.looks l WHERE l.node = $2) AS looks,
+    (SELECT min(l.looked_at) FROM evertick.looks l WHERE l.node = $2) AS looked_at;
+
 -- name: claim.too_old
--- Those that must go before others can be picked; also the time.
+-- Those that must go before others can be picked.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 @claimant,
 @levels
-SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM levels) AS is_alive, @too_old AS too_old,
-    @feed_epoch IS NOT NULL AS has_feed;
+SELECT @too_old AS too_old;
 
--- name: claim.next_due
--- When to come again.
+-- name: claim.next
+-- When to come again: for what waits, and for what a limit holds back.
 WITH RECURSIVE @claimant,
 @levels,
 picked AS (SELECT NULL::uuid AS id WHERE false)
-SELECT @next_due AS next_due_at;
+SELECT @next_due AS due_at, (SELECT min(free_at) FROM evertick.limits WHERE app = $1) AS free_at;
 
 -- name: claim.expire
 -- Of runs that looked too old, those that are so still, now that they are locked.
@@ -722,7 +742,8 @@ WHERE EXISTS (SELECT FROM evertick.runs r
     OR EXISTS (SELECT FROM evertick.attempts a
         WHERE a.run = t.id AND a.fence = t.fence AND a.app = $1 AND a.node = $2 AND a.fire_at BETWEEN $5 AND $6 OFFSET 0)
     OR EXISTS (SELECT FROM evertick.history h
-        WHERE h.id = t.id AND h.app = $1 AND h.node = $2 AND h.fence = t.fence AND h.fire_at BETWEEN $5 AND $6 OFFSET 0);
+        WHERE h.id = t.id AND h.fence = t.fence AND h.node = $2 AND h.fire_at BETWEEN $5 AND $6
+            AND h.app IS NOT DISTINCT FROM $1 OFFSET 0);
 
 -- name: owned
 -- What the store believes a node holds.
@@ -730,7 +751,8 @@ SELECT id::text AS id, fence FROM evertick.runs WHERE state = 'running' AND app 
 
 -- name: cancel.done
 -- Of runs that are not live, those that were. Asked of the days around their making first ($3 to $4).
-SELECT id::text AS id FROM evertick.history WHERE app = $1 AND id = ANY($2::uuid[]) AND fire_at BETWEEN $3 AND $4;
+SELECT id::text AS id FROM evertick.history
+WHERE id = ANY($2::uuid[]) AND fire_at BETWEEN $3 AND $4 AND app IS NOT DISTINCT FROM $1;
 
 -- name: cancel.ask
 -- The first reason stays.
@@ -749,7 +771,7 @@ WHERE r.app = $1 AND r.node = $2 AND r.started_at IS NOT NULL ORDER BY r.id FOR 
 -- Asked of the days around its making first ($5 to $6).
 SELECT h.id::text AS id, h.fire_at FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
 JOIN evertick.history h ON h.id = t.id AND h.fence = t.fence
-WHERE h.app = $1 AND h.node = $2 AND h.verdict = 'succeeded' AND h.fire_at BETWEEN $5 AND $6;
+WHERE h.node = $2 AND h.verdict = 'succeeded' AND h.fire_at BETWEEN $5 AND $6 AND h.app IS NOT DISTINCT FROM $1;
 
 -- name: note.progress
 -- The latest wins.
@@ -926,23 +948,9 @@ INSERT INTO evertick.limits AS l (app, key, free_at, set_at)
 SELECT $1, w.key, w.free_at, $4 FROM unnest($2::text[], $3::bigint[]) AS w(key, free_at)
 ON CONFLICT (app, key) DO UPDATE SET free_at = least(l.free_at, excluded.free_at), set_at = excluded.set_at;
 
--- name: limits.take_due
--- Keys whose time has come, which is forgotten by that.
-DELETE FROM evertick.limits l USING (
-    SELECT app, key FROM evertick.limits WHERE app = $1 AND free_at <= $2 ORDER BY free_at LIMIT $3) d
-WHERE l.app = d.app AND l.key = d.key RETURNING l.key;
-
 -- name: limits.forget_times
 -- They say nothing any more.
 DELETE FROM evertick.limits WHERE app = $1 AND key = ANY($2::text[]);
-
--- name: limits.next_time
--- How long a claim may sleep.
-SELECT min(free_at) AS free_at FROM evertick.limits WHERE app = $1;
-
--- name: limits.looks
--- Whether a node has to look again at what limits hold back, and after which key.
-SELECT min(looked_at) AS after, array_agg(id) AS ids FROM evertick.looks WHERE node = $1;
 
 -- name: limits.looked_up_to
 -- Where the next claim of the node looks on; NULL: it has looked at all. What it was asked for meanwhile stays.
@@ -1369,8 +1377,7 @@ WHERE n.nspname = $1 AND c.relkind IN ('r', 'p');
 
 -- name: care.options
 -- Which options of storage each table has.
-SELECT c.relname AS name, ARRAY(
-    SELECT option_name FROM pg_catalog.pg_options_to_table(c.reloptions)) AS names
+SELECT c.relname AS name, coalesce(c.reloptions, '{}') AS options
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relkind = 'r';
 
@@ -1406,9 +1413,6 @@ SELECT count(*) AS count FROM (
     WHERE NOT EXISTS (SELECT FROM evertick.schedules s WHERE s.id = d.schedule_id) LIMIT $1) b;
 
 -- ================================================================================================= outbox
-
--- Where the id finds a message, the app is compared by IS NOT DISTINCT FROM, which no index can be searched by: while the
--- table is believed to be empty, that of the keys would look as good as the primary key.
 
 -- name: send
 -- Messages, unless their id or their key is known; by key, so that nobody waits crosswise. Waits for whoever is writing

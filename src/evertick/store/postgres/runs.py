@@ -19,7 +19,7 @@ from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTe
 from evertick.store.postgres.endings import Ending, end, is_run_id, lock_runs
 from evertick.store.postgres.feed import tell_runs
 from evertick.store.postgres.fires import run_columns
-from evertick.store.postgres.limits import Gate, enter_gate, let_next, look_again
+from evertick.store.postgres.limits import KEYS_MOST, Gate, enter_gate, let_next, look_again
 from evertick.store.postgres.lookup import days_to_ask, moments_of
 from evertick.store.postgres.reading import runs as read_runs
 from evertick.store.postgres.session import Line, Session, columns_of
@@ -140,22 +140,26 @@ async def _claim_under_limits(
 ) -> Claim:
     await enter_gate(db, app)
     names = (app, node, list(dict.fromkeys(queues)), list(tasks))
-    head = await db.only_row("claim.too_old", *names)
+    head = await db.only_row("claim.begin", *names, KEYS_MOST)
     now: int = head["now"]
     db.has_feed = head["has_feed"]
     if not head["is_alive"]:
         return Claim(now=now, fence=0, runs=[], expired=[], next_due_at=None)
     # With free slots only: what is let through is to be taken here, before one who has no room for it holds it back.
-    has_more_to_look_at = limit > 0 and await look_again(db, app, node)
+    has_looked = limit > 0 and bool(head["looks"])
+    has_more_to_look_at = has_looked and await look_again(db, app, node, head["looks"], head["looked_at"])
+    await let_next(db, app, dict.fromkeys(head["opened"], 1), only_idle=True)
     gate = Gate(db, now, app, tasks)
-    await gate.open_due()
+    # What was too old at the beginning is all that is, unless others were let through.
+    too_old = None if has_looked or head["opened"] else head["too_old"]
     fence, claimed = 0, list[Claimed]()
     expired: list[str] = []
     passed = 0
     while passed < _PASSED_MOST:
         # They leave the index, and those behind them come into view; the same goes for what a limit holds back.
-        too_old = (await db.only_row("claim.too_old", *names))["too_old"]
+        too_old = (await db.only_row("claim.too_old", *names))["too_old"] if too_old is None else too_old
         gone = await _expire(db, app, too_old) if too_old else []
+        too_old = None
         expired += gone
         rows = await db.rows("claim.pick", *names, max(limit - len(claimed), 0))
         keys = await gate.pass_through(rows)
@@ -168,8 +172,8 @@ async def _claim_under_limits(
         has_let_through = await gate.settle(limit - len(claimed))
         if len(through) == len(rows) and not gone and not has_let_through:
             break
-    next_due_at = (await db.only_row("claim.next_due", *names))["next_due_at"]
-    times = [at for at in (next_due_at, await gate.next_free_at()) if at is not None]
+    coming = await db.only_row("claim.next", *names)
+    times = [at for at in (coming["due_at"], coming["free_at"]) if at is not None]
     times += [now] * has_more_to_look_at
     return Claim(now=now, fence=fence, runs=claimed, expired=expired, next_due_at=min(times, default=None))
 

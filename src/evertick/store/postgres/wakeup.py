@@ -94,6 +94,8 @@ class Ear:
         self._own_name = own_name
         self._heard = asyncio.Event()
         self._has_line = False
+        # Whether it was said that there is none.
+        self._is_said = False
         self._listening: asyncio.Task[None] | None = None
 
     async def wait(self, timeout: float) -> bool:
@@ -121,7 +123,8 @@ class Ear:
                 with translated(self._where):
                     await self._listen_once()
             except StoreError as error:
-                log.info("no wake-ups for now: %s", error)
+                log.log(logging.DEBUG if self._is_said else logging.INFO, "no wake-ups for now: %s", error)
+                self._is_said = True
             await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _listen_once(self) -> None:
@@ -132,6 +135,9 @@ class Ear:
             connection.add_termination_listener(lambda _: lost.set())
             await connection.add_listener(self._channel, self._hear)
             self._has_line = True
+            if self._is_said:
+                log.info("wake-ups are heard again")
+                self._is_said = False
             # Whatever was said before there was a line was not heard.
             self._heard.set()
             await self._until_lost(connection, lost)

@@ -101,8 +101,9 @@ def rehome(
     left = [row for row in lost if row["id"] not in over]
     mine = [row["id"] for row in left if row["queue"] in queues and _may_be_taken(row, tasks)][:limit]
     others = [row["id"] for row in left if row["id"] not in set(mine)]
+    # Before anything is written over the dead node; also of those that start here at once.
+    tell_runs(db, now, app, "run.released", [row["id"] for row in left], [Reason.NODE_DIED] * len(left))
     db.executemany(SQL["rehome.release"], [(app, id_, now) for id_ in others])
-    tell_runs(db, now, app, "run.released", others, [Reason.NODE_DIED] * len(others))
     has_freed = make_room(db, app, [row["limit_key"] for row in left]) or has_freed
     taker = Taker(db, now, app, node, tasks)
     taker.take([db.execute(SQL["claim.read"], (app, id_)).fetchone() for id_ in mine])

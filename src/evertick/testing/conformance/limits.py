@@ -29,8 +29,6 @@ from evertick.testing.conformance.bench import (
 
 __all__ = ["Limits"]
 
-# What a store that really waits can be asked to wait for.
-SHORT = 60_000
 FREE = "free"
 
 
@@ -382,7 +380,7 @@ class Limits:
         assert (await bench.claim(node, tasks=tasks)).next_due_at == first.now + HOUR
 
     async def test_when_a_start_is_free_again_the_next_runs(self, bench: Bench) -> None:
-        node, tasks = await bench.node(), {TASK: per(2, SHORT)}
+        node, tasks = await bench.node(), {TASK: per(2, bench.short)}
         runs = await enqueue(bench, 5)
         taken: list[tuple[str, int]] = []
         for _ in range(20):
@@ -390,9 +388,9 @@ class Limits:
             taken += [(run.id, answer.now) for run in answer.runs]
             if len(taken) == 5:
                 break
-            await bench.pass_time(SHORT // 3)
+            await bench.pass_time(bench.short // 3)
         assert [run for run, _ in taken] == runs
-        assert all(taken[n + 2][1] - taken[n][1] >= SHORT for n in range(3))
+        assert all(taken[n + 2][1] - taken[n][1] >= bench.short for n in range(3))
 
     async def test_every_claim_counts_also_that_of_a_retry(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: per(2, HOUR)}
@@ -431,10 +429,10 @@ class Limits:
         assert HOUR * 0.99 < answer.next_due_at - answer.now <= HOUR
 
     async def test_a_cancelled_run_that_was_let_through_leaves_its_start_to_the_next(self, bench: Bench) -> None:
-        node, tasks = await bench.node(), {TASK: per(1, SHORT)}
+        node, tasks = await bench.node(), {TASK: per(1, bench.short)}
         runs = await enqueue(bench, 3)
         assert await claimed(bench, node, tasks) == runs[:1]
-        await bench.pass_time(SHORT)
+        await bench.pass_time(bench.short)
         # A claim that has no slots left after another task lets through what it does not take.
         free = await enqueue(bench, 1, task=FREE, priority=9)
         assert await claimed(bench, node, {**tasks, FREE: TaskTerms()}, limit=1) == free
@@ -453,7 +451,7 @@ class Limits:
         assert (await bench.store.pulse(APP)).blocked == 3
 
     async def test_a_rate_and_a_concurrency_forget_nobody(self, bench: Bench) -> None:
-        node, tasks = await bench.node(), {TASK: both(2, 3, SHORT)}
+        node, tasks = await bench.node(), {TASK: both(2, 3, bench.short)}
         runs, ended = await enqueue(bench, 10), 0
         for _ in range(200):
             held = (await bench.claim(node, tasks=tasks)).runs
@@ -462,29 +460,29 @@ class Limits:
             await bench.finish(node, *(an_outcome(each) for each in held))
             if ended == len(runs):
                 break
-            await bench.pass_time(SHORT // 3)
+            await bench.pass_time(bench.short // 3)
         assert await states(bench, runs) == [State.DONE] * 10
 
     async def test_one_held_back_by_a_second_limit_does_not_hold_up_others_whom_it_does_not_concern(
         self, bench: Bench
     ) -> None:
         node = await bench.node()
-        tasks = {TASK: at_once(1, "c-{who}", rate=per(1, SHORT).rate)}
+        tasks = {TASK: at_once(1, "c-{who}", rate=per(1, bench.short).rate)}
         ann = await enqueue(bench, 3, args=b'{"who":"ann"}')
         bob = await enqueue(bench, 1, args=b'{"who":"bob"}')
         [held] = (await bench.claim(node, tasks=tasks)).runs
         assert held.id == ann[0]
-        await bench.pass_time(SHORT)
+        await bench.pass_time(bench.short)
         # Ann's next may start by the rate and not beside the one that runs; Bob's may.
         assert await claimed(bench, node, tasks) == bob
-        await bench.pass_time(SHORT)
+        await bench.pass_time(bench.short)
         assert await claimed(bench, node, tasks) == []
         await bench.finish(node, an_outcome(held))
         assert await claimed(bench, node, tasks) == ann[1:2]
 
     async def test_two_limits_by_key_forget_nobody(self, bench: Bench) -> None:
         node = await bench.node()
-        tasks = {TASK: at_once(1, "c-{who}", rate=per(1, SHORT, "r-{where}").rate)}
+        tasks = {TASK: at_once(1, "c-{who}", rate=per(1, bench.short, "r-{where}").rate)}
         runs = [
             *await enqueue(bench, 4, args=b'{"who":"ann","where":"x"}'),
             *await enqueue(bench, 4, args=b'{"who":"ann","where":"y"}'),
@@ -495,7 +493,7 @@ class Limits:
             await bench.finish(node, *(an_outcome(each) for each in held))
             if set(await states(bench, runs)) == {State.DONE}:
                 break
-            await bench.pass_time(SHORT // 3)
+            await bench.pass_time(bench.short // 3)
         assert set(await states(bench, runs)) == {State.DONE}
 
     # --- terms that change with a deployment
@@ -598,8 +596,8 @@ class Limits:
         assert (await bench.enqueue(unique_key="other", unique_for=HOUR)).is_new
 
     async def test_a_key_for_a_period_is_free_when_the_period_is_over(self, bench: Bench) -> None:
-        first = await bench.enqueue(unique_key="k", unique_for=SHORT)
-        await bench.pass_time(SHORT)
+        first = await bench.enqueue(unique_key="k", unique_for=bench.short)
+        await bench.pass_time(bench.short)
         second = await bench.enqueue(unique_key="k", unique_for=HOUR)
         assert (second.is_new, (await bench.run(first.id)).state) == (True, State.WAITING)
         assert (await bench.enqueue(unique_key="k")).id == second.id
@@ -611,9 +609,9 @@ class Limits:
         assert (await bench.enqueue(unique_key="k", unique_for=HOUR)).is_new
 
     async def test_the_same_id_sent_again_is_no_duplicate_of_itself(self, bench: Bench) -> None:
-        new = a_run(unique_key="k", unique_for=SHORT)
+        new = a_run(unique_key="k", unique_for=bench.short)
         await bench.store.enqueue(APP, [new])
-        await bench.pass_time(SHORT)
+        await bench.pass_time(bench.short)
         other = await bench.enqueue(unique_key="k", unique_for=HOUR)
         [again] = await bench.store.enqueue(APP, [new])
         assert (again.id, again.is_new) == (new.id, False)

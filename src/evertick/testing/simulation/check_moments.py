@@ -103,6 +103,9 @@ class _Watcher:
         touched = {self._schedule_of(change.table, change.row) for change in call.changes}
         before = {schedule: self._ledger.live_of(schedule) for schedule in touched if schedule is not None}
         changed = self._people_change(call)
+        if self._settled is not None and call.at > self._settled:
+            for schedule in changed:
+                yield from _stands_still(self.lives[schedule])
         self._end_pauses(call, changed)
         for change in call.changes:
             if change.table == "schedules" and change.how == "insert":
@@ -256,8 +259,6 @@ class _Watcher:
                 # The account goes on under the new definition.
                 life.spans[-1].definition = change.definition or life.spans[-1].definition
                 continue
-            if self._settled is not None and call.at > self._settled:
-                yield from _stands_still(life)
             self._next_span(life, cut, change)
             if life.cursor is not None and life.cursor <= cut and change.kind != "remove":
                 yield f"{change.kind} of {life.key} at {cut} left the cursor at {life.cursor}"

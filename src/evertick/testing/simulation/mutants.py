@@ -258,6 +258,19 @@ def _forget_done(original: Any) -> Any:
     return with_decisions
 
 
+def _given_up_without_a_row(is_given_up: Callable[[Any, Reason, Any], bool]) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        def settle_decisions(facts: Any, now: int, reason: Reason, **options: Any) -> Any:
+            settled = original(facts, now, reason, **options)
+            given_up = {each.fire_at for each in facts.occurrences if is_given_up(facts, reason, each)}
+            kept = tuple(gap for gap in settled.gaps if gap.first_at not in given_up)
+            return msgspec.structs.replace(settled, gaps=kept)
+
+        return settle_decisions
+
+    return wrap
+
+
 def _without_blackout(original: Any) -> Any:
     def facts_of(stored: Any, rule: Any, row: Any = None, **more: Any) -> Any:
         return original(stored, rule, row)
@@ -990,6 +1003,28 @@ MUTANTS: tuple[Mutant, ...] = (
         patches=(_no_sql("record_fires.decide"),),
     ),
     Mutant(
+        name="moved_moment_removed_without_trace",
+        what="a moment that was moved, and whose schedule is removed before its time, is in no row",
+        patches=(
+            _wrapped(
+                edit,
+                "settle_decisions",
+                _given_up_without_a_row(lambda _, reason, each: reason is Reason.REMOVED and each.kind == "move"),
+            ),
+        ),
+    ),
+    Mutant(
+        name="skip_in_a_pause_not_recorded",
+        what="a skipped moment whose time comes in a pause is in no row when it ends",
+        patches=(
+            _wrapped(
+                edit,
+                "settle_decisions",
+                _given_up_without_a_row(lambda facts, _, each: facts.pause is not None and each.kind == "skip"),
+            ),
+        ),
+    ),
+    Mutant(
         name="blackout_not_looked_at",
         what="a schedule fires while its blackout is closed",
         seeds=(20, 56, 63, 96),
@@ -1022,15 +1057,29 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="message_settled_by_anybody",
-        what="a message is settled by an owner that has lost it",
-        seeds=(24, 41, 48, 49),
-        patches=(_sql("settle_messages.end", "node = ?3 AND fence = ?4 AND claimed_at IS NOT NULL", "?3 <> ?4"),),
+        what="a message is settled by an owner that has lost it (node and fence guard, a pair)",
+        seeds=(89, 155, 212),
+        patches=tuple(
+            _sql(name, "node = ?3 AND fence = ?4 AND", "?3 <> ?4 AND")
+            for name in ("settle_messages.end", "settle_messages.put_back")
+        ),
+    ),
+    Mutant(
+        name="message_settled_twice",
+        what="a message that is settled already is settled once more",
+        seeds=(24, 41, 45),
+        patches=(_sql("settle_messages.end", " AND claimed_at IS NOT NULL", ""),),
     ),
     Mutant(
         name="message_of_the_dead_left",
         what="what a dead node was sending is not sent by anybody else",
         seeds=(11, 15, 17),
         patches=(_no_sql("claim_messages.release_lost"),),
+    ),
+    Mutant(
+        name="message_of_the_dead_late",
+        what="what a dead node was sending is left lying for a minute",
+        patches=(_sql("claim_messages.release_lost", "n.died_at IS NULL", "coalesce(n.died_at > ?3 - 60000000, 1)"),),
     ),
     Mutant(
         name="message_of_the_living_taken",
@@ -1127,6 +1176,8 @@ MUTANTS: tuple[Mutant, ...] = (
 SURVIVORS: dict[str, str] = {
     "finish without its fence guard": "the node guard holds, unless one node claims a run twice: 1 story in 150",
     "finish without its node guard": "a fence is never drawn twice, so it names the node, too",
+    "a message settled without its fence guard": "the node guard holds, unless one node claims a message twice",
+    "a message settled without its node guard": "a fence is never drawn twice, so it names the node, too",
     "a dead node takes a duty": "one that does not hear of its death stops asking before its lease is over",
     "no unique index on keys": "whoever inserts a run looks first, in the same transaction",
     "no unique index on moments": "the cursor guard lets only one plan of a moment through",

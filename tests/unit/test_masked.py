@@ -1,0 +1,76 @@
+"""No password is shown, however the URL is written."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evertick import Scheduler
+from evertick.errors import InvalidSetting
+from evertick.masked import masked
+from evertick.settings import check_url
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://shop:secret@h:5432/db", "postgresql://shop:***@h:5432/db"),
+        ("postgresql://shop@h/db?schema=s2&timeout=5s", "postgresql://shop@h/db?schema=s2"),
+        ("postgresql://h1:1,h2:2/db", "postgresql://h1:1,h2:2/db"),
+        ("postgresql://[::1]:7000/db", "postgresql://[::1]:7000/db"),
+        ("postgresql:///db?host=/run/pg", "postgresql:///db"),
+        ("postgresql://shop:sec/ret@h/db", "postgresql://***@h/db"),
+        ("postgresql://shop:sec#ret@h/db", "postgresql://***@h/db"),
+        ("postgresql://shop:sec?ret@h/db", "postgresql://***@h/db"),
+        ("postgresql://shop:sec@ret@h/db", "postgresql://***@h/db"),
+        ("postgresql://shop:s[e]c@h/db", "postgresql://shop:***@h/db"),
+        ("postgresql:/shop:secret@h/db", "postgresql:/***@h/db"),
+        ("postgres:secret@h/db", "postgres:***@h/db"),
+        ("postgresql://shop:secret", "postgresql://***"),
+        ("postgresql://shop:secret/db", "postgresql://***/db"),
+        ("postgresql://h/db?password=secret", "postgresql://h/db"),
+        ("postgresql://a:secret@h/db?listen=postgresql://b:secret@h2/db&schema=s", "postgresql://a:***@h/db?schema=s"),
+        ("postgresql://h/db?schema=s&listen=postgresql://b:secret@h2/db", "postgresql://h/db?schema=s"),
+        ("host=h password='a secret@x'", "host=h password=***"),
+        ("shop:secret@h/db", "shop:***@h/db"),
+        ("sqlite:////home/me@work/jobs.db?synchronous=normal", "sqlite:////home/me@work/jobs.db"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert masked(url) == shown
+
+
+@given(
+    scheme=st.sampled_from(["postgresql://", "postgres:/", "postgresql:", "mysql+x://", ""]),
+    user=st.text("abc/?#@:[]%&= ", max_size=4),
+    password=st.text("XYZ/?#@:[]%&= ", min_size=1, max_size=9).map(lambda text: f"Q{text}Q"),
+    database=st.sampled_from(["h/db", "h:5432/db?schema=s", "h1,h2:2/db?timeout=5s#x", "h/db?listen=off"]),
+)
+def test_nothing_of_a_password_before_a_host_is_shown_whatever_is_in_it(
+    scheme: str, user: str, password: str, database: str
+) -> None:
+    assert not set("QXYZ") & set(masked(f"{scheme}{user}:{password}@{database}"))
+
+
+@pytest.mark.parametrize("url", ["postgresql:/shop:secret@h/db", "postgres:secret@h/db", "postgresql:secret"])
+def test_a_url_without_its_slashes_is_refused_with_the_shape_of_its_own_kind(url: str) -> None:
+    with pytest.raises(
+        InvalidSetting, match="write it like 'postgresql://user:password@host:5432/database'"
+    ) as refused:
+        check_url(url)
+    assert "secret@" not in str(refused.value)
+
+
+def test_settings_hold_a_password_and_do_not_show_it() -> None:
+    url = "postgresql://shop:secret@h/db?listen=postgresql://shop:secret@h2/db&schema=s"
+    settings = Scheduler(url, node_name="n").settings
+    assert settings.url == url
+    assert "secret" not in f"{settings} {settings!r}"
+    assert "url='postgresql://shop:***@h/db?schema=s', app='default'" in repr(settings)
+
+
+def test_a_url_under_another_name_is_not_shown_with_its_password() -> None:
+    with pytest.raises(InvalidSetting, match="it is called url") as refused:
+        Scheduler(dsn="postgresql://shop:secret@h/db")  # type: ignore[arg-type]
+    assert "secret" not in str(refused.value)
