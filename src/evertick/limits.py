@@ -38,7 +38,7 @@ CONCURRENCY_MAX = 10_000
 RATE_MAX = 1_000_000
 # Up to this many per period every start is remembered with its own time; above it, starts are gathered.
 EXACT_MOST = 1_000
-# A longer key is cut, and told apart from others by a hash.
+# A longer key is cut, and told apart from others by a hash; so is one that a database cannot hold as it is.
 KEY_LONGEST = 200
 _PERIOD_LEAST, _PERIOD_MOST = 10 * MILLISECOND, 31 * DAY
 _TEXT_LONGEST = 200
@@ -200,9 +200,10 @@ def _value_text(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    # Halves of surrogate pairs are text in Python and in no database.
-    text = text.encode(errors="replace").decode()
-    if len(text) <= KEY_LONGEST:
+    # Zeros, and halves of surrogate pairs, are text in Python and not in every database. The hash keeps apart what would
+    # read the same without them: two customers never share a limit by accident.
+    plain = text.replace("\x00", "\ufffd").encode(errors="replace").decode()
+    if plain == text and len(text) <= KEY_LONGEST:
         return text
-    mark = blake2b(text.encode(), digest_size=8).hexdigest()
-    return f"{text[: KEY_LONGEST - len(mark) - 1]}~{mark}"
+    mark = blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+    return f"{plain[: KEY_LONGEST - len(mark) - 1]}~{mark}"

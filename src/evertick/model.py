@@ -156,6 +156,8 @@ class Reason(StrEnum):
     RATE = "rate"  # blocked: as many as may start in a period have
     UNKNOWN_TASK = "unknown_task"  # parked: no live node knows the task
     BAD_ARGUMENTS = "bad_arguments"  # parked: the stored arguments no longer fit the task
+    UNREADABLE = "unreadable"  # parked: what stands in the ledger makes no sense to the code that claimed it
+    NEWER_FORMAT = "newer_format"  # waiting: only nodes of a newer release can read it
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -243,6 +245,8 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     is_claimed: bool = False
     timeout: int | None = None
     at_most_once: bool = False
+    # Raised by a release that writes what older ones cannot read: their nodes leave such a run to newer ones.
+    format: int = 1
 
 
 class MessageState(StrEnum):
@@ -270,6 +274,8 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     delay: int = 0
     # The run that sends it.
     caused_by: str | None = None
+    # As that of a run.
+    format: int = 1
 
 
 class NewGap(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ from evertick.options import (
     split,
 )
 from evertick.sender import SenderOptions, check_channel, make_sender
-from evertick.serve import check_may_run, serve
+from evertick.serve import check_may_run, ending_in_one_line, run_process
 from evertick.settings import Settings, check_key, check_url, make_settings, refuse_unknown
 from evertick.store.base import Pulse, Store
 from evertick.store.url import open_store
@@ -128,6 +128,7 @@ class Scheduler(
     rate_limits: "store": the rates of tasks hold for all nodes together; "memory": for each node by itself.
     duties: whether this node takes part in what one node of the app does at a time.
     batch_size: how many fires, claims or verdicts it writes at once, at most.
+    start_timeout: how long `run()` waits at its start for a store that is away.
     min_interval: a rule that fires more often is refused. allow_schedules: the only rules that are not, as text.
     feed: how long events are kept for other programs, "off" for not any more; None leaves the app's feed as it is.
     """
@@ -154,6 +155,7 @@ class Scheduler(
         feed: Duration | None = None,
         duties: bool = True,
         batch_size: int = 1_000,
+        start_timeout: Duration = "30s",
         **unknown: Never,
     ) -> None:
         refuse_unknown(unknown)
@@ -177,6 +179,7 @@ class Scheduler(
             feed=feed,
             duties=duties,
             batch_size=batch_size,
+            start_timeout=start_timeout,
         )
         self._parts = _system_parts()
         self._tasks: dict[str, Task[Any, Any]] = {}
@@ -377,9 +380,17 @@ class Scheduler(
     # --- living
 
     def run(self) -> None:
-        """Run this process as a node until TERM or INT (exit 0) or HUP (exit 75, for a restart)."""
+        """Run this process as a node until TERM or INT (exit 0) or HUP (exit 75, for a restart).
+
+        A store that is away at the start is waited for (`start_timeout`). What cannot be started ends the program with
+        one line on stderr (exit 1); `EVERTICK_TRACEBACK=1` shows where it comes from.
+        """
         check_may_run()
-        code = asyncio.run(serve(self))
+        with ending_in_one_line():
+            self._run()
+
+    def _run(self) -> None:
+        code = run_process(self)
         if code:
             sys.exit(code)
 

@@ -2,6 +2,9 @@
 
 Exit codes: 0 after TERM or INT. `EXIT_RESTART` after HUP, which asks for a restart: not 0, so that a supervisor that
 restarts on failure does. `EXIT_STALLED` when the event loop stayed blocked for longer than `stall_limit`.
+
+The process ends when its node has: a coroutine that swallows its cancellation, or a thread of its own that does not
+return, holds up an event loop that closes, but not this.
 """
 
 from __future__ import annotations
@@ -10,22 +13,37 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from evertick.errors import Refused, WouldBlock
+from evertick.errors import EvertickError, Refused, StoreUnavailable, WouldBlock
 
 if TYPE_CHECKING:
     from evertick.scheduler import Scheduler
 
-__all__ = ["EXIT_RESTART", "EXIT_STALLED", "check_may_run", "importing", "serve"]
+__all__ = [
+    "EXIT_RESTART",
+    "EXIT_STALLED",
+    "TRACEBACK_VARIABLE",
+    "check_may_run",
+    "ending_in_one_line",
+    "importing",
+    "run_process",
+]
 
 log = logging.getLogger("evertick.serve")
 
 EXIT_RESTART = 75
 EXIT_STALLED = 70
+TRACEBACK_VARIABLE = "EVERTICK_TRACEBACK"
+# Between two tries to start while the store is away.
+_AGAIN_FIRST, _AGAIN_MOST = 0.25, 5.0
+# How long the event loop may take to close after its node has stopped: everything in it is told to end once more.
+_CLOSE_SECONDS = 2.0
+_SHOWN_MOST = 20
 
 
 _is_importing = False
@@ -56,8 +74,29 @@ def check_may_run() -> None:
     raise WouldBlock("scheduler.run() would block the event loop of this thread; use `async with scheduler` here")
 
 
-async def serve(scheduler: Scheduler) -> int:
-    """Run until a signal says stop; answers the exit code."""
+@contextmanager
+def ending_in_one_line() -> Iterator[None]:
+    """Our errors say by themselves what to do: whoever starts a program has no use for where in here they come from."""
+    try:
+        yield
+    except EvertickError as error:
+        if os.environ.get(TRACEBACK_VARIABLE) == "1":
+            raise
+        raise SystemExit(f"error: {error}") from error
+
+
+def run_process(scheduler: Scheduler) -> int:
+    """Run until a signal says stop; answers the exit code. A loop that does not close then is left with the process."""
+    with asyncio.Runner() as runner:
+        code = runner.run(_serve(scheduler))
+        end = threading.Timer(_CLOSE_SECONDS, _end_unclosed, [runner.get_loop(), code])
+        end.daemon = True
+        end.start()
+    end.cancel()
+    return code
+
+
+async def _serve(scheduler: Scheduler) -> int:
     wanted = asyncio.Event()
     codes: list[int] = []
 
@@ -70,12 +109,34 @@ async def serve(scheduler: Scheduler) -> int:
         wanted.set()
 
     with _signals(stop):
-        await scheduler._start(on_stalled=_end_stalled)
-        try:
-            await wanted.wait()
-        finally:
-            await scheduler._stop()
+        if await _has_started(scheduler, wanted):
+            try:
+                await wanted.wait()
+            finally:
+                await scheduler._stop()
     return codes[0]
+
+
+async def _has_started(scheduler: Scheduler, wanted: asyncio.Event) -> bool:
+    """Start, and wait for a store that is away: services start in any order. False: told to stop meanwhile."""
+    elapsed, again = scheduler._clock.elapsed, _AGAIN_FIRST
+    until = elapsed() + scheduler.settings.start_timeout / 1e6
+    while not wanted.is_set():
+        try:
+            await scheduler._start(on_stalled=_end_stalled)
+        except StoreUnavailable as error:
+            left = until - elapsed()
+            if left <= 0:
+                raise
+            level = logging.WARNING if again == _AGAIN_FIRST else logging.DEBUG
+            log.log(level, "not started yet: %s; it is tried again for up to %.0f s", error, left)
+        else:
+            return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(again, left)):
+                await wanted.wait()
+        again = min(again * 2, _AGAIN_MOST)
+    return False
 
 
 @contextmanager
@@ -92,6 +153,20 @@ def _signals(stop: object) -> Iterator[None]:
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
+
+
+def _end_unclosed(loop: asyncio.AbstractEventLoop, code: int) -> None:
+    tasks = [f"task {task.get_name()!r}" for task in asyncio.all_tasks(loop)]
+    lasting = [thread for thread in threading.enumerate() if not thread.daemon]
+    threads = [f"thread {thread.name!r}" for thread in lasting if thread is not threading.main_thread()]
+    left = ", ".join(sorted(tasks + threads)[:_SHOWN_MOST])
+    log.error("the process ends without what did not: %s", left)
+    # Nothing more is waited for, so what is usually done at the end is done here.
+    with suppress(Exception):
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def _end_stalled() -> None:

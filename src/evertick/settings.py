@@ -28,6 +28,7 @@ __all__ = [
     "check_one_of",
     "check_queue",
     "check_url",
+    "is_whole_text",
     "make_settings",
     "refuse_bare",
     "refuse_other_names",
@@ -84,6 +85,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     duties: bool = True
     # How many fires, claims or verdicts are written at once, at most.
     batch_size: int = 1_000
+    # How long a program that is nothing but a node waits at its start for a store that is away.
+    start_timeout: int = 30 * SECOND
 
     def __repr__(self) -> str:
         # Tracebacks and logs show it, and the URL may hold a password.
@@ -120,6 +123,7 @@ def make_settings(
     feed: Duration | None = None,
     duties: bool = True,
     batch_size: int = 1_000,
+    start_timeout: Duration = "30s",
 ) -> Settings:
     """Check every setting; the error names the setting, the value and what would be right."""
     if migrate not in ("auto", "check"):
@@ -154,6 +158,7 @@ def make_settings(
         feed=None if feed is None else 0 if feed == "off" else check_feed(feed),
         duties=_yes_or_no(duties, "duties"),
         batch_size=_whole(batch_size, "batch_size", 1, _BATCH_MAX),
+        start_timeout=_between(start_timeout, "start_timeout", 0, DAY),
     )
 
 
@@ -213,6 +218,11 @@ def check_one_of(value: Any, allowed: Sequence[str], what: str) -> str:
     return str(value)
 
 
+def is_whole_text(text: str) -> bool:
+    """Whether it can be written anywhere: half of a surrogate pair, what is left of bytes that are no UTF-8, cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def check_labels(labels: Any) -> dict[str, str]:
     if not isinstance(labels, Mapping) or len(labels) > 50:
         raise InvalidSetting(f"labels: {labels!r} must be a dict of at most 50 names with their values")
@@ -220,6 +230,8 @@ def check_labels(labels: Any) -> dict[str, str]:
     for name, value in labels.items():
         if not isinstance(value, str) or len(value) > _KEY_LONGEST:
             raise InvalidSetting(f"labels: the value of {name!r} must be text of at most {_KEY_LONGEST} characters")
+        if not is_whole_text(value):
+            raise InvalidSetting(f"labels: the value of {name!r}, {value!r}, holds half a character; decode it anew")
         checked[check_key(name, what="label")] = value
     return checked
 

@@ -17,6 +17,10 @@ from evertick.when import Calendar, When, from_us, to_us
 
 __all__ = ["Why", "ended_words", "explain_schedule", "live_words", "time_words"]
 
+# A node beats five times in a lease: by this share of it a beat is missing.
+_SILENT_SHARE = 1 / 3
+_BEATS_IN_LEASE = 5
+
 # As many as one backfill makes.
 _BACKFILLED_MOST = 10_000
 _NODES_NAMED = 10
@@ -242,7 +246,10 @@ def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None) ->
             since = "" if run.started_at is None else f" since {time_words(run.started_at, rule)}"
             progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
             asked = ", asked to cancel" if run.is_cancel_requested else ""
-            return f"run {run.id} (attempt {run.attempts + 1}) runs{since}{progress}{asked}{_losses(run)}"
+            where = _where(run, nodes, now)
+            return f"run {run.id} (attempt {run.attempts + 1}) runs{since}{where}{progress}{asked}{_losses(run)}"
+        case State.WAITING if run.reason == Reason.NEWER_FORMAT:
+            return f"run {run.id} waits for a node of a newer release, as the one that has recorded it"
         case State.WAITING if run.due_at > now:
             return f"run {run.id} waits for its {'retry' if run.attempts else 'time'} at {time_words(run.due_at, rule)}"
         case State.WAITING if is_own_queue(run.queue):
@@ -263,11 +270,38 @@ def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None) ->
             return f"run {run.id} waits for the end of run {run.blocked_on}"
         case State.PARKED if run.reason == Reason.UNKNOWN_TASK:
             return f"run {run.id} is parked: no live node knows task {run.task!r}; start one that does"
+        case State.PARKED if run.reason == Reason.UNREADABLE:
+            return f"run {run.id} is parked: {run.error}; cancel it, and enqueue it anew"
         case State.PARKED:
             misfit = f"its arguments do not fit task {run.task!r} ({run.error or ''})"
             return f"run {run.id} is parked: {misfit}; cancel it, or mend the task"
         case _:
             return f"run {run.id} is {run.state.value}"
+
+
+def _where(run: Run, living: list[Node], now: datetime) -> str:
+    """On which node, and what is to be expected if that has fallen silent."""
+    if run.node is None:
+        return ""
+    for node in living:
+        if node.id == run.node:
+            return f" on {node.name}{_silence(node, _fate(run), now)}"
+    return f" on a node that is dead: it is about to be {_fate(run)}"
+
+
+def _fate(run: Run) -> str:
+    """What becomes of a run whose node is gone."""
+    return "lost, as it is for that node alone" if is_own_queue(run.queue) else "taken over, or lost if on_lost='fail'"
+
+
+def _silence(node: Node, fate: str, now: datetime) -> str:
+    silent, lease = now - node.beat_at, node.lease_until - node.beat_at
+    if silent <= _SILENT_SHARE * lease:
+        return ""
+    # Another node looks for the dead with each of its own beats.
+    left = node.lease_until + lease / _BEATS_IN_LEASE - now
+    when = f"in about {left.total_seconds():.0f} s" if left.total_seconds() >= 1 else "as soon as another node looks"
+    return f", which is silent for {silent.total_seconds():.0f} s (unless it comes back, the run is {fate}, {when})"
 
 
 def _notes(schedule: Schedule, nodes: list[Node], rule_error: str | None) -> list[str]:

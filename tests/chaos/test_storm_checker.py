@@ -26,7 +26,7 @@ ENTRIES = (QUICK, ONCE, FAILING, GUARDED, SPAWNING, RATED, PLACED)
 
 def run_of(entry: Entry, moment: int) -> RunRow:
     verdict, reason = ("failed", "error") if entry.kind == "failing" else ("succeeded", None)
-    return RunRow(entry.key, moment, f"{entry.key}@{moment}", verdict, "done", reason, moment)
+    return RunRow(entry.key, moment, f"{entry.key}@{moment}", verdict, "done", reason, moment, 0)
 
 
 def words_of(run: RunRow, entry: Entry) -> list[Word]:
@@ -84,7 +84,8 @@ def with_a_start_that_the_ledger_has_forgotten(evidence: Evidence) -> Evidence:
 
 
 def with_a_second_run(evidence: Evidence) -> Evidence:
-    return evidence._replace(runs=[*evidence.runs, run_of(QUICK, 1_006)._replace(run="again", verdict="lost")])
+    second = run_of(QUICK, 1_006)._replace(run="again", verdict="lost", losses=3)
+    return evidence._replace(runs=[*evidence.runs, second])
 
 
 def with_a_run_and_a_gap(evidence: Evidence) -> Evidence:
@@ -92,7 +93,7 @@ def with_a_run_and_a_gap(evidence: Evidence) -> Evidence:
 
 
 def with_a_run_between_moments(evidence: Evidence) -> Evidence:
-    return evidence._replace(runs=[*evidence.runs, run_of(QUICK, 1_007)._replace(verdict="lost")])
+    return evidence._replace(runs=[*evidence.runs, run_of(QUICK, 1_007)._replace(verdict="lost", losses=3)])
 
 
 def with_a_claim_started_twice(evidence: Evidence) -> Evidence:
@@ -122,6 +123,15 @@ def with_a_success_of_what_must_fail(evidence: Evidence) -> Evidence:
     words = [word._replace(what="end") if word.what == "failed" else word for word in evidence.words]
     runs = [run._replace(verdict="succeeded") if run.key == "failing" else run for run in evidence.runs]
     return evidence._replace(runs=runs, words=words)
+
+
+def with_a_run_given_up_after_two_losses(evidence: Evidence) -> Evidence:
+    runs = [run._replace(verdict="lost", losses=2) if run.run == "quick@1004" else run for run in evidence.runs]
+    return evidence._replace(runs=runs)
+
+
+def with_a_grandchild_left(evidence: Evidence) -> Evidence:
+    return evidence._replace(survivors=("4711 (sleep 1000)",))
 
 
 def with_an_older_write_accepted(evidence: Evidence) -> Evidence:
@@ -184,6 +194,8 @@ def with_a_process_that_ended_by_itself(evidence: Evidence) -> Evidence:
         (with_a_success_seen_under_another_fence, "unwitnessed"),
         (with_a_failure_of_what_cannot_fail, "wrong verdict"),
         (with_a_success_of_what_must_fail, "wrong verdict"),
+        (with_a_run_given_up_after_two_losses, "wrong verdict"),
+        (with_a_grandchild_left, "outlived"),
         (with_an_older_write_accepted, "unfenced"),
         (with_a_start_under_an_older_fence, "unfenced"),
         (with_a_child_after_the_kill_of_its_node, "outlived"),

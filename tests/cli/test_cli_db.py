@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -26,6 +27,21 @@ def test_the_status_tells_version_sizes_and_rows(database, evertick, ask):
     assert status["missing"] == []
     assert status["oldest_at"].startswith("20")
     assert {"name": "evertick_schedules", "rows": 3, "is_exact": True} in status["tables"]
+
+
+def test_the_status_counts_what_people_know_and_json_has_every_table(database, evertick, ask):
+    text = evertick("db", "status").stdout
+    assert re.search(r"^Rows +schedules: 3$", text, re.MULTILINE)
+    assert "fence" not in text
+    assert "and 11 tables of Evertick's own housekeeping, which --json lists" in text
+    assert "evertick_fence" in {table["name"] for table in ask("db", "status")["tables"]}
+
+
+def test_the_status_of_an_empty_database_names_what_makes_its_tables(tmp_path, evertick):
+    (tmp_path / "empty.db").write_bytes(b"")
+    text = evertick("db", "status", "--database", f"sqlite:///{tmp_path}/empty.db").stdout
+    assert "not one of Evertick yet: `evertick db migrate --database URL` makes its tables" in text
+    assert "lacks 0001_ledger, which `evertick db migrate --database URL` applies" in text
 
 
 def test_a_good_database_passes_its_check(database, evertick, ask):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
+
+import pytest
 
 from evertick import Scheduler
 
@@ -34,6 +37,25 @@ async def test_duties_shows_holder_term_and_error_of_a_live_one(tmp_path: Path, 
     shown = {duty["name"]: duty for duty in json.loads(listed.stdout)}
     assert shown["fragile"]["error"] == "ValueError: no paper left"
     assert shown["fragile"]["node_name"] == "shop@host"
+
+
+def test_one_duty_is_told_by_its_name(database, evertick, ask):
+    assert ask("duties", "evertick.prune")["term"] == 1
+    text = evertick("duties", "evertick.prune").stdout
+    assert re.search(r"^Held by +nobody$", text, re.MULTILINE)
+    assert re.search(r"^Term +1, since \d{4}-", text, re.MULTILINE)
+    unknown = evertick("duties", "evertick.prun")
+    assert (unknown.exit_code, unknown.stdout) == (1, "")
+    assert (
+        unknown.stderr == "error: there is no duty 'evertick.prun' in app 'default'; did you mean 'evertick.prune'?\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["why", "trigger", "show", "pause"])
+def test_a_duty_that_is_taken_for_a_schedule_is_said_to_be_one(database, evertick, command):
+    result = evertick(command, "evertick.prune")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.endswith("; 'evertick.prune' is a duty, `evertick duties evertick.prune` tells of it\n")
 
 
 def test_an_app_without_duties_is_told_how_to_declare_one(tmp_path: Path, evertick) -> None:

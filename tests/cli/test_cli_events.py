@@ -53,6 +53,22 @@ def test_events_are_chosen_by_kind_schedule_and_time(url, evertick):
     assert "nothing of that kind" in evertick("events", "--schedule", "other").stderr
 
 
+def test_events_end_after_so_many_and_go_on_behind_them(url, evertick):
+    first = evertick("events", "--limit", "1")
+    assert len(first.stdout.splitlines()) == 1
+    cursor = first.stderr.split()[-1]
+    assert [each["kind"] for each in lines(evertick("events", "--after", cursor, "--json"))] == ["schedule.paused"]
+    assert "[--kind" not in evertick("events", "--help").stdout
+    assert "--kind KIND" in evertick("events", "--help").stdout
+
+
+def test_what_is_written_wrongly_is_answered_in_flags(url, evertick):
+    result = evertick("events", "--after", "abc")
+    assert result.stderr.startswith(
+        "error: --after: 'abc' is no cursor; write the cursor that an earlier call has ended"
+    )
+
+
 def test_following_tells_what_happens_from_now_on(url, start):
     follower = start("events", "--follow", "--json", "--after", _end(url), env={"EVERTICK_DATABASE": url})
     scheduler = Scheduler(url, concurrency=0)
@@ -75,7 +91,7 @@ def _end(url):
 def test_the_feed_is_turned_on_and_off(database, evertick):
     result = evertick("events")
     assert result.exit_code == 1
-    assert "keeps no feed" in result.stderr
+    assert "keeps no feed; turn it on with `evertick events --keep 7d`" in result.stderr
     assert evertick("events", "--keep", "7d").stderr == "events are kept for 7d from now on\n"
     assert evertick("pause", "report").exit_code == 0
     assert "schedule.paused" in evertick("events").stdout

@@ -80,7 +80,7 @@ def test_a_schema_is_migrated_checked_and_measured(start: Start, url: str) -> No
     code, before = said(start, "db", "status", **on_it)
     assert (code, "not one of Evertick yet" in before) == (0, True)
     code, lacking = said(start, "db", "check", **on_it)
-    assert (code, "`evertick db migrate`" in lacking) == (1, True)
+    assert (code, "`evertick db migrate --database URL`" in lacking) == (1, True)
     assert said(start, "db", "migrate", **on_it)[1].startswith("applied 0001_ledger\n")
     assert said(start, "db", "migrate", **on_it)[1].endswith("; nothing was missing\n")
     code, checked = said(start, "db", "check", **on_it)
@@ -109,7 +109,7 @@ def test_a_node_that_only_checks_refuses_to_migrate_and_says_what_to_do(start: S
     (tmp_path / "shop.py").write_text(PROGRAM)
     code, refusal = said(start, "run", "shop:checking", env={"EVERTICK_DATABASE": url})
     assert code == 1
-    assert "lacks the migrations 0001_ledger; apply them with `evertick db migrate`" in refusal
+    assert "lacks the migrations 0001_ledger; apply them with `evertick db migrate --database URL`" in refusal
 
 
 @pytest.mark.parametrize("full", [[], ["--full", "--yes"]])
@@ -224,10 +224,12 @@ def test_missing_rights_are_said_to_be_missing(evertick: Evertick, url: str, pos
         connection.execute(f"CREATE ROLE {role} LOGIN")
         try:
             poor = url.replace("postgres@", f"{role}:{SECRET}@", 1)
-            assert "does not give this user the rights it needs" in refusal(evertick, poor)
+            assert f"does not give the user {role} the rights it needs; see 'Roles and rights'" in refusal(
+                evertick, poor
+            )
             migrating = evertick("db", "migrate", "--database", f"{poor}_more")
             assert migrating.exit_code == 1
-            assert "does not give this user the rights it needs" in migrating.stderr
+            assert f'GRANT CREATE ON DATABASE "postgres" TO "{role}"' in migrating.stderr
         finally:
             connection.execute(f"DROP ROLE {role}")
 

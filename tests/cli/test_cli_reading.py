@@ -171,7 +171,9 @@ def some_run(evertick_ask, **changes) -> Run:
 
 def test_the_detail_of_a_run_tells_its_cause_and_its_losses(database, ask):
     for cause in Cause:
-        assert remark(some_run(ask, cause=cause)) == ("" if cause is Cause.FIRE else f"by {cause.value}")
+        assert remark(some_run(ask, cause=cause)) == (
+            "" if cause in (Cause.FIRE, Cause.EVERY_NODE) else f"by {cause.value}"
+        )
     assert remark(some_run(ask, losses=1)) == "its node was lost once, run again"
     assert remark(some_run(ask, losses=2, result=7)) == "its node was lost twice, run again; 7"
     assert remark(some_run(ask, losses=3, verdict=Verdict.LOST)) == "its node was lost 3 times"

@@ -117,6 +117,13 @@ def test_a_bad_database_url_is_a_mistake_of_usage(tmp_path, monkeypatch, evertic
     assert re.fullmatch(r"error: .*\n", result.stderr)
 
 
+def test_an_option_of_commands_before_the_command_is_told_where_it_goes(evertick):
+    result = evertick("--database", "sqlite:///evertick.db", "list")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "write it behind the command, like `evertick list --database …`" in result.stderr
+    assert "behind the command" not in evertick("--bogus", "list").stderr
+
+
 def test_an_unexpected_error_is_one_sentence_too(database, evertick, monkeypatch):
     async def fail(self: Scheduler) -> None:
         raise ZeroDivisionError("by zero")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from evertick import Context, Every, Scheduler
+from evertick import Constant, Context, Every, Message, Scheduler
 from evertick.cli.top import _rows_shown, _Section
 from evertick.clock import system_clock
 
@@ -87,6 +87,32 @@ def test_lag_and_overdue_schedules_are_told(database, ask, evertick):
     assert frame["waiting"] >= 1
     assert frame["lag_seconds"] > 0
     assert frame["overdue_seconds"] > 0
+
+
+def test_duties_that_fail_and_messages_that_were_given_up_are_told(tmp_path, ask, evertick):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    scheduler = Scheduler(url, node_name="shop@host")
+
+    @scheduler.duty("fragile", every="1h")
+    async def fragile() -> None:
+        raise ValueError("no paper left")
+
+    @scheduler.sender("webhook", retry=Constant("1ms", attempts=1))
+    async def deliver(message: Message) -> None:
+        raise ConnectionError("nobody answers")
+
+    with scheduler:
+        scheduler.sync.send("webhook", {"order": 7})
+        end = system_clock.elapsed() + PATIENCE_SECONDS
+        while not any(duty.error for duty in scheduler.sync.duties()) or not scheduler.sync.messages(states=["dead"]):
+            assert system_clock.elapsed() < end
+        frame, text = ask("top", "--database", url), evertick("top", "--database", url).stdout
+    assert {duty["name"]: duty["error"] for duty in frame["duties"]}["fragile"] == "ValueError: no paper left"
+    assert [(channel["channel"], channel["dead"]) for channel in frame["channels"]] == [("webhook", 1)]
+    assert "1 duty fails  1 message given up" in text.splitlines()[0]
+    assert re.search(r"^fragile +shop@host +1 .* ValueError: no paper left", text, re.M)
+    assert "evertick.prune" not in text
+    assert re.search(r"^webhook +0 +0 +1 ", text, re.M)
 
 
 class Screen:

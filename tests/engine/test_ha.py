@@ -9,16 +9,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 
+import msgspec
 import pytest
 
 from evertick import Context, Event, Message, Scheduler, State, Verdict
 from evertick.engine.loops import DUTIES, LOOPS
 from evertick.ha import REPLICAS, HaLine, HaTable
-from evertick.store.base import NodeJoin, TaskTerms
+from evertick.store.base import NodeJoin, Store, TaskTerms
+from evertick.store.postgres import wakeup
 
 NODES = 3
 PATIENCE = 30.0
 LEASE_SECONDS = 2.0
+# Runs of a schedule.
+KEPT = 5
 
 
 class Fleet:
@@ -250,15 +254,40 @@ async def watch(url: str) -> None:
 
 
 async def prune(url: str) -> None:
-    """Old history is deleted by one node, under a term."""
-    async with started(Fleet(url)) as fleet:
+    """Old history is deleted by one node, under a term: what there is too much of goes once."""
+    fleet = Fleet(url)
+    deleted: Counter[str] = Counter()
+    for node in fleet.nodes:
+        node.settings = msgspec.structs.replace(node.settings, keep_per_schedule=KEPT)
+        _count_pruned(await node._store(), node.settings.node_name, deleted)
+    earlier = Scheduler(url, duties=False)
+    earlier.task(lambda: None, name="job")
+    async with earlier:
+        await earlier.add(key="often", when="every 1h", task="job", overlap="allow")
+        for _ in range(KEPT + 20):
+            await earlier.trigger("often")
+        await fleet.done(KEPT + 20)
+    async with started(fleet):
 
-        async def is_held() -> bool:
-            return bool((await _line(fleet, "evertick.prune")).holders)
+        async def is_gone() -> bool:
+            return len(await fleet.manager.runs("often", limit=100)) == KEPT
 
-        await until(is_held)
+        await until(is_gone)
         line = await _line(fleet, "evertick.prune")
         assert (len(line.holders), line.term) == (1, 1)
+    # By the holder alone: nobody else has so much as tried.
+    assert deleted == {line.holders[0].name: 20}
+
+
+def _count_pruned(store: Store, name: str, deleted: Counter[str]) -> None:
+    whole = store.prune
+
+    async def counted(app: str, *, before: int, keep_per_schedule: int | None, limit: int) -> int:
+        count = await whole(app, before=before, keep_per_schedule=keep_per_schedule, limit=limit)
+        deleted[name] += count
+        return count
+
+    store.prune = counted  # type: ignore[method-assign]
 
 
 async def a_claimed_schedule(url: str) -> None:
@@ -326,8 +355,12 @@ LINES = [
 
 
 @pytest.mark.parametrize("line", LINES)
-async def test_with_three_nodes_the_effect_happens_once_or_once_per_node(postgres_url: str, line: str) -> None:
+async def test_with_three_nodes_the_effect_happens_once_or_once_per_node(
+    postgres_url: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert line in PROOFS, f"{line!r} is declared, and no test with three nodes shows that it is so"
+    # A node that hears nothing looks by itself: here only its poll interval makes it look.
+    monkeypatch.setattr(wakeup, "UNHEARD_SECONDS", 3600.0)
     await PROOFS[line](postgres_url)
 
 

@@ -9,6 +9,7 @@ from statistics import median
 import pytest
 
 from evertick import Constant, Retry, Run, Scheduler, State
+from evertick.store.postgres import wakeup
 from evertick.store.postgres.wakeup import Ear
 
 PATIENCE = 30.0
@@ -53,10 +54,16 @@ class Pair:
                 await asyncio.sleep(0.05)
 
 
-async def test_what_another_program_enqueues_starts_without_any_poll(postgres_url: str) -> None:
+async def test_what_another_program_enqueues_starts_without_any_poll(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nor is there the look that a node takes where it hears nothing.
+    monkeypatch.setattr(wakeup, "UNHEARD_SECONDS", 3600.0)
     pair = Pair(postgres_url, poll_interval=3600)
     async with pair.node:
-        assert await pair.latency(0) < PATIENCE
+        # The first may be found by the look with which everything begins.
+        for number in range(3):
+            assert await pair.latency(number) < PATIENCE
     await pair.program.close()
 
 

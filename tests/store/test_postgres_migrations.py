@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import asyncpg
@@ -15,8 +15,8 @@ from postgres_stores import PostgresStores
 
 from evertick import Scheduler
 from evertick.clock import system_clock
-from evertick.errors import StoreRefused
-from evertick.store.base import MigrateMode
+from evertick.errors import StoreRefused, StoreUnavailable
+from evertick.store.base import MessageFilter, MigrateMode
 from evertick.store.postgres import SCHEMA_VERSION, PostgresStore
 from evertick.store.postgres import schema as code
 
@@ -30,7 +30,7 @@ from evertick.store.postgres import schema
 async def main(url, folder, version):
     if folder:
         schema._FOLDER, schema.SCHEMA_VERSION = Path(folder), int(version)
-    scheduler = Scheduler(url, node_name="new" if folder else "old")
+    scheduler = Scheduler(url, node_name="new" if folder else "late")
 
     @scheduler.task
     async def echo(): ...
@@ -285,3 +285,83 @@ async def test_a_migration_that_is_killed_in_the_middle_leaves_nothing_half_done
         assert await asyncio.to_thread(again.start) == "started"
     applied = await asked(postgres_stores, "SELECT version FROM {schema}.migrations ORDER BY version")
     assert [row["version"] for row in applied] == list(range(1, SCHEMA_VERSION + 2))
+
+
+@pytest.fixture
+async def plain_role(postgres_dsn: str) -> AsyncIterator[str]:
+    """A user without any right of its own, and the name of a schema for it."""
+    role = f"plain_{system_clock.new_token()[:12]}"
+    connection = await asyncpg.connect(postgres_dsn)
+    await connection.execute(f"CREATE ROLE {role} LOGIN")
+    yield role
+    await connection.execute(f"DROP SCHEMA IF EXISTS {role} CASCADE")
+    await connection.execute(f"DROP OWNED BY {role}")
+    await connection.execute(f"DROP ROLE {role}")
+    await connection.close()
+
+
+def as_role(dsn: str, role: str) -> PostgresStore:
+    return PostgresStore(f"{dsn.replace('postgres@', f'{role}@', 1)}?schema={role}", clock=system_clock)
+
+
+async def test_who_may_not_make_the_schema_is_told_the_grant_that_lets_it(postgres_dsn: str, plain_role: str) -> None:
+    store = as_role(postgres_dsn, plain_role)
+    with pytest.raises(StoreRefused, match=f"does not let the user {plain_role} make the schema") as refused:
+        await store.open(migrate="auto")
+    grant = str(refused.value).split("`")[1]
+    assert grant == f'GRANT CREATE ON DATABASE "postgres" TO "{plain_role}"'
+    connection = await asyncpg.connect(postgres_dsn)
+    await connection.execute(grant)
+    await connection.close()
+    await store.open(migrate="auto")
+    await store.close()
+
+
+async def test_a_schema_that_somebody_made_is_enough_for_its_owner(postgres_dsn: str, plain_role: str) -> None:
+    connection = await asyncpg.connect(postgres_dsn)
+    await connection.execute(f"CREATE SCHEMA {plain_role} AUTHORIZATION postgres")
+    store = as_role(postgres_dsn, plain_role)
+    with pytest.raises(StoreRefused, match=f'`GRANT CREATE ON SCHEMA "{plain_role}" TO "{plain_role}"`'):
+        await store.open(migrate="auto")
+    await connection.execute(f"ALTER SCHEMA {plain_role} OWNER TO {plain_role}")
+    await connection.close()
+    await store.open(migrate="auto")
+    await store.close()
+
+
+@pytest.mark.parametrize("table", ["runs (id int)", "migrations (name text)"])
+async def test_a_schema_with_tables_of_others_under_our_names_is_refused(postgres_url: str, table: str) -> None:
+    dsn, _, schema = postgres_url.partition("?schema=")
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.{table}")
+    with pytest.raises(StoreRefused, match=rf"{schema} .*not Evertick's.*choose another one by schema="):
+        await PostgresStore(postgres_url, clock=system_clock).open(migrate="auto")
+    tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)
+    assert [row["tablename"] for row in tables] == [table.partition(" ")[0]], "nothing of ours is left behind"
+    await connection.close()
+
+
+async def test_tables_of_others_under_other_names_are_no_trouble(postgres_url: str) -> None:
+    dsn, _, schema = postgres_url.partition("?schema=")
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.orders (id int)")
+    await connection.close()
+    store = PostgresStore(postgres_url, clock=system_clock)
+    await store.open(migrate="auto")
+    await store.close()
+
+
+async def test_a_lost_table_is_to_be_restored_and_a_removed_schema_is_made_anew(postgres_url: str) -> None:
+    dsn, _, schema = postgres_url.partition("?schema=")
+    store = PostgresStore(postgres_url, clock=system_clock)
+    await store.open(migrate="auto")
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(f"DROP TABLE {schema}.outbox CASCADE")
+    with pytest.raises(StoreUnavailable, match="lacks a table of Evertick; restore the database from a backup"):
+        await store.messages("app", MessageFilter())
+    await connection.execute(f"DROP SCHEMA {schema} CASCADE")
+    await connection.close()
+    await store.close()
+    await store.open(migrate="auto")
+    assert await store.messages("app", MessageFilter()) == []
+    await store.close()

@@ -10,8 +10,12 @@ import pytest
 from postgres_stores import PostgresStores, in_schema_of
 
 from evertick import Scheduler, TransactionTimeout
+from evertick.clock import system_clock
+from evertick.errors import StoreRefused
 from evertick.model import State
 from evertick.store.base import RunFilter
+from evertick.store.postgres import wakeup
+from evertick.store.postgres import PostgresStore
 from evertick.testing.conformance import Bench, StoreConformance, Stores, a_run, an_outcome
 from evertick.testing.conformance.bench import APP
 from evertick.transaction import at_once
@@ -54,6 +58,15 @@ class TestPostgresBehindPgbouncer(StoreConformance):
         stores = PooledStores(postgres_dsn, pooler_dsn, is_kept=True)
         yield stores
         await stores.close()
+
+
+async def test_a_pooler_that_nobody_has_told_of_is_refused_with_the_way_to_tell(
+    pooled_stores: PooledStores, pooler_dsn: str
+) -> None:
+    store = PostgresStore(in_schema_of(pooler_dsn, pooled_stores.schema), clock=system_clock)
+    with pytest.raises(StoreRefused, match=r"behind a pooler.* add pooler=transaction to the URL"):
+        await store.open(migrate="auto")
+    await store.close()
 
 
 async def test_stores_that_open_at_once_migrate_once(pooled_stores: PooledStores) -> None:
@@ -117,8 +130,11 @@ async def test_a_job_that_takes_too_long_is_ended_and_nobody_else(pooled_stores:
 
 @pytest.mark.parametrize("listens", [True, False])
 async def test_nodes_work_together_with_and_without_a_second_way_for_wake_ups(
-    pooled_stores: PooledStores, postgres_dsn: str, listens: bool
+    pooled_stores: PooledStores, postgres_dsn: str, listens: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if listens:
+        # Else a node that hears nothing would look by itself.
+        monkeypatch.setattr(wakeup, "UNHEARD_SECONDS", 3600.0)
     url = f"{pooled_stores.url}&listen={quote(postgres_dsn, safe='')}" if listens else pooled_stores.url
     node, program = Scheduler(url, poll_interval="1h"), Scheduler(url, concurrency=0)
     started: asyncio.Queue[int] = asyncio.Queue()
@@ -127,15 +143,9 @@ async def test_nodes_work_together_with_and_without_a_second_way_for_wake_ups(
     async def echo(number: int) -> None:
         started.put_nowait(number)
 
-    @node.every("200ms")
-    async def tick() -> None:
-        started.put_nowait(-1)
-
     sent = program.task(lambda number: None, name="echo")
     async with node:
         for number in range(5):
             await sent.enqueue(number=number)
-            async with asyncio.timeout(PATIENCE):
-                while await started.get() != number:
-                    pass
+            assert await asyncio.wait_for(started.get(), PATIENCE) == number
     await program.close()

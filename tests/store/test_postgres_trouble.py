@@ -15,9 +15,11 @@ from postgres_stores import PostgresStores, in_schema_of
 from evertick.clock import system_clock
 from evertick.errors import StoreRefused, StoreUnavailable
 from evertick.store.base import RunFilter
-from evertick.store.postgres import PostgresStore, wakeup
+from evertick.store.postgres import PostgresStore, limits, wakeup
+from evertick.store.postgres.session import Session
 from evertick.testing.conformance import Bench, a_run
-from evertick.testing.conformance.bench import APP, HOUR, TERMS
+from evertick.testing.conformance.bench import APP, HOUR, TASK, TERMS
+from evertick.testing.conformance.limits import at_once
 
 SECRET = "hunter2"
 
@@ -42,6 +44,11 @@ class Proxy:
 
     def heal(self) -> None:
         self._may_pass.set()
+
+    def lose(self) -> None:
+        """Every line that is there leads nowhere from now on, and nobody is told."""
+        for task in self._tasks:
+            task.cancel()
 
     def cut(self) -> None:
         for writer in self._writers:
@@ -129,6 +136,34 @@ async def test_a_line_that_breaks_is_replaced(distant: PostgresStore, proxy: Pro
     await is_well(distant)
 
 
+async def test_when_beats_go_through_again_nobody_waits_any_longer_on_the_lines_of_before(
+    proxy: Proxy, postgres_stores: PostgresStores
+) -> None:
+    # By itself none of these would give up while the test waits.
+    url = in_schema_of(await proxy.start(), postgres_stores.schema, timeout="10m", connect_timeout="10m")
+    store = PostgresStore(url, clock=system_clock)
+    await store.open(migrate="auto")
+    node = await Bench(postgres_stores, store).node()
+    line, lease = await store.beat_line(), 2_000_000
+    await line.beat(node, lease)
+    await asyncio.gather(*(store.now() for _ in range(5)))
+    assert await store.changed(20), "a line that was just opened is news by itself"
+    proxy.lose()
+    # More than there are connections: some wait for one.
+    asking, listening = [asyncio.create_task(store.now()) for _ in range(8)], asyncio.create_task(store.changed(3600))
+    with pytest.raises(StoreUnavailable):
+        await line.beat(node, lease)
+    assert not any(task.done() for task in asking)
+    assert (await line.beat(node, lease)).is_alive
+    async with asyncio.timeout(10):
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        assert StoreUnavailable in {type(answer) for answer in answers}
+        assert await listening, "what was said meanwhile was not heard"
+        assert await store.now() > 0
+    await line.close()
+    await store.close()
+
+
 async def test_a_line_for_wake_ups_that_leads_nowhere_is_noticed_and_replaced(
     distant: PostgresStore, proxy: Proxy, postgres_stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,18 +246,6 @@ async def test_a_database_that_does_not_exist_is_refused_by_name(postgres_dsn: s
     store = PostgresStore(postgres_dsn.rpartition("/")[0] + "/no_such", clock=system_clock)
     with pytest.raises(StoreRefused, match=r"no_such .*does not exist; create the database"):
         await store.open(migrate="auto")
-
-
-async def test_a_user_who_may_not_make_the_schema_is_refused(postgres_stores: PostgresStores) -> None:
-    admin = await postgres_stores.connect()
-    role = f"role_{postgres_stores.schema}"
-    await admin.execute(f"CREATE ROLE {role} LOGIN")
-    where = urlsplit(postgres_stores.url)
-    url = where._replace(netloc=f"{role}@{where.hostname}:{where.port}").geturl()
-    with pytest.raises(StoreRefused, match="rights"):
-        await PostgresStore(url, clock=system_clock).open(migrate="auto")
-    await admin.execute(f"DROP ROLE {role}")
-    await admin.close()
 
 
 async def test_an_intent_before_opening_is_refused_with_the_fix() -> None:
@@ -321,6 +344,33 @@ async def test_a_beat_does_not_wait_for_a_connection_of_the_pool(postgres_dsn: s
     await stores.close()
 
 
+async def test_a_node_that_falls_silent_in_the_gate_of_the_limits_loses_it(
+    postgres_stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "_SILENCE_MOST", "200ms")
+    bench = Bench(postgres_stores, await postgres_stores.open())
+    frozen = await postgres_stores.open()
+    assert isinstance(frozen, PostgresStore)
+    is_in, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def stops_in_the_gate(db: Session) -> None:
+        await limits.enter_gate(db, APP)
+        is_in.set()
+        await may_go_on.wait()
+        await db.rows("limits.next_keys", APP, "", 1)
+
+    stopped = asyncio.create_task(frozen._open_line().write(stops_in_the_gate))
+    await is_in.wait()
+    node = await bench.node(tasks={TASK: at_once(1)})
+    await bench.enqueue()
+    async with asyncio.timeout(10):
+        claim = await bench.store.claim(APP, node, ["default"], {TASK: at_once(1)}, 10)
+    assert len(claim.runs) == 1
+    may_go_on.set()
+    with pytest.raises(StoreUnavailable):
+        await stopped
+
+
 async def test_behind_a_pooler_nothing_is_left_on_a_connection(postgres_dsn: str) -> None:
     stores = PostgresStores(postgres_dsn, pooler="transaction")
     bench = Bench(stores, await stores.open())
@@ -337,3 +387,11 @@ async def test_behind_a_pooler_nothing_is_left_on_a_connection(postgres_dsn: str
     assert await bench.store._open_line().borrow(left) == ([], "on")
     assert len((await bench.claim(node, tasks=TERMS)).runs) == 0
     await stores.close()
+
+
+@pytest.mark.parametrize("asked", ["sslmode=require", "sslmode=verify-full"])
+async def test_a_server_without_tls_is_said_to_have_none(postgres_dsn: str, asked: str) -> None:
+    store = PostgresStore(f"{postgres_dsn}?{asked}", clock=system_clock)
+    with pytest.raises(StoreRefused, match=r"does not speak TLS.*turn it on at the server.*sslmode=prefer") as refused:
+        await store.open(migrate="check")
+    assert "network" not in str(refused.value)

@@ -48,6 +48,10 @@ def test_a_url_says_where_the_store_is_and_how_to_use_it(url: str, expected: Loc
         ('?schema=a"b', "cannot be"),
         ("?schema=" + "x" * 64, "63 bytes"),
         ("?schema=", "cannot be"),
+        ("?schema=pg_jobs", "PostgreSQL's own"),
+        ("?schema=a&schema=b", "more than once"),
+        ("?timeout=1000d", "a day is the most"),
+        ("?timeout=1us", "a millisecond"),
         ("?sslmode=maybe", "'maybe'"),
         ("?pooler=session", "'session'"),
         ("?timeout=soon", "'soon'"),
@@ -63,6 +67,12 @@ def test_what_cannot_be_is_refused_with_the_offending_part_and_without_the_passw
         PostgresStore(f"postgresql://u:{SECRET}@h/db{rest}", clock=system_clock)
     assert said in str(refused.value)
     assert SECRET not in str(refused.value)
+
+
+def test_a_port_is_that_of_a_host_which_may_be_named_after_it() -> None:
+    assert location_of("postgresql:///db?port=6000&host=/run/pg").hosts == (("/run/pg", 6000),)
+    with pytest.raises(InvalidSetting, match="a port without a host; add host="):
+        location_of("postgresql:///db?port=6000")
 
 
 def test_a_port_that_is_none_is_refused() -> None:

@@ -126,6 +126,21 @@ async def test_a_connection_that_is_closed_is_refused(bench: Bench, postgres_dsn
         at_once(bench.store.within(plain).enqueue(APP, [a_run()]))
 
 
+async def test_a_closed_connection_of_sqlalchemy_is_refused_in_our_words(bench: Bench, postgres_dsn: str) -> None:
+    engine = create_engine(sqlalchemy_url(postgres_dsn, "psycopg"))
+    with engine.connect() as connection:
+        pass
+    with pytest.raises(Refused, match="this connection is closed; pass one that is open"):
+        bench.store.within(connection)
+    engine.dispose()
+    async_engine = create_async_engine(sqlalchemy_url(postgres_dsn, "asyncpg"))
+    async with async_engine.connect() as async_connection:
+        pass
+    with pytest.raises(Refused, match="this connection is closed; pass one that is open"):
+        bench.store.within(async_connection)
+    await async_engine.dispose()
+
+
 async def test_a_conflict_in_the_transaction_of_the_user_is_an_error_of_its_own_driver(
     bench: Bench, postgres_dsn: str
 ) -> None:

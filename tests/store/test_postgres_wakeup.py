@@ -82,6 +82,39 @@ async def test_an_enqueue_in_a_transaction_of_the_user_is_heard_with_its_commit(
     await connection.close()
 
 
+async def test_an_enqueue_in_a_transaction_of_the_user_wakes_the_node_of_the_very_store(
+    pair: tuple[Bench, Store], postgres_stores: PostgresStores
+) -> None:
+    bench, _ = pair
+    assert await bench.store.changed(PATIENCE)
+    connection = await postgres_stores.connect()
+    transaction = connection.transaction()
+    await transaction.start()
+    await bench.store.within(connection).enqueue(APP, [a_run()])
+    assert not await bench.store.changed(LONG_ENOUGH)
+    assert await heard(bench.store, transaction.commit)
+    await connection.close()
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_the_commit_of_a_jobs_transaction_wakes_whoever_waited_for_its_run(
+    pair: tuple[Bench, Store], is_plain: bool
+) -> None:
+    bench, listener = pair
+    node = await bench.node()
+    held = await bench.hold(node, await bench.fire(await bench.add()))
+    await bench.fire(await bench.stored(), state=State.BLOCKED)
+    job = bench.store.transaction(seconds=60, is_plain=is_plain)
+    await job.begin(APP, node, held.id, held.fence)
+    assert await bench.store.changed(PATIENCE)
+    while await listener.changed(LONG_ENOUGH):
+        pass  # of what led to this
+    waiting = [asyncio.create_task(store.changed(PATIENCE)) for store in (listener, bench.store)]
+    assert await job.commit(APP, node, an_outcome(held))
+    # The node of the job as well: that it freed something is known to its transaction alone.
+    assert await asyncio.gather(*waiting) == [True, True]
+
+
 async def test_what_frees_nobody_wakes_nobody(pair: tuple[Bench, Store]) -> None:
     bench, listener = pair
     node = await bench.node()

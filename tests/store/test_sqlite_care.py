@@ -74,7 +74,7 @@ async def test_a_file_without_tables_of_ours_says_what_it_lacks(path):
     status = await care_for(path).status()
     assert (status.version, status.store_id, status.missing) == (0, None, ("0001_ledger",))
     (problem,) = (await care_for(path).check()).problems
-    assert problem == "the migrations 0001_ledger are missing; apply them with `evertick db migrate`"
+    assert problem == "the migrations 0001_ledger are missing; apply them with `evertick db migrate --database URL`"
 
 
 async def test_migrating_applies_what_is_missing_once_and_leaves_the_tables_of_others_alone(path):

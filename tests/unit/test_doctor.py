@@ -14,12 +14,13 @@ from evertick import Calendar, Cron, Every, Once, Scheduler
 from evertick.clock import system_clock
 from evertick.doctor import Finding, Severity, examine, examine_database
 from evertick.doctor.database import about_database
+from evertick.doctor.duties import about_duties
 from evertick.doctor.finding import named, shortened
 from evertick.doctor.nodes import about_clock, about_nodes
 from evertick.doctor.runs import about_blocked, about_parked, about_waiting, blockers_of
 from evertick.doctor.schedules import about_schedules
 from evertick.limits import Concurrency, Subject
-from evertick.model import Cause, NewRun, Node, Run, Schedule, State, Verdict
+from evertick.model import Cause, Duty, NewRun, Node, Run, Schedule, State, Verdict
 from evertick.store.base import Checked, NodeJoin, StoreStatus, TaskTerms
 from evertick.survey import Surveyed, survey
 from evertick.when import When, from_us, to_us
@@ -492,3 +493,63 @@ async def test_what_a_blackout_holds_back_or_somebody_skips_is_not_expected(sche
     assert (held.rule.count_us(since, since + DAY - 1), held.firing.count_us(since, since + DAY - 1)) == (24, 6)
     assert other.rule.next_us(to_us(skipped) - 1) == to_us(skipped)
     assert other.firing.next_us(to_us(skipped) - 1) == to_us(skipped) + HOUR
+
+
+# --- duties
+
+
+def a_duty(**fields: Any) -> Duty:
+    given: dict[str, Any] = {
+        "name": "evertick.prune",
+        "node": "n1",
+        "node_name": "shop@host",
+        "term": 1,
+        "since": ago(hours=1),
+        "ticked_at": ago(seconds=20),
+        "next_at": NOW + timedelta(seconds=40),
+        "error": None,
+    }
+    return Duty(**{**given, **fields})
+
+
+def test_a_duty_that_fails_is_told_with_its_holder_its_error_and_what_is_not_done_meanwhile() -> None:
+    own = a_duty(error="OperationalError: no such table: evertick_feed")
+    other = a_duty(name="rebuild-index", error="ValueError: no paper\nat all")
+    pruning, rebuilding = about_duties([own, other], [a_node()], NOW)
+    assert (pruning.severity, pruning.check, pruning.about) == (Severity.WARNING, "failing_duty", ("evertick.prune",))
+    assert pruning.what == (
+        "duty evertick.prune fails on node shop@host: OperationalError: no such table: evertick_feed; "
+        "until it is mended nobody deletes history that is older than it is kept"
+    )
+    assert rebuilding.what == "duty rebuild-index fails on node shop@host: ValueError: no paper"
+    assert "`evertick duties rebuild-index`" in rebuilding.fix
+
+
+def test_a_duty_without_ticks_that_has_gone_on_since_its_error_is_well() -> None:
+    def found(began: datetime) -> list[Finding]:
+        loop = a_duty(name="follow", ticked_at=began, next_at=None, error="it returned")
+        return list(about_duties([a_duty(), loop], [a_node()], NOW))
+
+    assert [each.check for each in found(ago(seconds=5))] == ["failing_duty"]
+    assert found(ago(minutes=2)) == []
+
+
+def test_duties_that_nobody_holds_though_nodes_live_are_found() -> None:
+    gone = a_duty(name="rebuild-index", node=None, node_name=None, error="of long ago")
+    pruning, rebuilding = about_duties([gone], [a_node()], NOW)
+    assert (pruning.severity, pruning.about) == (Severity.WARNING, ("evertick.prune",))
+    assert pruning.what.endswith("though nodes live: nobody deletes history that is older than it is kept")
+    assert "duties=False" in pruning.fix
+    assert (rebuilding.severity, rebuilding.check) == (Severity.NOTE, "unheld_duty")
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        pytest.param([], id="nobody lives"),
+        pytest.param([a_node(started_at=ago(seconds=5))], id="a node has just started"),
+        pytest.param([a_node(), a_node(id="n2", died_at=ago(seconds=10))], id="a node has just ended"),
+    ],
+)
+def test_a_duty_between_two_holders_is_no_finding(nodes: list[Node]) -> None:
+    assert list(about_duties([a_duty(node=None, node_name=None)], nodes, NOW)) == []

@@ -176,11 +176,21 @@ async def test_a_loop_that_keeps_failing_becomes_unhealthy_and_says_why() -> Non
     loop = looping(Steps(ValueError("broken")), clock)
     await loop._try()
     assert loop.health().is_healthy
-    clock.move(31 * SECOND)
+    clock.move(11 * SECOND)
     health = loop.health()
     assert not health.is_healthy
     assert health.error == "ValueError: broken"
     assert health.last_success_seconds_ago is None
+
+
+async def test_a_store_that_is_away_has_longer_until_the_loop_is_unhealthy() -> None:
+    clock = SettableClock()
+    loop = looping(Steps(StoreUnavailable("restarts")), clock)
+    await loop._try()
+    clock.move(29 * SECOND)
+    assert loop.health().is_healthy
+    clock.move(2 * SECOND)
+    assert not loop.health().is_healthy
 
 
 async def test_a_step_that_hangs_makes_the_loop_unhealthy() -> None:

@@ -33,6 +33,7 @@ def test_the_defaults_are_those_of_the_reference() -> None:
         keep_per_schedule=None,
         stall_limit=15 * MINUTE,
         batch_size=1_000,
+        start_timeout=30 * SECOND,
     )
 
 
@@ -164,7 +165,7 @@ def test_labels_are_names_with_texts() -> None:
     assert check_labels({"team": "data"}) == {"team": "data"}
 
 
-@pytest.mark.parametrize("labels", [5, ["a"], {"a": 1}, {"a": "x" * 201}, {str(n): "" for n in range(51)}])
+@pytest.mark.parametrize("labels", [5, ["a"], {"a": 1}, {"a": "x" * 201}, {"a": "\ud800"}, {str(n): "" for n in range(51)}])
 def test_labels_that_are_none_are_refused(labels: Any) -> None:
     with pytest.raises(InvalidSetting, match="labels: "):
         check_labels(labels)

@@ -8,8 +8,10 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from evertick import Calendar, Constant, Context, Cron, Every, Once, Scheduler, Skip
+from evertick.model import State
 from evertick.store.base import NodeJoin, TaskTerms
 from evertick.testing import virtual_time
+from evertick.why import live_words
 
 START = "2026-03-02T00:00:00+00:00"
 
@@ -84,8 +86,34 @@ async def test_a_run_that_goes_on_is_told_with_its_progress_and_what_counts_from
         await kit.advance("1m")
         cancelled = await scheduler.why("job")
     assert f"counted from the end of run {run.id}, which is running" in why.next
-    assert why.now == f"run {run.id} (attempt 1) runs since 2026-03-02 00:10:00 UTC, at 25% reading"
+    assert why.now == f"run {run.id} (attempt 1) runs since 2026-03-02 00:10:00 UTC on here, at 25% reading"
     assert cancelled.last.endswith("ended as cancelled: somebody asked for it")
+
+
+async def test_a_run_whose_node_falls_silent_is_told_with_what_becomes_of_it_and_when() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.every("10m")
+    async def job() -> None:
+        await asyncio.sleep(3600)
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await kit.advance("10m")
+        [run], [node] = kit.runs("job"), await scheduler.nodes()
+    assert run.state is State.RUNNING
+    node = msgspec.structs.replace(node, lease_until=node.beat_at + timedelta(seconds=15))
+    ends = live_words(run, [node], node.beat_at + timedelta(seconds=4), None)
+    assert ends.endswith(" on here")
+    silent = live_words(run, [node], node.beat_at + timedelta(seconds=6), None)
+    fate = "(unless it comes back, the run is taken over, or lost if on_lost='fail', in about 12 s)"
+    assert silent.endswith(f" on here, which is silent for 6 s {fate}")
+    late = live_words(run, [node], node.lease_until + timedelta(seconds=4), None)
+    assert late.endswith("taken over, or lost if on_lost='fail', as soon as another node looks)")
+    assert live_words(run, [], node.lease_until, None).endswith(
+        " on a node that is dead: it is about to be taken over, or lost if on_lost='fail'"
+    )
+    alone = msgspec.structs.replace(run, queue=f"@{node.id}")
+    assert live_words(alone, [], node.lease_until, None).endswith("about to be lost, as it is for that node alone")
 
 
 async def test_a_failure_is_told_with_its_error_and_a_retry_with_its_time() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec
 
 import click
@@ -27,6 +27,20 @@ P = ParamSpec("P")
 
 # Pages that one bite of a vacuum gives back: a few milliseconds, in which nobody else can write.
 _BITE = 1_000
+# As they are called without the prefix that they have on SQLite.
+_TABLES = (
+    "schedules",
+    "calendars",
+    "runs",
+    "history",
+    "gaps",
+    "attempts",
+    "log_chunks",
+    "nodes",
+    "duties",
+    "outbox",
+    "feed",
+)
 _CHECK_TITLE = "checking every page"
 
 
@@ -157,7 +171,7 @@ async def status(care: Care, as_json: bool) -> None:
 def _facts(status: StoreStatus) -> Iterator[tuple[str, str | list[str]]]:
     yield "Database", status.description
     yield "Kept by", status.engine
-    yield "Store", status.store_id or "not one of Evertick yet"
+    yield "Store", status.store_id or "not one of Evertick yet: `evertick db migrate --database URL` makes its tables"
     yield "Version", _version_words(status)
     yield "Size", amount(status.bytes)
     yield "Log", "" if status.wal_bytes is None else f"{amount(status.wal_bytes)}, journal mode {status.journal_mode}"
@@ -170,12 +184,25 @@ def _facts(status: StoreStatus) -> Iterator[tuple[str, str | list[str]]]:
     if status.oldest_at is not None:
         oldest = from_us(status.oldest_at)
         yield "History", f"since {stamp(oldest)} ({distance(oldest, now())})"
-    yield "Rows", [_rows_words(table) for table in status.tables]
+    yield "Rows", list(_rows_lines(status.tables))
     yield "Options", [_options_words(table) for table in status.options]
 
 
+def _rows_lines(tables: Sequence[TableRows]) -> Iterator[str]:
+    """Of the tables that hold what people know; the others are counted, and JSON has them all."""
+    known = [table for table in tables if _table_name(table) in _TABLES]
+    yield from (_rows_words(table) for table in sorted(known, key=lambda table: _TABLES.index(_table_name(table))))
+    others = len(tables) - len(known)
+    if others:
+        yield f"and {others} tables of Evertick's own housekeeping, which --json lists"
+
+
+def _table_name(table: TableRows) -> str:
+    return table.name.removeprefix("evertick_")
+
+
 def _rows_words(table: TableRows) -> str:
-    return f"{table.name.removeprefix('evertick_')}: {'' if table.is_exact else 'more than '}{table.rows:,}"
+    return f"{_table_name(table)}: {'' if table.is_exact else 'more than '}{table.rows:,}"
 
 
 def _options_words(table: TableOptions) -> str:
@@ -186,7 +213,8 @@ def _options_words(table: TableOptions) -> str:
 
 def _version_words(status: StoreStatus) -> str:
     if status.missing:
-        return f"{status.version}, behind this program ({status.version_known}); lacks {', '.join(status.missing)}"
+        lacks = f"lacks {', '.join(status.missing)}, which `evertick db migrate --database URL` applies"
+        return f"{status.version}, behind this program ({status.version_known}); {lacks}"
     newer = f", newer than this program ({status.version_known})" if status.version > status.version_known else ""
     return f"{status.version}{newer}"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Concatenate
@@ -15,6 +16,7 @@ from typing import Any, Concatenate
 import click
 
 from evertick.cli.named import nearer
+from evertick.cli.output import tell
 from evertick.cli.wall import with_zone
 from evertick.errors import NotFound, StoreRefused
 from evertick.scheduler import Scheduler
@@ -22,7 +24,7 @@ from evertick.settings import DATABASE_VARIABLE, DEFAULT_DATABASE
 from evertick.store.base import Store
 from evertick.store.sqlite.location import location_of
 
-__all__ = ["app_option", "check_exists", "database_option", "on_store", "store_of"]
+__all__ = ["app_option", "check_exists", "database_option", "on_store", "store_of", "tell_if_unnamed"]
 
 database_option = click.option(
     "--database",
@@ -43,6 +45,8 @@ def on_store(command: Callable[Concatenate[Scheduler, ...], Coroutine[Any, Any, 
         assert url is None or isinstance(url, str)
         scheduler = Scheduler(url, app=str(app), concurrency=0, migrate="check")
         check_exists(scheduler.settings.url)
+        if not kwargs.get("as_json"):
+            tell_if_unnamed(url)
         asyncio.run(_closing(scheduler, _work(scheduler, kwargs), _words(kwargs)))
 
     async def _work(scheduler: Scheduler, given: dict[str, Any]) -> None:
@@ -71,6 +75,12 @@ async def _closing(scheduler: Scheduler, work: Coroutine[Any, Any, None], words:
         await scheduler.close()
 
 
+def tell_if_unnamed(url: str | None) -> None:
+    """Which ledger is read, where nobody has named one: it may be a forgotten file, and not the one that is in use."""
+    if url is None and not os.environ.get(DATABASE_VARIABLE):
+        tell(f"(ledger: {DEFAULT_DATABASE}; name another with --database)", is_dim=True)
+
+
 def check_exists(url: str) -> None:
     """Refuse a database that is not there."""
     if not url.startswith("sqlite://"):
@@ -84,5 +94,5 @@ def check_exists(url: str) -> None:
     if not Path(path).exists():
         raise StoreRefused(
             f"there is no database at {Path(path).absolute()}; point to one with --database sqlite:///path/to/file.db "
-            f"or {DATABASE_VARIABLE} (`evertick run` makes it at its first start)"
+            f"or postgresql://user@host/name, or by {DATABASE_VARIABLE} (`evertick run` makes it at its first start)"
         )

@@ -7,7 +7,7 @@ import asyncio
 import click
 
 from evertick.cli.care import care_of
-from evertick.cli.database import app_option, check_exists, database_option
+from evertick.cli.database import app_option, check_exists, database_option, tell_if_unnamed
 from evertick.cli.output import as_json_option, print_facts, print_json, say
 from evertick.cli.progress import progress
 from evertick.cli.words import now
@@ -40,6 +40,8 @@ def doctor(as_json: bool, database: str | None, app: str) -> None:
     app = check_key(app, what="app")
     try:
         check_exists(url)
+        if not as_json:
+            tell_if_unnamed(database)
         findings = asyncio.run(_examine(url, app, as_json))
     except StoreRefused as missing:
         findings = [about_store(missing)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
@@ -10,7 +11,7 @@ import click
 
 from evertick.cli.database import on_store
 from evertick.cli.node_names import node_names
-from evertick.cli.output import Column, as_json_option, hint, print_json, print_table
+from evertick.cli.output import Column, as_json_option, console, hint, print_json, print_table
 from evertick.cli.words import distance
 from evertick.ha import HA_KINDS, HaKind, HaLine, HaTable
 from evertick.scheduler import Scheduler
@@ -19,6 +20,8 @@ __all__ = ["ha"]
 
 # More names than these are a number.
 _NAMES_MOST = 2
+# Columns of a terminal that has room for sentences.
+_WIDE = 110
 
 
 @click.command()
@@ -50,7 +53,7 @@ async def ha(scheduler: Scheduler, kind: HaKind | None, limit: int, as_json: boo
         Column(title="HELD BY", is_cut=True),
         Column(title="LAST"),
         Column(title="NEXT"),
-        Column(title="WITH N NODES", is_cut=True, width_least=110),
+        Column(title="WITH N NODES", is_cut=True, width_least=_WIDE),
     ]
     print_table(columns, [_row(line, table) for line in table.lines])
     hint("; ".join(_remarks(table, kind)))
@@ -94,8 +97,11 @@ def _holders(line: HaLine, table: HaTable) -> str:
 
 def _remarks(table: HaTable, kind: HaKind | None) -> Iterator[str]:
     yield f"live nodes of app {table.app}: {len(table.nodes)}"
-    counts = Counter((line.kind, line.mode) for line in table.lines)
-    yield from (f"{each} {mode}: {number}" for (each, mode), number in counts.items())
+    modes = Counter(line.mode for line in table.lines)
+    if modes:
+        yield "lines by mode: " + ", ".join(f"{number} {mode}" for mode, number in modes.items())
+    if sys.stdout.isatty() and console().width < _WIDE:
+        yield f"WITH N NODES is left out below {_WIDE} columns, --json has it"
     shown = sum(line.kind == "schedule" for line in table.lines)
     if kind in (None, "schedule") and table.schedules > shown:
         yield f"{shown} of {table.schedules} schedules are shown, more with --limit"

@@ -210,7 +210,7 @@ def print_ledger(rows: Sequence[Run | Gap], names: Mapping[str, str], *, is_one_
     is_many = len({node_of(row) for row in rows if isinstance(row, Run)} - {None}) > 1
     columns = [
         Column(title="MOMENT", is_moment=True),
-        Column(title="KEY", is_cut=True, cut_least=12),
+        Column(title="KEY", is_cut=True, cut_least=16),
         Column(title="VERDICT", is_coloured=True),
         Column(title="REASON", is_cut=True),
         Column(title="TRIES", is_right=True, gives_way=2),

@@ -64,11 +64,17 @@ async def last_run_named(scheduler: Scheduler, word: str) -> Run:
 
 
 async def nearer(store: Store, app: str, words: Iterable[str], missing: NotFound) -> NotFound:
-    """The error with the key that was perhaps meant, where one is much like a word that names no schedule."""
+    """The error with what was perhaps meant: a duty, or a key that is much like a word that names no schedule."""
+    unknown = [word for word in words if repr(word) in str(missing)]
+    duties = {duty.name for duty in await store.duties(app)}
+    for word in unknown:
+        if word in duties:
+            what = str(missing).partition("; ")[0]
+            return NotFound(f"{what}; {word!r} is a duty, `evertick duties {word}` tells of it")
     wanted = ScheduleFilter(limit=_KEYS_COMPARED, with_counts=False)
     keys = [schedule.key for schedule in await store.schedules(app, wanted)]
-    for word in words:
-        if word not in keys and repr(word) in str(missing):
+    for word in unknown:
+        if word not in keys:
             for meant in get_close_matches(word, keys, n=1, cutoff=_ALIKE):
                 return NotFound(f"{str(missing).partition('; ')[0]}; did you mean {meant!r}?")
     return missing

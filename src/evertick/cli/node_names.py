@@ -1,6 +1,6 @@
 """Nodes by the names that people gave them. Rows keep ids: a name may be that of many starts, and two may share it.
 
-The names are asked for once per listing, whatever its length. Nodes are known until they are pruned, some time after
+The names are asked for once per listing, whatever its length. Nodes are known until they are pruned, a day after
 their end; what is left of one then is the end of its id.
 """
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import click
+import msgspec
 
 from evertick.cli.database import on_store, store_of
 from evertick.cli.node_names import known_names, node_words
@@ -73,7 +76,7 @@ async def list_messages(
     """
     found = await scheduler.messages(channel=channel, states=states or None, limit=limit)
     if as_json:
-        print_json(found)
+        print_json(await _data(scheduler, found))
     elif not found:
         hint(f"there are no such messages in the outbox of app {scheduler.app!r}")
     else:
@@ -85,7 +88,7 @@ async def list_messages(
             Column(title="TRIES", is_right=True, gives_way=2),
             Column(title="DUE", gives_way=1),
             Column(title="KEY", is_cut=True),
-            Column(title="ERROR", is_cut=True),
+            Column(title="ERROR", is_cut=True, cut_least=16),
         ]
         moment = now()
         print_table(columns, [_row(message, moment) for message in found])
@@ -121,7 +124,7 @@ async def show(scheduler: Scheduler, message: str, as_json: bool) -> None:
     """
     found = await _named(scheduler, message)
     if as_json:
-        print_json(found)
+        print_json((await _data(scheduler, [found]))[0])
         return
     print_facts(
         [
@@ -146,6 +149,13 @@ async def show(scheduler: Scheduler, message: str, as_json: bool) -> None:
 
 async def _node(scheduler: Scheduler, message: Message) -> str:
     return "" if message.node is None else node_words(message.node, known_names(await scheduler.nodes()))
+
+
+async def _data(scheduler: Scheduler, found: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as JSON, with the names of the nodes that have them."""
+    is_any = any(message.node is not None for message in found)
+    names = known_names(await scheduler.nodes()) if is_any else {}
+    return [{**msgspec.structs.asdict(message), "node_name": names.get(message.node or "")} for message in found]
 
 
 @outbox.command()

@@ -117,7 +117,8 @@ def tell(text: str, *, head: str = "", is_dim: bool = False) -> None:
             break_long_words=False,
             break_on_hyphens=False,
         )
-        whole = click.style("\n".join(lines), dim=is_dim or None)
+        whole = "\n".join(lines)
+        whole = click.style(whole, dim=True) if is_dim else whole
     click.echo(whole, err=True)
 
 
@@ -233,13 +234,19 @@ def _least(columns: Sequence[Column], whole: dict[int, int]) -> int:
 
 
 def _cut(columns: Sequence[Column], whole: dict[int, int], spare: int) -> dict[int, int]:
-    """The widths of the columns when those that may be cut have this much more than the least, the narrowest first."""
+    """The widths of the columns when those that may be cut have this much more than the least, the narrowest first.
+
+    Less than nothing to spare: it is taken from the widest, whatever they are.
+    """
     widths = {
         place: min(full, columns[place].cut_least) if columns[place].is_cut else full for place, full in whole.items()
     }
     while spare > 0 and (wanting := [place for place in widths if widths[place] < whole[place]]):
         widths[min(wanting, key=widths.__getitem__)] += 1
         spare -= 1
+    while spare < 0 and max(widths.values()) > 1:
+        widths[max(widths, key=widths.__getitem__)] -= 1
+        spare += 1
     return widths
 
 

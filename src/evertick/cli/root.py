@@ -40,15 +40,26 @@ from evertick.cli.saying import in_commands
 from evertick.cli.schedules import list_schedules, remove, show, trigger
 from evertick.cli.top import top
 from evertick.errors import EvertickError, InvalidInput
+from evertick.serve import TRACEBACK_VARIABLE
 from evertick.version import VERSION
 
 __all__ = ["TRACEBACK_VARIABLE", "cli"]
 
-TRACEBACK_VARIABLE = "EVERTICK_TRACEBACK"
+_OF_COMMANDS = ("--app", "--database", "--json")
 
 
 class Root(click.Group):
     """A group whose commands may raise anything."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            # Other programs take such options here.
+            if error.option_name not in _OF_COMMANDS:
+                raise
+            fix = f"write it behind the command, like `evertick list {error.option_name} …`"
+            raise click.UsageError(f"No such option: {error.option_name}; {fix}", ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)  # in the order in which a newcomer needs them, not of the alphabet

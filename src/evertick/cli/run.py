@@ -63,7 +63,7 @@ def run(where: str, database: str | None, verbose: int, log_level: str | None, m
     log.info("evertick %s, app %r, database %s", VERSION, scheduler.app, masked(scheduler.settings.url))
     if scheduler.settings.concurrency == 0:
         log.warning("this scheduler has concurrency=0: it stores what the code declares, and runs nothing")
-    scheduler.run()
+    scheduler._run()
 
 
 def _set_up_logging(verbose: int, level: str | None) -> None:

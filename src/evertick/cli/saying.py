@@ -9,8 +9,16 @@ __all__ = ["in_commands"]
 _CALLS = "add|backfill|cancel|move|pause|preview|remove|rerun|resume|run_early|skip_next|trigger|undo|update|why"
 _CALL = re.compile(rf"\b({_CALLS})\(\)")
 # An argument that an error begins with, where the flag has another name.
-_FLAGS = {"start: ": "--from: ", "end: ": "--to: ", "tz: ": "--tz: "}
-_PHRASES = {"raise retention": "let the nodes keep it longer (retention=)"}
+_FLAGS = {"after: ": "--after: ", "start: ": "--from: ", "end: ": "--to: ", "tz: ": "--tz: "}
+_PHRASES = {
+    "raise retention": "let the nodes keep it longer (retention=)",
+    "pass the `cursor` of an event or a page, or None for the oldest": (
+        "write the cursor that an earlier call has ended with; without --after it is the last hour"
+    ),
+    "Scheduler(feed='7d') or scheduler.keep_feed('7d')": (
+        "`evertick events --keep 7d`, or in code with Scheduler(feed='7d')"
+    ),
+}
 
 
 def in_commands(text: str) -> str:

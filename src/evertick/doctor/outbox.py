@@ -33,8 +33,9 @@ def _given_up(pulse: ChannelPulse) -> Finding:
         severity=Severity.WARNING,
         check="dead_messages",
         what=f"{count} of channel {pulse.channel!r} could not be delivered and {_was(pulse.dead)} given up",
-        fix=f"find them with `evertick outbox list --state dead --channel {pulse.channel}`, see why with `evertick outbox "
-        f"show MESSAGE`, then deliver them anew with `evertick outbox retry --dead --channel {pulse.channel}`",
+        fix=f"find them with `evertick outbox list --state dead --channel {pulse.channel}`, see why with "
+        "`evertick outbox show MESSAGE`, then deliver them anew with "
+        f"`evertick outbox retry --dead --channel {pulse.channel}`",
         about=(pulse.channel,),
     )
 

@@ -26,17 +26,25 @@ def about_parked(parked: Sequence[Run]) -> Iterator[Finding]:
         groups[run.task, run.reason or ""].append(run)
     for (task, reason), runs in sorted(groups.items()):
         count = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
-        is_unknown = reason == Reason.UNKNOWN_TASK
-        error = what_was_raised(runs[0].error)
-        misfit = f"{_their(runs)} arguments do not fit task {task}" + (f" ({error})" if error else "")
+        why, fix = _parked_because(task, reason, runs)
         yield Finding(
             severity=Severity.WARNING,
             check="parked_runs",
-            what=f"{count}{_of_schedules(runs)} parked: {f'no live node knows task {task}' if is_unknown else misfit}",
-            fix=f"{'start a node that knows it' if is_unknown else 'mend the task'}, or give "
-            f"{'it' if len(runs) == 1 else 'them'} up with `evertick cancel {runs[0].id}`",
+            what=f"{count}{_of_schedules(runs)} parked: {why}",
+            fix=f"{fix}, or give {'it' if len(runs) == 1 else 'them'} up with `evertick cancel {runs[0].id}`",
             about=tuple(run.id for run in runs),
         )
+
+
+def _parked_because(task: str, reason: str, runs: Sequence[Run]) -> tuple[str, str]:
+    """Why, and what helps."""
+    error = what_was_raised(runs[0].error)
+    if reason == Reason.UNKNOWN_TASK:
+        return f"no live node knows task {task}", "start a node that knows it"
+    if reason == Reason.UNREADABLE:
+        return f"what the ledger has of task {task} makes no sense ({error})", "run it anew"
+    misfit = f"{_their(runs)} arguments do not fit task {task}" + (f" ({error})" if error else "")
+    return misfit, "mend the task"
 
 
 def about_waiting(waiting: Sequence[Run], living: Sequence[Node], now: datetime) -> Iterator[Finding]:

@@ -62,6 +62,11 @@ class DutyKeeper:
         return {term.task for term in self._terms.values()}
 
     @property
+    def names_under_way(self) -> list[str]:
+        """Also of those that were told to stop, and have not yet."""
+        return sorted(self._terms)
+
+    @property
     def wants_more(self) -> bool:
         """Whether it is of interest here that somebody else may have resigned."""
         return len(self._ours) < len(self._works)

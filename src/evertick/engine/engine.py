@@ -190,6 +190,8 @@ class Engine:
         await self._node.hooks.drain(_LAST_WORDS_SECONDS)
         self._capture.remove()
         log.info("node %s has stopped", self._node.id)
+        if left := self._left_behind():
+            log.error("told to stop, and did not; it goes on until the process ends: %s", ", ".join(left))
 
     def wake_fires(self) -> None:
         """A schedule was added or changed here."""
@@ -221,7 +223,7 @@ class Engine:
             is_healthy=is_healthy,
             node=self._node.id,
             running=self._node.hold.busy,
-            abandoned=self._node.hold.abandoned,
+            abandoned=len(self._node.hold.abandoned),
             unwritten_outcomes=len(self._finisher),
             duties=self._duties.held,
             last_tick_seconds_ago=_ago(self._recorder.ticked_at, now),
@@ -363,6 +365,13 @@ class Engine:
             log.warning("could not sign off: the store did not answer in time; the lease will run out by itself")
         except StoreUnavailable as error:
             log.warning("could not sign off (%s); the lease will run out by itself", error)
+
+    def _left_behind(self) -> list[str]:
+        """What nobody can stop but the end of the process."""
+        runs = [f"run {attempt.run.id} of {attempt.run.task!r}" for attempt in self._node.hold.abandoned]
+        duties = [f"duty {name!r}" for name in self._duties.names_under_way]
+        deliveries = [f"a delivery of {channel!r}" for channel in self._relays.channels_under_way]
+        return runs + duties + deliveries
 
     def _seconds_left(self) -> float:
         return max(self._write_until - self._node.clock.elapsed(), 0.0)

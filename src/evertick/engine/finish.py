@@ -18,7 +18,7 @@ from evertick.engine.note import NoteCarrier
 from evertick.model import Cause, Outcome, Verdict
 from evertick.raised import what_was_raised
 from evertick.store.base import FinishAnswer
-from evertick.when.duration import duration_text
+from evertick.when.duration import duration_rounded
 
 __all__ = ["Finisher"]
 
@@ -115,7 +115,7 @@ class Finisher:
                 outcome.attempts,
                 run.id,
                 what_was_raised(outcome.error),
-                duration_text(outcome.delay),
+                duration_rounded(outcome.delay),
             )
         elif outcome.kind == "park":
             log.warning("%s: run %s is parked: %s", run.schedule_key or run.task, run.id, outcome.error)

@@ -26,6 +26,8 @@ _BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 5.0
 STALLED_SECONDS = 60.0
 # A loop may fail this long (a store that restarts) before the node calls itself unhealthy.
 FAILING_SECONDS = 30.0
+# What does not come from the store will not pass by itself: something here is broken.
+BROKEN_SECONDS = 10.0
 
 
 class Idle(float):
@@ -58,6 +60,7 @@ class Loop:
         self._rest_over: asyncio.Future[None] | None = None
         self._failures = 0
         self._failing_since: float | None = None
+        self._is_broken = False
         self._is_backing_off = False
         self._busy_since: float | None = None
         self._succeeded_at: float | None = None
@@ -134,6 +137,7 @@ class Loop:
         if self._failing_since is None:
             self._failing_since = self._clock.elapsed()
             log.warning("the %s loop waits: %s: %s", self.name, what, error)
+        self._is_broken = not isinstance(error, StoreUnavailable)
         self._error = f"{type(error).__name__}: {error}"
         delay = min(_BACKOFF_FIRST * 2.0**self._failures, _BACKOFF_MOST)
         self._failures = min(self._failures + 1, 16)
@@ -154,7 +158,8 @@ class Loop:
     def health(self) -> LoopHealth:
         now = self._clock.elapsed()
         is_stalled = self._busy_since is not None and now - self._busy_since > STALLED_SECONDS
-        is_failing = self._failing_since is not None and now - self._failing_since > FAILING_SECONDS
+        may_fail = BROKEN_SECONDS if self._is_broken else FAILING_SECONDS
+        is_failing = self._failing_since is not None and now - self._failing_since > may_fail
         return LoopHealth(
             name=self.name,
             is_healthy=not is_stalled and not is_failing,

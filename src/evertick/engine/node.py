@@ -51,7 +51,8 @@ class Hold:
         self.capacity = capacity
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._busy = 0
-        self.abandoned = 0
+        # What did not stop when told to, and has not come back.
+        self.abandoned: list[Attempt] = []
 
     @property
     def free(self) -> int:
@@ -83,11 +84,11 @@ class Hold:
         attempt.is_over = True
         self._busy -= 1
         if attempt.is_abandoned:
-            self.abandoned -= 1
+            self.abandoned.remove(attempt)
 
     def abandon(self, attempt: Attempt) -> None:
         attempt.is_abandoned = True
-        self.abandoned += 1
+        self.abandoned.append(attempt)
 
     def let_go(self, attempt: Attempt) -> None:
         """Nothing is left to be written about it."""

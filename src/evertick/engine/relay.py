@@ -25,7 +25,7 @@ from evertick.errors import InvalidDuration, Retry
 from evertick.model import ClaimedMessage, Message, MessageFate, MessageOutcome, MessageState
 from evertick.raised import what_was_raised
 from evertick.store.base import FinishAnswer, MessageClaim
-from evertick.when.duration import duration_text, duration_us
+from evertick.when.duration import duration_rounded, duration_us
 from evertick.when.moment import from_us
 
 __all__ = ["Relay", "judge_delivery"]
@@ -78,6 +78,11 @@ class Relay:
     @property
     def under_way(self) -> set[asyncio.Task[object]]:
         return {each.task for each in self._held.values() if each.outcome is None and each.task is not None}
+
+    @property
+    def channels_under_way(self) -> list[str]:
+        """Also of calls whose time was over, and that have not come back."""
+        return sorted(channel for channel, calls in self._busy.items() if calls)
 
     def look_again(self) -> None:
         """Messages may have been put into the outbox, or may have lost their owner."""
@@ -264,7 +269,8 @@ def _log(delivery: Delivery, outcome: MessageOutcome, answer: FinishAnswer) -> N
     if answer == "lost":
         log.warning("%s: what came of message %s was not taken: its claim is lost", channel, key)
     elif outcome.kind == "retry":
-        what, later = what_was_raised(outcome.error), duration_text(outcome.delay)
+        what, later = what_was_raised(outcome.error), duration_rounded(outcome.delay)
         log.warning("%s: try %d of message %s failed (%s); again in %s", channel, outcome.attempts, key, what, later)
     elif outcome.kind == "dead":
-        log.error("%s: message %s was given up after %d tries: %s", channel, key, outcome.attempts, outcome.error)
+        tries = "1 try" if outcome.attempts == 1 else f"{outcome.attempts} tries"
+        log.error("%s: message %s was given up after %s: %s", channel, key, tries, outcome.error)

@@ -15,7 +15,7 @@ from evertick.errors import InvalidInput
 from evertick.events import Event, EventKind, Hooks
 from evertick.model import Run
 from evertick.options import make_definition
-from evertick.settings import Settings
+from evertick.settings import Settings, is_whole_text
 from evertick.store.base import Store
 from evertick.task import Task
 from evertick.when import from_us
@@ -84,6 +84,8 @@ def run_id_of(run: Any) -> str:
 def check_note(note: Any) -> str:
     if not isinstance(note, str):
         raise InvalidInput(f"note: {note!r} is not text")
+    if not is_whole_text(note):
+        raise InvalidInput(f"note: {note[:_NOTE_LONGEST]!r} holds half a character; decode it anew")
     return note[:_NOTE_LONGEST]
 
 

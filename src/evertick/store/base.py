@@ -692,6 +692,9 @@ class Store(Protocol):
         limits, or the death of a node that had others, the claims of a node also look again at what is held back, a
         bounded number of keys each, and take what their own limits have room for. While there is more to look at,
         `next_due_at` is not after `now`.
+
+        What is in a newer `format` than this code can read is left alone, as if it were not there. A run that says it
+        can be read and cannot is parked (`unreadable`), with what is wrong as its error; it stops no other.
         """
         ...
 
@@ -756,6 +759,8 @@ class Store(Protocol):
 
         Before that, messages whose owner is dead or missing are due again, and have spent an attempt; so are those that
         the store says this node holds and that are not in `held` (the answer of their claim was lost), for nothing.
+        A newer `format` is left alone. A message that cannot be read though its format says so is dead, and stops no
+        other.
         """
         ...
 

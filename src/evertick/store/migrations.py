@@ -50,7 +50,7 @@ def pending(
     if missing and mode == "check":
         names = ", ".join(migration.name for migration in missing)
         raise StoreRefused(
-            f"the {description} lacks the migrations {names}; apply them with `evertick db migrate`, "
+            f"the {description} lacks the migrations {names}; apply them with `evertick db migrate --database URL`, "
             'or start one node with migrate="auto"'
         )
     return missing

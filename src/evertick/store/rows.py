@@ -5,9 +5,9 @@ Reading never raises for one bad row: what cannot be decoded is left out, or sho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -28,6 +28,7 @@ from evertick.model import (
     OccurrenceEdit,
     Pause,
     Phase,
+    Reason,
     Run,
     Schedule,
     State,
@@ -53,10 +54,14 @@ __all__ = [
     "moment",
     "node_of",
     "plain_text",
+    "read_each",
     "run_of",
     "schedule_of",
     "stored_of",
 ]
+
+
+T = TypeVar("T")
 
 
 class Row(Protocol):
@@ -65,7 +70,8 @@ class Row(Protocol):
     def __getitem__(self, name: str, /) -> Any: ...
 
 
-# The newest format of a definition that this code can read.
+# The newest format of a definition, a run or a message that this code can read; the statements have it of the latter
+# two as `readable`.
 FORMAT = 1
 NO_ARGS = b"{}"
 # The error of a message whose owner died: it may have been delivered or not.
@@ -97,6 +103,18 @@ def plain_text(text: str | None) -> str | None:
     if "\x00" in text:
         text = text.replace("\x00", "\ufffd")
     return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def read_each(rows: Iterable[Row], read: Callable[[Row], T]) -> tuple[list[T], list[tuple[Row, str]]]:
+    """What could be read, and the rest with what is wrong with it: one bad row must not stop the others."""
+    good: list[T] = []
+    bad: list[tuple[Row, str]] = []
+    for row in rows:
+        try:
+            good.append(read(row))
+        except (msgspec.MsgspecError, ValueError, TypeError, ArithmeticError) as error:
+            bad.append((row, str(error)))
+    return good, bad
 
 
 def moment(us: int | None) -> datetime | None:
@@ -227,13 +245,13 @@ def run_of(row: Row, *, is_new: bool = True) -> Run:
         due_at=from_us(row["due_at"]),
         state=state,
         verdict=None if row["verdict"] is None else Verdict(row["verdict"]),
-        reason=row["parked_for"] or limit or row["reason"],
-        cause=Cause(row["cause"]),
+        reason=row["parked_for"] or limit or _newer(row, state) or row["reason"],
+        cause=_shown_cause(row["cause"]),
         attempts=row["attempts"],
         losses=row["losses"],
         queue=row["queue"],
         priority=row["priority"],
-        labels=labels_of(row),
+        labels=_shown_texts(row["labels"]),
         created_at=from_us(row["created_at"]),
         started_at=moment(row["started_at"]),
         finished_at=moment(row["finished_at"]),
@@ -244,7 +262,7 @@ def run_of(row: Row, *, is_new: bool = True) -> Run:
         error=row["error"],
         progress=row["progress"],
         progress_text=row["progress_text"],
-        phases=() if row["phases"] is None else _phases.decode(row["phases"]),
+        phases=_shown_phases(row["phases"]),
         blocked_on=row["blocked_on"] or key,
         caused_by=row["caused_by"],
         is_cancel_requested=bool(row["is_cancel_requested"]),
@@ -304,7 +322,7 @@ def message_of(row: Row, *, is_new: bool = True) -> Message:
         channel=row["channel"],
         key=row["key"],
         body=_shown(row["body"]),
-        headers={} if row["headers"] is None else _labels.decode(row["headers"]),
+        headers=_shown_texts(row["headers"]),
         state=MessageState(row["state"]),
         attempts=row["attempts"],
         due_at=from_us(row["due_at"]),
@@ -395,3 +413,29 @@ def _shown(text: str) -> Any:
         return msgspec.json.decode(text)
     except msgspec.MsgspecError:
         return text
+
+
+def _newer(row: Row, state: State) -> Reason | None:
+    return Reason.NEWER_FORMAT if row["format"] > FORMAT and state is State.WAITING else None
+
+
+def _shown_cause(text: str) -> Cause:
+    try:
+        return Cause(text)
+    except ValueError:
+        # One of a newer release. People are shown the word; nothing here decides by it.
+        return cast("Cause", text)
+
+
+def _shown_texts(text: str | None) -> dict[str, str]:
+    try:
+        return {} if text is None else _labels.decode(text)
+    except msgspec.MsgspecError:
+        return {"unreadable": text or ""}
+
+
+def _shown_phases(text: str | None) -> tuple[Phase, ...]:
+    try:
+        return () if text is None else _phases.decode(text)
+    except msgspec.MsgspecError:
+        return ()

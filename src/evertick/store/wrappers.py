@@ -9,10 +9,13 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["begin_as_library", "layers_of"]
+from evertick.errors import Refused
+
+__all__ = ["CLOSED", "begin_as_library", "layers_of"]
 
 # Session, its Connection, the pool's proxy, the driver's own: no wrapper in use has more layers.
 _LAYERS_MOST = 5
+CLOSED = "this connection is closed; pass one that is open, in the transaction of your own changes"
 _HARMLESS = "SELECT 1"
 
 
@@ -25,6 +28,7 @@ def layers_of(given: object) -> Iterator[Any]:
 
 
 def _one_layer_down(wrapper: Any) -> Any:
+    _refuse_closed(wrapper)
     for name in ("driver_connection", "sync_connection"):
         if (below := getattr(wrapper, name, None)) is not None:
             return below
@@ -36,6 +40,13 @@ def _one_layer_down(wrapper: Any) -> Any:
     if inspect.ismethod(below) and not inspect.iscoroutinefunction(below):
         return below()
     return below
+
+
+def _refuse_closed(wrapper: Any) -> None:
+    """A closed Connection of SQLAlchemy has nothing inside, and says so in an error of its own."""
+    is_connection = hasattr(wrapper, "exec_driver_sql") and not hasattr(wrapper, "sync_connection")
+    if is_connection and wrapper.closed:
+        raise Refused(CLOSED)
 
 
 async def begin_as_library(given: object, *, is_begun: bool) -> None:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from evertick.errors import InvalidDuration
 from evertick.when.moment import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 
-__all__ = ["Duration", "duration_text", "duration_us", "duration_words"]
+__all__ = ["Duration", "duration_rounded", "duration_text", "duration_us", "duration_words"]
 
 _ACCEPTED = "a timedelta, a number of seconds, or text like '90s' or '1h30m'"
 
@@ -105,6 +105,16 @@ def duration_text(us: int) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts)
+
+
+def duration_rounded(us: int) -> str:
+    """A short text for a log, exact to some hundredths of the whole: "850ms", "5.5s", "80s", "185m"."""
+    if us < SECOND:
+        return duration_text(round(us / MILLISECOND) * MILLISECOND)
+    if us < 10 * SECOND:
+        return f"{us / SECOND:.1f}".removesuffix(".0") + "s"
+    step = SECOND if us < HOUR else MINUTE
+    return duration_text(round(us / step) * step)
 
 
 def duration_words(us: int) -> str:

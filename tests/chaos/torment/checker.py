@@ -22,7 +22,7 @@ FindingKind = Literal[
     "unwitnessed",  # succeeded, and nobody saw it come to its end
     "wrong verdict",  # an end that a job of this kind cannot come to
     "unfenced",  # an older claim wrote after a newer one, or began after a newer one had written
-    "outlived",  # a child went on after its node had been killed
+    "outlived",  # a child, or a child of one, went on after its node had been killed, or had ended
     "limit passed",  # more at once, or more in a period, than may be
     "stuck",  # still live, or not advanced, long after all was well again
     "ended by itself",  # a process of a node that nobody had told to
@@ -35,10 +35,12 @@ _ROUNDING_SECONDS = 0.00001
 
 _SUCCEEDED, _FAILED, _LOST, _CANCELLED = "succeeded", "failed", "lost", "cancelled"
 _ENDS: dict[Kind, frozenset[str]] = {
-    "failing": frozenset({_FAILED, _LOST}),
-    "hanging": frozenset({_FAILED, _LOST}),
+    "failing": frozenset({_FAILED}),
+    "hanging": frozenset({_FAILED}),
 }
-_USUAL_ENDS = frozenset({_SUCCEEDED, _LOST})
+_USUAL_ENDS = frozenset({_SUCCEEDED})
+# After so many losses a run is given up. One that must not run twice is, after the first, or when it is cut off.
+_LOSSES_MOST = 3
 
 
 class RunRow(NamedTuple):
@@ -52,6 +54,8 @@ class RunRow(NamedTuple):
     state: str
     reason: str | None
     fence: int | None
+    # How many of its claims were lost.
+    losses: int
 
 
 class GapRow(NamedTuple):
@@ -84,6 +88,8 @@ class Evidence(NamedTuple):
     words: list[Word]
     writes: list[Write]
     processes: list[Process]
+    # What is still there of children, and of their children, after all nodes have ended: how each was called.
+    survivors: tuple[str, ...] = ()
 
 
 class Finding(NamedTuple):
@@ -189,8 +195,11 @@ def _check_verdicts(evidence: Evidence) -> Iterator[Finding]:
         allowed = _ENDS.get(entry.kind, _USUAL_ENDS)
         if entry.overlap == "replace":
             allowed |= {_CANCELLED}
+        if entry.kind == "once" or run.losses >= _LOSSES_MOST:
+            allowed |= {_LOST}
         if run.verdict not in allowed:
-            yield Finding("wrong verdict", f"{run.key}: run {run.run} ended as {run.verdict} ({run.reason})")
+            how = f"{run.verdict} ({run.reason}) after {run.losses} losses"
+            yield Finding("wrong verdict", f"{run.key}: run {run.run} ended as {how}")
         if run.verdict == _SUCCEEDED and (run.run, run.fence) not in ended:
             yield Finding("unwitnessed", f"{run.key}: run {run.run} under fence {run.fence} succeeded unseen")
 
@@ -219,6 +228,8 @@ def _check_children(evidence: Evidence) -> Iterator[Finding]:
         if at is not None and word.speaker != word.node and word.at > at + CHILDREN_GONE_SECONDS:
             late = word.at - at
             yield Finding("outlived", f"{word.key}: a child of run {word.run} said {word.what} {late:.1f} s too late")
+    for survivor in evidence.survivors:
+        yield Finding("outlived", f"{survivor} is still there after all nodes have ended")
 
 
 def _check_places(evidence: Evidence) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ __all__ = ["FLEET_WIDE", "KINDS", "Fault", "FaultKind", "Happened", "plan_of"]
 
 FaultKind = Literal[
     "kill",  # kill -9, and another process in its place
-    "freeze",  # SIGSTOP for longer than the lease, then SIGCONT
+    "freeze",  # SIGSTOP until others have taken over, then SIGCONT
     "cut",  # all connections of a node end
     "black hole",  # nothing comes through for a while, in either direction; old connections never recover
     "delay",  # every message takes longer
@@ -27,7 +27,7 @@ FLEET_WIDE: frozenset[FaultKind] = frozenset({"terminate", "restart", "no connec
 # How long each takes, from and to.
 _SECONDS: dict[FaultKind, tuple[float, float]] = {
     "kill": (0.0, 1.0),
-    "freeze": (3.5, 6.0),
+    "freeze": (5.0, 7.0),
     "cut": (0.0, 0.0),
     "black hole": (1.0, 6.0),
     "delay": (1.0, 4.0),

@@ -15,7 +15,9 @@ import psycopg
 
 from servers.postgres import Server, own_server
 from torment.catalogue import NODES
+from torment.checker import CHILDREN_GONE_SECONDS
 from torment.proxy import Proxy
+from torment.witness import NODE_VARIABLE
 
 __all__ = ["ROLE", "SCHEMA", "NodeProcess", "Site", "open_site", "wait_until"]
 
@@ -132,6 +134,12 @@ class Site:
         texts = (path.read_text(errors="replace") for path in self.folder.glob("log-*"))
         return sum(int(count) for text in texts for count in _UNHEARD.findall(text))
 
+    def survivors(self) -> tuple[str, ...]:
+        """What the nodes, all of which have ended, have left running: whoever has inherited the name of one."""
+        names = {f"{NODE_VARIABLE}={process.pid}".encode() for process in self.processes}
+        wait_until(lambda: not _with_variable(names), CHILDREN_GONE_SECONDS, None)
+        return tuple(_with_variable(names))
+
     def logs(self) -> str:
         paths = sorted(self.folder.glob("log-*"))
         return "\n".join(f"== {path.name}\n{path.read_text(errors='replace')[-4_000:]}" for path in paths)[-40_000:]
@@ -155,6 +163,19 @@ def open_site(folder: Path, *, nodes: int = NODES, program: Path = PROGRAM) -> I
             site.start_node(slot)
         site.wait_for_all()
         yield site
+
+
+def _with_variable(settings: set[bytes]) -> list[str]:
+    """Processes of this machine that have one of these in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment, command = (process / "environ").read_bytes(), (process / "cmdline").read_bytes()
+        except OSError:  # it has just ended, or is somebody else's
+            continue
+        if not settings.isdisjoint(environment.split(b"\0")):
+            found.append(f"{process.name} ({command.replace(bytes(1), b' ').decode(errors='replace').strip()})")
+    return sorted(found)
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float, what: Callable[[], str] | None) -> float:

@@ -214,6 +214,7 @@ def _evidence(manager: Scheduler, site: Site, until: int) -> Evidence:
                 run.state.value,
                 run.reason,
                 run.fence,
+                run.losses,
             )
             for run in manager.sync.runs(key, limit=_HISTORY_MOST)
         ]
@@ -234,4 +235,5 @@ def _evidence(manager: Scheduler, site: Site, until: int) -> Evidence:
         words=list(read_words(site.folder)),
         writes=list(read_writes(site.folder)),
         processes=[Process(each.pid, each.killed_at, tuple(each.freezes), each.own_exit) for each in site.processes],
+        survivors=site.survivors(),
     )

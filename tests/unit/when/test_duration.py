@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from evertick.errors import InvalidDuration
 from evertick.when import duration_text, duration_us
-from evertick.when.duration import duration_words
+from evertick.when.duration import duration_rounded, duration_words
 from evertick.when.moment import DAY, HOUR, MINUTE, SECOND
 
 thorough = settings(derandomize=True, deadline=None, max_examples=300)
@@ -96,3 +96,20 @@ def test_no_text_breaks_durations(text: str) -> None:
 def test_a_duration_has_a_short_text_and_words(us: int, text: str, words: str) -> None:
     assert duration_text(us) == text
     assert duration_words(us) == words
+
+
+@pytest.mark.parametrize(
+    ("us", "text"),
+    [
+        (0, "0s"),
+        (1_234, "1ms"),
+        (849_600, "850ms"),
+        (5_485_043, "5.5s"),
+        (9_990_000, "10s"),
+        (2_000_000, "2s"),
+        (80_123_456, "80s"),
+        (11_123_456_789, "185m"),
+    ],
+)
+def test_a_duration_in_a_log_is_rounded_to_what_people_read(us, text):
+    assert duration_rounded(us) == text

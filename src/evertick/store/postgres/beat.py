@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from evertick.clock import Clock
+from evertick.errors import StoreUnavailable
 from evertick.store.base import NO_TICKS, Beat, Ticks
 from evertick.store.postgres.connection import Connection, connect, part_from, translated
 from evertick.store.postgres.duties import resign
@@ -25,17 +26,31 @@ _MICROSECONDS = 1_000_000
 
 
 class OwnBeatLine:
-    """Opened by the first beat, and opened anew by the beat after one that failed."""
+    """Opened by the first beat, and opened anew by the beat after one that failed.
 
-    def __init__(self, where: Location, sql: Mapping[str, str], clock: Clock) -> None:
+    `on_return`: the server answers again after it had not. What others asked it before may never be answered.
+    """
+
+    def __init__(self, where: Location, sql: Mapping[str, str], clock: Clock, on_return: Callable[[], None]) -> None:
         self._where = where
         self._sql = sql
         self._clock = clock
+        self._on_return = on_return
         self._connection: Connection | None = None
+        self._was_silent = False
 
     async def beat(self, node: str, lease: int, ticks: Ticks = NO_TICKS) -> Beat:
         seconds = max(_LEAST_SECONDS, lease / _MICROSECONDS / _WAITS_PER_LEASE)
-        return await self._perform(seconds, lambda db: beat(db, node, lease, ticks))
+        try:
+            answer = await self._perform(seconds, lambda db: beat(db, node, lease, ticks))
+        except StoreUnavailable as error:
+            # Where it was refused or cut off, the others have heard that, too.
+            self._was_silent = self._was_silent or isinstance(error.__cause__, TimeoutError)
+            raise
+        if self._was_silent:
+            self._was_silent = False
+            self._on_return()
+        return answer
 
     async def die(self, node: str) -> None:
         await self._perform(self._where.timeout, lambda db: die(db, node, "node.died"))

@@ -136,7 +136,8 @@ class SchemaCare:
             problems.append(str(error))
             return
         if lacking:
-            problems.append(f"migrations are missing: {', '.join(lacking)}; apply them with `evertick db migrate`")
+            fix = "apply them with `evertick db migrate --database URL`"
+            problems.append(f"migrations are missing: {', '.join(lacking)}; {fix}")
             return
         there = {row["name"] for row in await db.rows("care.tables", self._where.schema)}
         gone = [name for name in _tables() if name not in there]

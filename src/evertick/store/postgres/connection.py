@@ -19,6 +19,7 @@ from evertick.store.postgres.pooled import PooledConnection
 from evertick.store.rows import Row
 
 __all__ = [
+    "BEGIN",
     "CLOSE_SECONDS",
     "CONFLICTS",
     "OLDEST",
@@ -81,6 +82,11 @@ PLAIN_PLANS = {
     "plan_cache_mode": "force_generic_plan",
 }
 
+# Whatever the server, the database or the role has as its default: in a stronger isolation a statement that has waited
+# for a lock does not see what its holder has committed, and counts anew what was counted already.
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_READ_COMMITTED = {"default_transaction_isolation": "read committed"}
+
 # A connection that we have given up must not go on waiting for a lock, or hold one. A server on Windows cannot do that.
 _NOTICES_OUR_END = {"client_connection_check_interval": "500"}
 
@@ -92,6 +98,8 @@ class OutOfOrder(asyncpg.SerializationError):  # type: ignore[misc]
     """A lock is needed that comes before those that are held: begin again, and take it first."""
 
 
+# A store that is opened makes its tables only where there are none: its version says that they are there.
+_RESTORE = "restore the database from a backup; only if all of the schema was removed does a new start make it, empty"
 # By the beginning of the SQLSTATE; the longest that fits is taken.
 _TROUBLES = {
     "08": "cannot be reached; check that the server runs, and the network on the way to it",
@@ -100,9 +108,9 @@ _TROUBLES = {
     "28": "does not let this user in; check user, password and the server's pg_hba.conf",
     "3D000": "does not exist; create the database, or correct the URL",
     "40": "is so busy that a transaction never got through, however often it was tried again",
-    "42501": "does not give this user the rights it needs; grant them on the schema and what is in it",
-    "42P01": "lacks a table of Evertick; was its schema removed? Open the store anew to make it",
-    "3F000": "lacks the schema of Evertick; was it removed? Open the store anew to make it",
+    "42501": "does not give {user} the rights it needs; see 'Roles and rights' in the guide to PostgreSQL",
+    "42P01": "lacks a table of Evertick; {restore}",
+    "3F000": "lacks the schema of Evertick; {restore}",
     "53100": "cannot grow: its disk is full; free some space",
     "53200": "could not do it for want of memory",
     "53300": "has no connection left; raise its max_connections, or lower pool_size in the URL",
@@ -116,6 +124,10 @@ _TROUBLES = {
 }
 # How OpenSSL says that the name, or the address, is not that of the certificate.
 _OTHER_NAME = (62, 64)
+# How asyncpg says that the server does without TLS; it has no type for that.
+_NO_TLS = "rejected SSL upgrade"
+# How PgBouncer answers the settings that a connection begins with, in any of its modes.
+_NO_SETTINGS = "unsupported startup parameter"
 # At the start these cannot pass by themselves.
 _REFUSALS = ("28", "3D000", "42501")
 # What is wrong with the data itself: out of range, no UTF-8, not null.
@@ -134,7 +146,7 @@ async def connect(where: Location, *, has_own_plans: bool = True) -> Connection:
     if where.is_pooled:
         return await _connect(where, {})
     limits = limits_of(where)
-    settings = {**PLAIN_PLANS, **limits} if has_own_plans else limits
+    settings = {**_READ_COMMITTED, **limits, **(PLAIN_PLANS if has_own_plans else {})}
     try:
         return await _connect(where, settings | _NOTICES_OUR_END)
     except asyncpg.InvalidParameterValueError:
@@ -172,7 +184,7 @@ def translated(where: Location) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        trouble = _trouble(error)
+        trouble = _trouble(error, where)
         if trouble is None:
             raise
         raise StoreUnavailable(f"the {where.description} {trouble}") from error
@@ -182,7 +194,7 @@ def refused(error: StoreUnavailable) -> StoreError:
     """At the start a place that cannot work is refused; what may pass by itself is only unavailable."""
     cause = error.__cause__
     is_certificate = isinstance(cause, ssl.SSLCertVerificationError)
-    if is_certificate or sqlstate_of(cause).startswith(_REFUSALS):
+    if is_certificate or _is_without_tls(cause) or _is_of_pooler(cause) or sqlstate_of(cause).startswith(_REFUSALS):
         return StoreRefused(str(error))
     return error
 
@@ -193,12 +205,22 @@ def is_unwritable(error: Exception) -> bool:
     return state.startswith(_UNWRITABLE) if state else isinstance(error, (ValueError, OverflowError, TypeError))
 
 
-def _trouble(error: Exception) -> str | None:
+def _trouble(error: Exception, where: Location) -> str | None:
     state = sqlstate_of(error)
+    if _is_of_pooler(error):
+        return f"is behind a pooler, which takes no settings; add pooler=transaction to the URL ({_said(error)})"
     if state:
         fits = [name for name in _TROUBLES if state.startswith(name)]
-        return f"{_TROUBLES[max(fits, key=len)]} ({_said(error)})" if fits else None
+        if not fits:
+            return None
+        user = "this user" if where.user is None else f"the user {where.user}"
+        return f"{_TROUBLES[max(fits, key=len)].format(user=user, restore=_RESTORE)} ({_said(error)})"
     match error:
+        case ConnectionError() if _is_without_tls(error):
+            return (
+                "does not speak TLS, which the URL asks for; turn it on at the server (ssl = on), or write "
+                "sslmode=prefer to do without where there is none"
+            )
         case ssl.SSLCertVerificationError(verify_code=code) if code in _OTHER_NAME:
             return (
                 "shows a certificate for another host name; connect by the name that is in it, or add "
@@ -215,6 +237,14 @@ def _trouble(error: Exception) -> str | None:
             return f"{_TROUBLES['08']} ({error})"
         case _:
             return None
+
+
+def _is_of_pooler(error: BaseException | None) -> bool:
+    return sqlstate_of(error) == "08P01" and _NO_SETTINGS in str(error)
+
+
+def _is_without_tls(error: BaseException | None) -> bool:
+    return isinstance(error, ConnectionError) and _NO_TLS in str(error)
 
 
 def sqlstate_of(error: BaseException | None) -> str:

@@ -386,6 +386,7 @@ def run_columns(wanted: Sequence[tuple[NewRun, bool]], clock: Clock) -> list[obj
             run.timeout,
             run.at_most_once or None,
             frees or None,
+            None if run.format == 1 else run.format,
         )
         for run, frees in wanted
     ]

@@ -57,13 +57,20 @@ __all__ = ["KEYS_MOST", "Gate", "enter_gate", "let_next", "let_stuck_through", "
 KEYS_MOST = 100
 # When to look again at a rate whose next run was held back by a concurrency: nobody knows when that will be free.
 _LOOK_AGAIN = SECOND
+# A node that stops in the gate (frozen, cut off) holds up all claims of its app for so long at most. Within the gate
+# statements follow one another at once.
+_SILENCE_MOST = "3s"
 
 
 async def enter_gate(db: Session, app: str) -> None:
     """Before any lock of a schedule or a run: whoever is in the gate waits for runs."""
-    if not db.is_in_gate:
+    if db.is_in_gate:
+        return
+    if db.is_ours:
+        await db.rows("limits.gate_of_ours", app, _SILENCE_MOST)
+    else:
         await db.rows("limits.gate", app)
-        db.is_in_gate = True
+    db.is_in_gate = True
 
 
 async def make_room(db: Session, app: str, keys: Iterable[str | None]) -> bool:

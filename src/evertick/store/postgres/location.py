@@ -28,6 +28,7 @@ _SHAPE = "write postgresql://user:password@host:5432/database"
 _PORT = 5432
 # PostgreSQL cuts longer names, without a word.
 _NAME_LONGEST = 63
+_RESERVED = "pg_"
 _NAME = re.compile(r"[^\W\d]\w*")
 # Taken apart by hand: the errors of `urlsplit` show what they are about, which may be a password.
 _URL = re.compile(r"(?s)(?P<scheme>[^:/?#]*)://(?P<address>[^/?#]*)(?P<path>[^?#]*)(\?(?P<query>[^#]*))?(#.*)?")
@@ -51,6 +52,8 @@ _PARAMETERS = (
 )
 _IN_ADDRESS = ("user", "password", "dbname", "database")
 _NO_WAKE_UPS = "off"
+# The server counts its own deadlines in milliseconds, in 31 bits; none of them means no deadline.
+_SECONDS_LEAST, _SECONDS_MOST = 0.001, 86_400.0
 
 SslMode = Literal["disable", "prefer", "require", "verify-ca", "verify-full"]
 _SSL_MODES: tuple[SslMode, ...] = ("disable", "prefer", "require", "verify-ca", "verify-full")
@@ -153,7 +156,13 @@ def location_of(url: str) -> Location:
         password=unquote(password) or None,
         database=unquote(parts["path"].removeprefix("/")) or None,
     )
-    for name, value in parse_qsl(parts["query"] or "", keep_blank_values=True):
+    parameters = parse_qsl(parts["query"] or "", keep_blank_values=True)
+    names = [name for name, _ in parameters]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidSetting(f"{_shown(url)} has {name!r} more than once; which of them counts? Leave one")
+    # A port is that of the host, wherever that is named.
+    for name, value in sorted(parameters, key=lambda parameter: parameter[0] == "port"):
         where = _with_parameter(where, url, name, value)
     if where.key is not None and where.cert is None:
         raise InvalidSetting(f"{_shown(url)} has a key without its cert; give both")
@@ -195,7 +204,9 @@ def _with_parameter(where: Location, url: str, name: str, value: str) -> Locatio
         case "host":
             # The folder of a socket does not fit between the slashes of a URL.
             return replace(where, hosts=((value, where.hosts[0][1] if where.hosts else _PORT),))
-        case "port" if where.hosts:
+        case "port":
+            if not where.hosts:
+                raise InvalidSetting(f"{_shown(url)} has a port without a host; add host=, or {_SHAPE}")
             return replace(where, hosts=tuple((host, _host(f"x:{value}", url)[1]) for host, _ in where.hosts))
         case "sslmode":
             modes = {mode: mode for mode in _SSL_MODES}
@@ -232,6 +243,8 @@ def _schema(value: str, url: str) -> str:
             f"{_shown(url)}: schema={value!r} cannot be; write letters, digits and underscores, not a digit first, "
             f"{_NAME_LONGEST} bytes at most"
         )
+    if value.startswith(_RESERVED):
+        raise InvalidSetting(f"{_shown(url)}: schema={value!r} cannot be; {_RESERVED} is for PostgreSQL's own schemas")
     return value
 
 
@@ -249,8 +262,10 @@ def _seconds(value: str, name: str, url: str) -> float:
         seconds = duration_us(value, what=name) / SECOND
     except InvalidDuration as error:
         raise InvalidSetting(f"{_shown(url)}: {error}") from None
-    if seconds <= 0:
-        raise InvalidSetting(f"{_shown(url)}: {name} must be more than nothing")
+    if seconds < _SECONDS_LEAST:
+        raise InvalidSetting(f"{_shown(url)}: {name} must be more than nothing: a millisecond at least")
+    if seconds > _SECONDS_MOST:
+        raise InvalidSetting(f"{_shown(url)}: {name}={value!r} is too long; a day is the most")
     return seconds
 
 

@@ -81,7 +81,7 @@ async def rehome(
         await db.count("rehome.release", others)
         db.has_news = True
     has_room = await make_room(db, app, [row["limit_key"] for row in lost if row["id"] not in over])
-    fence, claimed = await take_runs(db, node, mine, tasks)
+    fence, claimed = await take_runs(db, app, node, mine, tasks)
     await tell_runs(db, app, "run.started", [each.id for each in claimed])
     now = claimed[0].claimed_at if claimed else (await db.only_row("now"))["now"]
     ended = [(ending.id, ending.verdict) for ending in endings]
@@ -93,7 +93,7 @@ async def rehome(
 def _may_be_taken(row: Row, tasks: Mapping[str, TaskTerms]) -> bool:
     """Whether the asking node can run it, and no limit has a say in that."""
     terms = tasks.get(row["task"])
-    return terms is not None and not terms.is_limited and row["limit_key"] is None
+    return terms is not None and not terms.is_limited and row["limit_key"] is None and bool(row["is_readable"])
 
 
 async def _lock_lost(db: Session, app: str, node: str) -> tuple[list[Row], list[str]]:

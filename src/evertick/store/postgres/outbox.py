@@ -8,13 +8,15 @@ holder of the newest claim may settle a message.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from evertick.errors import StoreUnavailable
-from evertick.model import ClaimedMessage, Message, MessageOutcome, MessageState, NewMessage
+from evertick.model import Message, MessageOutcome, MessageState, NewMessage
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
 from evertick.store.postgres.ids import ids_that_begin, is_run_id
 from evertick.store.postgres.session import Line, Session, columns_of
-from evertick.store.rows import LOST_DELIVERY, Row, claimed_message_of, json_text, message_of, plain_text
+from evertick.store.rows import LOST_DELIVERY, Row, claimed_message_of, json_text, message_of, plain_text, read_each
+from evertick.store.unreadable import unreadable_messages
 
 __all__ = [
     "channels",
@@ -51,6 +53,7 @@ def _columns(message: NewMessage) -> tuple[object, ...]:
         json_text(message.headers) if message.headers else None,
         message.delay or None,
         message.caused_by,
+        None if message.format == 1 else message.format,
     )
 
 
@@ -114,7 +117,12 @@ async def _claim(
     wanted = (app, node, list(room), [max(most, 0) for most in room.values()], list(held))
     rows = await line.ask(lambda db: db.rows("claim_messages", *wanted))
     head = rows[0]
-    taken: list[ClaimedMessage] = [claimed_message_of(row) for row in rows if row["id"] is not None]
+    taken, unreadable = read_each([row for row in rows if row["id"] is not None], claimed_message_of)
+    if unreadable:
+        dead = unreadable_messages(unreadable)
+        # The claim is committed: nothing may hide it. The next one finds what could not be buried.
+        with suppress(StoreUnavailable):
+            await line.write(lambda db: settle_messages(db, app, node, dead))
     left = list(zip(head["left_ids"], head["left_fences"], strict=True))
     return MessageClaim(now=head["now"], messages=taken, next_due_at=head["next_due_at"]), left
 
@@ -153,7 +161,7 @@ async def messages(db: Session, app: str, wanted: MessageFilter) -> list[Message
     else:
         bounds = ids_that_begin(wanted.id_prefix or "")
         rows = [] if bounds is None else await db.rows("messages", *those, *bounds)
-    return [message_of(row) for row in rows]
+    return read_each(rows, message_of)[0]
 
 
 async def channels(db: Session, app: str) -> list[ChannelPulse]:

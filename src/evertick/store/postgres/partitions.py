@@ -23,7 +23,7 @@ from functools import partial
 
 import asyncpg
 
-from evertick.store.postgres.connection import Connection
+from evertick.store.postgres.connection import BEGIN, Connection
 from evertick.store.postgres.queries import in_schema, quoted, statements_for
 from evertick.when.moment import DAY, from_us
 
@@ -145,7 +145,7 @@ class Days:
 
     async def change(self, act: Callable[[], Awaitable[None]], undone: str) -> bool:
         """In a transaction of its own; False: not now, somebody else is at it, or in the way."""
-        await self._connection.execute("BEGIN")
+        await self._connection.execute(BEGIN)
         try:
             await self._connection.execute(f"SET LOCAL lock_timeout = {_LOCK_MILLISECONDS}")
             is_mine = (await self._connection.fetch(self._sql["partitions.lock"], self._schema))[0]["is_mine"]

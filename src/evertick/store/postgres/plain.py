@@ -20,6 +20,7 @@ from evertick.store.postgres.endings import is_run_id
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.session import Session
 from evertick.store.postgres.users import PlainPsycopg
+from evertick.store.postgres.wakeup import Bell
 from evertick.store.postgres.within import finish_and_commit, out_of_time
 
 __all__ = ["PlainJobConnection", "load_psycopg"]
@@ -40,11 +41,19 @@ class PlainJobConnection:
     """A connection for one job, in a transaction that is bounded in time."""
 
     def __init__(
-        self, where: Location, sql: Mapping[str, str], clock: Clock, *, seconds: float, psycopg: ModuleType
+        self,
+        where: Location,
+        sql: Mapping[str, str],
+        clock: Clock,
+        bell: Bell,
+        *,
+        seconds: float,
+        psycopg: ModuleType,
     ) -> None:
         self._where = where
         self._sql = sql
         self._clock = clock
+        self._bell = bell
         self._seconds = seconds
         self._psycopg = psycopg
         self._connection: Any = None
@@ -83,7 +92,7 @@ class PlainJobConnection:
             with self._translated():
                 plain = PlainPsycopg(connection, self._psycopg)
                 session = Session(plain, self._sql, self._clock)
-                return await finish_and_commit(plain, session, self._transaction, app, node, outcome)
+                return await finish_and_commit(plain, session, self._bell, self._transaction, app, node, outcome)
         finally:
             connection.close()
 
@@ -96,7 +105,9 @@ class PlainJobConnection:
     def _connect(self) -> Any:
         # A prepared statement stays on its server session, where the pooler may give us another one.
         never = {"prepare_threshold": None} if self._where.is_pooled else {}
-        return self._psycopg.connect(**self._address(), **never)
+        connection = self._psycopg.connect(**self._address(), **never)
+        connection.isolation_level = self._psycopg.IsolationLevel.READ_COMMITTED
+        return connection
 
     def _address(self) -> dict[str, Any]:
         where = self._where

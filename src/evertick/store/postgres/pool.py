@@ -3,6 +3,9 @@
 A connection belongs to the loop that opened it, and the store is used from several: the engine's, the one behind
 `.sync`, those of users. Whatever happened to a connection that nobody can be sure of (a deadline, a cancelled caller, a
 broken line) ends it; the next caller gets a new one. A loop that ends by itself closes its connections with it.
+
+A network that was away for a while leaves lines on which nothing will ever be heard, and a deadline may be longer than
+a lease. So all of them are given up once it is known that the server answers on a new one (`renew`).
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ class Pool:
         self._description = description
         self._idle: list[Connection] = []
         self._slots = asyncio.Semaphore(size)
+        self._deadlines: set[asyncio.Timeout] = set()
         self._is_closed = False
         # Whoever waits for wake-ups on this loop does so together.
         self.ear: Ear | None = None
@@ -56,6 +60,27 @@ class Pool:
                     self._idle.append(connection)
                 else:
                     connection.terminate()
+
+    @asynccontextmanager
+    async def deadline(self, seconds: float) -> AsyncIterator[None]:
+        """Around all that one caller does here, the wait for a connection included."""
+        async with asyncio.timeout(seconds) as deadline:
+            self._deadlines.add(deadline)
+            try:
+                yield
+            finally:
+                self._deadlines.discard(deadline)
+
+    def renew(self) -> None:
+        """Nobody waits any longer on a line that is there now."""
+        for deadline in self._deadlines:
+            if not deadline.expired():
+                deadline.reschedule(asyncio.get_running_loop().time())
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.terminate()
+        if self.ear is not None:
+            self.ear.renew()
 
     async def close(self) -> None:
         await self._ends_with_loop.aclose()
@@ -101,6 +126,14 @@ class Pools:
             pool = self._pools[loop] = Pool(self._connect, self._size, self._description)
         await pool.start()
         return pool
+
+    def renew(self) -> None:
+        """From any thread: give up every line that is there."""
+        with self._lock:
+            pools = dict(self._pools)
+        for loop, pool in pools.items():
+            with suppress(RuntimeError):  # a loop that has ended
+                loop.call_soon_threadsafe(pool.renew)
 
     async def close(self) -> None:
         with self._lock:

@@ -32,5 +32,7 @@ class PooledConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has
             return await super().execute(query, *values, **options)
 
     def _in_transaction(self) -> AbstractAsyncContextManager[Any]:
-        begun: AbstractAsyncContextManager[Any] = nullcontext() if self.is_in_transaction() else self.transaction()
+        if self.is_in_transaction():
+            return nullcontext()
+        begun: AbstractAsyncContextManager[Any] = self.transaction(isolation="read_committed")
         return begun

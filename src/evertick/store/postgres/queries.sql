@@ -47,13 +47,21 @@ coalesce(r.args, (
     SELECT v.args FROM evertick.schedule_versions v
     WHERE v.schedule_id = r.schedule_id AND v.version <= r.version ORDER BY v.version DESC LIMIT 1))
 
+-- part: readable
+-- A run `r` that this code can read; newer ones are for newer nodes.
+r.format <= 1
+
+-- part: readable_message
+-- The same of a message `m`.
+m.format <= 1
+
 -- part: live_run
 -- A live run `r` as people read it.
 r.id::text AS id, r.app, r.schedule_key, r.task, @args AS args, NULL AS schedule_args,
     r.fire_at, r.due_at, r.state, NULL::text AS verdict,
     r.reason, r.parked_for, r.cause, r.attempts, r.losses, r.queue, r.priority, r.labels::text AS labels, r.created_at, r.started_at,
     NULL::bigint AS finished_at, r.expires, r.node, r.fence, NULL::text AS result, r.error, r.progress, r.progress_text,
-    r.phases, r.blocked_on::text AS blocked_on, r.limit_key, r.caused_by, r.is_cancel_requested
+    r.phases, r.blocked_on::text AS blocked_on, r.limit_key, r.caused_by, r.is_cancel_requested, r.format
 
 -- part: done_run
 -- The same of a run `r` in history.
@@ -61,7 +69,7 @@ r.id::text AS id, r.app, r.schedule_key, r.task, @args AS args, NULL AS schedule
     r.fire_at, r.due_at, 'done' AS state, r.verdict,
     r.reason, NULL::text AS parked_for, r.cause, r.attempts, r.losses, r.queue, r.priority, r.labels::text AS labels, r.created_at,
     r.started_at, r.finished_at, r.expires, r.node, r.fence, r.result, r.error, r.progress, r.progress_text,
-    r.phases, NULL::text AS blocked_on, NULL::text AS limit_key, r.caused_by, r.is_cancel_requested
+    r.phases, NULL::text AS blocked_on, NULL::text AS limit_key, r.caused_by, r.is_cancel_requested, 1 AS format
 
 -- part: claimed_run
 -- A run `r` as its owner needs it.
@@ -79,19 +87,21 @@ claimant AS MATERIALIZED (
     WHERE k.id = $2 AND k.died_at IS NULL)
 INSERT INTO evertick.runs AS r (app, id, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
     priority, state, reason, args, labels, expires, unique_key, unique_until, caused_by, traceparent, created_at, node,
-    fence, started_at, deadline, at_most_once, blocked_on, frees)
+    fence, started_at, deadline, at_most_once, blocked_on, frees, format)
 SELECT $1, n.id, n.schedule_id, s.key, n.version, n.task, n.cause, n.fire_at, coalesce(n.due_at, n.fire_at),
     coalesce(n.queue, 'default'), coalesce(n.priority, 0), CASE WHEN b.id IS NOT NULL THEN 'blocked' WHEN c.fence IS NOT NULL THEN 'running' ELSE 'waiting' END,
     n.reason, n.args, n.labels::jsonb, n.expires, n.unique_key, n.unique_until, n.caused_by, n.traceparent, n.now,
     c.node, c.fence, CASE WHEN c.fence IS NOT NULL THEN n.now END, CASE WHEN c.fence IS NOT NULL THEN n.now + n.timeout END,
-    c.fence IS NOT NULL AND coalesce(n.at_most_once, false), b.id, coalesce(n.frees, false)
+    c.fence IS NOT NULL AND coalesce(n.at_most_once, false), b.id, coalesce(n.frees, false),
+    coalesce(n.format, 1)
 FROM (
     SELECT w.*, t.now, coalesce(w.moment, t.now + coalesce(w.delay, 0)) AS fire_at
     FROM unnest($6::uuid[], $7::bigint[], $8::int[], $9::text[], $10::text[], $11::bigint[], $12::bigint[], $13::bigint[],
         $14::text[], $15::bigint[], $16::bool[], $17::text[], $18::text[], $19::text[], $20::bigint[], $21::text[],
-        $22::text[], $23::text[], $24::text[], $25::bool[], $26::bigint[], $27::bool[], $28::bool[])
+        $22::text[], $23::text[], $24::text[], $25::bool[], $26::bigint[], $27::bool[], $28::bool[], $29::int[])
         AS w(id, schedule_id, version, task, cause, moment, due_at, delay, queue, priority, is_blocked, reason, args,
-            labels, expires, unique_key, unique_until, caused_by, traceparent, is_claimed, timeout, at_most_once, frees)
+            labels, expires, unique_key, unique_until, caused_by, traceparent, is_claimed, timeout, at_most_once, frees,
+            format)
     CROSS JOIN clock t) n
 LEFT JOIN evertick.schedules s ON s.id = n.schedule_id
 LEFT JOIN LATERAL (
@@ -562,7 +572,7 @@ picked AS MATERIALIZED (
         SELECT lane.id, lane.limit_key FROM unnest($3::text[]) AS q(queue) CROSS JOIN LATERAL (
             SELECT r.id, r.due_at, r.limit_key FROM evertick.runs r
             WHERE r.state = 'waiting' AND r.app = $1 AND r.queue = q.queue AND r.priority = levels.priority
-                AND r.due_at <= (SELECT now FROM clock) AND r.task = ANY($4::text[])
+                AND r.due_at <= (SELECT now FROM clock) AND r.task = ANY($4::text[]) AND @readable
                 AND (r.expires IS NULL OR r.due_at + r.expires >= (SELECT now FROM clock))
             ORDER BY r.due_at LIMIT $5 FOR UPDATE SKIP LOCKED) lane
         ORDER BY lane.due_at LIMIT $5) best
@@ -573,7 +583,7 @@ picked AS MATERIALIZED (
 (SELECT min(first.due_at) FROM levels CROSS JOIN unnest($3::text[]) AS q(queue) CROSS JOIN LATERAL (
     SELECT r.due_at FROM evertick.runs r
     WHERE r.state = 'waiting' AND r.app = $1 AND r.queue = q.queue AND r.priority = levels.priority
-        AND r.task = ANY($4::text[]) AND r.id NOT IN (SELECT id FROM picked)
+        AND r.task = ANY($4::text[]) AND @readable AND r.id NOT IN (SELECT id FROM picked)
     ORDER BY r.due_at LIMIT 1) first)
 
 -- part: too_old
@@ -581,7 +591,7 @@ picked AS MATERIALIZED (
 ARRAY(
     SELECT r.id::text FROM evertick.runs r
     WHERE r.state = 'waiting' AND r.expires IS NOT NULL AND r.app = $1 AND r.due_at + r.expires < (SELECT now FROM clock)
-        AND r.queue = ANY($3::text[]) AND r.task = ANY($4::text[]) AND EXISTS (SELECT FROM levels)
+        AND r.queue = ANY($3::text[]) AND r.task = ANY($4::text[]) AND @readable AND EXISTS (SELECT FROM levels)
     ORDER BY r.due_at + r.expires LIMIT 1000)
 
 -- name: claim
@@ -839,8 +849,10 @@ SELECT fence, seq, count, lines FROM evertick.log_chunks WHERE app = $1 AND run 
 -- ================================================================================================= within
 
 -- name: within.store
--- Which store a connection leads to: a copy of it is in another database.
-SELECT store_id, (SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname = current_database()) AS database
+-- Which store a connection leads to: a copy of it is in another database. And how much of what others commit its
+-- transaction sees.
+SELECT store_id, (SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname = current_database()) AS database,
+    current_setting('transaction_isolation') AS isolation
 FROM evertick.meta;
 
 -- name: within.transaction
@@ -860,6 +872,11 @@ SELECT FROM evertick.runs WHERE app = $1 AND node = $2 AND id = $3 AND fence = $
 -- name: limits.gate
 -- One at a time of an app that claims under a limit or makes room for others; see limits.py.
 SELECT pg_advisory_xact_lock(hashtextextended('evertick.limits' || $1::text, 0));
+
+-- name: limits.gate_of_ours
+-- The same in a transaction of our own, which loses it when its node falls silent: everybody else stands and waits.
+SELECT pg_advisory_xact_lock(hashtextextended('evertick.limits' || $1::text, 0)),
+    set_config('idle_in_transaction_session_timeout', $2, true);
 
 -- name: limits.running
 -- What counts against a concurrency: a few entries of a partial index for each key.
@@ -1091,7 +1108,7 @@ LIMIT $4);
 -- Those that are still held by the very claims that were found: a claim since then has a fence that was not. What others
 -- are at is theirs.
 SELECT r.id::text AS id, r.task, r.queue, r.losses + 1 AS losses, r.at_most_once, r.is_cancel_requested, r.cancel_reason,
-    r.limit_key, r.frees, r.schedule_id, r.queue >= '@' AND r.queue < 'A' AND NOT EXISTS (
+    r.limit_key, r.frees, r.schedule_id, @readable AS is_readable, r.queue >= '@' AND r.queue < 'A' AND NOT EXISTS (
         SELECT FROM evertick.nodes n WHERE n.id = substr(r.queue, 2) AND n.died_at IS NULL OFFSET 0) AS is_left_alone
 FROM evertick.runs r
 WHERE r.id = ANY($2::uuid[]) AND r.app = $1 AND r.started_at IS NOT NULL AND r.fence = ANY($3::bigint[])
@@ -1417,11 +1434,12 @@ SELECT count(*) AS count FROM (
 -- name: send
 -- Messages, unless their id or their key is known; by key, so that nobody waits crosswise. Waits for whoever is writing
 -- the same key.
-INSERT INTO evertick.outbox AS m (app, id, channel, key, body, headers, state, due_at, created_at, caused_by)
-SELECT $1, n.id, n.channel, n.key, n.body, n.headers, 'waiting', c.now + coalesce(n.delay, 0), c.now, n.caused_by
+INSERT INTO evertick.outbox AS m (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, format)
+SELECT $1, n.id, n.channel, n.key, n.body, n.headers, 'waiting', c.now + coalesce(n.delay, 0), c.now, n.caused_by,
+    coalesce(n.format, 1)
 FROM (SELECT evertick.now_us() AS now) c,
-    unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[])
-    AS n(id, channel, key, body, headers, delay, caused_by)
+    unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::int[])
+    AS n(id, channel, key, body, headers, delay, caused_by, format)
 ORDER BY n.channel, n.key
 ON CONFLICT DO NOTHING RETURNING m.*;
 
@@ -1444,6 +1462,7 @@ picked AS MATERIALIZED (
     SELECT p.id FROM wanted w CROSS JOIN LATERAL (
         SELECT m.id FROM evertick.outbox m
         WHERE m.state = 'waiting' AND m.app = $1 AND m.channel = w.channel AND m.due_at <= (SELECT now FROM clock)
+            AND @readable_message
         ORDER BY m.due_at LIMIT w.room FOR UPDATE SKIP LOCKED) p),
 drawn AS MATERIALIZED (SELECT nextval('evertick.fence') AS fence FROM (SELECT FROM picked LIMIT 1) p),
 taken AS (
@@ -1461,7 +1480,8 @@ left_behind AS MATERIALIZED (
 SELECT c.now, (
         SELECT min(d.due_at) FROM wanted w CROSS JOIN LATERAL (
             SELECT m.due_at FROM evertick.outbox m
-            WHERE m.state = 'waiting' AND m.app = $1 AND m.channel = w.channel AND m.id NOT IN (SELECT id FROM picked)
+            WHERE m.state = 'waiting' AND m.app = $1 AND m.channel = w.channel AND @readable_message
+                AND m.id NOT IN (SELECT id FROM picked)
             ORDER BY m.due_at LIMIT 1) d) AS next_due_at,
     ARRAY(SELECT id::text FROM left_behind ORDER BY id) AS left_ids,
     ARRAY(SELECT fence FROM left_behind ORDER BY id) AS left_fences,

@@ -12,7 +12,7 @@ from evertick.model import Attempt, Gap, LogLine, Run, State
 from evertick.store.base import RunFilter
 from evertick.store.postgres.endings import is_run_id
 from evertick.store.postgres.session import Session
-from evertick.store.rows import Row, attempt_of, gap_of, json_text, lines_of, plain_text, run_of
+from evertick.store.rows import Row, attempt_of, gap_of, json_text, lines_of, plain_text, read_each, run_of
 
 __all__ = ["attempts", "gaps", "log", "recorded_moments", "runs"]
 
@@ -48,7 +48,7 @@ async def runs(db: Session, app: str, wanted: RunFilter) -> list[Run]:
         for row in await _read(db, table, app, values, wanted)
     ]
     rows.sort(key=lambda row: (row["fire_at"], row["id"]), reverse=not wanted.is_oldest_first)
-    return [run_of(row) for row in rows[: wanted.limit]]
+    return read_each(rows[: wanted.limit], run_of)[0]
 
 
 async def _filters(db: Session, app: str, wanted: RunFilter) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ import msgspec
 from evertick.errors import StoreUnavailable
 from evertick.model import Claimed, NewRun, Reason, Run, State, Verdict
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
-from evertick.store.postgres.endings import Ending, end, is_run_id, lock_runs
+from evertick.store.postgres.endings import Ending, end, finish_in, is_run_id, lock_runs
 from evertick.store.postgres.feed import tell_runs
 from evertick.store.postgres.fires import run_columns
 from evertick.store.postgres.limits import KEYS_MOST, Gate, enter_gate, let_next, look_again
@@ -24,7 +24,8 @@ from evertick.store.postgres.lookup import days_to_ask, moments_of
 from evertick.store.postgres.reading import runs as read_runs
 from evertick.store.postgres.session import Line, Session, columns_of
 from evertick.store.postgres.unique import duplicates_among, keep_for_periods
-from evertick.store.rows import Row, claimed_of, json_text, plain_text, run_of
+from evertick.store.rows import Row, claimed_of, json_text, plain_text, read_each, run_of
+from evertick.store.unreadable import unreadable_runs
 
 __all__ = ["cancel", "claim", "enqueue", "note", "owned", "take_runs"]
 
@@ -109,9 +110,12 @@ async def claim(
     if head["has_to_look"]:
         return await line.write(lambda db: _claim_under_limits(db, app, node, queues, tasks, limit))
     taken = sorted((row for row in rows if row["id"] is not None), key=lambda row: (-row["priority"], row["due_at"]))
+    runs, unreadable = read_each(taken, lambda row: claimed_of(row, head["fence"], head["now"]))
     expired: list[str] = []
     # The claim is committed: whatever becomes of the rest must not hide it. The next claim sees to what is left.
     with suppress(StoreUnavailable):
+        if unreadable:
+            await line.write(lambda db: finish_in(db, app, node, unreadable_runs(unreadable, head["fence"])))
         if head["too_old"]:
             expired = await line.write(lambda db: _expire(db, app, head["too_old"]))
         if head["old_limits"]:
@@ -119,7 +123,7 @@ async def claim(
     return Claim(
         now=head["now"],
         fence=head["fence"] or 0,
-        runs=[claimed_of(row, head["fence"], head["now"]) for row in taken],
+        runs=runs,
         expired=expired,
         next_due_at=head["next_due_at"],
     )
@@ -165,7 +169,7 @@ async def _claim_under_limits(
         keys = await gate.pass_through(rows)
         through = [row for row in rows if row["id"] in keys]
         # At the time by which its rates have counted it.
-        fence, taken = await take_runs(db, node, through, tasks, fence=fence, now=now, limit_keys=keys)
+        fence, taken = await take_runs(db, app, node, through, tasks, fence=fence, now=now, limit_keys=keys)
         claimed += taken
         await tell_runs(db, app, "run.started", [each.id for each in taken])
         passed += len(rows) - len(through) + len(gone)
@@ -187,6 +191,7 @@ async def _expire(db: Session, app: str, ids: Sequence[str]) -> list[str]:
 
 async def take_runs(
     db: Session,
+    app: str,
     node: str,
     rows: Sequence[Row],
     tasks: Mapping[str, TaskTerms],
@@ -195,7 +200,8 @@ async def take_runs(
     now: int | None = None,
     limit_keys: Mapping[str, str | None] | None = None,
 ) -> tuple[int, list[Claimed]]:
-    """Make the node the owner of runs that are locked, under one fence: a new one, if none is given."""
+    """Make the node the owner of runs that are locked, under one fence: a new one, if none is given. What turns out to
+    be unreadable is parked."""
     if not rows:
         return fence, []
     keys = limit_keys or {}
@@ -205,7 +211,11 @@ async def take_runs(
     ]
     taken = {row["id"]: row for row in await db.rows("take", node, *columns_of(wanted), fence or None, now)}
     mine = [taken[row["id"]] for row in rows]
-    return mine[0]["fence"], [claimed_of(row, row["fence"], row["now"]) for row in mine]
+    drawn = mine[0]["fence"]
+    runs, unreadable = read_each(mine, lambda row: claimed_of(row, drawn, row["now"]))
+    if unreadable:
+        await finish_in(db, app, node, unreadable_runs(unreadable, drawn))
+    return drawn, runs
 
 
 # --- what a node holds -------------------------------------------------------------------------------------------

@@ -9,11 +9,13 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+import asyncpg
+
 from evertick.clock import Clock
 from evertick.errors import StoreRefused
 from evertick.store.base import MigrateMode
 from evertick.store.migrations import Migration, pending, read_migrations, refuse_newer
-from evertick.store.postgres.connection import OLDEST, Connection
+from evertick.store.postgres.connection import BEGIN, OLDEST, Connection
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.queries import in_schema, quoted
 
@@ -23,6 +25,14 @@ SCHEMA_VERSION = 1
 
 _FOLDER = Path(__file__).with_name("migrations")
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('evertick.migrations' || $1, 0))"
+_STANDING = """
+    SELECT current_user AS "user", current_database() AS database, n.oid IS NOT NULL AS has_schema,
+        CASE WHEN n.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE')
+            ELSE has_schema_privilege(n.oid, 'CREATE') END AS may_create
+    FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = $1
+"""
+# A table, a function or a type of that name is there, in a schema without our list of migrations.
+_FOREIGN = (asyncpg.DuplicateTableError, asyncpg.DuplicateFunctionError, asyncpg.DuplicateObjectError)
 _HAS_TABLES = "SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'migrations'"
 
 
@@ -34,7 +44,7 @@ async def migrate(connection: Connection, where: Location, clock: Clock, mode: M
     check_version(connection, where)
     applied = []
     if await _missing(connection, where, mode):
-        await connection.execute("BEGIN")
+        await connection.execute(BEGIN)
         try:
             await connection.execute(_LOCK, where.schema)
             # Another process may have been faster between the look and the lock.
@@ -68,7 +78,11 @@ def migrations() -> tuple[Migration, ...]:
 async def _missing(connection: Connection, where: Location, mode: MigrateMode) -> list[Migration]:
     applied: dict[int, str] = {}
     if await connection.fetch(_HAS_TABLES, where.schema):
-        rows = await connection.fetch(in_schema("SELECT version, checksum FROM evertick.migrations", where.schema))
+        listed = in_schema("SELECT version, checksum FROM evertick.migrations", where.schema)
+        try:
+            rows = await connection.fetch(listed)
+        except asyncpg.UndefinedColumnError as error:
+            raise _foreign(where) from error
         applied = {row["version"]: row["checksum"] for row in rows}
         meta = await connection.fetchrow(in_schema("SELECT version, compatible_from FROM evertick.meta", where.schema))
         assert meta is not None, "made together with the list of migrations"
@@ -76,10 +90,39 @@ async def _missing(connection: Connection, where: Location, mode: MigrateMode) -
     return pending(migrations(), applied, where.description, mode)
 
 
+async def _make_schema(connection: Connection, where: Location) -> bool:
+    """Whether it was to be made. To ask for one that is there takes the right to make it, which its owner may lack."""
+    standing = await connection.fetchrow(_STANDING, where.schema)
+    assert standing is not None
+    user, schema, database = (quoted(standing["user"]), quoted(where.schema), quoted(standing["database"]))
+    if not standing["may_create"]:
+        what = f"tables in the schema {where.schema}" if standing["has_schema"] else f"the schema {where.schema}"
+        on = f"SCHEMA {schema}" if standing["has_schema"] else f"DATABASE {database}"
+        raise StoreRefused(
+            f"the {where.description} does not let the user {standing['user']} make {what}; grant it with "
+            f"`GRANT CREATE ON {on} TO {user}`, or migrate as a user who may"
+        )
+    if standing["has_schema"]:
+        return False
+    await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+    return True
+
+
+def _foreign(where: Location) -> StoreRefused:
+    return StoreRefused(
+        f"the schema {where.schema} of the {where.description} holds tables that are not Evertick's, under the same "
+        "names; choose another one by schema= in the URL"
+    )
+
+
 async def _apply(connection: Connection, where: Location, clock: Clock, migration: Migration) -> None:
-    if migration.version == 1:
-        await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(where.schema)}")
-    await connection.execute(in_schema(migration.text, where.schema))
+    may_be_foreign = migration.version == 1 and not await _make_schema(connection, where)
+    try:
+        await connection.execute(in_schema(migration.text, where.schema))
+    except _FOREIGN as error:
+        if not may_be_foreign:
+            raise
+        raise _foreign(where) from error
     insert = in_schema("INSERT INTO evertick.migrations VALUES ($1, $2, $3, evertick.now_us())", where.schema)
     await connection.execute(insert, migration.version, migration.name, migration.checksum)
     reached = (migration.version, migration.compatible_from)

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from evertick.clock import Clock
-from evertick.store.postgres.connection import CONFLICTS, PLAIN_PLANS, Connection, Speaks, limits_of, translated
+from evertick.store.postgres.connection import BEGIN, CONFLICTS, PLAIN_PLANS, Connection, Speaks, limits_of, translated
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.pool import Pools
 from evertick.store.postgres.queries import statements_for
@@ -32,7 +32,7 @@ _PAUSE_SECONDS = 0.01
 class Session:
     """A connection, and the statements of the store by name."""
 
-    __slots__ = ("_connection", "_sql", "clock", "has_feed", "has_news", "is_in_gate")
+    __slots__ = ("_connection", "_sql", "clock", "has_feed", "has_news", "is_in_gate", "is_ours")
 
     def __init__(self, connection: Speaks, sql: Mapping[str, str], clock: Clock) -> None:
         self._connection = connection
@@ -45,6 +45,8 @@ class Session:
         self.has_feed: bool | None = None
         # Whether the transaction holds the gate of the limits.
         self.is_in_gate = False
+        # Whether the transaction is one that we began, and end as soon as we can; not a user's.
+        self.is_ours = False
 
     async def rows(self, name: str, *values: object) -> list[Row]:
         return await self._connection.fetch(self._sql[name], *values)
@@ -98,7 +100,7 @@ class Line:
         # Behind a pooler no setting outlives a transaction.
         settings = PLAIN_PLANS | limits_of(where) if where.is_pooled else {}
         local = "".join(f"; SET LOCAL {name} = {value}" for name, value in settings.items())
-        self._begin_writing = f"BEGIN{local}"
+        self._begin_writing = f"{BEGIN}{local}"
         self._begin_reading = f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY{local}"
 
     async def write(self, act: Act[T]) -> T:
@@ -125,10 +127,9 @@ class Line:
             while True:
                 tries += 1
                 try:
-                    async with asyncio.timeout(self._where.timeout):
-                        pool = await self._pools.here()
-                        async with pool.connection() as connection:
-                            return await perform(connection)
+                    pool = await self._pools.here()
+                    async with pool.deadline(self._where.timeout), pool.connection() as connection:
+                        return await perform(connection)
                 except CONFLICTS:
                     if tries == _TRIES_MOST:
                         raise
@@ -136,6 +137,7 @@ class Line:
 
     async def _in_transaction(self, connection: Connection, begin: str, act: Act[T]) -> T:
         session = Session(connection, self._sql, self._clock)
+        session.is_ours = True
         await connection.execute(begin)
         try:
             answer = await act(session)

@@ -131,7 +131,8 @@ class PostgresStore:
 
     async def beat_line(self) -> base.BeatLine:
         self._open_line()
-        return OwnBeatLine(self._where, statements_for(self._where.schema), self._clock)
+        assert self._pools is not None
+        return OwnBeatLine(self._where, statements_for(self._where.schema), self._clock, self._pools.renew)
 
     async def changed(self, timeout: float) -> bool:
         self._open_line()
@@ -234,11 +235,12 @@ class PostgresStore:
 
     def transaction(self, *, seconds: float, is_plain: bool) -> base.JobTransaction:
         self._open_line()
+        assert self._bell is not None
         sql = statements_for(self._where.schema)
         if is_plain:
             psycopg = load_psycopg(self.description)
-            return PlainJobConnection(self._where, sql, self._clock, seconds=seconds, psycopg=psycopg)
-        return JobConnection(self._where, sql, self._clock, seconds=seconds)
+            return PlainJobConnection(self._where, sql, self._clock, self._bell, seconds=seconds, psycopg=psycopg)
+        return JobConnection(self._where, sql, self._clock, self._bell, seconds=seconds)
 
     async def owned(self, app: str, node: str) -> list[base.Owned]:
         return await self._open_line().ask(lambda db: runs.owned(db, app, node))

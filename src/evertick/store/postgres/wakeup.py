@@ -24,6 +24,9 @@ log = logging.getLogger("evertick.store")
 
 _NOTIFY = "SELECT pg_notify($1, $2)"
 _INTERVAL_SECONDS = 0.1
+# Said in transactions of users, and of jobs: nobody's own voice, so that the node of this very store hears it, too.
+# Only their commit makes the work due, and nothing else tells when that was.
+_FOR_ALL = "all"
 # How soon a lost line is looked for again.
 _AGAIN_SECONDS = 1.0
 # A line on which nothing is said looks like one that leads nowhere any more; so it is tried now and then.
@@ -62,8 +65,8 @@ class Bell:
             self._later = asyncio.get_running_loop().create_task(self._ring_later(wait), name="evertick wake-up")
 
     async def ring_in(self, connection: Speaks) -> None:
-        """Inside a transaction of somebody else, who may commit it at any time: now or never."""
-        await connection.execute(_NOTIFY, self._channel, self.name)
+        """Inside a transaction of somebody else, who may commit it at any time: now or never, and to everybody."""
+        await connection.execute(_NOTIFY, self._channel, _FOR_ALL)
 
     async def close(self) -> None:
         """What was to be said a little later is said now: a node that leaves hands its work over by it."""
@@ -97,6 +100,7 @@ class Ear:
         # Whether it was said that there is none.
         self._is_said = False
         self._listening: asyncio.Task[None] | None = None
+        self._lost = asyncio.Event()
 
     async def wait(self, timeout: float) -> bool:
         """Whether there may be news: something was said, or nothing could have been heard."""
@@ -109,6 +113,10 @@ class Ear:
             return not self._has_line
         self._heard.clear()
         return True
+
+    def renew(self) -> None:
+        """The line may lead nowhere: another one is opened."""
+        self._lost.set()
 
     async def close(self) -> None:
         listening, self._listening = self._listening, None
@@ -130,7 +138,7 @@ class Ear:
     async def _listen_once(self) -> None:
         """Until the line is lost."""
         connection = await connect(self._where)
-        lost = asyncio.Event()
+        lost = self._lost = asyncio.Event()
         try:
             connection.add_termination_listener(lambda _: lost.set())
             await connection.add_listener(self._channel, self._hear)

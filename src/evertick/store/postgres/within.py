@@ -19,7 +19,7 @@ from evertick.clock import Clock
 from evertick.errors import Refused, StoreError, StoreUnavailable, TransactionTimeout
 from evertick.model import Message, NewMessage, NewRun, Outcome, Run
 from evertick.store.base import FinishAnswer
-from evertick.store.postgres.connection import Connection, Speaks, connect, part_from, sqlstate_of, translated
+from evertick.store.postgres.connection import BEGIN, Connection, Speaks, connect, part_from, sqlstate_of, translated
 from evertick.store.postgres.endings import finish_in, is_run_id
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.outbox import send
@@ -27,7 +27,8 @@ from evertick.store.postgres.runs import enqueue
 from evertick.store.postgres.session import Session
 from evertick.store.postgres.users import connection_of
 from evertick.store.postgres.wakeup import Bell
-from evertick.store.wrappers import begin_as_library
+from evertick.store.rows import Row
+from evertick.store.wrappers import CLOSED, begin_as_library
 
 __all__ = ["Identity", "JobConnection", "UserTransaction", "finish_and_commit", "identity_of", "out_of_time"]
 
@@ -35,6 +36,7 @@ T = TypeVar("T")
 # Which store it is, and in which database of its server: a copy has the same id.
 Identity = tuple[str, int]
 
+_READ_COMMITTED = "read committed"
 # SQLSTATEs of a table and of a schema that do not exist.
 _NO_TABLES = ("42P01", "3F000")
 # Of a transaction in which a statement has failed, and of one that lost against another.
@@ -43,7 +45,10 @@ _CONFLICT = "40"
 
 
 async def identity_of(db: Session) -> Identity:
-    row = await db.only_row("within.store")
+    return _identity(await db.only_row("within.store"))
+
+
+def _identity(row: Row) -> Identity:
     return row["store_id"], row["database"]
 
 
@@ -63,6 +68,8 @@ class UserTransaction:
         self._sql = sql
         self._clock = clock
         self._bell = bell
+        # As the server says when the store is checked, before anything is written.
+        self._isolation = _READ_COMMITTED
 
     @property
     def is_async(self) -> bool:
@@ -75,8 +82,23 @@ class UserTransaction:
         return await self._perform(lambda db: send(db, app, messages))
 
     async def finish(self, app: str, node: str, outcome: Outcome) -> FinishAnswer:
-        answers, _ = await self._perform(lambda db: finish_in(db, app, node, [outcome]))
+        answers, _ = await self._perform(lambda db: self._finish(db, app, node, outcome))
         return answers[0]
+
+    async def _finish(self, db: Session, app: str, node: str, outcome: Outcome) -> tuple[list[FinishAnswer], bool]:
+        if self._isolation != _READ_COMMITTED and is_run_id(outcome.id):
+            await self._refuse_what_frees(db, outcome.id)
+        return await finish_in(db, app, node, [outcome])
+
+    async def _refuse_what_frees(self, db: Session, run: str) -> None:
+        """A transaction that sees the ledger as it was at its beginning cannot let through who waits since then."""
+        concerned = await db.only_row("run.to_lock", [run])
+        if concerned["has_limited"] or concerned["schedules"]:
+            raise Refused(
+                f"run {run} cannot be finished in a transaction that is {self._isolation}: others wait for its end, "
+                "and those that have come since the transaction began cannot be seen there; begin it as read "
+                "committed, or let the job return instead of finishing by itself"
+            )
 
     async def _perform(self, act: Callable[[Session], Awaitable[T]]) -> T:
         await self._check_transaction()
@@ -92,7 +114,7 @@ class UserTransaction:
 
     async def _check_transaction(self) -> None:
         if self._connection.is_closed():
-            raise Refused("this connection is closed; pass one that is open, in the transaction of your own changes")
+            raise Refused(CLOSED)
         await begin_as_library(self._given, is_begun=self._connection.is_in_transaction())
         if not self._connection.is_in_transaction():
             raise Refused(
@@ -126,15 +148,16 @@ class UserTransaction:
 
     async def _check_store(self, session: Session) -> None:
         try:
-            found = await identity_of(session)
+            found = await session.only_row("within.store")
         except Exception as error:
             if sqlstate_of(error) not in _NO_TABLES:
                 raise
             raise Refused(
                 f"this connection leads to a database without tables of Evertick; {self._advice()}"
             ) from error
-        if found != self._identity:
+        if _identity(found) != self._identity:
             raise Refused(f"this connection leads to another store; {self._advice()}")
+        self._isolation = found["isolation"]
 
     def _advice(self) -> str:
         return f"the ledger is in the {self._where.description}: connect to that, so that one commit is enough for both"
@@ -146,10 +169,11 @@ class UserTransaction:
 class JobConnection:
     """A connection for one job, in a transaction that is bounded in time."""
 
-    def __init__(self, where: Location, sql: Mapping[str, str], clock: Clock, *, seconds: float) -> None:
+    def __init__(self, where: Location, sql: Mapping[str, str], clock: Clock, bell: Bell, *, seconds: float) -> None:
         self._where = where
         self._sql = sql
         self._clock = clock
+        self._bell = bell
         self._seconds = seconds
         self._connection: Connection | None = None
         self._transaction = ""
@@ -182,7 +206,7 @@ class JobConnection:
             raise out_of_time(self._seconds)
 
     async def _hold(self, connection: Connection, app: str, node: str, run: str, fence: int) -> bool:
-        await connection.execute("BEGIN")
+        await connection.execute(BEGIN)
         session = Session(connection, self._sql, self._clock)
         # It gets a name by that, by which its end is recognised.
         self._transaction = (await session.only_row("within.transaction"))["name"]
@@ -196,7 +220,8 @@ class JobConnection:
             with translated(self._where):
                 async with asyncio.timeout(self._where.timeout):
                     session = Session(connection, self._sql, self._clock)
-                    return await finish_and_commit(connection, session, self._transaction, app, node, outcome)
+                    finish = finish_and_commit(connection, session, self._bell, self._transaction, app, node, outcome)
+                    return await finish
         finally:
             if connection.is_closed() or connection.is_in_transaction():
                 connection.terminate()
@@ -226,7 +251,7 @@ def out_of_time(seconds: float) -> TransactionTimeout:
 
 
 async def finish_and_commit(
-    connection: Speaks, session: Session, name: str, app: str, node: str, outcome: Outcome
+    connection: Speaks, session: Session, bell: Bell, name: str, app: str, node: str, outcome: Outcome
 ) -> bool:
     """The end of a job's transaction, which has this name still. False: the claim is lost, and nothing committed."""
     named = await session.rows("within.transaction") if connection.is_in_transaction() else []
@@ -239,5 +264,7 @@ async def finish_and_commit(
     answers, _ = await finish_in(session, app, node, [outcome])
     if answers == ["lost"]:
         return False
+    if session.has_news:
+        await bell.ring_in(connection)
     await connection.execute("COMMIT")
     return True

@@ -150,7 +150,8 @@ class FileCare:
             yield str(refused)
             return
         if lacking:
-            yield f"the migrations {', '.join(lacking)} are missing; apply them with `evertick db migrate`"
+            fix = "apply them with `evertick db migrate --database URL`"
+            yield f"the migrations {', '.join(lacking)} are missing; {fix}"
             return
         there, wanted = _objects(db), self._objects_wanted()
         yield from (f"the {kind} {name} is missing" for kind, name in wanted if (kind, name) not in there)

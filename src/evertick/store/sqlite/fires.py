@@ -248,6 +248,7 @@ def insert_run(db: sqlite3.Connection, now: int, app: str, run: NewRun, claimant
             now,
             *held,
             blocked_on,
+            run.format,
         ),
     )
     if inserted.rowcount == 0:

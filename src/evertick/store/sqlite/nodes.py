@@ -116,7 +116,7 @@ def rehome(
 def _may_be_taken(row: sqlite3.Row, tasks: Mapping[str, TaskTerms]) -> bool:
     """Whether the asking node can run it, and no limit has a say in that."""
     terms = tasks.get(row["task"])
-    return terms is not None and not terms.is_limited and row["limit_key"] is None
+    return terms is not None and not terms.is_limited and row["limit_key"] is None and bool(row["is_readable"])
 
 
 def _ending_of(row: sqlite3.Row) -> Ending | None:

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from evertick.model import ClaimedMessage, Message, MessageOutcome, MessageState, NewMessage
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
-from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text
+from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
 from evertick.store.sqlite.fence import draw_fence, is_alive
 from evertick.store.sqlite.queries import SQL
+from evertick.store.unreadable import unreadable_messages
 
 __all__ = [
     "channels",
@@ -49,7 +50,7 @@ def _sent(db: sqlite3.Connection, now: int, app: str, message: NewMessage) -> Me
 def _insert(db: sqlite3.Connection, now: int, app: str, message: NewMessage) -> bool:
     headers = json_text(message.headers) if message.headers else None
     what = (app, message.id, message.channel, message.key, message.body.decode(), headers)
-    return db.execute(SQL["send"], (*what, now, message.delay, message.caused_by)).rowcount == 1
+    return db.execute(SQL["send"], (*what, now, message.delay, message.caused_by, message.format)).rowcount == 1
 
 
 # --- claims ------------------------------------------------------------------------------------------------------
@@ -68,18 +69,20 @@ def claim_messages(
         for channel, most in room.items()
         for row in db.execute(SQL["claim_messages.pick"], (app, channel, now, max(most, 0))).fetchall()
     ]
-    taken = _take(db, now, node, picked)
+    taken = _take(db, now, app, node, picked)
     waiting = [db.execute(SQL["claim_messages.next_due"], (app, channel)).fetchone() for channel in room]
     next_due_at = min((row["due_at"] for row in waiting if row is not None), default=None)
     return MessageClaim(now=now, messages=taken, next_due_at=next_due_at)
 
 
-def _take(db: sqlite3.Connection, now: int, node: str, ids: Sequence[str]) -> list[ClaimedMessage]:
+def _take(db: sqlite3.Connection, now: int, app: str, node: str, ids: Sequence[str]) -> list[ClaimedMessage]:
     if not ids:
         return []
     fence = draw_fence(db)
     rows = [db.execute(SQL["claim_messages.take"], (id_, node, fence, now)).fetchone() for id_ in ids]
-    return [claimed_message_of(row) for row in rows]
+    taken, unreadable = read_each(rows, claimed_message_of)
+    settle_messages(db, now, app, node, unreadable_messages(unreadable))
+    return taken
 
 
 def settle_messages(
@@ -113,7 +116,7 @@ def messages(db: sqlite3.Connection, now: int, app: str, wanted: MessageFilter) 
         rows = db.execute(SQL["messages.unsent"], those)
     else:
         rows = db.execute(SQL["messages"], (*those, wanted.id_prefix or ""))
-    return [message_of(row) for row in rows]
+    return read_each(rows, message_of)[0]
 
 
 def channels(db: sqlite3.Connection, now: int, app: str) -> list[ChannelPulse]:

@@ -204,9 +204,9 @@ SELECT id FROM evertick_runs WHERE schedule_id = ?1 AND state IN ('waiting', 'bl
 -- A run, unless its id or its moment is in the ledger already.
 INSERT INTO evertick_runs (app, id, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue, priority,
     state, reason, args, labels, expires, unique_key, unique_until, caused_by, traceparent, created_at, node, fence,
-    started_at, deadline, at_most_once, blocked_on)
+    started_at, deadline, at_most_once, blocked_on, format)
 SELECT ?1, ?2, ?3, (SELECT key FROM evertick_schedules WHERE id = ?3), ?4, ?5, ?6, ?7, ?8, ?9, ?10,
-    ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26
+    ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27
 WHERE NOT EXISTS (SELECT 1 FROM evertick_history h WHERE h.app = ?1 AND h.id = ?2)
     AND (?3 IS NULL OR ?6 NOT IN ('fire', 'backfill') OR NOT EXISTS (
         SELECT 1 FROM evertick_history h
@@ -382,17 +382,22 @@ SELECT looked_at FROM evertick_nodes WHERE id = ?1 AND died_at IS NULL;
 SELECT max(priority) FROM evertick_runs INDEXED BY evertick_runs_claim
 WHERE state = 'waiting' AND app = ?1 AND queue = ?2 AND priority < ?3;
 
+-- part: readable
+-- What this code can read; newer runs and messages are for newer nodes.
+format <= 1
+
 -- name: claim.due
 -- From the index alone: due runs of one queue and priority whose task the node knows.
 SELECT id, due_at FROM evertick_runs INDEXED BY evertick_runs_claim
 WHERE state = 'waiting' AND app = ?1 AND queue = ?2 AND priority = ?3 AND due_at <= ?4
-    AND task IN (SELECT value FROM json_each(?5))
+    AND task IN (SELECT value FROM json_each(?5)) AND @readable
 ORDER BY due_at LIMIT ?6;
 
 -- name: claim.next_due
 -- The earliest of one queue and priority, due or not.
 SELECT due_at FROM evertick_runs INDEXED BY evertick_runs_claim
 WHERE state = 'waiting' AND app = ?1 AND queue = ?2 AND priority = ?3 AND task IN (SELECT value FROM json_each(?4))
+    AND @readable
 ORDER BY due_at LIMIT 1;
 
 -- name: claim.read
@@ -699,7 +704,7 @@ DELETE FROM evertick_tasks WHERE node = ?1;
 -- name: rehome.find
 -- Running rows whose node is dead or missing, or that are long past their deadline whoever holds them.
 SELECT r.id, r.task, r.queue, r.losses + 1 AS losses, r.at_most_once, r.is_cancel_requested, r.cancel_reason,
-    r.limit_key, r.queue >= '@' AND r.queue < 'A' AND NOT EXISTS (
+    r.limit_key, r.@readable AS is_readable, r.queue >= '@' AND r.queue < 'A' AND NOT EXISTS (
         SELECT 1 FROM evertick_nodes n WHERE n.id = substr(r.queue, 2) AND n.died_at IS NULL) AS is_left_alone
 FROM evertick_runs r INDEXED BY evertick_runs_running
 WHERE r.state = 'running' AND r.app = ?1
@@ -957,8 +962,8 @@ SELECT count(*) FROM (
 
 -- name: send
 -- A message, unless its id or its key is known.
-INSERT INTO evertick_outbox (app, id, channel, key, body, headers, state, due_at, created_at, caused_by)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'waiting', ?7 + ?8, ?7, ?9) ON CONFLICT DO NOTHING;
+INSERT INTO evertick_outbox (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, format)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'waiting', ?7 + ?8, ?7, ?9, ?10) ON CONFLICT DO NOTHING;
 
 -- name: send.known
 -- The message that is there instead: sent twice, or the one that has the key.
@@ -983,7 +988,8 @@ WHERE state = 'sending' AND app = ?1 AND channel = ?2 AND node = ?3 AND id NOT I
 -- name: claim_messages.pick
 -- Longest due first.
 SELECT id FROM evertick_outbox INDEXED BY evertick_outbox_waiting
-WHERE state = 'waiting' AND app = ?1 AND channel = ?2 AND due_at <= ?3 ORDER BY due_at LIMIT ?4;
+WHERE state = 'waiting' AND app = ?1 AND channel = ?2 AND due_at <= ?3 AND @readable
+ORDER BY due_at LIMIT ?4;
 
 -- name: claim_messages.take
 -- From now on only (node, fence) may settle it.
@@ -992,7 +998,7 @@ UPDATE evertick_outbox SET state = 'sending', node = ?2, fence = ?3, claimed_at 
 -- name: claim_messages.next_due
 -- When to come again for a channel.
 SELECT due_at FROM evertick_outbox INDEXED BY evertick_outbox_waiting
-WHERE state = 'waiting' AND app = ?1 AND channel = ?2 ORDER BY due_at LIMIT 1;
+WHERE state = 'waiting' AND app = ?1 AND channel = ?2 AND @readable ORDER BY due_at LIMIT 1;
 
 -- name: settle_messages.end
 -- Sent or dead. What was sent is remembered by its key, not by its body.

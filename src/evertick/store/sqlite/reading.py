@@ -11,7 +11,7 @@ from typing import Any
 
 from evertick.model import Attempt, Gap, LogLine, Run, State
 from evertick.store.base import RunFilter
-from evertick.store.rows import attempt_of, gap_of, json_text, lines_of, run_of
+from evertick.store.rows import attempt_of, gap_of, json_text, lines_of, read_each, run_of
 from evertick.store.sqlite.queries import SQL
 
 __all__ = ["attempts", "gaps", "log", "recorded_moments", "runs"]
@@ -64,7 +64,7 @@ def runs(db: sqlite3.Connection, now: int, app: str, wanted: RunFilter) -> list[
         for row in _read(db, table, {**values, "app": app, "limit": wanted.limit}, wanted.is_oldest_first)
     ]
     rows.sort(key=lambda row: (row["fire_at"], row["id"]), reverse=not wanted.is_oldest_first)
-    return [run_of(row) for row in rows[: wanted.limit]]
+    return read_each(rows[: wanted.limit], run_of)[0]
 
 
 def _filters(db: sqlite3.Connection, app: str, wanted: RunFilter) -> Iterator[dict[str, Any]]:

@@ -14,14 +14,15 @@ import msgspec
 
 from evertick.model import Claimed, NewRun, Reason, Run, State, Verdict
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
-from evertick.store.rows import claimed_of, json_text, plain_text
-from evertick.store.sqlite.endings import Ending, end
+from evertick.store.rows import claimed_of, json_text, plain_text, read_each
+from evertick.store.sqlite.endings import Ending, end, finish
 from evertick.store.sqlite.feed import tell_runs
 from evertick.store.sqlite.fence import draw_fence
 from evertick.store.sqlite.fires import Claimant, insert_run, key_holder
 from evertick.store.sqlite.limits import Gate, let_next, look_again
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.reading import runs as read_runs
+from evertick.store.unreadable import unreadable_runs
 
 __all__ = ["Taker", "cancel", "claim", "enqueue", "note", "owned", "priorities"]
 
@@ -119,8 +120,11 @@ class Taker:
         marked = [row for row in passed if row["has_marks"] or keys.get(row["id"]) is not None]
         if marked:
             self._mark(marked, keys, is_gated=gate is not None)
-        self.claimed += [claimed_of(row, self.fence, self._now) for row in passed]
-        tell_runs(self._db, self._now, self._app, "run.started", [row["id"] for row in passed])
+        runs, unreadable = read_each(passed, lambda row: claimed_of(row, self.fence, self._now))
+        if unreadable:
+            finish(self._db, self._now, self._app, self._node, unreadable_runs(unreadable, self.fence))
+        self.claimed += runs
+        tell_runs(self._db, self._now, self._app, "run.started", [run.id for run in runs])
         return len(passed)
 
     def _taken(self, row: sqlite3.Row) -> tuple[object, ...]:

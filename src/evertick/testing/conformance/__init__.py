@@ -56,6 +56,7 @@ pytest.register_assert_rewrite(
             "outbox",
             "queries",
             "schedules",
+            "unreadable",
             "upkeep",
             "within",
         )
@@ -86,6 +87,7 @@ from evertick.testing.conformance.occurrences import Occurrences  # noqa: E402
 from evertick.testing.conformance.outbox import Outbox, OutboxWithin  # noqa: E402
 from evertick.testing.conformance.queries import Queries  # noqa: E402
 from evertick.testing.conformance.schedules import Schedules  # noqa: E402
+from evertick.testing.conformance.unreadable import Unreadable  # noqa: E402
 from evertick.testing.conformance.upkeep import Upkeep  # noqa: E402
 from evertick.testing.conformance.within import Users, UserTransaction, Within  # noqa: E402
 
@@ -139,6 +141,7 @@ class StoreConformance(
     Upkeep,
     Queries,
     Managing,
+    Unreadable,
 ):
     """Derive from it, name it `Test...`, provide the fixture `stores`."""
 

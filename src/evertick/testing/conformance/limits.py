@@ -78,6 +78,19 @@ async def taken_by_new_node(bench: Bench, tasks: Mapping[str, TaskTerms]) -> lis
 class Limits:
     # --- how many at once
 
+    @pytest.mark.parametrize("terms", [at_once(1, "of-{x}"), per(1, HOUR, "of-{x}")], ids=["concurrency", "rate"])
+    async def test_a_key_with_characters_that_databases_refuse_is_a_key_like_any_other(
+        self, bench: Bench, terms: TaskTerms
+    ) -> None:
+        tasks = {TASK: terms, FREE: TaskTerms()}
+        node = await bench.node(tasks=tasks)
+        odd = [b'{"x":"a\\u0000b"}', b'{"x":"a\\u0000b"}', b'{"x":"a\\ufffdb"}', b'{"x":"ab"}']
+        first, again, *others = [(await enqueue(bench, 1, args=args))[0] for args in odd]
+        [free] = await enqueue(bench, 1, task=FREE)
+        # Neither does it stop the others, nor is it one with a key that reads the same.
+        assert sorted(await claimed(bench, node, tasks)) == sorted([first, *others, free])
+        assert await bench.state(again) is State.BLOCKED
+
     async def test_no_more_of_a_task_run_at_once_than_may(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: at_once(2)}
         runs = await enqueue(bench, 5)

@@ -130,7 +130,9 @@ CREATE TABLE evertick.runs (
     error               text,
     -- Its end concerns others: a run is blocked on it, or its schedule counts from the end. Such a run ends under the
     -- lock of its schedule's row in `due`; all others end without a look at anything else.
-    frees               boolean NOT NULL DEFAULT false
+    frees               boolean NOT NULL DEFAULT false,
+    -- Nodes that cannot read it leave it alone.
+    format              integer NOT NULL DEFAULT 1
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000,
     autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
 -- At most one run per nominal moment; triggers and reruns of it are told apart by their id. Also finds the live runs of
@@ -394,7 +396,8 @@ CREATE TABLE evertick.outbox (
     settled_at bigint,
     forget_at  bigint,
     error      text,
-    caused_by  text
+    caused_by  text,
+    format     integer NOT NULL DEFAULT 1
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 10000,
     autovacuum_vacuum_cost_delay = 0);
 -- The same key again is the same message.

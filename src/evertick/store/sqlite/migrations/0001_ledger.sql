@@ -119,6 +119,8 @@ CREATE TABLE evertick_runs (
     phases              TEXT,
     error               TEXT,
     result              TEXT,
+    -- Nodes that cannot read it leave it alone.
+    format              INTEGER NOT NULL DEFAULT 1,
     PRIMARY KEY (app, id)
 ) WITHOUT ROWID;
 -- At most one run per nominal moment; triggers and reruns of it are told apart by their id. Also finds the live runs of
@@ -126,8 +128,9 @@ CREATE TABLE evertick_runs (
 CREATE UNIQUE INDEX evertick_runs_moment
     ON evertick_runs (schedule_id, fire_at, CASE WHEN cause IN ('fire', 'backfill') THEN '' ELSE id END)
     WHERE schedule_id IS NOT NULL;
--- The claim. With the task in it, runs for other nodes are passed over without reading their rows.
-CREATE INDEX evertick_runs_claim ON evertick_runs (app, queue, priority DESC, due_at, task) WHERE state = 'waiting';
+-- The claim. With task and format in it, runs for other nodes are passed over without reading their rows.
+CREATE INDEX evertick_runs_claim ON evertick_runs (app, queue, priority DESC, due_at, task, format)
+    WHERE state = 'waiting';
 -- What a node holds: its beat, reconciling, re-homing.
 CREATE INDEX evertick_runs_running ON evertick_runs (app, node) WHERE state = 'running';
 -- One live run per unique key.
@@ -189,6 +192,7 @@ CREATE TABLE evertick_history (
     phases              TEXT,
     error               TEXT,
     result              TEXT,
+    format              INTEGER NOT NULL,
     PRIMARY KEY (app, id)
 ) WITHOUT ROWID;
 -- A moment that has run does not run again; also the runs of one schedule by time.
@@ -344,7 +348,8 @@ CREATE TABLE evertick_outbox (
     settled_at INTEGER,
     forget_at  INTEGER,
     error      TEXT,
-    caused_by  TEXT
+    caused_by  TEXT,
+    format     INTEGER NOT NULL DEFAULT 1
 );
 -- The same key again is the same message.
 CREATE UNIQUE INDEX evertick_outbox_key ON evertick_outbox (app, channel, key);

@@ -1,0 +1,131 @@
+"""A program that is nothing but a node starts when its store is there, or says in one line why it cannot."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+SECRET = "hunter2"
+PROGRAM = """
+import logging, sys
+from evertick import Scheduler
+
+logging.basicConfig(level="INFO", format="%(message)s")
+scheduler = Scheduler(sys.argv[1], start_timeout=sys.argv[2])
+
+@scheduler.every("100ms")
+def tick() -> None:
+    print("tick", flush=True)
+
+scheduler.run()
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    processes: list[subprocess.Popen[str]] = []
+
+    def starting(url: str, start_timeout: str, *, before: str = "", **environment: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", before + PROGRAM, url, start_timeout]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment or None
+        )
+        processes.append(process)
+        return process
+
+    yield starting
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that holds a lock on the database of `url_of`."""
+    connection = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+    connection.execute("BEGIN EXCLUSIVE")
+    yield connection
+    connection.close()
+
+
+def url_of(folder: Path) -> str:
+    return f"sqlite:///{folder}/jobs.db?busy_timeout=50ms"
+
+
+def until_said(process: subprocess.Popen[str], words: str) -> str:
+    assert process.stderr is not None
+    while words not in (line := process.stderr.readline()):
+        assert line, f"it ended without having said {words!r}"
+    return line
+
+
+def test_a_store_that_is_away_at_the_start_is_waited_for(
+    start: Start, locked: sqlite3.Connection, tmp_path: Path
+) -> None:
+    process = start(url_of(tmp_path), "30s")
+    until_said(process, "not started yet: ")
+    locked.execute("ROLLBACK")
+    until_said(process, "has started")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "tick\n"
+    process.terminate()
+    _, rest = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "not started yet" not in rest, "said once"
+
+
+def test_a_store_that_stays_away_ends_the_program_with_one_line(
+    start: Start, locked: sqlite3.Connection, tmp_path: Path
+) -> None:
+    process = start(url_of(tmp_path), "300ms")
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 1
+    *before, last = said.splitlines()
+    assert all(line.startswith("not started yet: ") for line in before), said
+    assert last.startswith(f"error: the SQLite file {tmp_path}/jobs.db is locked")
+
+
+def test_whoever_waits_for_its_store_can_be_stopped(start: Start, locked: sqlite3.Connection, tmp_path: Path) -> None:
+    process = start(url_of(tmp_path), "1h")
+    until_said(process, "not started yet: ")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "before", "said"),
+    [
+        (
+            f"postgresql://ann:{SECRET}@h/db",
+            "import sys; sys.modules['asyncpg'] = None\n",
+            "pip install 'evertick[postg",
+        ),
+        ("sqlite:////no/such/folder/jobs.db", "", "/no/such/folder"),
+        (f"postgresql+asyncpg://ann:{SECRET}@h/db", "", "write postgresql://"),
+    ],
+)
+def test_what_cannot_be_started_is_told_at_once_and_in_one_line(start: Start, url: str, before: str, said: str) -> None:
+    process = start(url, "1h", before=before)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    [line] = errors.splitlines()
+    assert line.startswith("error: ")
+    assert said in line
+    assert SECRET not in line
+
+
+def test_where_it_comes_from_is_shown_to_whoever_asks(start: Start) -> None:
+    process = start("sqlite:////no/such/folder/jobs.db", "1h", EVERTICK_TRACEBACK="1")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Traceback" in errors
+    assert "evertick.errors.Store" in errors
