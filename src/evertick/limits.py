@@ -200,8 +200,8 @@ def _value_text(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    # Zeros, and halves of surrogate pairs, are text in Python and not in every database. The hash keeps apart what would
-    # read the same without them: two customers never share a limit by accident.
+    # Zeros, and halves of surrogate pairs, are text in Python and not in every database. The hash keeps apart what
+    # would read the same without them: two customers never share a limit by accident.
     plain = text.replace("\x00", "\ufffd").encode(errors="replace").decode()
     if plain == text and len(text) <= KEY_LONGEST:
         return text

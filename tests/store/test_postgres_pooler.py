@@ -14,8 +14,7 @@ from evertick.clock import system_clock
 from evertick.errors import StoreRefused
 from evertick.model import State
 from evertick.store.base import RunFilter
-from evertick.store.postgres import wakeup
-from evertick.store.postgres import PostgresStore
+from evertick.store.postgres import PostgresStore, wakeup
 from evertick.testing.conformance import Bench, StoreConformance, Stores, a_run, an_outcome
 from evertick.testing.conformance.bench import APP
 from evertick.transaction import at_once

@@ -165,7 +165,9 @@ def test_labels_are_names_with_texts() -> None:
     assert check_labels({"team": "data"}) == {"team": "data"}
 
 
-@pytest.mark.parametrize("labels", [5, ["a"], {"a": 1}, {"a": "x" * 201}, {"a": "\ud800"}, {str(n): "" for n in range(51)}])
+@pytest.mark.parametrize(
+    "labels", [5, ["a"], {"a": 1}, {"a": "x" * 201}, {"a": "\ud800"}, {str(n): "" for n in range(51)}]
+)
 def test_labels_that_are_none_are_refused(labels: Any) -> None:
     with pytest.raises(InvalidSetting, match="labels: "):
         check_labels(labels)
