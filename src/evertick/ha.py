@@ -71,15 +71,23 @@ class HaTable(msgspec.Struct, frozen=True, kw_only=True):
     schedules: int
 
 
-async def ha_table(store: Store, app: str, *, kinds: Iterable[HaKind] = HA_KINDS, limit: int = 100) -> HaTable:
-    """Who holds what now. At most `limit` schedules are listed, by key."""
+async def ha_table(
+    store: Store,
+    app: str,
+    *,
+    kinds: Iterable[HaKind] = HA_KINDS,
+    limit: int = 100,
+    declared_duties: Sequence[str] = (),
+) -> HaTable:
+    """Who holds what now. At most `limit` schedules are listed, by key. The store knows the duties that somebody has
+    held; `declared_duties` are listed in any case."""
     wanted, pulse = set(kinds), await store.pulse(app)
     nodes = [node for node in await store.nodes(app) if node.died_at is None]
     lines: list[HaLine] = []
     if "loop" in wanted:
         lines += [_loop(kind, nodes) for kind in LOOPS]
     if "duty" in wanted:
-        lines += _duties(await store.duties(app))
+        lines += _duties(await store.duties(app), declared_duties)
     if "schedule" in wanted:
         listed = await store.schedules(app, ScheduleFilter(limit=limit, with_counts=False))
         lines += [_schedule(each, nodes) for each in listed]
@@ -112,10 +120,10 @@ def _loop(kind: LoopKind, nodes: Sequence[Node]) -> HaLine:
     )
 
 
-def _duties(found: Sequence[Duty]) -> Iterator[HaLine]:
-    """Those of Evertick first, also while nobody has taken them yet."""
+def _duties(found: Sequence[Duty], declared: Sequence[str]) -> Iterator[HaLine]:
+    """Those of Evertick first; these and the declared ones also while nobody has taken them yet."""
     by_name = {duty.name: duty for duty in found}
-    for name in (*_BUILT_IN, *(duty.name for duty in found if duty.name not in _BUILT_IN)):
+    for name in (*_BUILT_IN, *sorted({*by_name, *declared} - _BUILT_IN.keys())):
         duty, own = by_name.get(name), _BUILT_IN.get(name)
         holder = None if duty is None or duty.node is None else HaNode(id=duty.node, name=duty.node_name or duty.node)
         yield HaLine(

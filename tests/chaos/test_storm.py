@@ -28,5 +28,4 @@ def test_a_storm_loses_nothing_doubles_nothing_and_leaves_nothing_stuck(tmp_path
     assert sum(count > 0 for count in figures.faults.values()) >= 8
     # The faults have hit something: else nothing was shown.
     assert figures.lost_answers > 0
-    assert figures.refused_writes > 0
     assert len(figures.recoveries_calm) + len(figures.recoveries_disturbed) >= 5

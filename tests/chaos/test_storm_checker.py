@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from torment.catalogue import RATE_MOST, Entry
-from torment.checker import CHILDREN_GONE_SECONDS, Evidence, FindingKind, GapRow, Process, RunRow, check
+from torment.checker import CHILDREN_GONE_SECONDS, Evidence, FindingKind, GapRow, Process, RunRow, check, killed_at
 from torment.faults import KINDS, plan_of
 from torment.figures import percentile, recoveries_of
 from torment.witness import Word, Write
@@ -261,3 +261,14 @@ def test_a_percentile_is_a_value_that_was_measured() -> None:
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert percentile([float(number) for number in range(1, 101)], 0.99) == 99.0
     assert percentile([5.0], 0.99) == 5.0
+
+
+def test_a_process_is_not_taken_for_an_earlier_one_with_its_number() -> None:
+    evidence = good_evidence()
+    last = next(word.at for word in evidence.words if word.run == "child@1010" and word.what == "end")
+    killed_before = Process(NODE, last - CHILDREN_GONE_SECONDS - 0.1)
+    again = evidence._replace(processes=[killed_before, Process(NODE, None, began_at=last - 0.1), Process(OTHER, None)])
+    late = [word for word in again.words if word.node == NODE and word.at >= last - 0.1]
+    assert late
+    assert all(killed_at(again, word) is None for word in late)
+    assert any(killed_at(again, word) is not None for word in again.words if word.at < last - 0.1)

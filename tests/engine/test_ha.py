@@ -440,3 +440,17 @@ async def test_lines_can_be_asked_for_by_kind_and_schedules_are_bounded(postgres
     # Nobody has joined: there are loops, and nobody who runs them.
     assert {line.holders for line in (await manager.ha()).lines} == {()}
     await manager.close()
+
+
+async def test_a_declared_duty_that_nobody_has_ever_held_is_in_the_table(postgres_url: str) -> None:
+    scheduler = Scheduler(postgres_url, duties=False)
+
+    @scheduler.duty("nobody's")
+    async def watch() -> None: ...
+
+    async with scheduler:
+        table = await scheduler.ha(kind="duty")
+    assert [(line.name, line.holders, line.term) for line in table.lines] == [
+        ("evertick.prune", (), None),
+        ("nobody's", (), None),
+    ]

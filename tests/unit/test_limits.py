@@ -236,10 +236,11 @@ def test_moments_coalesced_into_a_duplicate_were_skipped_for_it() -> None:
     skipped = NewGap(first_at=3, last_at=3, count=1, verdict=Verdict.SKIPPED, reason=Reason.DUPLICATE)
     paused = a_gap(Reason.PAUSED)
     gaps = [paused, a_gap(Reason.COALESCED), a_gap(Reason.DOWNTIME, Verdict.MISSED)]
-    assert gaps_with_duplicates(gaps, [fire]) == [paused, a_gap(Reason.DUPLICATE), a_gap(Reason.DUPLICATE), skipped]
-    assert gaps_with_duplicates(gaps, []) == gaps
+    skipped_too = [a_gap(Reason.DUPLICATE), a_gap(Reason.DUPLICATE)]
+    assert gaps_with_duplicates(gaps, [fire], {"r"}) == [paused, *skipped_too, skipped]
+    assert gaps_with_duplicates(gaps, [fire], ()) == gaps
 
 
 def test_a_backfill_that_finds_its_key_taken_leaves_the_gap_as_it_is() -> None:
     backfill = NewRun(id="r", task="t", cause=Cause.BACKFILL, fire_at=3)
-    assert gaps_with_duplicates([], [backfill]) == []
+    assert gaps_with_duplicates([], [backfill], {"r"}) == []

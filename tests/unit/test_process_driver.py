@@ -213,8 +213,9 @@ def test_an_import_in_a_child_may_not_start_a_scheduler_even_after_another_was_r
     monkeypatch.setattr(inside, "_is_child", False)
     with inside.importing_for("t"):
         for _ in range(2):
-            with pytest.raises(Refused, match="task 't', and the module starts a scheduler"):
+            with pytest.raises(SystemExit, match="task 't', and the module starts a scheduler") as ended:
                 Scheduler("sqlite://").run()
+            assert isinstance(ended.value.__cause__, Refused)
     inside.check_may_start()
 
 

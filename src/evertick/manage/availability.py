@@ -18,4 +18,7 @@ class ShowsAvailability(Managing):
         if kind is not None:
             check_one_of(kind, HA_KINDS, "kind")
         kinds = HA_KINDS if kind is None else (kind,)
-        return await ha_table(await self._store(), self.app, kinds=kinds, limit=check_limit(limit))
+        declared = [work.name for work in self._duties.works]
+        return await ha_table(
+            await self._store(), self.app, kinds=kinds, limit=check_limit(limit), declared_duties=declared
+        )

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from evertick.clock import Clock
+from evertick.declare_duty import Duties
 from evertick.edit import Editor
 from evertick.engine.engine import Engine
 from evertick.errors import InvalidInput
@@ -32,6 +33,7 @@ class Managing(ABC):
     settings: Settings
     _tasks: dict[str, Task[Any, Any]]
     _hooks: Hooks
+    _duties: Duties
     _engine: Engine | None
 
     @property

@@ -13,7 +13,17 @@ from typing import Literal, NamedTuple
 from torment.catalogue import AT_ONCE, RATE_MOST, RATE_SECONDS, Entry, Kind
 from torment.witness import Word, Write
 
-__all__ = ["CHILDREN_GONE_SECONDS", "Evidence", "Finding", "FindingKind", "GapRow", "Process", "RunRow", "check"]
+__all__ = [
+    "CHILDREN_GONE_SECONDS",
+    "Evidence",
+    "Finding",
+    "FindingKind",
+    "GapRow",
+    "Process",
+    "RunRow",
+    "check",
+    "killed_at",
+]
 
 FindingKind = Literal[
     "lost",  # a moment without an outcome
@@ -74,6 +84,8 @@ class Process(NamedTuple):
     freezes: tuple[tuple[float, float], ...] = ()
     # How it ended, if it did so without being told to after it had started.
     own_exit: int | None = None
+    # The system gives the number of a process that has ended to another one, sooner or later.
+    began_at: float = 0.0
 
 
 class Evidence(NamedTuple):
@@ -222,14 +234,20 @@ def _check_register(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _check_children(evidence: Evidence) -> Iterator[Finding]:
-    killed = {process.pid: process.killed_at for process in evidence.processes if process.killed_at is not None}
     for word in evidence.words:
-        at = killed.get(word.node)
+        at = killed_at(evidence, word)
         if at is not None and word.speaker != word.node and word.at > at + CHILDREN_GONE_SECONDS:
             late = word.at - at
             yield Finding("outlived", f"{word.key}: a child of run {word.run} said {word.what} {late:.1f} s too late")
     for survivor in evidence.survivors:
         yield Finding("outlived", f"{survivor} is still there after all nodes have ended")
+
+
+def killed_at(evidence: Evidence, word: Word) -> float | None:
+    """When the node of this word was killed: the last process with its number that had begun by then."""
+    had_begun = (each for each in evidence.processes if each.pid == word.node and each.began_at <= word.at)
+    node = max(had_begun, key=lambda each: each.began_at, default=None)
+    return None if node is None else node.killed_at
 
 
 def _check_places(evidence: Evidence) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from torment.catalogue import LEASE_SECONDS, NODES
-from torment.checker import Evidence, Finding, FindingKind
+from torment.checker import Evidence, Finding, FindingKind, killed_at
 from torment.faults import FLEET_WIDE, KINDS, Happened
 
 __all__ = ["FINDINGS", "TAKEOVER_SECONDS", "Figures", "Run", "figures_of", "percentile", "recoveries_of", "summary_of"]
@@ -70,6 +70,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     settle_seconds: float
     stop_seconds: float
     exit_codes: list[int]
+    # What whoever looked into the findings has to say, in Markdown.
+    remark: str = ""
 
 
 class Run(NamedTuple):
@@ -136,7 +138,6 @@ def recoveries_of(evidence: Evidence, happened: Sequence[Happened]) -> list[Reco
 
     Not of what must not run twice; nor of what has a limit, behind which it stands in line again.
     """
-    killed = {each.pid: each.killed_at for each in evidence.processes if each.killed_at is not None}
     uncounted = {entry.key for entry in evidence.entries if entry.kind in ("once", "placed", "rated")}
     ended = {(word.run, word.fence) for word in evidence.words if word.what in _ENDED}
     starts: dict[str, list[tuple[int, float]]] = {}
@@ -145,7 +146,7 @@ def recoveries_of(evidence: Evidence, happened: Sequence[Happened]) -> list[Reco
             starts.setdefault(word.run, []).append((word.fence, word.at))
     found = []
     for word in evidence.words:
-        at = killed.get(word.node)
+        at = killed_at(evidence, word)
         if word.what != "start" or at is None or (word.run, word.fence) in ended or word.key in uncounted:
             continue
         again = [began for fence, began in starts[word.run] if fence > word.fence]

@@ -117,7 +117,9 @@ def _findings(figures: Figures) -> str:
         "ended by itself": "a node that ended and that nobody had told to",
     }
     rows = [f"| {kind} | {meaning[kind]} | {figures.findings[kind]} |" for kind in FINDINGS]
-    return "\n".join(["## What was found", "", "| finding | what it is | times |", "|---|---|---|", *rows, ""])
+    remark = [_filled(figures.remark), ""] if figures.remark else []
+    head = ["## What was found", "", "| finding | what it is | times |", "|---|---|---|"]
+    return "\n".join([*head, *rows, "", *remark])
 
 
 def _recovery(figures: Figures) -> str:

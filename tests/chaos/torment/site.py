@@ -40,6 +40,7 @@ class NodeProcess:
         self._has_started = False
         self.log_path = site.folder / f"log-{slot}-{len(site.processes)}"
         command = [sys.executable, str(program), site.url_of(slot), str(site.folder), str(slot)]
+        self.began_at = time.monotonic()
         with self.log_path.open("wb") as log:
             self._popen = subprocess.Popen(command, stdout=log, stderr=log)
         self.pid = self._popen.pid

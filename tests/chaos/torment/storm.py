@@ -8,6 +8,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -132,7 +133,11 @@ class Storm:
     def _lock_runs(self) -> Callable[[], None]:
         admin = self.site.admin()
         admin.autocommit = False
-        admin.execute(f"LOCK TABLE {SCHEMA}.runs IN ACCESS EXCLUSIVE MODE")
+        # A frozen node may be in the way, between the parts of a statement, until it is thawed: which is for us to do.
+        # Whoever waits for this lock holds up all others as well as whoever has it.
+        admin.execute("SET LOCAL lock_timeout = '2s'")
+        with suppress(psycopg.errors.LockNotAvailable):
+            admin.execute(f"LOCK TABLE {SCHEMA}.runs IN ACCESS EXCLUSIVE MODE")
         return admin.close
 
     # --- afterwards
@@ -234,6 +239,9 @@ def _evidence(manager: Scheduler, site: Site, until: int) -> Evidence:
         gaps=gaps,
         words=list(read_words(site.folder)),
         writes=list(read_writes(site.folder)),
-        processes=[Process(each.pid, each.killed_at, tuple(each.freezes), each.own_exit) for each in site.processes],
+        processes=[
+            Process(each.pid, each.killed_at, tuple(each.freezes), each.own_exit, each.began_at)
+            for each in site.processes
+        ],
         survivors=site.survivors(),
     )
