@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from conftest import InlineStores
-
 from evertick.limits import Concurrency, Rate, Subject
 from evertick.model import State
 from evertick.store.base import TaskTerms
