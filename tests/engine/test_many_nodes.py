@@ -106,12 +106,14 @@ async def test_a_job_that_blocks_the_event_loop_does_not_cost_the_node_its_lease
     url = f"sqlite:///{tmp_path}/blocked.db"
     starts: list[str] = []
     health_while_blocked: list[bool] = []
+    started = threading.Event()
     ended = threading.Event()
     blocking = Scheduler(url, lease="1s", node_name="blocking")
 
     @blocking.task(name="block")
     async def block(ctx: Context) -> None:
         starts.append(ctx.run_id)
+        started.set()
         time.sleep(3)
         health_while_blocked.append(blocking.is_healthy)
         ended.set()
@@ -122,15 +124,19 @@ async def test_a_job_that_blocks_the_event_loop_does_not_cost_the_node_its_lease
     async def taken(ctx: Context) -> None:
         starts.append("taken over: " + ctx.run_id)
 
-    await asyncio.to_thread(looking.__enter__)
+    def look_on() -> bool:
+        """Starts late, or it might be the first to claim the run."""
+        started.wait(20)
+        with looking:
+            return ended.wait(20)
+
     async with blocking:
         run = await block.enqueue()
-        await asyncio.to_thread(ended.wait, 20)
+        assert await asyncio.to_thread(look_on)
         async with asyncio.timeout(10):
             while (await blocking.get_run(run.id)).is_live:
                 await asyncio.sleep(0.02)
         finished = await blocking.get_run(run.id)
-    await asyncio.to_thread(looking.__exit__, None, None, None)
     assert starts == [run.id]
     assert finished.verdict == "succeeded"
     assert finished.losses == 0
