@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks.figure import FIGURES, PEER_FIGURES, summary, table
-from benchmarks.machine import describe, load
+from benchmarks.figure import FIGURES, PEER_FIGURES
+from benchmarks.machine import describe
 from benchmarks.peer.environment import Unavailable, install, versions
+from benchmarks.report import run_rounds
 from benchmarks.round import measure_all
 from benchmarks.size import FULL, QUICK, Size
 
@@ -40,25 +40,8 @@ def _measure(asked: argparse.Namespace, folder: Path) -> None:
     peers = _peers(folder) if asked.peers else None
     if peers is not None:
         machine |= versions(peers)
-    for name, text in machine.items():
-        print(f"{name:<11} {text}", flush=True)
-
-    samples: dict[str, list[float]] = {}
-    loads = [load()]
-    for number in range(asked.rounds):
-        for name, value in measure_all(folder, size, peers).items():
-            samples.setdefault(name, []).append(value)
-        loads.append(load())
-        print(f"round {number + 1} of {asked.rounds} done", flush=True)
-
-    print(
-        f"load        {' '.join('?' if each is None else f'{each:.2f}' for each in loads)} (before, after each round)\n"
-    )
-    print(table(samples, FIGURES + PEER_FIGURES))
-    if asked.json is not None:
-        figures = {name: summary(each) for name, each in samples.items()}
-        report = {"machine": machine, "load": loads, "size": dataclasses.asdict(size), "figures": figures}
-        asked.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    sizes, figures = dataclasses.asdict(size), FIGURES + PEER_FIGURES
+    run_rounds(asked, machine, sizes, figures, lambda: measure_all(folder, size, peers))
 
 
 def _peers(folder: Path) -> Path | None:

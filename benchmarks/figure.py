@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["FIGURES", "PEER_FIGURES", "RATIOS", "Figure", "summary", "table"]
+__all__ = ["FIGURES", "PEER_FIGURES", "Figure", "summary", "table", "with_ratios"]
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,15 @@ PEER_FIGURES = (
 )
 
 # Of two figures of the same round, so that what slows the machine down slows both.
-RATIOS = {
+_RATIOS = {
     f"ratio_{name}": (name, f"raw_{name}") for name in ("execute_100", "execute_1000", "enqueue_bulk", "enqueue_single")
 }
+
+
+def with_ratios(figures: Mapping[str, float]) -> dict[str, float]:
+    """What was measured in one round, and the ratios of it."""
+    pairs = [(name, ours, theirs) for name, (ours, theirs) in _RATIOS.items() if theirs in figures]
+    return {**figures, **{name: figures[ours] / figures[theirs] for name, ours, theirs in pairs}}
 
 
 def summary(samples: Sequence[float]) -> dict[str, float | list[float]]:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import idle, imports, latency, lateness, raw, throughput
-from benchmarks.figure import RATIOS
+from benchmarks.figure import with_ratios
 from benchmarks.fresh import in_fresh_process
 from benchmarks.ledger import SqliteLedger
 from benchmarks.peer.environment import PEERS
@@ -33,7 +33,7 @@ def measure_all(folder: Path, size: Size, peers: Path | None) -> dict[str, float
             figures |= in_fresh_process(measure, SqliteLedger(place / "ledger.db"), size)
         finally:
             shutil.rmtree(place)
-    return figures | {name: figures[ours] / figures[theirs] for name, (ours, theirs) in RATIOS.items()}
+    return with_ratios(figures)
 
 
 def _measurements(peers: Path | None) -> Iterator[Measure]:
@@ -41,9 +41,8 @@ def _measurements(peers: Path | None) -> Iterator[Measure]:
     for at_once in (100, 1_000):
         yield partial(throughput.measure_execution, concurrency=at_once)
         yield partial(raw.measure_execution, batch=at_once)
-    yield partial(throughput.measure_limited, name="execute_unreached", limits={"concurrency": 10_000})
-    yield partial(throughput.measure_limited, name="execute_capped", limits={"concurrency": 50})
-    yield partial(throughput.measure_limited, name="execute_rated", limits={"rate": "1000000/s"})
+    for name in throughput.LIMITS:
+        yield partial(throughput.measure_limited, name=name)
     yield throughput.measure_enqueue
     yield raw.measure_enqueue
     yield partial(latency.measure, is_remote=False)

@@ -14,16 +14,25 @@ from benchmarks.size import Size
 from evertick import Scheduler
 from evertick.task import TaskOptions
 
-__all__ = ["measure_enqueue", "measure_execution", "measure_limited"]
+__all__ = ["LIMITS", "measure_enqueue", "measure_execution", "measure_limited"]
+
+# Of the node whose task has a limit.
+_SLOTS = 100
+# By name: a concurrency that is not reached, one of half the slots, a rate that is not reached.
+LIMITS: dict[str, TaskOptions] = {
+    "execute_unreached": {"concurrency": 10_000},
+    "execute_capped": {"concurrency": _SLOTS // 2},
+    "execute_rated": {"rate": "1000000/s"},
+}
 
 
 def measure_execution(ledger: Ledger, size: Size, concurrency: int) -> dict[str, float]:
     return {f"execute_{concurrency}": asyncio.run(_execution(ledger, size, concurrency, {}))}
 
 
-def measure_limited(ledger: Ledger, size: Size, name: str, limits: TaskOptions) -> dict[str, float]:
-    """The same with a task that has a limit, on a hundred slots."""
-    return {name: asyncio.run(_execution(ledger, size, 100, limits))}
+def measure_limited(ledger: Ledger, size: Size, name: str) -> dict[str, float]:
+    """The same with a task that has a limit."""
+    return {name: asyncio.run(_execution(ledger, size, _SLOTS, LIMITS[name]))}
 
 
 def measure_enqueue(ledger: Ledger, size: Size) -> dict[str, float]:

@@ -7,7 +7,7 @@ from benchmarks.figure import Figure
 from benchmarks.postgres.engine import IDLE_NODES
 from benchmarks.postgres.growth import STEPS
 
-__all__ = ["FIGURES", "GROUPS", "RATIOS"]
+__all__ = ["FIGURES", "GROUPS"]
 
 _FIRES = (
     Figure("fires_store", "fires through the store, 1,000 per batch", "fires/s"),
@@ -58,7 +58,6 @@ _VACUUM = tuple(
 # What of the figures of SQLite is measured here, too; a node's memory and the import are the same for every store.
 _QUEUE = tuple(figure for figure in SHARED if not figure.name.startswith(("idle", "memory", "import")))
 
-
 _IDLE = tuple(
     figure
     for nodes in IDLE_NODES
@@ -69,9 +68,6 @@ _IDLE = tuple(
     )
 )
 
-RATIOS = {
-    f"ratio_{name}": (name, f"raw_{name}") for name in ("execute_100", "execute_1000", "enqueue_bulk", "enqueue_single")
-}
 # By group, as they can be asked for.
 GROUPS = ("fires", "queue", "waits", "idle", "limits", "growth", "vacuum")
 FIGURES = (*_FIRES, *_QUEUE, *_IDLE, *_LIMITS, *_GROWTH, *_VACUUM)

@@ -32,15 +32,15 @@ def measure(ledger: PostgresLedger, size: FleetSize, name: str) -> dict[str, flo
     asyncio.run(_fill(ledger, size, name))
     with ThreadPoolExecutor(NODES) as pool:
         before = asyncio.run(_read(ledger))
-        nodes = [pool.submit(in_fresh_process, work, ledger, size, name) for _ in range(NODES)]
+        nodes = [pool.submit(in_fresh_process, work, ledger, name) for _ in range(NODES)]
         for node in nodes:
             node.result()
     statements, seconds = asyncio.run(_read(ledger)), asyncio.run(_took(ledger, size))
     return {name: size.limited_runs / seconds, f"{name}_statements": (statements - before) / size.limited_runs}
 
 
-def work(ledger: PostgresLedger, size: FleetSize, name: str) -> None:
-    asyncio.run(_work(ledger, size, name))
+def work(ledger: PostgresLedger, name: str) -> None:
+    asyncio.run(_work(ledger, name))
 
 
 def _with_task(ledger: PostgresLedger, name: str) -> tuple[Scheduler, object]:
@@ -60,7 +60,7 @@ async def _fill(ledger: PostgresLedger, size: FleetSize, name: str) -> None:
     await scheduler.close()
 
 
-async def _work(ledger: PostgresLedger, size: FleetSize, name: str) -> None:
+async def _work(ledger: PostgresLedger, name: str) -> None:
     """Until nothing is left to do for anybody."""
     scheduler, _ = _with_task(ledger, name)
     left = ledger.sql("SELECT EXISTS (SELECT FROM evertick.runs) AS pg_stat_left")

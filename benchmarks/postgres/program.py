@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
-import json
 
 import asyncpg
 
-from benchmarks.figure import summary, table
-from benchmarks.machine import describe, load
+from benchmarks.machine import describe
 from benchmarks.postgres import size as fleet_size
 from benchmarks.postgres.figure import FIGURES, GROUPS
 from benchmarks.postgres.round import measure_all
 from benchmarks.postgres.server import server
+from benchmarks.report import run_rounds
 from benchmarks.size import Size
 
 __all__ = ["run"]
@@ -23,25 +22,12 @@ __all__ = ["run"]
 def run(asked: argparse.Namespace, size: Size) -> None:
     fleet = fleet_size.QUICK if asked.quick else fleet_size.FULL
     groups = asked.only or list(GROUPS)
+    if unknown := set(groups) - set(GROUPS):
+        raise SystemExit(f"--only: there is no group {min(unknown)!r}; there are {', '.join(GROUPS)}")
     with server(asked.dsn) as dsn:
         machine = describe() | {"postgresql": asyncio.run(_version(dsn)), "asyncpg": asyncpg.__version__}
-        for name, text in machine.items():
-            print(f"{name:<11} {text}", flush=True)
-        samples: dict[str, list[float]] = {}
-        loads = [load()]
-        for number in range(asked.rounds):
-            for name, value in measure_all(dsn, size, fleet, groups).items():
-                samples.setdefault(name, []).append(value)
-            loads.append(load())
-            print(f"round {number + 1} of {asked.rounds} done", flush=True)
-    told = " ".join("?" if each is None else f"{each:.2f}" for each in loads)
-    print(f"load        {told} (before, after each round)\n")
-    print(table(samples, FIGURES))
-    if asked.json is not None:
         sizes = dataclasses.asdict(size) | dataclasses.asdict(fleet)
-        figures = {name: summary(each) for name, each in samples.items()}
-        report = {"machine": machine, "load": loads, "size": sizes, "figures": figures}
-        asked.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        run_rounds(asked, machine, sizes, FIGURES, lambda: measure_all(dsn, size, fleet, groups))
 
 
 async def _version(dsn: str) -> str:

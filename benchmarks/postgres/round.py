@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 from benchmarks import latency, lateness, throughput
+from benchmarks.figure import with_ratios
 from benchmarks.fresh import in_fresh_process
 from benchmarks.postgres import engine, fires, growth, limits, queue, vacuum
-from benchmarks.postgres.figure import RATIOS
 from benchmarks.postgres.ledger import PostgresLedger
 from benchmarks.postgres.size import FleetSize
 from benchmarks.size import Size
@@ -28,9 +28,7 @@ def measure_all(dsn: str, size: Size, fleet: FleetSize, groups: Collection[str])
                 figures |= in_fresh_process(measure, ledger)
             finally:
                 asyncio.run(ledger.drop())
-    return figures | {
-        name: figures[ours] / figures[theirs] for name, (ours, theirs) in RATIOS.items() if theirs in figures
-    }
+    return with_ratios(figures)
 
 
 def _measurements(size: Size, fleet: FleetSize) -> Iterator[tuple[str, Measure]]:
@@ -40,12 +38,8 @@ def _measurements(size: Size, fleet: FleetSize) -> Iterator[tuple[str, Measure]]
     for at_once in (100, 1_000):
         yield "queue", partial(throughput.measure_execution, size=size, concurrency=at_once)
         yield "queue", partial(queue.measure_execution, size=size, batch=at_once)
-    yield (
-        "queue",
-        partial(throughput.measure_limited, size=size, name="execute_unreached", limits={"concurrency": 10_000}),
-    )
-    yield "queue", partial(throughput.measure_limited, size=size, name="execute_capped", limits={"concurrency": 50})
-    yield "queue", partial(throughput.measure_limited, size=size, name="execute_rated", limits={"rate": "1000000/s"})
+    for name in throughput.LIMITS:
+        yield "queue", partial(throughput.measure_limited, size=size, name=name)
     yield "queue", partial(throughput.measure_enqueue, size=size)
     yield "queue", partial(queue.measure_enqueue, size=size)
     yield "waits", partial(latency.measure, size=size, is_remote=False)

@@ -13,7 +13,7 @@ import msgspec
 
 from evertick.clock import Clock
 from evertick.errors import NotFound, Refused, StoreUnavailable
-from evertick.model import Cause, NewRun, State
+from evertick.model import LIVE_STATES, Cause, NewRun
 from evertick.store.base import Advance, RunFilter, Store, StoredSchedule
 
 __all__ = ["Backfilled", "Backfiller"]
@@ -21,7 +21,6 @@ __all__ = ["Backfilled", "Backfiller"]
 # A round is lost only to another writer's success; beyond this something else is wrong.
 _ROUNDS_MAX = 50
 _LIVE_LOOKED_AT = 1_000
-_LIVE_STATES = tuple(state for state in State if state is not State.DONE)
 
 
 class Backfilled(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +85,7 @@ class Backfiller:
 
     async def _is_occupied(self, stored: StoredSchedule, now: int) -> bool:
         if stored.definition.overlap == "allow":
-            live = RunFilter(schedule_key=stored.key, states=_LIVE_STATES, limit=_LIVE_LOOKED_AT)
+            live = RunFilter(schedule_key=stored.key, states=LIVE_STATES, limit=_LIVE_LOOKED_AT)
             return any(run.cause is Cause.BACKFILL for run in await self._store.runs(self._app, live))
         # A fire that is due goes first: made now, our run would have it skipped.
         is_due = stored.pause is None and stored.at is not None and stored.at <= now

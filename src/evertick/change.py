@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby, islice
 from typing import Literal
@@ -71,11 +71,6 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     adds: tuple[int, ...]
     removes: tuple[int, ...]
     moves: tuple[tuple[int, int], ...]
-
-    def applied_to(self, old: Iterable[int]) -> list[int]:
-        """The fires after the change."""
-        gone = {*self.removes, *(before for before, _ in self.moves)}
-        return sorted([*(at for at in old if at not in gone), *self.adds, *(after for _, after in self.moves)])
 
 
 class ChangedFire(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ Safe to use from the job's thread while the engine reads the notebook on its own
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Awaitable, Iterator, Mapping
 from contextvars import ContextVar
@@ -38,6 +39,7 @@ MESSAGES_MAX = 1_000
 MESSAGES_MAX_BYTES = 4 * 1024 * 1024
 _TEXT_MAX = 500
 
+_formatter = logging.Formatter()
 _current: ContextVar[Context] = ContextVar("evertick_context")
 
 
@@ -182,7 +184,7 @@ class Context:
         """Say how far the work is, from 0 to 1."""
         if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
             raise InvalidInput(f"progress: {fraction!r} is not a fraction; pass a number from 0 to 1")
-        self._notebook.set_progress(float(fraction), text[:_TEXT_MAX])
+        self._notebook.set_progress(float(fraction), str(text)[:_TEXT_MAX])
 
     def log(self, text: str, *, level: str = "info") -> None:
         """Keep a line with this run."""
@@ -198,8 +200,9 @@ class Context:
             is_failed = False
         finally:
             if len(self._notebook.phases) < PHASES_MAX:
+                text = str(name)[:_TEXT_MAX]
                 seconds = round(self._clock.elapsed() - began, 6)
-                self._notebook.phases.append(Phase(name=name[:_TEXT_MAX], at=at, seconds=seconds, is_failed=is_failed))
+                self._notebook.phases.append(Phase(name=text, at=at, seconds=seconds, is_failed=is_failed))
 
     def finish(self, *, connection: object, result: object = None) -> Awaitable[None]:
         """End this run as succeeded inside a transaction of your own: the last statement before your commit.
@@ -247,6 +250,16 @@ class Context:
             )
         self._messages.append(message)
         return id_
+
+    def _log_record(self, record: logging.LogRecord) -> None:
+        """Keep a record of `logging` with this run."""
+        try:
+            text = record.getMessage()
+        except Exception:  # arguments that do not fit their format; logging itself complains about it
+            text = str(record.msg)
+        if record.exc_info and record.exc_info[1] is not None:
+            text += "\n" + _formatter.formatException(record.exc_info)
+        self.log(text, level=record.levelname.lower())
 
     def _encode_result(self, result: object) -> bytes | None:
         """The result as JSON. One that cannot be kept does not undo the work: it is left out, and a line says so."""

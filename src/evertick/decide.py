@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from evertick.edit import Editor, Now, facts_of, interval_from_end, never_settles, run_of, soonest
+from evertick.edit import ROUNDS_MAX, Editor, Now, facts_of, interval_from_end, never_settles, run_of, soonest
 from evertick.errors import Refused
 from evertick.facts import Fire, admit, takes_place
-from evertick.model import Cause, NewGap, NewRun, Occurrence, Reason, Run, State, Verdict
+from evertick.model import IDLE_STATES, LIVE_STATES, Cause, NewGap, NewRun, Occurrence, Reason, Run, Verdict
 from evertick.occurrence import (
     OCCURRENCES_MAX,
     done,
@@ -33,10 +33,6 @@ from evertick.when import When, from_us, to_us
 __all__ = ["Decider"]
 
 log = logging.getLogger("evertick.decide")
-
-_ROUNDS_MAX = 50
-_LIVE_STATES = tuple(state for state in State if state is not State.DONE)
-_IDLE_STATES = frozenset({State.WAITING, State.BLOCKED, State.PARKED})
 
 
 class _Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,10 +137,10 @@ class Decider(Editor):
 
     async def _live(self, current: Now) -> list[Run]:
         """The live runs, those of the latest moments first: whatever is before its time is among them."""
-        return await self._store.runs(self._app, RunFilter(schedule_key=current.stored.key, states=_LIVE_STATES))
+        return await self._store.runs(self._app, RunFilter(schedule_key=current.stored.key, states=LIVE_STATES))
 
     async def _decide(self, key: str, make: Callable[[Now], Awaitable[_Decision]]) -> _Decision:
-        for _ in range(_ROUNDS_MAX):
+        for _ in range(ROUNDS_MAX):
             current = await self._current(key)
             decision = await make(current)
             recorded = await self._store.record_fires(self._app, None, [self._advance(current, decision)])
@@ -267,7 +263,7 @@ def _nearest(rule: When, moment: int, now: int) -> str:
 
 def _is_untouched(run: Run) -> bool:
     """Whether nobody is at work on it, or has been further than a node that stopped and put it back."""
-    return run.state in _IDLE_STATES and run.attempts == 0 and run.losses == 0
+    return run.state in IDLE_STATES and run.attempts == 0 and run.losses == 0
 
 
 def _early(live: list[Run], now: int, fire_at: int | None) -> Run | None:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, get_type_hints
 
+from evertick.driver.function import is_async, refuse_generator
 from evertick.duty import DutyContext, DutyWork, Interval, Moments, Rhythm
 from evertick.errors import AlreadyDeclared, InvalidSetting
 from evertick.settings import check_key, refuse_bare
@@ -50,21 +51,16 @@ def make_duty(
     """A duty of a function, which may take a `DutyContext` and nothing else."""
     if not callable(function) or isinstance(function, type):
         raise InvalidSetting(f"duty {name!r}: {function!r} is no function")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidSetting(f"duty {name!r}: a generator does nothing until it is iterated; pass a function")
-    takes_context = _takes_context(function, name)
-    method = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(method)
+    refuse_generator(function, f"duty {name!r}")
+    takes_context, can_be_cancelled = _takes_context(function, name), is_async(function)
 
     async def call(context: DutyContext) -> object:
         given = (context,) if takes_context else ()
-        if is_async:
+        if can_be_cancelled:
             return await function(*given)
-        answer = await call_plain(lambda: function(*given))
-        # A plain function around an async one (a decorator) only makes the coroutine; the work is still to be done.
-        return await answer if inspect.isawaitable(answer) else answer
+        return await call_plain(lambda: function(*given))
 
-    return DutyWork(name=name, call=call, rhythm=rhythm, can_be_cancelled=is_async)
+    return DutyWork(name=name, call=call, rhythm=rhythm, can_be_cancelled=can_be_cancelled)
 
 
 def check_name(name: Any) -> str:

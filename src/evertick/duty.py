@@ -63,7 +63,7 @@ class DutyContext:
             raise Stopped(f"duty {self.name!r} is to stop: {self._why or 'the store has been silent for too long'}")
 
     async def sleep(self, seconds: Duration) -> None:
-        """Wait, in a coroutine. Ends early when the duty is to stop, and raises `Stopped` then."""
+        """Wait, in a coroutine. When the duty is to stop, it is cancelled, or `Stopped` is raised at the end."""
         self.check()
         await asyncio.sleep(duration_us(seconds, what="seconds") / 1e6)
         self.check()

@@ -21,6 +21,7 @@ from evertick.fan_out import able_nodes, fan_out, unique_key_on
 from evertick.model import Cause, Definition, NewGap, NewRun, Node, Occurrence, Pause, Reason, RerunOverlap, Run, State
 from evertick.occurrence import Settled, apart, pending, settle_decisions, time_of, without_decided
 from evertick.owed import cursor_after
+from evertick.raised import what_was_raised
 from evertick.rules import blackout_named, blackout_of, fingerprint_of, load_calendars, rule_of
 from evertick.schedule_limits import ScheduleLimits
 from evertick.settle import settle
@@ -28,6 +29,7 @@ from evertick.store.base import Advance, Change, DeclaredBy, DueSchedule, Failin
 from evertick.when import Calendar, Every, Once, When, parse_when, to_us
 
 __all__ = [
+    "ROUNDS_MAX",
     "Addition",
     "Editor",
     "Now",
@@ -40,7 +42,7 @@ __all__ = [
 ]
 
 # A round is lost only to another writer's success; beyond this something else is wrong.
-_ROUNDS_MAX = 50
+ROUNDS_MAX = 50
 _PAGE = 500
 _USERS_MOST = 1_000_000
 
@@ -235,9 +237,9 @@ class Editor:
 
     async def pause_failing(self, failing: Failing) -> str | None:
         """Pause a schedule that has failed too often; answers the note. None: somebody was faster, or changed it."""
-        said = (failing.error or failing.reason or failing.verdict).strip().splitlines()[-1:] or [failing.verdict]
+        said = what_was_raised(failing.error) or failing.reason or failing.verdict
         runs = "its last run has" if failing.count == 1 else f"{failing.count} runs in a row have"
-        note = f"{runs} failed, the last error: {said[0][:500]}; mend it, then resume it"
+        note = f"{runs} failed, the last error: {said}; mend it, then resume it"
 
         def has_changed(stored: StoredSchedule) -> bool:
             return stored.id != failing.schedule_id or stored.version != failing.version or stored.pause is not None
@@ -349,7 +351,7 @@ class Editor:
             self._limits.check(key, bound, now)
 
     async def _change(self, key: str, make: Callable[[Now], Change | None]) -> None:
-        for _ in range(_ROUNDS_MAX):
+        for _ in range(ROUNDS_MAX):
             change = make(await self._current(key))
             if change is None or (await self._store.change_schedules(self._app, [change]))[0]:
                 return
@@ -373,49 +375,19 @@ class Editor:
 
         Answers its id, or those of the runs on the nodes.
         """
-        for _ in range(_ROUNDS_MAX):
+        for _ in range(ROUNDS_MAX):
             current = await self._current(key)
-            stored, overlap = current.stored, current.stored.definition.overlap
-            is_free = as_if == "allow" or not guards_live(stored.definition)
-            # Behind whatever is live when it is written: the store finds the end of the line, or that there is none.
-            is_last = as_if == "queue" and overlap != "allow"
-            admitted = "blocked" if is_last else "free" if is_free else admit(overlap, stored.live)
-            if admitted is None:
-                raise Refused(f"{key!r} has a live run, and its overlap is {overlap!r}: {otherwise}")
-            run = msgspec.structs.replace(
-                make(current),
-                schedule_id=stored.id,
-                version=stored.version,
-                state=State.BLOCKED if admitted == "blocked" else State.WAITING,
-                **_unique_of(stored, make(current), as_if),
-            )
-            # What counts from the end of the run before counts from the end of this one; an owed moment stays owed.
-            is_owed = stored.fire_at is not None and stored.fire_at <= current.time
-            after_end = None if is_owed or stored.pause is not None else interval_from_end(current.rule)
-            advance = Advance(
-                schedule_id=stored.id,
-                version=stored.version,
-                fire_at=stored.fire_at,
-                at=stored.at,
-                live=None if is_free or is_last else stored.live,
-                runs=(run,),
-                next_fire_at=stored.fire_at if after_end is None else None,
-                next_at=stored.at if after_end is None else None,
-                after_end=after_end,
-                replaces_live=as_if is None
-                and guards_live(stored.definition)
-                and takes_place(overlap, stored.live, is_blocked=admitted == "blocked"),
-                fingerprint=stored.fingerprint,
-            )
-            if run.cause is Cause.TRIGGER and stored.definition.mode == "every-node":
+            run, definition = make(current), current.stored.definition
+            advance = _advance_by_hand(current, run, otherwise, as_if)
+            if run.cause is Cause.TRIGGER and definition.mode == "every-node":
                 if not able_nodes(current.nodes, run.task):
                     raise Refused(f"{key!r} runs on every node, and no live node knows task {run.task!r}: {otherwise}")
-                advance = fan_out(advance, stored.definition, current.nodes)
+                advance = fan_out(advance, definition, current.nodes)
             recorded = await self._store.record_fires(self._app, None, [advance])
             if recorded.taken[0]:
                 return [each.id for each in advance.runs if each.id not in recorded.duplicates]
             if recorded.duplicates:
-                raise Refused(f"{_taken_words(key, stored.definition)}: {otherwise}")
+                raise Refused(f"{_taken_words(key, definition)}: {otherwise}")
         raise never_settles(key)
 
     async def _current(self, key: str) -> Now:
@@ -502,6 +474,42 @@ class Editor:
         return settle_decisions(
             facts_of(stored, known), current.time, reason, rule=rule, cursor=cursor, fresh=fresh, is_alone=is_alone
         )
+
+
+def _advance_by_hand(current: Now, run: NewRun, otherwise: str, as_if: RerunOverlap | None) -> Advance:
+    """One run more, where overlap admits it. The cursor stays, unless it counts from the end of this run."""
+    stored, overlap = current.stored, current.stored.definition.overlap
+    is_guarded = guards_live(stored.definition)
+    is_free = as_if == "allow" or not is_guarded
+    # Behind whatever is live when it is written: the store finds the end of the line, or that there is none.
+    is_last = as_if == "queue" and overlap != "allow"
+    admitted = "blocked" if is_last else "free" if is_free else admit(overlap, stored.live)
+    if admitted is None:
+        raise Refused(f"{stored.key!r} has a live run, and its overlap is {overlap!r}: {otherwise}")
+    is_blocked = admitted == "blocked"
+    guarded_run = msgspec.structs.replace(
+        run,
+        schedule_id=stored.id,
+        version=stored.version,
+        state=State.BLOCKED if is_blocked else State.WAITING,
+        **_unique_of(stored, run, as_if),
+    )
+    # What counts from the end of the run before counts from the end of this one; an owed moment stays owed.
+    is_owed = stored.fire_at is not None and stored.fire_at <= current.time
+    after_end = None if is_owed or stored.pause is not None else interval_from_end(current.rule)
+    return Advance(
+        schedule_id=stored.id,
+        version=stored.version,
+        fire_at=stored.fire_at,
+        at=stored.at,
+        live=None if is_free or is_last else stored.live,
+        runs=(guarded_run,),
+        next_fire_at=stored.fire_at if after_end is None else None,
+        next_at=stored.at if after_end is None else None,
+        after_end=after_end,
+        replaces_live=as_if is None and is_guarded and takes_place(overlap, stored.live, is_blocked=is_blocked),
+        fingerprint=stored.fingerprint,
+    )
 
 
 def _unique_of(stored: StoredSchedule, run: NewRun, as_if: RerunOverlap | None) -> dict[str, Any]:
@@ -604,4 +612,4 @@ def not_rerun(old: Run) -> str:
 
 
 def never_settles(key: str) -> StoreUnavailable:
-    return StoreUnavailable(f"{key!r} changed {_ROUNDS_MAX} times while we tried to change it; try again")
+    return StoreUnavailable(f"{key!r} changed {ROUNDS_MAX} times while we tried to change it; try again")

@@ -122,8 +122,11 @@ class Hooks:
                 if inspect.iscoroutinefunction(hook):
                     await hook(event)
                 else:
-                    answer = await self._call_plain(functools.partial(hook, event))
-                    if inspect.isawaitable(answer):  # an object whose call is async, or a partial of one
-                        await answer
-        except Exception:
+                    await self._call_plain(functools.partial(hook, event))
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # also a `sys.exit()`, which would end the whole event loop
+            teller = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and teller is not None and teller.cancelling():
+                raise  # meant for us, not raised by something that the hook awaited
             log.exception("the hook %r failed on %s of %s", hook, event.kind, event.schedule_key or event.task)

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from evertick.engine.loops import DUTIES, LOOPS, LoopKind
+from evertick.engine.loops import LOOPS, OWN_DUTIES, PRUNE, LoopKind
 from evertick.fan_out import able_nodes
 from evertick.model import Duty, Mode, Node, Schedule
 from evertick.store.base import ScheduleFilter, Store
@@ -27,9 +27,8 @@ HA_KINDS: tuple[HaKind, ...] = get_args(HaKind)
 REPLICAS: dict[tuple[HaKind, Mode], str] = {
     ("schedule", "claimed"): "Each fire is recorded by one of them, and run by one that knows the task.",
     ("schedule", "every-node"): "Each fire is recorded by one of them, and run once by each that knows the task.",
-    ("duty", "duty"): DUTIES[0].replicas,
+    ("duty", "duty"): PRUNE.replicas,
 }
-_BUILT_IN = {kind.name: kind for kind in DUTIES}
 
 
 class HaNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,8 +122,8 @@ def _loop(kind: LoopKind, nodes: Sequence[Node]) -> HaLine:
 def _duties(found: Sequence[Duty], declared: Sequence[str]) -> Iterator[HaLine]:
     """Those of Evertick first; these and the declared ones also while nobody has taken them yet."""
     by_name = {duty.name: duty for duty in found}
-    for name in (*_BUILT_IN, *sorted({*by_name, *declared} - _BUILT_IN.keys())):
-        duty, own = by_name.get(name), _BUILT_IN.get(name)
+    for name in (*OWN_DUTIES, *sorted({*by_name, *declared} - OWN_DUTIES.keys())):
+        duty, own = by_name.get(name), OWN_DUTIES.get(name)
         holder = None if duty is None or duty.node is None else HaNode(id=duty.node, name=duty.node_name or duty.node)
         yield HaLine(
             kind="duty",

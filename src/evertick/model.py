@@ -16,6 +16,8 @@ import msgspec
 __all__ = [
     "BLACKOUT_FATES",
     "CATCH_UPS",
+    "IDLE_STATES",
+    "LIVE_STATES",
     "LOSSES_MAX",
     "OVERLAPS",
     "RERUN_OVERLAPS",
@@ -90,6 +92,10 @@ class State(StrEnum):
     HANDED = "handed"
     DONE = "done"
 
+
+LIVE_STATES = tuple(state for state in State if state is not State.DONE)
+# Of runs that nobody is at work on.
+IDLE_STATES = frozenset({State.WAITING, State.BLOCKED, State.PARKED})
 
 # waiting -> done: cancelled, expired. blocked -> waiting: what it waited for has ended. parked -> waiting: a node that
 # can run it has come. running -> waiting: retry, release, lost claim; running -> running: a dead node's run, re-homed.

@@ -6,13 +6,12 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
-from evertick.driver.function import Threads
+from evertick.driver.function import Threads, is_async, refuse_generator
 from evertick.driver.sender import REMEMBER, RETRY, TIMEOUT, Sender
 from evertick.errors import InvalidSetting
 from evertick.message import check_name
-from evertick.model import Message
 from evertick.policy import RetryPolicy
-from evertick.settings import refuse_bare
+from evertick.settings import check_exceptions, refuse_bare
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import DAY
 
@@ -56,15 +55,13 @@ def make_sender(channel: str, function: Callable[..., Any], options: SenderOptio
         raise InvalidSetting(
             f"sender {name!r}: concurrency: {concurrency!r} must be a whole number from 1 to {_CONCURRENCY_MAX}"
         )
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004
-    )
+    can_be_cancelled = is_async(function)
     return Sender(
         channel=name,
-        deliver=function if is_async else _in_thread(function, threads),
-        can_be_cancelled=is_async,
+        deliver=function if can_be_cancelled else lambda message: threads.call(lambda: function(message)),
+        can_be_cancelled=can_be_cancelled,
         retry=retry,
-        give_up_on=_types(options.get("give_up_on", ()), name),
+        give_up_on=check_exceptions(options.get("give_up_on", ()), f"sender {name!r}: give_up_on"),
         timeout=_within(options.get("timeout", TIMEOUT / 1e6), f"sender {name!r}: timeout", 1, DAY),
         concurrency=concurrency,
         remember=_within(options.get("remember", REMEMBER / 1e6), f"sender {name!r}: remember", 0, _REMEMBER_MAX),
@@ -73,8 +70,7 @@ def make_sender(channel: str, function: Callable[..., Any], options: SenderOptio
 
 def _check_takes_message(function: Callable[..., Any], name: str) -> None:
     """Refused here, not at the first delivery: that would be tried again for hours."""
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidSetting(f"sender {name!r}: a generator does nothing until it is iterated; pass a function")
+    refuse_generator(function, f"sender {name!r}")
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -88,27 +84,8 @@ def _check_takes_message(function: Callable[..., Any], name: str) -> None:
         ) from None
 
 
-def _in_thread(function: Callable[[Message], Any], threads: Threads) -> Callable[[Message], Any]:
-    async def deliver(message: Message) -> object:
-        result = await threads.call(lambda: function(message))
-        # A plain function around an async one (a decorator) only makes the coroutine; the work is still to be done.
-        return await result if inspect.isawaitable(result) else result
-
-    return deliver
-
-
 def _within(given: Duration, what: str, least: int, most: int) -> int:
     us = duration_us(given, what=what)
     if not least <= us <= most:
         raise InvalidSetting(f"{what}: {given!r} must be more than nothing and at most {duration_text(most)}")
     return us
-
-
-def _types(value: Any, name: str) -> tuple[type[BaseException], ...]:
-    types = (value,) if isinstance(value, type) or not isinstance(value, Sequence) else tuple(value)
-    for each in types:
-        if not isinstance(each, type) or not issubclass(each, BaseException):
-            raise InvalidSetting(
-                f"sender {name!r}: give_up_on: {each!r:.60} is no type of exception; pass the type itself, or a tuple"
-            )
-    return types

@@ -15,11 +15,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from evertick.errors import EvertickError, Refused, StoreUnavailable, WouldBlock
+from evertick.plain import is_on_event_loop
 
 if TYPE_CHECKING:
     from evertick.scheduler import Scheduler
@@ -67,11 +68,8 @@ def check_may_run() -> None:
             "run() is called while the module is imported; put it under `if __name__ == '__main__':`, "
             "or start the file with python instead of `evertick run`"
         )
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise WouldBlock("scheduler.run() would block the event loop of this thread; use `async with scheduler` here")
+    if is_on_event_loop():
+        raise WouldBlock("scheduler.run() would block the event loop of this thread; use `async with scheduler` here")
 
 
 @contextmanager
@@ -140,14 +138,14 @@ async def _has_started(scheduler: Scheduler, wanted: asyncio.Event) -> bool:
 
 
 @contextmanager
-def _signals(stop: object) -> Iterator[None]:
+def _signals(stop: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Signals reach only the main thread; elsewhere the caller stops the scheduler by other means."""
     loop = asyncio.get_running_loop()
     numbers = [signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
     if threading.current_thread() is not threading.main_thread():
         numbers = []
     for number in numbers:
-        loop.add_signal_handler(number, stop, number)  # type: ignore[arg-type]
+        loop.add_signal_handler(number, stop, number)
     try:
         yield
     finally:

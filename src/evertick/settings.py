@@ -105,27 +105,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def make_settings(
     url: str | None,
     *,
-    app: str = "default",
+    app: str,
     node_name: str,
-    concurrency: int = 50,
-    queues: Sequence[str] = ("default",),
-    tz: str = "UTC",
-    poll_interval: Duration = 15 * SECOND / 1e6,
-    lease: Duration = "15s",
-    stop_timeout: Duration = "30s",
-    migrate: str = "auto",
-    retention: Duration = "90d",
-    keep_per_schedule: int | None = None,
-    stall_limit: Duration = "15m",
-    rate_limits: str = "store",
-    min_interval: Duration | None = None,
-    allow_schedules: Sequence[str] | None = None,
-    feed: Duration | None = None,
-    duties: bool = True,
-    batch_size: int = 1_000,
-    start_timeout: Duration = "30s",
+    concurrency: int,
+    queues: Sequence[str],
+    tz: str,
+    poll_interval: Duration,
+    lease: Duration,
+    stop_timeout: Duration,
+    migrate: str,
+    retention: Duration,
+    keep_per_schedule: int | None,
+    stall_limit: Duration,
+    rate_limits: str,
+    min_interval: Duration | None,
+    allow_schedules: Sequence[str] | None,
+    feed: Duration | None,
+    duties: bool,
+    batch_size: int,
+    start_timeout: Duration,
 ) -> Settings:
-    """Check every setting; the error names the setting, the value and what would be right."""
+    """Check every setting; the error names the setting, the value and what would be right.
+
+    What they are by default, the signature of `Scheduler` says, where people read it.
+    """
     if migrate not in ("auto", "check"):
         raise InvalidSetting(f"migrate: {migrate!r} is neither 'auto' (apply what is missing) nor 'check' (refuse to)")
     if rate_limits not in ("store", "memory"):
@@ -216,6 +219,19 @@ def check_one_of(value: Any, allowed: Sequence[str], what: str) -> str:
     if value not in allowed:
         raise InvalidSetting(f"{what}: {value!r} must be one of {', '.join(map(repr, allowed))}")
     return str(value)
+
+
+def check_exceptions(value: Any, what: str) -> tuple[type[BaseException], ...]:
+    """Types of exceptions, one or several."""
+    is_one = isinstance(value, type | str) or not isinstance(value, Sequence)
+    types = (value,) if is_one else tuple(value)
+    for each in types:
+        if not isinstance(each, type) or not issubclass(each, BaseException):
+            raise InvalidSetting(
+                f"{what}: {each!r:.60} is no type of exception; pass the type itself, like ValueError, or a tuple of "
+                "types"
+            )
+    return types
 
 
 def is_whole_text(text: str) -> bool:

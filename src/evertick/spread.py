@@ -33,9 +33,7 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     instead: str
 
 
-def suggestions(
-    collisions: Iterable[Collision], expected: Mapping[str, Expected], since: int, most: int = _SUGGESTED_MOST
-) -> list[Suggestion]:
+def suggestions(collisions: Iterable[Collision], expected: Mapping[str, Expected], since: int) -> list[Suggestion]:
     """Rules that dissolve the largest collisions: one of each may stay where it is."""
     found: dict[str, Suggestion] = {}
     for collision in collisions:
@@ -47,7 +45,7 @@ def suggestions(
         stays = 1 if len(movable) == len(collision.keys) else 0
         # A minute of its own is better than jitter: it can be read off, and is the same every day.
         for key, text in sorted(movable.items(), key=lambda pair: "jitter=" in pair[1])[stays:]:
-            if len(found) == most:
+            if len(found) == _SUGGESTED_MOST:
                 return list(found.values())
             found[key] = Suggestion(key=key, when=expected[key].rule.text, instead=text)
     return list(found.values())

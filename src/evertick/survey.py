@@ -11,7 +11,7 @@ from evertick.forecast import Expected
 from evertick.model import Schedule
 from evertick.occurrence import pending, without_decided
 from evertick.rules import blackout_of, load_calendars, rule_of
-from evertick.store.base import ScheduleFilter, Store, StoredSchedule
+from evertick.store.base import DeclaredBy, ScheduleFilter, Store, StoredSchedule
 from evertick.when import Calendar, When
 from evertick.when.subset import Within
 
@@ -32,6 +32,8 @@ class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
     rule_error: str | None = None
     # Evertick itself has paused it, because it had failed too often in a row.
     is_failing: bool = False
+    # The declaration that is in force, of one that code declares.
+    declared: DeclaredBy | None = None
 
     @property
     def expected(self) -> Expected | None:
@@ -64,14 +66,14 @@ async def survey(
 
 
 def _surveyed(schedule: Schedule, stored: StoredSchedule, calendars: dict[str, Calendar]) -> Surveyed:
-    is_failing = stored.pause is not None and stored.pause.is_failing
+    about = {"is_failing": stored.pause is not None and stored.pause.is_failing, "declared": stored.declared}
     try:
         rule = rule_of(stored, calendars)
         part = _part(rule, stored, blackout_of(stored, rule, calendars))
         moved = tuple(each.to for each in pending(stored.occurrences) if each.to is not None)
-        return Surveyed(schedule=schedule, rule=rule, part=part, moved=moved, is_failing=is_failing)
+        return Surveyed(schedule=schedule, rule=rule, part=part, moved=moved, **about)
     except EvertickError as error:
-        return Surveyed(schedule=schedule, rule=None, rule_error=str(error), is_failing=is_failing)
+        return Surveyed(schedule=schedule, rule=None, rule_error=str(error), **about)
 
 
 def _part(rule: When, stored: StoredSchedule, blackout: Calendar | None) -> When | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from evertick.errors import Forked, WouldBlock
+from evertick.plain import is_on_event_loop
 
 __all__ = ["Portal"]
 
@@ -35,11 +36,7 @@ class Portal:
         self, make: Callable[[], Coroutine[Any, Any, T]], what: str, *, instead: str = "`await` without `.sync`"
     ) -> T:
         """Run the coroutine to its end and answer its result. `what` was called, `instead` is right on a loop."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
+        if is_on_event_loop():
             raise WouldBlock(f"{what} would block the event loop of this thread; use {instead} here")
         self._refuse_fork(what)
         loop = self.engine_loop or self._own_loop()

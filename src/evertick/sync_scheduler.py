@@ -23,8 +23,8 @@ from evertick.model import (
     Verdict,
 )
 from evertick.options import PolicyOptions
+from evertick.plain import at_once
 from evertick.task import Task
-from evertick.transaction import at_once
 from evertick.when import Calendar, Duration, When
 from evertick.why import Why
 

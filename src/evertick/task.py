@@ -16,9 +16,9 @@ from evertick.driver.process import Process, ProcessDriver, check_process
 from evertick.errors import InvalidInput, InvalidSetting, Refused
 from evertick.limits import Rate, make_concurrency, make_rate
 from evertick.model import UNIQUE_UNTIL, Cause, NewRun, Run, UniqueUntil
+from evertick.plain import at_once
 from evertick.policy import RetryPolicy, never_again
-from evertick.settings import check_key, check_labels, check_one_of, check_queue, refuse_other_names
-from evertick.transaction import at_once
+from evertick.settings import check_exceptions, check_key, check_labels, check_one_of, check_queue, refuse_other_names
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import DAY, to_us
 
@@ -280,8 +280,8 @@ def make_work(name: str, driver: FunctionDriver | ProcessDriver, options: TaskOp
         driver=driver,
         hash=driver.signature.hash,
         retry=retry,
-        retry_on=_types(options.get("retry_on", Exception), name, "retry_on"),
-        give_up_on=_types(options.get("give_up_on", ()), name, "give_up_on"),
+        retry_on=check_exceptions(options.get("retry_on", Exception), f"task {name!r}: retry_on"),
+        give_up_on=check_exceptions(options.get("give_up_on", ()), f"task {name!r}: give_up_on"),
         timeout=None if timeout is None else duration_us(timeout, what="timeout"),
         on_lost=on_lost,  # type: ignore[arg-type]
         on_unreachable=on_unreachable,  # type: ignore[arg-type]
@@ -320,15 +320,3 @@ def check_priority(priority: Any) -> int:
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > PRIORITY_MAX:
         raise InvalidSetting(f"priority: {priority!r} must be a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}")
     return priority
-
-
-def _types(value: Any, name: str, what: str) -> tuple[type[BaseException], ...]:
-    is_one = isinstance(value, type | str) or not isinstance(value, Sequence)
-    types = (value,) if is_one else tuple(value)
-    for each in types:
-        if not isinstance(each, type) or not issubclass(each, BaseException):
-            raise InvalidSetting(
-                f"task {name!r}: {what}: {each!r:.60} is no type of exception; pass the type itself, like ValueError, "
-                "or a tuple of types"
-            )
-    return types

@@ -6,22 +6,20 @@ the commit happened is the store's to say: a run that may have ended itself is r
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Generator
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from evertick.errors import Lost, Refused, TransactionTimeout, WouldBlock
 from evertick.model import Outcome, Verdict
+from evertick.plain import at_once, is_on_event_loop
 
 if TYPE_CHECKING:
     from evertick.context import Context
     from evertick.store.base import JobTransaction, Store, Within
 
-__all__ = ["Holder", "Transaction", "at_once", "finish_within"]
-
-T = TypeVar("T")
+__all__ = ["Holder", "Transaction", "finish_within"]
 
 # A block holds the store's write lock, and nobody can beat meanwhile: two more beats must fit into the lease after it.
 _BLOCKS_PER_LEASE = 3
@@ -117,17 +115,6 @@ class Transaction:
         context._own_end = "committed"
 
 
-def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """The answer of a coroutine that waits for nothing, in plain code."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        answer: T = done.value
-        return answer
-    work.close()
-    raise AssertionError("on a plain connection nothing waits for an event loop")
-
-
 class _Done:
     """Awaited or not, it has happened."""
 
@@ -170,10 +157,8 @@ def _finished_already(context: Context) -> Refused:
 
 
 def _refuse_event_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise WouldBlock(
-        "`with ctx.transaction()` would block the event loop of this thread; use `async with ctx.transaction()` here"
-    )
+    if is_on_event_loop():
+        raise WouldBlock(
+            "`with ctx.transaction()` would block the event loop of this thread; use `async with ctx.transaction()` "
+            "here"
+        )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
 
+from evertick.drift import REMEDY, is_left_behind
 from evertick.errors import EvertickError, NotFound
 from evertick.every_node import is_own_queue, node_of_queue
 from evertick.fan_out import able_nodes, overlap_on
 from evertick.model import Cause, Gap, Node, Reason, Run, Schedule, State, Verdict
 from evertick.raised import what_was_raised
 from evertick.rules import blackout_of, load_calendars, rule_of
-from evertick.store.base import RunFilter, ScheduleFilter, Store
+from evertick.store.base import RunFilter, ScheduleFilter, Store, StoredSchedule
 from evertick.when import Calendar, When, from_us, to_us
 
 __all__ = ["Why", "ended_words", "explain_schedule", "live_words", "time_words"]
@@ -28,7 +30,7 @@ _NODES_NAMED = 10
 # How a gap begins that is the gap of one node.
 _OVERLAP_ON = overlap_on("")
 
-_REASONS = {
+_REASONS: dict[str, str] = {
     Reason.COALESCED: "a newer moment ran instead (catch-up is 'latest')",
     Reason.OVERLAP: "an earlier run of the schedule was still live",
     Reason.GRACE: "noticed later than the grace time allows",
@@ -80,7 +82,8 @@ async def explain_schedule(store: Store, app: str, key: str) -> Why:
     if not found:
         raise NotFound(f"there is no schedule {key!r} in app {app!r}; `evertick list` shows those there are")
     schedule, now = found[0], from_us(await store.now())
-    rule, blackout, rule_error = await _rule(store, app, key)
+    stored = await store.stored_schedules(app, keys=[key])
+    rule, blackout, rule_error = await _rule(store, app, stored)
     runs = await store.runs(app, RunFilter(schedule_key=key, limit=20))
     gaps = await store.gaps(app, RunFilter(schedule_key=key, limit=5))
     made_up_for = await _made_up_for(store, app, key, gaps[:1])
@@ -90,13 +93,14 @@ async def explain_schedule(store: Store, app: str, key: str) -> Why:
         next=_next(schedule, rule, blackout, runs, now),
         last=_last(runs, gaps, rule, made_up_for),
         now=_now(schedule, runs, nodes, now, rule),
-        notes=(*_decisions(schedule, rule), *_notes(schedule, nodes, rule_error)),
+        notes=(*_decisions(schedule, rule), *_notes(schedule, nodes, rule_error), *_drift(stored, nodes)),
     )
 
 
-async def _rule(store: Store, app: str, key: str) -> tuple[When | None, Calendar | None, str | None]:
+async def _rule(
+    store: Store, app: str, stored: Sequence[StoredSchedule]
+) -> tuple[When | None, Calendar | None, str | None]:
     """The rule and the blackout, or why they cannot be read."""
-    stored = await store.stored_schedules(app, keys=[key])
     if not stored:
         return None, None, None
     try:
@@ -193,7 +197,7 @@ def ended_words(run: Run, rule: When | None) -> str:
     verdict = "" if run.verdict is None else run.verdict.value
     words = verdict if run.verdict is Verdict.SUCCEEDED else f"ended as {verdict}"
     if run.reason is not None:
-        words += f": {_REASONS.get(Reason(run.reason), run.reason) if run.reason in set(Reason) else run.reason}"
+        words += f": {_REASONS.get(run.reason, run.reason)}"
     if run.reason == Reason.LATE and run.started_at is not None:
         words += f" (started {time_words(run.started_at, rule)})"
     if run.verdict is Verdict.FAILED and run.error:
@@ -211,7 +215,7 @@ def _losses(run: Run) -> str:
 
 
 def _gap_words(gap: Gap, rule: When | None, made_up_for: int) -> str:
-    reason = _REASONS.get(Reason(gap.reason), gap.reason) if gap.reason in set(Reason) else gap.reason
+    reason = _REASONS.get(gap.reason, gap.reason)
     if gap.reason.startswith(_OVERLAP_ON):
         name = gap.reason.removeprefix(_OVERLAP_ON)
         return f"the moment {time_words(gap.first_at, rule)} was {gap.verdict.value} on {name}, still at an earlier one"
@@ -319,6 +323,12 @@ def _notes(schedule: Schedule, nodes: list[Node], rule_error: str | None) -> lis
     if len(hashes) > 1:
         notes.append("live nodes declare it differently; the last one started has won")
     return notes
+
+
+def _drift(stored: Sequence[StoredSchedule], nodes: list[Node]) -> list[str]:
+    if not any(is_left_behind(each.key, each.declared, nodes) for each in stored):
+        return []
+    return [f"live nodes declare it otherwise: what a node that has gone declared is still in force; {REMEDY}"]
 
 
 def time_words(moment: datetime | None, rule: When | None) -> str:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from evertick.model import Node, Reason, Run, State
+from evertick.model import LIVE_STATES, Node, Reason, Run, State
 from evertick.store.base import RunFilter, Store
 from evertick.when import from_us
 from evertick.why import ended_words, live_words, time_words
@@ -17,7 +17,6 @@ __all__ = ["Facts", "WhyRun", "WhyTask", "explain_run", "explain_task"]
 # Names and what is to be said of them.
 Facts = list[tuple[str, str | list[str]]]
 
-_LIVE = tuple(state for state in State if state is not State.DONE)
 _COUNTED_MOST = 10_000
 _NAMED_MOST = 3
 # How far a line of runs that wait for each other is followed.
@@ -83,14 +82,16 @@ async def explain_run(store: Store, run: Run) -> WhyRun:
 
 async def explain_task(store: Store, app: str, task: str) -> WhyTask:
     now, living = from_us(await store.now()), await _living(store, app)
-    live = await store.runs(app, RunFilter(task=task, states=_LIVE, limit=_COUNTED_MOST))
+    live = await store.runs(app, RunFilter(task=task, states=LIVE_STATES, limit=_COUNTED_MOST))
     counts = Counter(run.state for run in live)
-    oldest = {state: min((run for run in live if run.state is state), key=_by_due, default=None) for state in _LIVE}
+    oldest = {
+        state: min((run for run in live if run.state is state), key=_by_due, default=None) for state in LIVE_STATES
+    }
     ended = await store.runs(app, RunFilter(task=task, states=(State.DONE,), limit=1))
     last = [f"run {run.id}, ended {time_words(run.finished_at, None)}: {ended_words(run, None)}" for run in ended]
     return WhyTask(
         task=task,
-        live={state.value: counts[state] for state in _LIVE if counts[state]},
+        live={state.value: counts[state] for state in LIVE_STATES if counts[state]},
         now=[_words(run, living, now) for run in oldest.values() if run is not None],
         last=last[0] if last else "none of its runs has ended yet",
         nodes=_knowing(living, task),

@@ -12,9 +12,9 @@ import time
 
 from evertick import DutyContext, Scheduler
 
-url, witness_path = sys.argv[1], sys.argv[2]
+url, witness_path, lease = sys.argv[1:]
 witness = os.open(witness_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-scheduler = Scheduler(url, lease="3s", stop_timeout="5s", node_name="duty")
+scheduler = Scheduler(url, lease=lease, stop_timeout="5s", node_name="duty")
 
 
 def testify(ctx: DutyContext) -> None:

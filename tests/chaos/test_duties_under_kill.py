@@ -15,8 +15,9 @@ from fleet import Fleet
 
 NODES = 3
 LEASE_SECONDS, BEAT_SECONDS = 3.0, 0.6
+LONG_LEASE_SECONDS = 30.0
 # What a machine that is busy with other tests may add to anything.
-MARGIN_SECONDS = 5.0
+MARGIN_SECONDS = 10.0
 PATIENCE = 60.0
 DUTIES = ("follow", "tick")
 
@@ -31,12 +32,13 @@ class Act(NamedTuple):
 class DutyFleet(Fleet):
     program = Path(__file__).parent / "duty_program.py"
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, lease_seconds: float) -> None:
         super().__init__(folder)
         self.url = url
+        self._lease_seconds = lease_seconds
 
     def arguments(self, number: int) -> list[str]:
-        return [self.url, str(self.folder / f"witness-{number}")]
+        return [self.url, str(self.folder / f"witness-{number}"), f"{self._lease_seconds}s"]
 
     def acts(self, duty: str) -> list[Act]:
         lines = [line for path in self.folder.glob("witness-*") for line in path.read_text().splitlines()]
@@ -61,12 +63,17 @@ class DutyFleet(Fleet):
         return next(act for act in self.acts(duty) if act.term > after_term)
 
 
+@pytest.fixture
+def lease_seconds() -> float:
+    return LEASE_SECONDS
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def fleet(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DutyFleet]:
+def fleet(tmp_path: Path, request: pytest.FixtureRequest, lease_seconds: float) -> Iterator[DutyFleet]:
     url = f"sqlite:///{tmp_path}/duty.db"
     if request.param == "postgresql":
         url = f"{request.getfixturevalue('postgres_url')}&pool_size=3"
-    fleet = DutyFleet(tmp_path, url)
+    fleet = DutyFleet(tmp_path, url, lease_seconds)
     try:
         for _ in range(NODES):
             fleet.start_one()
@@ -107,6 +114,7 @@ def test_a_killed_holder_is_followed_within_the_lease_and_a_beat(
 
 
 @pytest.mark.parametrize("duty", DUTIES)
+@pytest.mark.parametrize("lease_seconds", [LONG_LEASE_SECONDS], ids=["long-lease"])
 def test_a_stopped_holder_is_followed_at_once(
     fleet: DutyFleet, duty: str, record_property: Callable[[str, object], None]
 ) -> None:
@@ -116,8 +124,8 @@ def test_a_stopped_holder_is_followed_at_once(
     seconds = fleet.first_act(duty, after_term=term).at - stopped_at
     record_property("seconds", round(seconds, 2))
     print(f"{duty}: a new holder acted {seconds:.2f} s after SIGTERM")
-    # Under a second on an idle machine; whoever waited for the lease would need longer than this.
-    assert seconds < LEASE_SECONDS - BEAT_SECONDS
+    # Whoever waited for the lease would need much longer than this, and no machine is that busy.
+    assert seconds < MARGIN_SECONDS
     assert holder.wait(PATIENCE) == 0
     fleet.nodes.remove(holder)
     assert_terms_do_not_mix(fleet.acts(duty))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from evertick import Run, Scheduler, State, Verdict
 from evertick.every_node import node_of_queue
 
 NODES = 3
-CHAOS_SECONDS = 8
+KILLS = 5
 PATIENCE = 60.0
 
 
@@ -44,28 +44,24 @@ def test_three_processes_killed_at_random_each_run_each_moment_once(fleet: Every
         fleet.start_one()
     _wait(fleet.all_have_started, fleet)
     manager = Scheduler(fleet.url, concurrency=0)
-    kills = _torment(fleet)
+    _torment(fleet)
     _wait(fleet.all_have_started, fleet)
     manager.sync.pause("act")
     _wait(lambda: not _live(manager), fleet)
     assert fleet.stop_all() == [0] * NODES, fleet.logs()
-    assert kills >= 3
     _check(manager, fleet)
     manager.sync.close()
 
 
-def _torment(fleet: EveryNodeFleet) -> int:
-    chance, kills, until = random.Random(5), 0, time.monotonic() + CHAOS_SECONDS
-    while time.monotonic() < until:
+def _torment(fleet: EveryNodeFleet) -> None:
+    chance = random.Random(5)
+    for _ in range(KILLS):
         time.sleep(chance.uniform(1.0, 2.0))  # the rhythm of the torment, not a wait for something
         fleet.kill_one(chance)
         fleet.start_one()
-        kills += 1
-    return kills
 
 
-def _wait(is_so: object, fleet: EveryNodeFleet) -> None:
-    assert callable(is_so)
+def _wait(is_so: Callable[[], bool], fleet: EveryNodeFleet) -> None:
     until = time.monotonic() + PATIENCE
     while not is_so():
         assert time.monotonic() < until, fleet.logs()
@@ -92,13 +88,14 @@ def _check(manager: Scheduler, fleet: EveryNodeFleet) -> None:
     assert {run.id for run in runs.values() if run.verdict is Verdict.SUCCEEDED} <= done
     lost = [run for run in runs.values() if run.verdict is not Verdict.SUCCEEDED]
     assert {(run.verdict, run.reason) for run in lost} == {(Verdict.LOST, "node_gone")}
-    # A node has all moments between its first and its last, but for those it skipped.
+    # A node has all moments between its first and its last, but for those it skipped. By its id: one that was taken
+    # for dead joins anew under its name.
     skipped = Counter((gap.first_at, gap.reason) for gap in manager.sync.gaps("act", limit=10_000))
     moments = sorted({run.fire_at for run in runs.values()})
     by_node = defaultdict(set)
     for run in runs.values():
-        by_node[names[node_of_queue(run.queue)]].add(run.fire_at)
-    for name, own in by_node.items():
+        by_node[node_of_queue(run.queue)].add(run.fire_at)
+    for node, own in by_node.items():
         between = [at for at in moments if min(own) <= at <= max(own)]
-        missing = [at for at in between if at not in own and not skipped[at, f"overlap on {name}"]]
-        assert missing == [], name
+        missing = [at for at in between if at not in own and not skipped[at, f"overlap on {names[node]}"]]
+        assert missing == [], names[node]

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from torment.proxy import CommitFinder, Gate, Proxy
 
-SOON = 5.0
+SOON = 20.0
 
 
 @pytest.fixture

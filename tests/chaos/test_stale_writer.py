@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,7 @@ def test_what_a_thawed_node_writes_after_its_successor_is_refused_by_its_fence(w
     [stale] = writers.nodes
     wait_until(lambda: bool(writers.writes_of(stale.pid)), PATIENCE, writers.logs)
     stale.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, stale.pid, os.WSTOPPED)
     before = len(writers.writes_of(stale.pid))
     writers.start_one()
     heir = writers.nodes[1]

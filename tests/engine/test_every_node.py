@@ -37,7 +37,7 @@ class Fleet:
 
     def build(self, number: int) -> Scheduler:
         name = f"node-{number}"
-        scheduler = Scheduler(self.url, node_name=name, poll_interval="1s", lease="2s", stop_timeout="100ms")
+        scheduler = Scheduler(self.url, node_name=name, poll_interval="1s", stop_timeout="100ms")
 
         @scheduler.task
         async def reload(ctx: Context) -> str:

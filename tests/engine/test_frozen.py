@@ -15,7 +15,7 @@ from evertick.scheduler import Parts
 from evertick.store.base import Claim, TaskTerms
 from evertick.store.sqlite import SqliteStore
 
-LEASE_SECONDS = 1.0
+LEASE_SECONDS = 6.0
 
 
 class FreezingClock(Clock):

@@ -434,7 +434,7 @@ async def test_a_dead_message_is_delivered_anew_when_somebody_asks_for_it() -> N
         ({"retry": 3}, "retry: 3 is no policy"),
         ({"concurrency": 0}, "concurrency: 0 must be a whole number from 1"),
         ({"timeout": 0}, "timeout: 0 must be more than nothing"),
-        ({"give_up_on": "ValueError"}, "give_up_on: 'V' is no type of exception"),
+        ({"give_up_on": "ValueError"}, "give_up_on: 'ValueError' is no type of exception"),
         ({"retries": 3}, "unknown option 'retries'; known are retry"),
     ],
 )

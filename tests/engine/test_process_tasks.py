@@ -325,7 +325,7 @@ async def test_a_stop_gives_a_child_less_time_than_the_engine_gives_its_last_run
         await task.enqueue(began=str(tmp_path / "began"))
         await pid_in(tmp_path / "began")
         began = time.monotonic()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30, "it was left its minute"
     assert "abandoned" not in caplog.text
 
 
@@ -358,7 +358,7 @@ async def test_a_child_that_is_stopping_at_leisure_does_not_outlive_the_node(
 
 
 async def test_a_job_that_sees_that_it_is_to_stop_and_returns_counts_as_stopped(bench: Bench, tmp_path: Path) -> None:
-    task = bench.task(process_jobs.look_now_and_then, process=Process(kill_after="10s"))
+    task = bench.task(process_jobs.look_now_and_then, process=Process(kill_after="1m"))
     async with bench.scheduler:
         run = await task.enqueue(began=str(tmp_path / "began"))
         await pid_in(tmp_path / "began")
@@ -366,7 +366,7 @@ async def test_a_job_that_sees_that_it_is_to_stop_and_returns_counts_as_stopped(
         await bench.scheduler.cancel(run)
         ended = await bench.ended(run)
     assert (ended.verdict, ended.reason, ended.result) == ("cancelled", "requested", None)
-    assert time.monotonic() - began < 5, "it had to be killed"
+    assert time.monotonic() - began < 30, "it had to be killed"
 
 
 async def test_a_job_that_checks_hears_why_it_is_to_stop(bench: Bench, tmp_path: Path) -> None:

@@ -330,7 +330,7 @@ async def test_work_of_another_process_is_noticed_by_looking_at_the_file_alone(t
         await until(lambda: _swept(scheduler))
         other = await asyncio.create_subprocess_exec(sys.executable, "-c", program, url)
         await other.wait()
-        await asyncio.wait_for(started.wait(), 5)
+        await asyncio.wait_for(started.wait(), 20)
     assert other.returncode == 0
 
 

@@ -340,12 +340,12 @@ async def test_a_day_of_an_every_minute_schedule_takes_no_time_worth_mentioning(
     @scheduler.every("1m", key="minutely")
     async def minutely() -> None: ...
 
-    began = time.monotonic()
+    began = time.process_time()
     async with virtual_time(scheduler) as kit:
         await kit.advance("1d")
         kit.assert_succeeded("minutely", times=1440)
-    # It takes some 0.6 s of processor time; the rest is room for a busy machine.
-    assert time.monotonic() - began < 5
+    # It takes some 0.6 s of processor time; the rest is room for a slow machine.
+    assert time.process_time() - began < 5
 
 
 async def test_a_job_that_sleeps_for_days_costs_nothing(scheduler: Scheduler) -> None:
@@ -353,8 +353,8 @@ async def test_a_job_that_sleeps_for_days_costs_nothing(scheduler: Scheduler) ->
     async def patient() -> None:
         await asyncio.sleep(30 * 86_400)
 
-    began = time.monotonic()
+    began = time.process_time()
     async with virtual_time(scheduler) as kit:
         await kit.advance("31d")
         kit.assert_succeeded("patient", times=1)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5

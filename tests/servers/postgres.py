@@ -20,12 +20,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 from evertick.driver import keeper
 
 __all__ = [
     "DSN_VARIABLE",
     "Server",
+    "dsn_with",
     "free_port",
     "keep",
     "other_user",
@@ -102,6 +104,13 @@ def _publish(folder: Path, dsn: str) -> None:
 def _wait_for_others(folder: Path) -> None:
     with (folder / "use").open("w") as use:
         fcntl.flock(use, fcntl.LOCK_EX)
+
+
+def dsn_with(dsn: str, *, user: str | None = None, database: str | None = None) -> str:
+    """The same server, whatever its DSN says, as another user or with another database."""
+    parts = urlsplit(dsn)
+    address = parts.netloc if user is None else f"{user}@{parts.netloc.rpartition('@')[2]}"
+    return urlunsplit(parts._replace(netloc=address, path=parts.path if database is None else f"/{database}"))
 
 
 @contextmanager

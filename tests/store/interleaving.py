@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,7 +100,8 @@ class _Stepped:
 class _Mute(Bell):
     """Wake-ups would be sent at times of their own, and wait for nobody."""
 
-    async def ring(self, connection: Connection) -> None: ...
+    async def ring(self, connection: Connection, apps: Collection[str]) -> bool:
+        return True
 
 
 class Session:

@@ -29,11 +29,13 @@ def in_schema_of(dsn: str, schema: str, **parameters: str) -> str:
 
 # Emptied schemas of each server, to be used again: making one takes longer than most tests.
 _EMPTY: dict[str, list[str]] = {}
+# Schemas whose time can be told.
+_TOLD: set[str] = set()
 # All tables that hold what a test may have written.
 _WRITTEN = """
     SELECT relname FROM pg_class
     WHERE relnamespace = $1::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
-        AND relname NOT IN ('meta', 'migrations')
+        AND relname NOT IN ('meta', 'migrations', 'told_time')
 """
 
 
@@ -49,7 +51,6 @@ class PostgresStores(Stores):
         self.url = in_schema_of(dsn, self.schema, **parameters)
         self._clock = clock
         self._opened: list[PostgresStore] = []
-        self._is_told = False
 
     async def open(self) -> Store:
         store = PostgresStore(self.url, clock=self._clock)
@@ -60,9 +61,9 @@ class PostgresStores(Stores):
     async def pass_time(self, us: int) -> None:
         connection = await self.connect()
         try:
-            if not self._is_told:
+            if self.schema not in _TOLD:
                 await connection.execute(_TOLD_TIME.format(schema=quoted(self.schema)))
-                self._is_told = True
+                _TOLD.add(self.schema)
             await connection.execute(f"UPDATE {quoted(self.schema)}.told_time SET us = us + $1", us)
         finally:
             await connection.close()
@@ -76,7 +77,7 @@ class PostgresStores(Stores):
             await store.close()
         connection = await self.connect()
         try:
-            if self._is_kept and self._opened and not self._is_told:
+            if self._is_kept and self._opened:
                 await self._empty(connection)
             else:
                 await connection.execute(f"DROP SCHEMA IF EXISTS {quoted(self.schema)} CASCADE")
@@ -87,6 +88,8 @@ class PostgresStores(Stores):
         schema = quoted(self.schema)
         tables = [row["relname"] for row in await connection.fetch(_WRITTEN, schema)]
         await connection.execute(";".join(f"DELETE FROM {schema}.{quoted(table)}" for table in tables))
+        if self.schema in _TOLD:
+            await connection.execute(f"UPDATE {schema}.told_time SET us = 0")
         _EMPTY[self.dsn].append(self.schema)
 
 

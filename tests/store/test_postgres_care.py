@@ -9,9 +9,11 @@ from evertick.clock import system_clock
 from evertick.errors import Refused, StoreRefused
 from evertick.store.base import Care, CaredFor
 from evertick.store.postgres import SCHEMA_VERSION, PostgresStore
-from evertick.store.postgres.care import _options
+from evertick.store.postgres.care import OBJECTS, _options
+from evertick.store.postgres.queries import statements_for
 from evertick.testing.conformance import Bench
 from evertick.testing.conformance.bench import APP, OTHER_APP, us
+from servers.postgres import dsn_with
 
 
 def care_of(stores: PostgresStores) -> Care:
@@ -50,6 +52,16 @@ async def test_a_store_that_is_not_there_yet_can_be_looked_at_and_made(postgres_
     ("damage", "said"),
     [
         ("DROP TABLE {schema}.gaps", "the table gaps is missing"),
+        ("DROP INDEX {schema}.runs_claim", "the index runs_claim is missing; make it anew: CREATE INDEX runs_claim ON"),
+        ("DROP INDEX {schema}.runs_moment", "the unique index runs_moment is missing; make it anew: CREATE UNIQUE"),
+        ("ALTER TABLE {schema}.nodes DROP CONSTRAINT nodes_pkey CASCADE", "the unique index nodes_pkey is missing"),
+        ("DROP FUNCTION {schema}.now_us", "the function now_us is missing; make it anew: CREATE FUNCTION"),
+        ("DROP SEQUENCE {schema}.fence", "the sequence fence is missing"),
+        ("ALTER TABLE {schema}.runs DROP COLUMN due_at", "the column runs.due_at is missing; restore"),
+        ("DELETE FROM {schema}.meta", "its table meta is empty; restore"),
+        ("DROP TABLE {schema}.meta", "its table meta is missing; restore"),
+        ("DELETE FROM {schema}.migrations", "its list of migrations is empty"),
+        ("DROP TABLE {schema}.migrations", "its list of migrations is missing"),
         ("DELETE FROM {schema}.due", "1 schedules have no cursor"),
         ("DELETE FROM {schema}.schedules", "1 cursors have no schedule"),
         ("ALTER TABLE {schema}.due RESET (fillfactor)", ".due SET (fillfactor = 50)"),
@@ -67,7 +79,53 @@ async def test_what_is_wrong_is_said_in_a_sentence(postgres_stores: PostgresStor
     connection = await postgres_stores.connect()
     await connection.execute(damage.format(schema=postgres_stores.schema))
     await connection.close()
-    assert said in " ".join((await care.check()).problems)
+    [problem] = (await care.check()).problems
+    assert said in problem
+
+
+async def test_an_index_that_is_missing_is_made_anew_by_the_statement_that_the_check_tells(
+    postgres_stores: PostgresStores,
+) -> None:
+    await postgres_stores.open()
+    care, connection = care_of(postgres_stores), await postgres_stores.connect()
+    await connection.execute(f"DROP INDEX {postgres_stores.schema}.history_moment")
+    problems = (await care.check()).problems
+    [statement] = [problem.partition("make it anew: ")[2] for problem in problems]
+    await connection.execute(statement)
+    await connection.close()
+    assert (await care.check()).problems == ()
+
+
+async def test_what_the_check_looks_for_is_what_the_migrations_make(postgres_stores: PostgresStores) -> None:
+    await postgres_stores.open()
+    connection = await postgres_stores.connect()
+    rows = await connection.fetch(statements_for(postgres_stores.schema)["care.objects"], postgres_stores.schema)
+    await connection.close()
+    made = sorted(f"{row['kind']} {row['name']}" for row in rows)
+    assert OBJECTS.read_text().splitlines() == made, "write what the migrations make into objects.txt"
+
+
+@pytest.mark.parametrize("damage", ["DELETE FROM {schema}.migrations", "DROP TABLE {schema}.migrations"])
+async def test_a_store_that_lost_its_list_of_migrations_is_refused_with_what_to_do(
+    postgres_stores: PostgresStores, damage: str
+) -> None:
+    await postgres_stores.open()
+    connection = await postgres_stores.connect()
+    await connection.execute(damage.format(schema=postgres_stores.schema))
+    await connection.close()
+    with pytest.raises(StoreRefused, match="restore it from a backup, or begin anew in another schema"):
+        await care_of(postgres_stores).migrate()
+
+
+@pytest.mark.parametrize("table", ["gaps", "history", "attempts"])
+async def test_the_status_of_a_store_tells_what_is_left(postgres_stores: PostgresStores, table: str) -> None:
+    await postgres_stores.open()
+    connection = await postgres_stores.connect()
+    await connection.execute(f"DROP TABLE {postgres_stores.schema}.{table}")
+    await connection.close()
+    tables = {each.name for each in (await care_of(postgres_stores).status()).tables}
+    assert table not in tables
+    assert "runs" in tables
 
 
 async def test_options_of_a_table_that_somebody_has_chosen_are_left_to_them(postgres_stores: PostgresStores) -> None:
@@ -135,6 +193,6 @@ async def test_space_is_the_business_of_the_server(postgres_stores: PostgresStor
 
 
 async def test_a_database_that_does_not_exist_is_refused(postgres_dsn: str) -> None:
-    store = PostgresStore(postgres_dsn.rpartition("/")[0] + "/no_such", clock=system_clock)
+    store = PostgresStore(dsn_with(postgres_dsn, database="no_such"), clock=system_clock)
     with pytest.raises(StoreRefused, match="does not exist"):
         await store.care().status()

@@ -14,11 +14,11 @@ from evertick.clock import system_clock
 from evertick.errors import Refused
 from evertick.limits import Concurrency, Subject
 from evertick.model import Verdict
+from evertick.plain import at_once
 from evertick.store.base import TaskTerms
 from evertick.store.postgres.queries import statements_for
 from evertick.testing.conformance import Bench, an_outcome
 from evertick.testing.conformance.bench import APP, TASK
-from evertick.transaction import at_once
 
 LIMITED = {TASK: TaskTerms(concurrency=Concurrency(most=1, of=Subject(task=TASK)))}
 

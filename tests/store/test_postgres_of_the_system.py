@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import asyncpg
 import pytest
-from postgres_stores import PostgresStores, PostgresUsers
 
 from evertick.testing.conformance import StoreConformance, Stores, TransactionConformance, Users
 from servers.postgres import postgres_server, system_binaries
@@ -27,20 +26,6 @@ def system_dsn() -> Iterator[str]:
         yield dsn
 
 
-@pytest.fixture
-async def system_stores(system_dsn: str) -> AsyncIterator[PostgresStores]:
-    stores = PostgresStores(system_dsn, is_kept=True)
-    yield stores
-    await stores.close()
-
-
-@pytest.fixture
-async def system_users(system_dsn: str) -> AsyncIterator[PostgresUsers]:
-    users = PostgresUsers(system_dsn)
-    yield users
-    await users.close()
-
-
 async def test_it_is_another_version_than_that_of_the_other_tests(system_dsn: str, postgres_dsn: str) -> None:
     versions = []
     for dsn in (system_dsn, postgres_dsn):
@@ -50,17 +35,25 @@ async def test_it_is_another_version_than_that_of_the_other_tests(system_dsn: st
     assert len(set(versions)) == 2, f"both are {versions[0]}: nothing is shown by running the suite twice"
 
 
-class TestPostgresOfTheSystem(StoreConformance):
-    @pytest.fixture
-    def stores(self, system_stores: Stores) -> Stores:
-        return system_stores
-
-
-class TestTransactionsOnPostgresOfTheSystem(TransactionConformance):
-    @pytest.fixture
-    def stores(self, system_stores: Stores) -> Stores:
-        return system_stores
+class OnTheSystem:
+    """The fixtures of all tests of PostgreSQL, on its server."""
 
     @pytest.fixture
-    def users(self, system_users: Users) -> Users:
-        return system_users
+    def postgres_dsn(self, system_dsn: str) -> str:
+        return system_dsn
+
+
+class TestPostgresOfTheSystem(OnTheSystem, StoreConformance):
+    @pytest.fixture
+    def stores(self, kept_postgres_stores: Stores) -> Stores:
+        return kept_postgres_stores
+
+
+class TestTransactionsOnPostgresOfTheSystem(OnTheSystem, TransactionConformance):
+    @pytest.fixture
+    def stores(self, kept_postgres_stores: Stores) -> Stores:
+        return kept_postgres_stores
+
+    @pytest.fixture
+    def users(self, postgres_users: Users) -> Users:
+        return postgres_users

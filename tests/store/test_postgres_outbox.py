@@ -160,8 +160,8 @@ async def test_messages_of_many_outcomes_are_written_by_one_statement(bench: Ben
 async def test_a_message_wakes_nodes_of_other_processes(bench: Bench, postgres_stores: PostgresStores) -> None:
     other = await postgres_stores.open()
     assert isinstance(other, PostgresStore)
-    await other.changed(0.5)  # what it hears when it begins to listen
-    hearing = asyncio.create_task(other.changed(20.0))
+    assert await other.changed(APP, 20.0), "a line that was just opened is news by itself"
+    hearing = asyncio.create_task(other.changed(APP, 20.0))
     [sent] = await bench.store.send(APP, [a_message()])
     assert await hearing
     assert sent.state is MessageState.WAITING

@@ -13,11 +13,11 @@ from evertick import Scheduler, TransactionTimeout
 from evertick.clock import system_clock
 from evertick.errors import StoreRefused
 from evertick.model import State
+from evertick.plain import at_once
 from evertick.store.base import RunFilter
 from evertick.store.postgres import PostgresStore, wakeup
 from evertick.testing.conformance import Bench, StoreConformance, Stores, a_run, an_outcome
 from evertick.testing.conformance.bench import APP
-from evertick.transaction import at_once
 from servers.pgbouncer import SESSIONS, pgbouncer, pgbouncer_binary
 
 pytestmark = [

@@ -568,7 +568,7 @@ async def test_a_beat_that_waits_for_its_judge_hears_of_the_death(race: Race) ->
 async def test_a_judge_who_waits_for_a_beat_spares_the_node(race: Race) -> None:
     node = await race.bench.node(lease=1)
     await race.bench.pass_time(1000)
-    async with race.held(lambda db: nodes.beat(db, node, HOUR)):
+    async with race.held(lambda db: nodes.beat(db, node, HOUR, {})):
         judging = await race.waits(race.second.judge())
     assert await judging == []
 

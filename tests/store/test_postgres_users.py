@@ -20,10 +20,10 @@ from sqlalchemy.orm import Session
 from evertick import Context, Scheduler
 from evertick.errors import InvalidInput, Refused, TransactionTimeout
 from evertick.model import Claimed, State, Verdict
+from evertick.plain import at_once
 from evertick.store.base import JobTransaction
 from evertick.testing.conformance import Bench, a_run, an_outcome
 from evertick.testing.conformance.bench import APP
-from evertick.transaction import at_once
 
 
 @pytest.fixture
@@ -427,6 +427,26 @@ async def test_a_plain_job_whose_claim_is_lost_writes_nothing(bench: Bench, post
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
+async def test_a_job_may_take_longer_than_an_intent_of_the_store(
+    postgres_stores: PostgresStores, postgres_dsn: str, is_plain: bool
+) -> None:
+    await postgres_stores.open()
+    store = PostgresStore(f"{postgres_stores.url}&timeout=500ms", clock=system_clock)
+    await store.open(migrate="check")
+    bench = Bench(postgres_stores, store)
+    connection, job, node, held = await begun(bench, is_plain=is_plain)
+    working, elsewhere = "SELECT pg_sleep(1)", await asyncpg.connect(postgres_dsn)
+    # One statement that takes longer, and a pause between two that does.
+    await (asyncio.to_thread(connection.execute, working) if is_plain else connection.execute(working))
+    await elsewhere.execute(working)
+    await elsewhere.close()
+    ended = job.commit(APP, node, an_outcome(held))
+    assert at_once(ended) if is_plain else await ended
+    assert (await bench.run(held.id)).verdict is Verdict.SUCCEEDED
+    await store.close()
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
 async def test_a_job_that_takes_too_long_is_rolled_back_by_itself(bench: Bench, is_plain: bool) -> None:
     connection, job, node, held = await begun(bench, is_plain=is_plain, seconds=0.1)
     sleeping = "SELECT pg_sleep(20)"
@@ -475,7 +495,7 @@ async def test_a_job_that_ends_its_transaction_by_itself_is_told_so(bench: Bench
 
 async def test_nobody_waits_for_the_transaction_of_a_job(bench: Bench) -> None:
     _, job, node, held = await begun(bench, is_plain=False)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await bench.cancel(held.id) == ["asked"]
     await job.rollback()
     assert await bench.finish(node, an_outcome(held)) == ["done"]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from postgres_stores import PostgresStores
 
+from evertick.errors import InvalidSetting
 from evertick.model import State
 from evertick.store.base import Change, Store
+from evertick.store.postgres import session, wakeup
+from evertick.store.postgres.connection import connect
+from evertick.store.postgres.location import Location
 from evertick.testing.conformance import Bench, a_definition, a_run, an_advance, an_outcome
 from evertick.testing.conformance.bench import APP, HOUR
 
@@ -23,12 +28,19 @@ async def pair(postgres_stores: PostgresStores) -> tuple[Bench, Store]:
     """One who writes, and one who listens; what was to be heard of the beginning has been heard."""
     bench, listener = Bench(postgres_stores, await postgres_stores.open()), await postgres_stores.open()
     # A line that was just opened is news by itself.
-    assert await listener.changed(PATIENCE)
+    assert await listener.changed(APP, PATIENCE)
     return bench, listener
 
 
+async def quiet(*listeners: Store) -> None:
+    """Until nothing more is heard of what led to this."""
+    for listener in listeners:
+        while await listener.changed(APP, LONG_ENOUGH):
+            pass
+
+
 async def heard(listener: Store, act: Callable[[], Awaitable[object]]) -> bool:
-    waiting = asyncio.create_task(listener.changed(PATIENCE))
+    waiting = asyncio.create_task(listener.changed(APP, PATIENCE))
     await act()
     return await waiting
 
@@ -49,7 +61,7 @@ async def test_a_run_that_goes_back_wakes_the_others(pair: tuple[Bench, Store], 
     bench, listener = pair
     node = await bench.node()
     held = await bench.hold(node)
-    await listener.changed(LONG_ENOUGH)
+    await quiet(listener)
     assert await heard(listener, lambda: bench.finish(node, an_outcome(held, kind)))
 
 
@@ -58,14 +70,14 @@ async def test_an_end_that_frees_a_run_wakes_the_others(pair: tuple[Bench, Store
     node = await bench.node()
     held = await bench.hold(node, await bench.fire(await bench.add()))
     await bench.fire(await bench.stored(), state=State.BLOCKED)
-    await listener.changed(LONG_ENOUGH)
+    await quiet(listener)
     assert await heard(listener, lambda: bench.finish(node, an_outcome(held)))
 
 
 async def test_a_cancel_of_a_running_run_wakes_its_owner(pair: tuple[Bench, Store]) -> None:
     bench, listener = pair
     held = await bench.hold(await bench.node())
-    await listener.changed(LONG_ENOUGH)
+    await quiet(listener)
     assert await heard(listener, lambda: bench.cancel(held.id))
 
 
@@ -77,7 +89,7 @@ async def test_an_enqueue_in_a_transaction_of_the_user_is_heard_with_its_commit(
     transaction = connection.transaction()
     await transaction.start()
     await bench.store.within(connection).enqueue(APP, [a_run()])
-    assert not await listener.changed(LONG_ENOUGH)
+    assert not await listener.changed(APP, LONG_ENOUGH)
     assert await heard(listener, transaction.commit)
     await connection.close()
 
@@ -86,12 +98,12 @@ async def test_an_enqueue_in_a_transaction_of_the_user_wakes_the_node_of_the_ver
     pair: tuple[Bench, Store], postgres_stores: PostgresStores
 ) -> None:
     bench, _ = pair
-    assert await bench.store.changed(PATIENCE)
+    assert await bench.store.changed(APP, PATIENCE)
     connection = await postgres_stores.connect()
     transaction = connection.transaction()
     await transaction.start()
     await bench.store.within(connection).enqueue(APP, [a_run()])
-    assert not await bench.store.changed(LONG_ENOUGH)
+    assert not await bench.store.changed(APP, LONG_ENOUGH)
     assert await heard(bench.store, transaction.commit)
     await connection.close()
 
@@ -106,10 +118,9 @@ async def test_the_commit_of_a_jobs_transaction_wakes_whoever_waited_for_its_run
     await bench.fire(await bench.stored(), state=State.BLOCKED)
     job = bench.store.transaction(seconds=60, is_plain=is_plain)
     await job.begin(APP, node, held.id, held.fence)
-    assert await bench.store.changed(PATIENCE)
-    while await listener.changed(LONG_ENOUGH):
-        pass  # of what led to this
-    waiting = [asyncio.create_task(store.changed(PATIENCE)) for store in (listener, bench.store)]
+    assert await bench.store.changed(APP, PATIENCE)
+    await quiet(listener)
+    waiting = [asyncio.create_task(store.changed(APP, PATIENCE)) for store in (listener, bench.store)]
     assert await job.commit(APP, node, an_outcome(held))
     # The node of the job as well: that it freed something is known to its transaction alone.
     assert await asyncio.gather(*waiting) == [True, True]
@@ -119,28 +130,28 @@ async def test_what_frees_nobody_wakes_nobody(pair: tuple[Bench, Store]) -> None
     bench, listener = pair
     node = await bench.node()
     held = await bench.hold(node)
-    await listener.changed(LONG_ENOUGH)
+    await quiet(listener)
     await bench.finish(node, an_outcome(held))
-    assert not await listener.changed(LONG_ENOUGH)
+    assert not await listener.changed(APP, LONG_ENOUGH)
 
 
 async def test_nobody_is_woken_by_what_was_rolled_back(pair: tuple[Bench, Store]) -> None:
     bench, listener = pair
     schedule = await bench.add()
-    await listener.changed(LONG_ENOUGH)
+    await quiet(listener)
     refused = [
         Change(key="new", kind="add", definition=a_definition(), fire_at=1, at=1),
         Change(key="nightly", kind="remove", settle=an_advance(schedule, version=99)),
     ]
     assert await bench.store.change_schedules(APP, refused, all_or_none=True) == [True, False]
-    assert not await listener.changed(LONG_ENOUGH)
+    assert not await listener.changed(APP, LONG_ENOUGH)
 
 
 async def test_a_store_does_not_wake_itself(pair: tuple[Bench, Store]) -> None:
     bench, _ = pair
-    assert await bench.store.changed(PATIENCE)
+    assert await bench.store.changed(APP, PATIENCE)
     await bench.enqueue()
-    assert not await bench.store.changed(LONG_ENOUGH)
+    assert not await bench.store.changed(APP, LONG_ENOUGH)
 
 
 async def test_of_a_burst_few_wake_ups_are_sent_and_the_last_is_not_lost(
@@ -157,6 +168,8 @@ async def test_of_a_burst_few_wake_ups_are_sent_and_the_last_is_not_lost(
     await asyncio.wait_for(said.get(), PATIENCE)
     await asyncio.sleep(LONG_ENOUGH)
     assert said.qsize() <= 10 * took + 2
+    while not said.empty():
+        said.get_nowait()
     # The last of the burst was too soon after one that was sent; it comes alone, a little later.
     await bench.enqueue()
     await bench.enqueue()
@@ -171,3 +184,101 @@ async def test_a_wake_up_that_was_to_come_a_little_later_comes_when_its_store_cl
     # So soon after the first this one is held back.
     await bench.enqueue()
     assert await heard(listener, bench.store.close)
+
+
+async def test_a_wake_up_that_is_held_back_waits_for_its_commit(
+    pair: tuple[Bench, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, listener = pair
+    may_commit, commit = asyncio.Event(), session._commit
+
+    async def commit_late(connection: Any) -> None:
+        await may_commit.wait()
+        await commit(connection)
+
+    assert await heard(listener, bench.enqueue)
+    monkeypatch.setattr(session, "_commit", commit_late)
+    enqueueing = asyncio.create_task(bench.enqueue())
+    # Whoever looked now would find nothing, and not look again.
+    assert not await listener.changed(APP, LONG_ENOUGH)
+    may_commit.set()
+    assert await listener.changed(APP, PATIENCE)
+    await enqueueing
+
+
+async def test_what_becomes_due_while_a_late_wake_up_is_sent_gets_one_of_its_own(
+    pair: tuple[Bench, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, listener = pair
+    bell: Any = bench.store._bell  # type: ignore[attr-defined]
+    send, is_sending, may_end = bell._send, asyncio.Event(), asyncio.Event()
+
+    async def send_slowly(*said: str) -> None:
+        await send(*said)
+        is_sending.set()
+        await may_end.wait()
+
+    monkeypatch.setattr(bell, "_send", send_slowly)
+    # It is always too soon to ring at once.
+    monkeypatch.setattr(bell, "_wait", lambda: 0.01)
+    await bench.enqueue()
+    await is_sending.wait()
+    await quiet(listener)
+    await bench.enqueue()
+    assert not await listener.changed(APP, LONG_ENOUGH)
+    may_end.set()
+    assert await listener.changed(APP, PATIENCE)
+
+
+async def test_the_apps_of_a_schema_do_not_wake_each_other(pair: tuple[Bench, Store]) -> None:
+    bench, listener = pair
+    # A line that is open has heard nothing of an app that nobody waited for.
+    assert await listener.changed("other", PATIENCE)
+    waiting = asyncio.create_task(listener.changed("other", PATIENCE))
+    await bench.enqueue()
+    # The second is held back, and comes later, beside that of the other app.
+    await bench.enqueue()
+    await quiet(listener)
+    assert not waiting.done()
+    await bench.enqueue()
+    await bench.store.enqueue("other", [a_run()])
+    assert await waiting
+    assert await listener.changed(APP, PATIENCE)
+
+
+async def test_an_enqueue_in_a_transaction_of_the_user_wakes_its_own_app_alone(
+    pair: tuple[Bench, Store], postgres_stores: PostgresStores
+) -> None:
+    bench, listener = pair
+    assert await listener.changed("other", PATIENCE)
+    connection = await postgres_stores.connect()
+    async with connection.transaction():
+        await bench.store.within(connection).enqueue("other", [a_run()])
+    assert await listener.changed("other", PATIENCE)
+    assert not await listener.changed(APP, LONG_ENOUGH)
+    await connection.close()
+
+
+async def test_no_error_ends_the_listening(
+    postgres_stores: PostgresStores, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(wakeup, "_AGAIN_SECONDS", 0.01)
+    tries = 0
+
+    async def connect_at_last(where: Location) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            # As while a certificate is being replaced.
+            raise InvalidSetting("ca=/etc/ca.pem cannot be read")
+        return await connect(where)
+
+    monkeypatch.setattr(wakeup, "connect", connect_at_last)
+    bench, listener = Bench(postgres_stores, await postgres_stores.open()), await postgres_stores.open()
+    # Where nothing can be heard the wait is short, and there may be news.
+    assert await listener.changed(APP, PATIENCE)
+    await quiet(listener)
+    assert await heard(listener, bench.enqueue)
+    assert tries == 3
+    said = [(record.levelname, record.getMessage()) for record in caplog.records if "wake-ups" in record.getMessage()]
+    assert said[0] == ("WARNING", "no wake-ups for now: ca=/etc/ca.pem cannot be read")

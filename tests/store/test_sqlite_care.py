@@ -12,7 +12,7 @@ import pytest
 
 from evertick import Every, Scheduler
 from evertick.clock import system_clock
-from evertick.errors import Refused, StoreUnavailable
+from evertick.errors import Refused, StoreRefused, StoreUnavailable
 from evertick.store.base import Care, CaredFor
 from evertick.store.sqlite import SCHEMA_VERSION, SqliteStore
 from evertick.store.sqlite import care as care_module
@@ -105,6 +105,26 @@ async def test_a_store_as_it_should_be_has_no_problems(made, is_quick):
 async def test_what_somebody_has_changed_by_hand_is_found(made, statement, problem):
     execute(made, statement)
     assert (await care_for(made).check()).problems == (problem,)
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("DELETE FROM evertick_meta", "its table meta is empty; restore it from a backup"),
+        ("DROP TABLE evertick_meta", "its table meta is missing; restore it from a backup"),
+        ("DELETE FROM evertick_migrations", "its list of migrations is empty"),
+        ("DROP TABLE evertick_migrations", "its list of migrations is missing"),
+    ],
+)
+async def test_a_store_that_does_not_know_what_it_is_is_refused_with_what_to_do(made, statement, said):
+    execute(made, statement)
+    (problem,) = (await care_for(made).check()).problems
+    assert said in problem
+    assert (await care_for(made).status()).bytes > 0
+    with pytest.raises(StoreRefused, match=said):
+        await care_for(made).migrate()
+    with pytest.raises(StoreRefused, match=said):
+        await SqliteStore(f"sqlite:///{made}", clock=system_clock).open(migrate="auto")
 
 
 async def test_a_store_that_is_too_new_is_a_problem_and_no_crash(made):

@@ -251,18 +251,18 @@ async def test_our_own_mistakes_are_not_dressed_up(store: SqliteStore) -> None:
 
 
 async def test_a_commit_of_another_process_is_noticed(path: Path, store: SqliteStore) -> None:
-    assert not await store.changed(0)
+    assert not await store.changed("a", 0)
     other = SqliteStore(f"sqlite:///{path}", clock=system_clock)
     await other.open(migrate="check")
     await other.enqueue("a", [a_run()])
-    assert await store.changed(10)
-    assert not await store.changed(0)
+    assert await store.changed("a", 10)
+    assert not await store.changed("a", 0)
     await other.close()
 
 
 async def test_own_commits_wake_nobody(store: SqliteStore) -> None:
     await store.enqueue("a", [a_run()])
-    assert not await store.changed(0)
+    assert not await store.changed("a", 0)
 
 
 async def test_a_damaged_surrogate_in_a_text_is_stored_as_a_question_mark(store: SqliteStore) -> None:

@@ -119,7 +119,13 @@ async def test_a_newer_store_that_is_still_compatible_works(path: Path) -> None:
     with database(path) as db:
         db.execute("UPDATE evertick_meta SET version = 9, compatible_from = ?", (SCHEMA_VERSION,))
         db.execute("INSERT INTO evertick_migrations VALUES (9, '0009_more', 'x', 0)")
-    await opened(path, "check")
+    store = SqliteStore(f"sqlite:///{path}", clock=system_clock)
+    await store.open(migrate="check")
+    await store.put_calendar("app", "holidays", "1", b"x")
+    assert await store.calendars("app") == {"holidays": b"x"}
+    await store.close()
+    with database(path) as db:
+        assert db.execute("SELECT version FROM evertick_meta").fetchall() == [(9,)]
 
 
 async def test_a_migration_that_fails_leaves_nothing_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

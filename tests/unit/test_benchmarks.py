@@ -57,3 +57,12 @@ def test_a_quick_benchmark_of_postgresql_gives_every_figure(tmp_path: Path) -> N
     assert report["machine"]["postgresql"]
     for figure in FIGURES:
         assert figure.text in done.stdout
+
+
+def test_a_group_of_figures_that_there_is_not_is_refused_with_those_there_are() -> None:
+    command = [sys.executable, "-m", "benchmarks", "postgres", "--quick", "--only", "nothing"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "there is no group 'nothing'; there are fires, queue" in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -206,6 +207,17 @@ def test_a_phase_that_raises_says_so_and_lets_the_error_through() -> None:
     with pytest.raises(ValueError, match="no"), ctx.phase("download"):
         raise ValueError("no")
     assert ctx._notebook.phases[0].is_failed
+
+
+def test_what_is_not_text_is_made_text_when_it_is_said() -> None:
+    ctx = context()
+    with ctx.phase(Path("in") / "a.txt"):  # type: ignore[arg-type]
+        ctx.progress(0.5, ["half"])  # type: ignore[arg-type]
+    [phase] = ctx._notebook.phases
+    assert phase.name == str(Path("in") / "a.txt")
+    taken = ctx._notebook.take()
+    assert taken is not None
+    assert taken[2] == (0.5, "['half']")
 
 
 def test_phases_are_bounded() -> None:

@@ -52,13 +52,16 @@ def test_a_note_is_not_taken_for_the_message() -> None:
 
 @pytest.mark.parametrize("is_cause", [True, False])
 def test_of_a_chain_the_last_one_is_told(is_cause: bool) -> None:
+    def fail() -> None:
+        raise OSError("second\nand more")
+
     def work() -> None:
         try:
             raise KeyError("first\nand more")
         except KeyError as first:
             if is_cause:
                 raise OSError("second\nand more") from first
-            raise OSError("second\nand more") from None if is_cause else ValueError("third")
+            fail()
 
     with pytest.raises(OSError, match="second") as raised:
         work()

@@ -242,4 +242,5 @@ async def test_a_declared_rule_that_is_anchored_to_its_first_start_is_judged_as_
 async def test_without_limits_everything_is_taken() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     await scheduler.add(key="k", when="every 1ms", task="job")
+    assert (await scheduler.schedule("k")).when.startswith("every 1ms")
     await scheduler.close()

@@ -9,12 +9,12 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from evertick import InvalidDuration, InvalidKey, InvalidSetting, Scheduler
-from evertick.settings import DATABASE_VARIABLE, Settings, check_key, check_labels, make_settings
+from evertick.settings import DATABASE_VARIABLE, Settings, check_key, check_labels
 from evertick.when.moment import DAY, MINUTE, SECOND
 
 
 def made(url: str | None = "sqlite://", **options: Any) -> Settings:
-    return make_settings(url, **{"node_name": "node", **options})
+    return Scheduler(url, **{"node_name": "node", **options}).settings
 
 
 def test_the_defaults_are_those_of_the_reference() -> None:

@@ -15,7 +15,7 @@ from evertick.cli.output import as_json_option, ask, hint, print_facts, print_js
 from evertick.cli.progress import progress
 from evertick.cli.words import amount, distance, now, stamp
 from evertick.clock import system_clock
-from evertick.errors import Refused
+from evertick.errors import Refused, StoreError
 from evertick.settings import check_url
 from evertick.store.base import Care, CaredFor, StoreStatus, TableOptions, TableRows
 from evertick.store.url import open_store
@@ -100,19 +100,20 @@ async def check(care: Care, quick: bool, as_json: bool) -> None:
     with progress(_CHECK_TITLE, is_quiet=as_json) as report:
         report(0, None)
         checked = await care.check(is_quick=quick)
-    status = await care.status()
+    try:
+        status = await care.status()
+    except StoreError:
+        # What is wrong may be in the way of that, too; it is said anyway.
+        if not checked.problems:
+            raise
+        status = None
     if as_json:
-        print_json(
-            {**msgspec.structs.asdict(checked), "version": status.version, "version_known": status.version_known}
-        )
+        version = None if status is None else status.version
+        known = None if status is None else status.version_known
+        print_json({**msgspec.structs.asdict(checked), "version": version, "version_known": known})
     else:
-        print_facts(
-            [
-                ("Database", status.description),
-                ("Version", _version_words(status)),
-                ("Result", list(checked.problems) or "everything is as it should be"),
-            ]
-        )
+        facts = [] if status is None else [("Database", status.description), ("Version", _version_words(status))]
+        print_facts([*facts, ("Result", list(checked.problems) or "everything is as it should be")])
     if checked.problems:
         raise click.exceptions.Exit(1)
 

@@ -14,7 +14,7 @@ from evertick.cli.database import on_store
 from evertick.cli.node_names import known_names, shown_node
 from evertick.cli.output import as_json_option, hint, say, style_of
 from evertick.cli.parameters import MomentParameter
-from evertick.cli.words import now, stamp
+from evertick.cli.words import brief, now, stamp
 from evertick.errors import InvalidInput
 from evertick.feed import FEED_KINDS, FeedEvent
 from evertick.scheduler import Scheduler
@@ -26,7 +26,6 @@ _LIMIT_MAX = 100_000
 _LATELY = timedelta(hours=1)
 _OFF = "off"
 _PAGE = 500
-_YEAR, _SECOND = len("2026-"), len("2026-01-31 09:00:00")
 
 
 @click.command()
@@ -126,7 +125,7 @@ class _Teller:
         # On a narrow terminal an event is to be one line: without the id, then without what all lines have in common.
         if self._width is not None and len(at) + length + len(run_id) > self._width:
             run_id = ""
-            at = at[_YEAR:_SECOND] if len(at) + length > self._width else at
+            at = brief(at) if len(at) + length > self._width else at
         say(at, *words, run_id)
 
     async def _node(self, event: FeedEvent) -> str:

@@ -9,6 +9,7 @@ from datetime import datetime
 
 import click
 
+from evertick.cli.apps import hint_other_apps
 from evertick.cli.database import on_store
 from evertick.cli.node_names import node_names
 from evertick.cli.output import Column, as_json_option, console, hint, print_json, print_table
@@ -57,6 +58,8 @@ async def ha(scheduler: Scheduler, kind: HaKind | None, limit: int, as_json: boo
     ]
     print_table(columns, [_row(line, table) for line in table.lines])
     hint("; ".join(_remarks(table, kind)))
+    if not table.nodes and not table.schedules:
+        await hint_other_apps(scheduler)
 
 
 def _row(line: HaLine, table: HaTable) -> list[str]:
@@ -65,14 +68,10 @@ def _row(line: HaLine, table: HaTable) -> list[str]:
         line.name,
         line.mode,
         _holders(line, table),
-        _ago(line.last_at, table.at),
+        distance(line.last_at, table.at, is_short=True),
         _next(line, table.at),
         line.replicas,
     ]
-
-
-def _ago(moment: datetime | None, now: datetime) -> str:
-    return distance(moment, now, is_short=True)
 
 
 def _next(line: HaLine, now: datetime) -> str:

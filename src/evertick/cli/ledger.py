@@ -14,7 +14,7 @@ from evertick.cli.database import on_store, store_of
 from evertick.cli.named import schedule_or_run
 from evertick.cli.node_names import names_for, node_of, shown_node
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table
-from evertick.cli.parameters import MomentParameter, labels_option
+from evertick.cli.parameters import check_stretch, labels_option, since_option, until_option
 from evertick.cli.wall import moments_tz_option
 from evertick.cli.words import called, outcome, remark, stamp, took, tries
 from evertick.errors import NotFound
@@ -33,20 +33,14 @@ _task = click.option("--task", metavar="NAME", shell_complete=complete_tasks, he
 _limit = click.option(
     "--limit", type=click.IntRange(1, _LIMIT_MAX), default=20, show_default=True, help="So many rows."
 )
-_since = click.option(
-    "--since", type=MomentParameter(is_past=True), help="Not before this; a duration counts back from now."
-)
-_until = click.option(
-    "--until", type=MomentParameter(is_past=True), help="Not after this; a duration counts back from now."
-)
 
 
 @click.command()
 @click.argument("key", required=False, shell_complete=complete_keys)
 @_task
 @_limit
-@_since
-@_until
+@since_option
+@until_option
 @moments_tz_option
 @as_json_option
 @on_store
@@ -70,7 +64,7 @@ async def history(
       evertick history report --since 24h
       evertick history --json | jq '.[] | select(.verdict == "failed")'
     """
-    _check_stretch(since, until)
+    check_stretch(since, until)
     if task is None:
         rows = await scheduler.history(key, since=since, until=until, limit=limit)
     else:
@@ -83,11 +77,6 @@ async def history(
         print_ledger(rows, await names_for(scheduler, rows))
     else:
         hint(f"nothing is recorded in app {scheduler.app!r} for this question")
-
-
-def _check_stretch(since: datetime | None, until: datetime | None) -> None:
-    if since is not None and until is not None and since > until:
-        raise click.UsageError(f"--since ({stamp(since)}) is later than --until ({stamp(until)})")
 
 
 async def _history_of_task(
@@ -109,8 +98,8 @@ async def _history_of_task(
 @click.option("--verdict", "verdicts", type=click.Choice(_VERDICTS), multiple=True, help="May be repeated.")
 @labels_option
 @_limit
-@_since
-@_until
+@since_option
+@until_option
 @moments_tz_option
 @as_json_option
 @on_store
@@ -137,7 +126,7 @@ async def runs(
       evertick runs --task send_mail --since 1h
       evertick runs report --verdict failed --json
     """
-    _check_stretch(since, until)
+    check_stretch(since, until)
     found = await scheduler.runs(
         key,
         task=task,

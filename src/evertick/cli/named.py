@@ -1,22 +1,25 @@
-"""What a word on the command line names: a schedule by its key, a run by its id or the beginning of it, a task.
+"""What a word on the command line names: a schedule by its key, a run or a message by its id or the beginning of it.
 
-Nobody types 36 characters: eight tell a run from those of any other minute, and where they do not, more are asked for.
+Nobody types 36 characters: eight tell it from those of any other minute, and where they do not, more are asked for.
 What names nothing is answered with what was perhaps meant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from difflib import get_close_matches
+from typing import TypeVar
 
 import click
 
 from evertick.errors import NotFound, Refused
-from evertick.model import Run, Schedule
+from evertick.model import Message, Run, Schedule
 from evertick.scheduler import Scheduler
-from evertick.store.base import RunFilter, ScheduleFilter, Store
+from evertick.store.base import MessageFilter, RunFilter, ScheduleFilter, Store
 
-__all__ = ["last_run_named", "nearer", "run_named", "schedule_or_run"]
+__all__ = ["last_run_named", "message_named", "nearer", "run_named", "schedule_or_run"]
+
+T = TypeVar("T")
 
 _PREFIX_LEAST = 8
 _KEYS_COMPARED = 10_000
@@ -25,17 +28,27 @@ _ALIKE = 0.6
 
 async def run_named(scheduler: Scheduler, word: str) -> Run:
     """The run with this id, or the only one whose id begins like this."""
+    store, alike = await scheduler._store(), RunFilter(id_prefix=word, limit=2)
+    return await _named(word, "runs", scheduler.get_run, lambda: store.runs(scheduler.app, alike))
+
+
+async def message_named(scheduler: Scheduler, word: str) -> Message:
+    """The message with this id, or the only one whose id begins like this."""
+    store, alike = await scheduler._store(), MessageFilter(id_prefix=word, limit=2)
+    return await _named(word, "messages", scheduler.get_message, lambda: store.messages(scheduler.app, alike))
+
+
+async def _named(
+    word: str, what: str, get: Callable[[str], Awaitable[T]], find: Callable[[], Awaitable[Sequence[T]]]
+) -> T:
     try:
-        return await scheduler.get_run(word)
+        return await get(word)
     except NotFound:
-        if len(word) < _PREFIX_LEAST:
-            raise
-        store = await scheduler._store()
-        found = await store.runs(scheduler.app, RunFilter(id_prefix=word, limit=2))
+        found = await find() if len(word) >= _PREFIX_LEAST else []
         if not found:
             raise
     if len(found) > 1:
-        raise click.UsageError(f"several runs have an id that begins with {word!r}; write more of it")
+        raise click.UsageError(f"several {what} have an id that begins with {word!r}; write more of it")
     return found[0]
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 import click
 import msgspec
 
+from evertick.cli.apps import hint_other_apps
 from evertick.cli.database import on_store
 from evertick.cli.node_names import node_names
 from evertick.cli.output import Column, as_json_option, hint, print_json, print_table
@@ -35,6 +36,7 @@ async def nodes(scheduler: Scheduler, as_json: bool) -> None:
         print_json([{**msgspec.structs.asdict(node), "state": node_state(node, moment)} for node in found])
     elif not found:
         hint(f"no node has run in app {scheduler.app!r}; start one with `evertick run module:attribute`")
+        await hint_other_apps(scheduler)
     else:
         columns = [
             Column(title="NAME", is_cut=True),

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from evertick.cli.database import on_store, store_of
+from evertick.cli.named import message_named
 from evertick.cli.node_names import known_names, node_words
 from evertick.cli.output import (
     Column,
@@ -24,7 +25,6 @@ from evertick.cli.output import (
     say,
 )
 from evertick.cli.words import data_text, distance, now, stamp
-from evertick.errors import NotFound
 from evertick.model import Message, MessageState
 from evertick.raised import what_was_raised
 from evertick.scheduler import Scheduler
@@ -32,7 +32,6 @@ from evertick.store.base import MessageFilter
 
 __all__ = ["outbox"]
 
-_PREFIX_LEAST = 8
 # Dead messages that one command puts back.
 _RETRIED_MOST = 10_000
 
@@ -122,7 +121,7 @@ async def show(scheduler: Scheduler, message: str, as_json: bool) -> None:
     Example:
       evertick outbox show 01a1e06c
     """
-    found = await _named(scheduler, message)
+    found = await message_named(scheduler, message)
     if as_json:
         print_json((await _data(scheduler, [found]))[0])
         return
@@ -180,7 +179,7 @@ async def retry(scheduler: Scheduler, message: str | None, dead: bool, channel: 
     if message is not None:
         if channel is not None:
             raise click.UsageError("--channel goes with --dead; a message is named by its id alone")
-        ids = [(await scheduler.retry_message((await _named(scheduler, message)).id)).id]
+        ids = [(await scheduler.retry_message((await message_named(scheduler, message)).id)).id]
     else:
         ids = await scheduler.retry_dead(channel=channel, limit=_RETRIED_MOST)
     if as_json:
@@ -204,7 +203,7 @@ async def drop(scheduler: Scheduler, message: str, yes: bool, as_json: bool) -> 
     Example:
       evertick outbox drop 01a1e06c --yes
     """
-    found = await _named(scheduler, message)
+    found = await message_named(scheduler, message)
     if not yes:
         ask(f"drop message {found.id} of channel {found.channel!r}, which is {found.state}?", "drop it")
     await scheduler.drop_message(found)
@@ -212,21 +211,6 @@ async def drop(scheduler: Scheduler, message: str, yes: bool, as_json: bool) -> 
         print_json(found)
     else:
         say(f"dropped message {found.id}")
-
-
-async def _named(scheduler: Scheduler, word: str) -> Message:
-    """The message with this id, or the only one whose id begins like this."""
-    try:
-        return await scheduler.get_message(word)
-    except NotFound:
-        if len(word) < _PREFIX_LEAST:
-            raise
-        found = await (await store_of(scheduler)).messages(scheduler.app, MessageFilter(id_prefix=word, limit=2))
-        if not found:
-            raise
-    if len(found) > 1:
-        raise click.UsageError(f"several messages have an id that begins with {word!r}; write more of it")
-    return found[0]
 
 
 async def _hint_if_nobody_sends(scheduler: Scheduler, ids: list[str]) -> None:

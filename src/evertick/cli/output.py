@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from evertick.cli.words import brief
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -39,7 +41,6 @@ __all__ = [
 
 _NOTHING = "-"
 _BETWEEN = 2
-_YEAR, _SECOND = len("2026-"), len("2026-01-31 09:00:00")
 
 _STYLES = {
     "succeeded": "green",
@@ -252,7 +253,7 @@ def _cut(columns: Sequence[Column], whole: dict[int, int], spare: int) -> dict[i
 
 def _shorten_moments(rows: list[list[str]], place: int) -> None:
     for row in rows:
-        row[place] = row[place][_YEAR:_SECOND] or _NOTHING
+        row[place] = brief(row[place]) or _NOTHING
 
 
 def _is_shown(column: Column, width: int, rows: list[list[str]], place: int) -> bool:

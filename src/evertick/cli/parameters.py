@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import click
 import msgspec
 
-from evertick.cli.words import now
+from evertick.cli.words import now, stamp
 from evertick.errors import EvertickError
 from evertick.when import duration_us, from_us
 from evertick.when.moment import moment_of
@@ -21,9 +21,11 @@ __all__ = [
     "LabelParameter",
     "MomentParameter",
     "ZoneParameter",
+    "check_stretch",
     "labels_option",
+    "since_option",
+    "until_option",
 ]
-
 
 # How long a day (its first moment), and a time of the clock on the wall are.
 _BARE = (len("2026-01-31"), len("2026-01-31 09:00"), len("2026-01-31 09:00:00"))
@@ -126,3 +128,14 @@ class LabelParameter(click.ParamType[tuple[str, str]]):
 labels_option = click.option(
     "--label", "labels", type=LabelParameter(), multiple=True, help="Only those with this label; may be repeated."
 )
+since_option = click.option(
+    "--since", type=MomentParameter(is_past=True), help="Not before this; a duration counts back from now."
+)
+until_option = click.option(
+    "--until", type=MomentParameter(is_past=True), help="Not after this; a duration counts back from now."
+)
+
+
+def check_stretch(since: datetime | None, until: datetime | None) -> None:
+    if since is not None and until is not None and since > until:
+        raise click.UsageError(f"--since ({stamp(since)}) is later than --until ({stamp(until)})")

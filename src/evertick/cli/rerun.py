@@ -18,7 +18,7 @@ from evertick.cli.database import on_store
 from evertick.cli.ledger import row_of, rows_data
 from evertick.cli.named import run_named
 from evertick.cli.output import Column, as_json_option, ask, hint, print_json, print_table, say
-from evertick.cli.parameters import ArgumentsParameter, MomentParameter, labels_option
+from evertick.cli.parameters import ArgumentsParameter, check_stretch, labels_option, since_option, until_option
 from evertick.cli.progress import progress
 from evertick.cli.runs import hint_if_stuck
 from evertick.cli.wall import moments_tz_option
@@ -61,10 +61,6 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
         }
         return next((flag for flag, value in written.items() if value is not None), None)
 
-    def check(self) -> None:
-        if self.since is not None and self.until is not None and self.since > self.until:
-            raise click.UsageError(f"--since ({stamp(self.since)}) is later than --until ({stamp(self.until)})")
-
     async def find(
         self, scheduler: Scheduler, key: str | None, *, was_rerun: bool, limit: int, oldest_first: bool = False
     ) -> list[Run]:
@@ -93,10 +89,8 @@ def _wanted_options(limit: int) -> Callable[[C], C]:
             multiple=True,
             help="How they ended; may be repeated. Without it: failed or lost.",
         ),
-        click.option(
-            "--since", type=MomentParameter(is_past=True), help="Not before; a duration counts back from now."
-        ),
-        click.option("--until", type=MomentParameter(is_past=True), help="Not after; a duration counts back from now."),
+        since_option,
+        until_option,
         moments_tz_option,
         click.option("--limit", type=click.IntRange(1, _LIMIT_MAX), help=f"At most so many; default {limit}."),
     ]
@@ -127,7 +121,7 @@ async def failed(scheduler: Scheduler, /, key: str | None, as_json: bool, **flag
       evertick failed --json | jq '.[] | select(.was_rerun | not) | .id'
     """
     wanted = msgspec.convert(flags, _Wanted)
-    wanted.check()
+    check_stretch(wanted.since, wanted.until)
     rows = await _dead_letters(scheduler, key, wanted)
     if key is not None and not rows:
         await scheduler.schedule(key)  # nothing of it failed, or there is no such schedule
@@ -207,7 +201,7 @@ async def rerun(
     """
     wanted = msgspec.convert(flags, _Wanted)
     if is_failed:
-        wanted.check()
+        check_stretch(wanted.since, wanted.until)
         dead = await _chosen(scheduler, run, wanted)
         if args is not None:
             check_one_task(dead)

@@ -10,8 +10,9 @@ import click
 import msgspec
 
 from evertick.cli.ahead import first_fires, planned_fires
+from evertick.cli.apps import hint_other_apps
 from evertick.cli.candidates import complete_keys
-from evertick.cli.database import on_store
+from evertick.cli.database import on_store, store_of
 from evertick.cli.ledger import print_ledger, row_of, rows_data
 from evertick.cli.named import schedule_or_run
 from evertick.cli.node_names import names_for
@@ -21,6 +22,7 @@ from evertick.cli.plan import checked_days, days_option, dry_run_option, print_p
 from evertick.cli.runs import hint_if_stuck, print_run, run_data
 from evertick.cli.wall import zone_of
 from evertick.cli.words import data_text, decision_words, distance, now, stamp, times_in
+from evertick.drift import REMEDY, is_left_behind
 from evertick.errors import EvertickError
 from evertick.every_node import is_own_queue
 from evertick.model import Schedule, State
@@ -52,6 +54,8 @@ async def list_schedules(scheduler: Scheduler, labels: tuple[tuple[str, str], ..
     elif not found:
         those = f" with {' and '.join(f'{name}={value}' for name, value in labels)}" if labels else ""
         hint(f"there are no schedules{those} in app {scheduler.app!r}")
+        if not labels:
+            await hint_other_apps(scheduler)
     else:
         moment = now()
         firsts = await first_fires(scheduler, found)
@@ -136,7 +140,7 @@ async def _show_schedule(scheduler: Scheduler, schedule: Schedule, as_json: bool
         return
     # One zone for all of it, that of the rule: `every day at 09:00` is to be found as 09:00.
     with times_in(await zone_of(scheduler, schedule.key)):
-        print_facts(_facts(schedule, await upcoming_of(scheduler, schedule)))
+        print_facts(_facts(schedule, await upcoming_of(scheduler, schedule), await _definition(scheduler, schedule)))
         if recent:
             say("")
             print_ledger(recent, await names_for(scheduler, recent), is_one_schedule=True)
@@ -176,7 +180,17 @@ def rule_words(schedule: Schedule) -> str:
         return f"cannot be read: {error}"
 
 
-def _facts(schedule: Schedule, upcoming: list[datetime]) -> Iterator[tuple[str, str | list[str]]]:
+async def _definition(scheduler: Scheduler, schedule: Schedule) -> list[str]:
+    """Where it is defined, and whether the code that runs says otherwise."""
+    if not schedule.is_declared:
+        return ["at run time"]
+    stored = await (await store_of(scheduler)).stored_schedules(scheduler.app, keys=[schedule.key])
+    living = [node for node in await scheduler.nodes() if node.died_at is None]
+    is_stale = any(is_left_behind(each.key, each.declared, living) for each in stored)
+    return ["in code", *([f"of a node that has gone: live ones declare it otherwise; {REMEDY}"] if is_stale else [])]
+
+
+def _facts(schedule: Schedule, upcoming: list[datetime], definition: list[str]) -> Iterator[tuple[str, str | list[str]]]:
     moment = now()
     yield "Schedule", schedule.key
     yield "App", schedule.app
@@ -197,7 +211,7 @@ def _facts(schedule: Schedule, upcoming: list[datetime]) -> Iterator[tuple[str, 
     yield "Pauses", "" if schedule.pause_after is None else f"after {schedule.pause_after} failures in a row"
     yield "Queue", f"{schedule.queue}, priority {schedule.priority}"
     yield "Labels", ", ".join(f"{name}={value}" for name, value in schedule.labels.items())
-    yield "Defined", "in code" if schedule.is_declared else "at run time"
+    yield "Defined", definition
     yield "Created", f"{stamp(schedule.created_at)}, version {schedule.version}"
     yield "Fires", str(schedule.fires)
     yield "Last run", schedule.last_run_id or ""

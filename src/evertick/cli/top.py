@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from evertick.cli.apps import hint_other_apps
 from evertick.cli.database import on_store, store_of
 from evertick.cli.duties import duty_columns, duty_row
 from evertick.cli.frame import Frame, NodeLine, look
@@ -22,7 +23,7 @@ from evertick.cli.node_names import node_names
 from evertick.cli.output import Column, as_json_option, clean, console, print_json, print_table, say, table_for_terminal
 from evertick.cli.parameters import DurationParameter
 from evertick.cli.words import called, distance, outcome, remark, span, stamp, took
-from evertick.engine.loops import DUTIES
+from evertick.engine.loops import OWN_DUTIES
 from evertick.errors import StoreUnavailable
 from evertick.model import Gap, Run, Schedule
 from evertick.scheduler import Scheduler
@@ -36,8 +37,7 @@ __all__ = ["top"]
 
 _BAR_WIDTH = 10
 _COUNT_MOST = 10_000
-_OWN_DUTIES = {kind.name for kind in DUTIES}
-# A lag that a node on its feet has: it looks for work at least every second.
+# More than a node on its feet has: it rests until the next run is due, or until it hears of one.
 _LAG_USUAL_SECONDS = 2.0
 
 
@@ -73,13 +73,21 @@ async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bo
     store = await store_of(scheduler)
     if as_json:
         print_json(_data(await look(store, scheduler.app)))
-    elif not sys.stdout.isatty():
-        _print_plain(await look(store, scheduler.app))
-    elif once:
-        screen = console()
-        screen.print(_view(await look(store, scheduler.app), screen.width, None))
+    elif once or not sys.stdout.isatty():
+        frame = await look(store, scheduler.app)
+        _print_once(frame)
+        if not (frame.schedules or frame.nodes or frame.recent):
+            await hint_other_apps(scheduler)
     else:
         await _watch(scheduler, interval.total_seconds())
+
+
+def _print_once(frame: Frame) -> None:
+    if sys.stdout.isatty():
+        screen = console()
+        screen.print(_view(frame, screen.width, None))
+    else:
+        _print_plain(frame)
 
 
 def _data(frame: Frame) -> dict[str, Any]:
@@ -236,58 +244,70 @@ def _count(count: int) -> str:
 def _sections(frame: Frame) -> list[_Section]:
     names = node_names(frame.nodes)
     return [
-        _Section(
-            title="Running",
-            columns=[
-                Column(title="TASK"),
-                Column(title="KEY", width_least=100),
-                Column(title="NODE", is_cut=True),
-                Column(title="FOR", is_right=True),
-                Column(title="TRY", is_right=True),
-                Column(title="PROGRESS", is_cut=True),
-                Column(title="RUN", width_least=150),
-            ],
-            rows=[_running_row(run, names, frame.at) for run in frame.runs],
-            share=0.35,
-        ),
+        _running(frame, names),
         _Section(
             title="Next",
             columns=[Column(title="IN"), Column(title="AT"), Column(title="KEY"), Column(title="TASK", is_cut=True)],
             rows=[_next_row(each, frame.at) for each in frame.next],
             share=0.2,
         ),
-        _Section(
-            title="Lately",
-            columns=[
-                Column(title="ENDED"),
-                Column(title="KEY"),
-                Column(title="VERDICT", is_coloured=True),
-                Column(title="TOOK", is_right=True),
-                Column(title="DETAIL", is_cut=True),
-            ],
-            rows=[_recent_row(row, frame.at) for row in frame.recent],
-            share=0.3,
-        ),
-        _Section(
-            title="Nodes",
-            columns=[
-                Column(title="NAME", is_cut=True),
-                Column(title="STATE", is_coloured=True),
-                Column(title="RUNNING", is_right=True),
-                Column(title="LAST BEAT"),
-                Column(title="SINCE"),
-                Column(title="QUEUES", is_cut=True, width_least=100),
-            ],
-            rows=[_node_row(node, names[node.id], frame.at) for node in frame.nodes],
-            share=0.15,
-        ),
+        _lately(frame),
+        _nodes(frame, names),
         *_more_sections(frame),
     ]
 
 
+def _running(frame: Frame, names: dict[str, str]) -> _Section:
+    return _Section(
+        title="Running",
+        columns=[
+            Column(title="TASK"),
+            Column(title="KEY", width_least=100),
+            Column(title="NODE", is_cut=True),
+            Column(title="FOR", is_right=True),
+            Column(title="TRY", is_right=True),
+            Column(title="PROGRESS", is_cut=True),
+            Column(title="RUN", width_least=150),
+        ],
+        rows=[_running_row(run, names, frame.at) for run in frame.runs],
+        share=0.35,
+    )
+
+
+def _lately(frame: Frame) -> _Section:
+    return _Section(
+        title="Lately",
+        columns=[
+            Column(title="ENDED"),
+            Column(title="KEY"),
+            Column(title="VERDICT", is_coloured=True),
+            Column(title="TOOK", is_right=True),
+            Column(title="DETAIL", is_cut=True),
+        ],
+        rows=[_recent_row(row, frame.at) for row in frame.recent],
+        share=0.3,
+    )
+
+
+def _nodes(frame: Frame, names: dict[str, str]) -> _Section:
+    return _Section(
+        title="Nodes",
+        columns=[
+            Column(title="NAME", is_cut=True),
+            Column(title="STATE", is_coloured=True),
+            Column(title="RUNNING", is_right=True),
+            Column(title="LAST BEAT"),
+            Column(title="SINCE"),
+            Column(title="QUEUES", is_cut=True, width_least=100),
+        ],
+        rows=[_node_row(node, names[node.id], frame.at) for node in frame.nodes],
+        share=0.15,
+    )
+
+
 def _more_sections(frame: Frame) -> Iterator[_Section]:
     """What many apps have nothing of, so that an empty section would only take their lines."""
-    duties = [duty for duty in frame.duties if duty.error is not None or duty.name not in _OWN_DUTIES]
+    duties = [duty for duty in frame.duties if duty.error is not None or duty.name not in OWN_DUTIES]
     if duties:
         yield _Section(
             title="Duties",

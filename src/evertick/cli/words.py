@@ -16,6 +16,7 @@ from evertick.when import from_us
 
 __all__ = [
     "amount",
+    "brief",
     "called",
     "data_text",
     "decision_words",
@@ -33,6 +34,7 @@ __all__ = [
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _KIBI = 1_024
+_YEAR, _SECOND = len("2026-"), len("2026-01-31 09:00:00")
 _zone: ContextVar[tzinfo | None] = ContextVar("zone", default=None)
 # From so many of the larger unit on the smaller one is noise.
 _FEW = 10
@@ -64,6 +66,11 @@ def stamp(moment: datetime | None, *, is_local: bool = True, is_exact: bool = Fa
     offset = "Z" if offset == "+0000" else f"{offset[:3]}:{offset[3:5]}"
     part = f".{shown.microsecond // 1000:03}" if is_exact and shown.microsecond >= 1000 else ""
     return f"{shown:%Y-%m-%d %H:%M:%S}{part}{offset}"
+
+
+def brief(stamped: str) -> str:
+    """What `stamp` says, without its year, its offset and parts of seconds: for a narrow terminal."""
+    return stamped[_YEAR:_SECOND]
 
 
 def span(duration: timedelta) -> str:

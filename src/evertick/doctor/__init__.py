@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import datetime
 
+from evertick.doctor.apps import about_empty_app
 from evertick.doctor.database import about_database
 from evertick.doctor.duties import about_duties
 from evertick.doctor.feed import about_feed
@@ -43,6 +44,9 @@ async def _about_app(store: Store, app: str, own_now: datetime) -> AsyncIterator
     nodes = await store.nodes(app)
     living = [node for node in nodes if node.died_at is None]
     surveyed = [each async for each in survey(store, app)]
+    if not surveyed and not nodes and not await store.runs(app, RunFilter(limit=1)):
+        for finding in about_empty_app(app, await store.apps()):
+            yield finding
     for finding in about_clock(now, own_now, nodes):
         yield finding
     for finding in about_nodes(nodes, now, has_schedules=bool(surveyed)):

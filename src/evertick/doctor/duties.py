@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from evertick.doctor.finding import Finding, Severity
-from evertick.engine.loops import DUTIES
+from evertick.engine.loops import OWN_DUTIES
 from evertick.model import Duty, Node
 from evertick.raised import what_was_raised
 
 __all__ = ["about_duties"]
 
-_OWN = {kind.name: kind for kind in DUTIES}
 # What is over by then: the first beat of a node, the handing over of a duty, a failed start of one that has no ticks.
 _SETTLED = timedelta(minutes=1)
 
@@ -25,15 +24,14 @@ def about_duties(duties: Sequence[Duty], nodes: Sequence[Node], now: datetime) -
             yield _failing(duty, duty.error)
     if not _is_settled(nodes, now):
         return
-    for name in (*_OWN, *(duty.name for duty in duties if duty.name not in _OWN)):
+    for name in (*OWN_DUTIES, *(duty.name for duty in duties if duty.name not in OWN_DUTIES)):
         if name not in by_name or by_name[name].node is None:
             yield _held_by_nobody(name)
 
 
 def _goes_well_again(duty: Duty, now: datetime) -> bool:
     """One without ticks keeps the error that it last ended with while it is at it again."""
-    is_at_it = duty.next_at is None and duty.ticked_at is not None
-    return is_at_it and duty.ticked_at is not None and now - duty.ticked_at > _SETTLED
+    return duty.next_at is None and duty.ticked_at is not None and now - duty.ticked_at > _SETTLED
 
 
 def _is_settled(nodes: Sequence[Node], now: datetime) -> bool:
@@ -43,7 +41,7 @@ def _is_settled(nodes: Sequence[Node], now: datetime) -> bool:
 
 
 def _failing(duty: Duty, error: str) -> Finding:
-    own = _OWN.get(duty.name)
+    own = OWN_DUTIES.get(duty.name)
     undone = "" if own is None else f"; until it is mended nobody {own.does}"
     return Finding(
         severity=Severity.WARNING,
@@ -55,7 +53,7 @@ def _failing(duty: Duty, error: str) -> Finding:
 
 
 def _held_by_nobody(name: str) -> Finding:
-    own = _OWN.get(name)
+    own = OWN_DUTIES.get(name)
     if own is None:
         return Finding(
             severity=Severity.NOTE,

@@ -9,6 +9,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from evertick.doctor.finding import Finding, Severity, named
+from evertick.drift import REMEDY, is_left_behind
 from evertick.forecast import collisions_of
 from evertick.model import Node, Run, State
 from evertick.spread import spread_rule
@@ -34,6 +35,7 @@ def about_schedules(
     for each in surveyed:
         yield from _about_rule(each, now)
         yield from _about_standing(each)
+    yield from _about_drift(surveyed, living)
     yield from _about_lateness(surveyed, living, now)
     yield from _about_tasks(surveyed, living)
     yield from _about_overlap(surveyed, ended, now)
@@ -123,6 +125,21 @@ def _waits_for_parked(each: Surveyed) -> bool:
 
 
 # --- many ------------------------------------------------------------------------------------------------------------
+
+
+def _about_drift(surveyed: Sequence[Surveyed], living: Sequence[Node]) -> Iterator[Finding]:
+    for each in surveyed:
+        key = each.schedule.key
+        if is_left_behind(key, each.declared, living):
+            who = named(sorted({node.name for node in living if key in node.declares}))
+            yield Finding(
+                severity=Severity.WARNING,
+                check="left_behind",
+                what=f"schedule {key} ({each.schedule.when}) is not as live nodes declare it ({who}): what a node that "
+                "has gone declared is still in force",
+                fix=REMEDY,
+                about=(key,),
+            )
 
 
 def _about_lateness(surveyed: Sequence[Surveyed], living: Sequence[Node], now: datetime) -> Iterator[Finding]:

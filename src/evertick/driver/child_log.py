@@ -70,7 +70,6 @@ class LogCapture:
         self._process = os.getpid()
         self._make_record = logging.getLogRecordFactory()
         self._emit = logging.StreamHandler.emit
-        self._formatter = logging.Formatter()
 
     def install(self) -> None:
         logging.setLogRecordFactory(self._listen)
@@ -87,15 +86,6 @@ class LogCapture:
         record = self._make_record(*args, **kwargs)
         context = self.context
         if context is not None and os.getpid() == self._process:
-            context.log(self._text(record), level=record.levelname.lower())
+            context._log_record(record)
             record._is_kept_by_evertick = True
         return record
-
-    def _text(self, record: logging.LogRecord) -> str:
-        try:
-            text = record.getMessage()
-        except Exception:  # arguments that do not fit their format; logging itself complains about it
-            text = str(record.msg)
-        if record.exc_info and record.exc_info[1] is not None:
-            text += "\n" + self._formatter.formatException(record.exc_info)
-        return text

@@ -19,7 +19,18 @@ from evertick.arguments import Signature
 from evertick.context import Context, _current
 from evertick.errors import InvalidSetting
 
-__all__ = ["FunctionDriver", "Threads"]
+__all__ = ["FunctionDriver", "Threads", "is_async", "refuse_generator"]
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether a call makes a coroutine; also of an object, whose call may be async."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def refuse_generator(function: Callable[..., Any], what: str) -> None:
+    """`what` the function was given as, with its name."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidSetting(f"{what}: a generator does nothing until it is iterated; pass a function")
 
 
 class FunctionDriver:
@@ -29,10 +40,8 @@ class FunctionDriver:
 
     def __init__(self, function: Callable[..., Any], task: str, threads: Threads) -> None:
         self.signature = Signature(function, task)
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise InvalidSetting(f"task {task!r}: a generator does nothing until it is iterated; pass a function")
-        call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-        self.can_be_cancelled = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+        refuse_generator(function, f"task {task!r}")
+        self.can_be_cancelled = is_async(function)
         self._function = function
         self._threads = threads
 
@@ -45,9 +54,7 @@ class FunctionDriver:
         _current.set(context)
         if self.can_be_cancelled:
             return await self._function(*positional, **arguments)
-        result = await self._threads.call(lambda: self._function(*positional, **arguments))
-        # A plain function around an async one (a decorator) only makes the coroutine; the work is still to be done.
-        return await result if inspect.isawaitable(result) else result
+        return await self._threads.call(lambda: self._function(*positional, **arguments))
 
 
 class Threads:
@@ -64,7 +71,9 @@ class Threads:
         answer: asyncio.Future[Any] = loop.create_future()
         self._submit(_Call(function, contextvars.copy_context(), loop, answer))
         # Shielded: a cancelled caller leaves the thread to itself, and its late answer must find a future to fall into.
-        return await asyncio.shield(answer)
+        result = await asyncio.shield(answer)
+        # A plain function around an async one (a decorator) only makes the coroutine; the work is still to be done.
+        return await result if inspect.isawaitable(result) else result
 
     def close(self) -> None:
         """Let idle threads end; those that are busy end after their call. The next call hires a new crew."""

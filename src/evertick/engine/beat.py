@@ -20,7 +20,7 @@ from collections.abc import Callable
 from evertick.engine.loops import BEAT
 from evertick.engine.node import LocalNode
 from evertick.errors import EvertickError
-from evertick.store.base import NO_TICKS, Beat, BeatLine, Ticks
+from evertick.store.base import Beat, BeatLine, Ticks
 
 __all__ = ["Heart"]
 
@@ -47,7 +47,7 @@ class Heart:
         on_moving: Callable[[], None],
         on_stalled: Callable[[], None],
         in_thread: bool,
-        ticks: Callable[[], Ticks] = lambda: NO_TICKS,
+        ticks: Callable[[], Ticks],
     ) -> None:
         self._node = node
         self._interval = interval

@@ -29,6 +29,8 @@ log = logging.getLogger("evertick.duty")
 
 # However often somebody wakes us.
 _ASK_LEAST_SECONDS = 0.5
+# How long a duty waits whose term has fallen over: what it has done is not written down, so that it would act at once.
+_FALLEN_SECONDS = 60.0
 
 
 class DutyKeeper:
@@ -39,6 +41,8 @@ class DutyKeeper:
         self._works = {work.name: work for work in works}
         self._beat = beat
         self._terms: dict[str, Term] = {}
+        # By `clock.elapsed`: when those that fell over may begin again.
+        self._fallen: dict[str, float] = {}
         # What the store last said is ours, by term; begun or not.
         self._ours: dict[str, int] = {}
         # How often all were given up: an answer that was asked for before speaks of what is over.
@@ -86,7 +90,13 @@ class DutyKeeper:
             holds = await node.store.hold_duties(node.app, asker, list(self._works))
             if (asker, given_up) == (node.id, self._given_up):
                 self._heard(holds)
-        return node.lease / 1e6 if len(self.held) == len(self._works) else self._beat
+        return self._rest()
+
+    def _rest(self) -> float:
+        if len(self.held) == len(self._works):
+            return self._node.lease / 1e6
+        now = self._node.clock.elapsed()
+        return min([self._beat, *(at - now for at in self._fallen.values() if at > now)])
 
     def _heard(self, holds: DutyHolds) -> None:
         self._ahead_us = holds.now - self._own_us()
@@ -108,7 +118,7 @@ class DutyKeeper:
             term.stop("it is held under a new term")
 
     def _begin(self, hold: DutyHold) -> None:
-        if not self._node.is_trusted:
+        if not self._node.is_trusted or self._node.clock.elapsed() < self._fallen.get(hold.name, 0.0):
             return
         term = Term(self._node, self._works[hold.name], hold, self._store_now)
         self._terms[hold.name] = term
@@ -120,7 +130,8 @@ class DutyKeeper:
         if self._terms.get(term.name) is term:
             del self._terms[term.name]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("duty %r fell over; it begins again", term.name, exc_info=error)
+            self._fallen[term.name] = self._node.clock.elapsed() + _FALLEN_SECONDS
+            log.error("duty %r fell over; it begins again in %.0f s", term.name, _FALLEN_SECONDS, exc_info=error)
         log.info("duty %r under term %d has ended here: %s", term.name, term.number, term.context._why or "by itself")
         self._tell("duty_lost", term)
         self.on_end()

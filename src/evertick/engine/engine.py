@@ -37,6 +37,8 @@ log = logging.getLogger("evertick.engine")
 # After the stop time, how long told-to-stop coroutines get to end, and how long the last outcomes get to be written.
 _LAST_WORDS_SECONDS = 1.0
 _LAST_WRITES_SECONDS = 5.0
+# However often others wake us: no more looks than that come of it. The first one is never late.
+_WOKEN_LEAST_SECONDS = 0.03
 # The rest of loops that look only when something happens here, or when they said so themselves: an idle node does not
 # poll for what it would hear of.
 _UNTIL_WOKEN = 3600.0
@@ -88,18 +90,17 @@ class Engine:
         self._worker = Worker(node, self._finisher, notes)
         self._recorder = Recorder(node, self._worker)
         self._tender = Tender(node, self._worker)
-        sweeper = Sweeper(node, editor)
         self._duties = DutyKeeper(node, self._works_of(duties), beat=settings.beat)
+        self._relays = Relay(node, poll=settings.poll, keep_dead=settings.retention)
+        failures = FailureWatch(node, editor)
         self._fire = self._loop(loops.FIRE, self._recorder.step)
         self._work = self._loop(loops.WORK, self._worker.step)
         self._finish = self._loop(loops.FINISH, self._finisher.step, rest_most=_UNTIL_WOKEN)
         self._note = self._loop(loops.NOTE, notes.step, rest_most=_UNTIL_WOKEN)
         self._tend = self._loop(loops.TEND, self._tender.step, rest_most=_UNTIL_WOKEN)
-        failures = FailureWatch(node, editor)
         self._brake = self._loop(loops.BRAKE, failures.step, rest_most=_UNTIL_WOKEN)
-        self._sweep = self._loop(loops.SWEEP, sweeper.step, rest_most=settings.sweep)
+        self._sweep = self._loop(loops.SWEEP, Sweeper(node, editor).step, rest_most=settings.sweep)
         self._duty = self._loop(loops.DUTY, self._duties.step, rest_most=_UNTIL_WOKEN)
-        self._relays = Relay(node, poll=settings.poll, keep_dead=settings.retention)
         self._relay = self._loop(loops.RELAY, self._relays.step, rest_most=_UNTIL_WOKEN)
         self._watch = self._loop(loops.WATCH, self._watch_store)
         self._loops = (
@@ -114,6 +115,18 @@ class Engine:
             self._relay,
             self._watch,
         )
+        self._connect(notes, failures)
+        self._heart = self._make_heart()
+        self._capture = log_capture
+        self._tasks: list[asyncio.Task[None]] = []
+        self._rebirth: asyncio.Task[None] | None = None
+        self._is_hurried = asyncio.Event()
+        self._write_until = 0.0
+        # Called from the heart's thread when the event loop has been blocked for too long to go on.
+        self.on_stalled: Callable[[], None] = lambda: None
+
+    def _connect(self, notes: NoteCarrier, failures: FailureWatch) -> None:
+        """Who wakes whom: a part tells what has happened, and knows nothing of the loops that care."""
         self._worker.on_slot_free = self._work.wake
         self._finisher.on_outcome = self._finish.wake
         self._finisher.on_freed = self._look_again
@@ -126,25 +139,20 @@ class Engine:
         failures.on_failed = self._brake.wake
         notes.on_begun = self._note.wake
         notes.on_lost = lambda attempt: self._worker.stop(attempt, Stop.LOST)
-        self._heart = Heart(
-            node,
-            interval=settings.beat,
-            stall_limit=settings.stall_limit,
+
+    def _make_heart(self) -> Heart:
+        return Heart(
+            self._node,
+            interval=self._settings.beat,
+            stall_limit=self._settings.stall_limit,
             on_beat=self._heard_beat,
             on_silence=self._heard_nothing,
             on_blocked=lambda: self._duties.ask_to_stop("the event loop is blocked"),
             on_moving=self._heard_loop_move,
             on_stalled=lambda: self.on_stalled(),
-            in_thread=settings.heart_in_thread,
+            in_thread=self._settings.heart_in_thread,
             ticks=lambda: {loop.name: loop.tick() for loop in self._loops},
         )
-        self._capture = log_capture
-        self._tasks: list[asyncio.Task[None]] = []
-        self._rebirth: asyncio.Task[None] | None = None
-        self._is_hurried = asyncio.Event()
-        self._write_until = 0.0
-        # Called from the heart's thread when the event loop has been blocked for too long to go on.
-        self.on_stalled: Callable[[], None] = lambda: None
 
     def _loop(
         self, kind: LoopKind, step: Callable[[], Awaitable[float | None]], *, rest_most: float | None = None
@@ -293,12 +301,13 @@ class Engine:
         self._worker.queue_has_grown()
 
     async def _watch_store(self) -> float | None:
-        if await self._node.store.changed(self._settings.poll):
-            self._look_again()
-            self._relays.look_again()
-            if self._duties.wants_more:
-                self._duty.wake()
-        return 0.0
+        if not await self._node.store.changed(self._node.app, self._settings.poll):
+            return 0.0
+        self._look_again()
+        self._relays.look_again()
+        if self._duties.wants_more:
+            self._duty.wake()
+        return _WOKEN_LEAST_SECONDS
 
     # --- the end
 

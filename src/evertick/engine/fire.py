@@ -83,10 +83,10 @@ class Recorder:
         except Exception as error:
             log.exception("the schedule %r cannot be planned", stored.key)
             return _failed(row, now, f"{type(error).__name__}: {error}")
-        runs = tuple(self._run(row, known, fire, room - number) for number, fire in enumerate(made.fires))
+        runs = tuple(self._run(known, fire, room - number) for number, fire in enumerate(made.fires))
         return advance_of(row, facts, made, runs)
 
-    def _run(self, row: DueSchedule, known: KnownSchedule, fire: Fire, room: int) -> NewRun:
+    def _run(self, known: KnownSchedule, fire: Fire, room: int) -> NewRun:
         run = run_of(self._node.clock.new_id(), known.stored, fire)
         terms = self._node.terms.get(run.task)
         # The fused claim: inserted as already running here, where a slot is free and nothing waits ahead of it. A run

@@ -49,7 +49,6 @@ class Loop:
     def __init__(
         self, kind: LoopKind, step: Callable[[], Awaitable[float | None]], clock: Clock, *, rest_most: float
     ) -> None:
-        self.kind = kind
         self.name = kind.name
         self._step = step
         self._clock = clock
@@ -108,7 +107,7 @@ class Loop:
         seconds = self._rest_most if delay is None else min(delay, self._rest_most)
         self._next_at = self._clock.elapsed() + seconds
         loop = asyncio.get_running_loop()
-        # A timer and a future: `asyncio.timeout` ends a rest by an exception, at several times the cost.
+        # A timer and a future: `asyncio.timeout` ends a rest by an exception, which costs more.
         self._rest_over = loop.create_future()
         timer = loop.call_later(seconds, self._rise)
         try:

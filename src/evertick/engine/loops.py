@@ -12,7 +12,7 @@ import msgspec
 
 from evertick.model import Mode
 
-__all__ = ["DUTIES", "LOOPS", "LoopKind"]
+__all__ = ["DUTIES", "LOOPS", "OWN_DUTIES", "LoopKind"]
 
 
 class LoopKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,3 +105,4 @@ PRUNE: Final = LoopKind(
 LOOPS: Final = (FIRE, WORK, FINISH, NOTE, BEAT, TEND, BRAKE, SWEEP, DUTY, RELAY, WATCH)
 # Duties that every app has.
 DUTIES: Final = (PRUNE,)
+OWN_DUTIES: Final = {kind.name: kind for kind in DUTIES}

@@ -84,7 +84,6 @@ class LogCapture:
     def __init__(self) -> None:
         self._engines = 0
         self._make_record = logging.getLogRecordFactory()
-        self._formatter = logging.Formatter()
 
     def install(self) -> None:
         self._engines += 1
@@ -108,17 +107,8 @@ class LogCapture:
         record = self._make_record(*args, **kwargs)
         context = _current.get(None) if self._engines else None
         if context is not None:
-            context.log(self._text(record), level=record.levelname.lower())
+            context._log_record(record)
         return record
-
-    def _text(self, record: logging.LogRecord) -> str:
-        try:
-            text = record.getMessage()
-        except Exception:  # arguments that do not fit their format; logging itself complains about it
-            text = str(record.msg)
-        if record.exc_info and record.exc_info[1] is not None:
-            text += "\n" + self._formatter.formatException(record.exc_info)
-        return text
 
 
 log_capture = LogCapture()

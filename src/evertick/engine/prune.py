@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from evertick.duty import DutyContext, DutyWork, Interval
+from evertick.engine.loops import PRUNE
 from evertick.engine.node import LocalNode
 from evertick.engine.sweep import BITE, in_bites
 
-__all__ = ["PRUNE", "Pruner"]
-
-PRUNE = "evertick.prune"
+__all__ = ["Pruner"]
 
 
 class Pruner:
@@ -20,7 +19,7 @@ class Pruner:
         self._keep_per_schedule = keep_per_schedule
 
     def duty(self, every: float) -> DutyWork:
-        return DutyWork(name=PRUNE, call=self._act, rhythm=Interval(round(every * 1e6)))
+        return DutyWork(name=PRUNE.name, call=self._act, rhythm=Interval(round(every * 1e6)))
 
     async def _act(self, context: DutyContext) -> None:
         async def bite() -> int:

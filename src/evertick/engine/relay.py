@@ -49,7 +49,7 @@ class Delivery:
         # The incarnation that claimed it: only that one may settle it.
         self.node = node
         self.outcome: MessageOutcome | None = None
-        self.task: asyncio.Task[object] | None = None
+        self.task: asyncio.Task[BaseException | None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -76,7 +76,7 @@ class Relay:
         return sum(delivery.outcome is not None for delivery in self._held.values())
 
     @property
-    def under_way(self) -> set[asyncio.Task[object]]:
+    def under_way(self) -> set[asyncio.Task[BaseException | None]]:
         return {each.task for each in self._held.values() if each.outcome is None and each.task is not None}
 
     @property
@@ -156,12 +156,22 @@ class Relay:
         delivery.task.add_done_callback(functools.partial(self._came_back, delivery))
         delivery.timer = loop.call_later(sender.timeout / 1e6, self._time_is_over, delivery)
 
-    async def _deliver(self, delivery: Delivery) -> object:
-        return await delivery.sender.deliver(_shown(delivery.message, self._node.app, delivery.node))
+    async def _deliver(self, delivery: Delivery) -> BaseException | None:
+        """What it raised. Handed over, not raised: a `sys.exit()` that leaves its task ends the whole event loop."""
+        try:
+            await delivery.sender.deliver(_shown(delivery.message, self._node.app, delivery.node))
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:
+            return error
+        return None
 
-    def _came_back(self, delivery: Delivery, task: asyncio.Task[object]) -> None:
+    def _came_back(self, delivery: Delivery, task: asyncio.Task[BaseException | None]) -> None:
         self._busy[delivery.message.channel] -= 1
-        error = asyncio.CancelledError("the delivery was cancelled") if task.cancelled() else task.exception()
+        if task.cancelled():
+            error: BaseException | None = asyncio.CancelledError("the delivery was cancelled")
+        else:
+            error = task.exception() or task.result()
         if delivery.outcome is None:
             self._judge(delivery, error)
         else:

@@ -127,10 +127,13 @@ class Term:
         except Stopped:
             if self.context._has_seen_stop:
                 return False
-            self._failed("Stopped")
-        except Exception as error:
-            log.exception("duty %r failed under term %d", self.name, self.number)
-            self._failed(f"{type(error).__name__}: {error}")
+            self._error = "Stopped"
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # also a `sys.exit()`, which would end the whole event loop
+            if isinstance(error, asyncio.CancelledError) and self.task.cancelling():
+                raise  # meant for us, not raised by something that the function awaited
+            self._failed(error)
         else:
             self._error = None
         finally:
@@ -138,16 +141,23 @@ class Term:
         # Who has seen that it is to stop, and returned, has stopped; who never looked has done its work.
         return not self.context._has_seen_stop
 
-    def _failed(self, error: str) -> None:
-        self._error = error[:_ERROR_MAX_CHARS]
+    def _failed(self, error: BaseException) -> None:
+        log.error("duty %r failed under term %d", self.name, self.number, exc_info=error)
+        try:
+            said = str(error)
+        except Exception:
+            said = "(its message cannot be read)"
+        self._error = f"{type(error).__name__}: {said}"[:_ERROR_MAX_CHARS]
 
     async def _say(self, *, has_acted: bool, next_at: int | None) -> None:
         tick = DutyTick(name=self.name, term=self.number, has_acted=has_acted, next_at=next_at, error=self._error)
         try:
             is_ours = await self._node.store.tick_duty(self._node.app, self._holder, tick)
-        except StoreUnavailable as error:
-            # What it said is for people and successors; whether we may go on is for the lease to say.
-            log.warning("what duty %r did could not be written down: %s", self.name, error)
+        except Exception as error:
+            # What it said is for people and successors; whether we may go on is for the lease to say. Nothing that is
+            # wrong with it may cost the duty its rhythm, which begins anew with a new term.
+            is_strange = not isinstance(error, StoreUnavailable)
+            log.warning("what duty %r did could not be written down: %s", self.name, error, exc_info=is_strange)
             return
         if not is_ours:
             self.stop("another node holds it")

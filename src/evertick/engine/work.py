@@ -79,7 +79,7 @@ class Worker:
             self._node.hold.take(attempt)
             self._notes.begun()
             attempt.task = asyncio.get_running_loop().create_task(self._live(attempt), name=f"evertick {run.task}")
-            attempt.task.add_done_callback(functools.partial(self._never_began, attempt))
+            attempt.task.add_done_callback(functools.partial(self._left_life, attempt))
 
     def stop(self, attempt: Attempt, why: Stop) -> None:
         """Tell a running attempt to stop. A lost claim outranks every other reason; else the first one counts."""
@@ -208,11 +208,16 @@ class Worker:
         self._node.hold.abandon(attempt)
         self._give_outcome(attempt, StoppedBy(attempt.why))
 
-    def _never_began(self, attempt: Attempt, _: asyncio.Task[None]) -> None:
-        # A task that is cancelled before its first step never runs a line of `_live`.
-        if attempt.is_abandoned and not attempt.is_over:
+    def _left_life(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+        """Also where `_live` did not come to its end, the run gets one."""
+        if attempt.is_over:
+            return
+        if attempt.is_abandoned:
             self._node.hold.work_ended(attempt)  # the program ends its loop, and with it what did not stop
-        elif not attempt.is_over:
+        elif attempt.why is None and not task.cancelled() and (error := task.exception()) is not None:
+            self._end(attempt, Raised(error))  # GeneratorExit, which `_execute` cannot tell from its own end
+        else:
+            # A task that is cancelled before its first step never runs a line of `_live`.
             self._end(attempt, StoppedBy(attempt.why or Stop.SHUTDOWN))
 
     def _rest_after(self, claim: Claim, asked: int) -> float | None:

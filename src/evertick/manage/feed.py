@@ -118,7 +118,7 @@ class ReadsFeed(Managing):
             await asyncio.sleep(seconds)
             return
         try:
-            await (await self._store()).changed(seconds)
+            await (await self._store()).changed(self.app, seconds)
         except StoreUnavailable:
             await asyncio.sleep(seconds)
 
@@ -157,7 +157,7 @@ class ReadsFeed(Managing):
 
 def _wanted(since: Any, kinds: Any, schedule: Any, limit: Any) -> _Wanted:
     if since is not None and (not isinstance(since, datetime) or since.tzinfo is None):
-        raise InvalidInput(f"since: {since!r} is no datetime with a zone")
+        raise InvalidInput(f"since: {since!r} is no datetime with a zone; pass one, e.g. datetime.now(UTC)")
     if isinstance(kinds, str):
         raise InvalidInput(f"kinds: {kinds!r} is one text; pass a list, e.g. kinds=[{kinds!r}]")
     for kind in kinds or ():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from evertick.errors import InvalidInput, NotFound, Refused
@@ -62,7 +62,10 @@ class ManagesOutbox(Managing):
     async def get_message(self, message_id: str) -> Message:
         found = await (await self._store()).messages(self.app, MessageFilter(ids=(message_id,)))
         if not found:
-            raise NotFound(f"there is no message {message_id!r} in the outbox of app {self.app!r}")
+            raise NotFound(
+                f"there is no message {message_id!r} in the outbox of app {self.app!r}; `evertick outbox list` shows "
+                "those there are"
+            )
         return found[0]
 
     async def retry_message(self, message: Message | str) -> Message:
@@ -82,7 +85,9 @@ class ManagesOutbox(Managing):
         """Forget a message that waits or is dead. Its key may be used again."""
         await self._decide(message, "dropped", (await self._store()).drop_messages)
 
-    async def _decide(self, message: Message | str, what: str, act: Any) -> None:
+    async def _decide(
+        self, message: Message | str, what: str, act: Callable[[str, list[str]], Awaitable[list[str]]]
+    ) -> None:
         id_ = _id_of(message)
         if await act(self.app, [id_]):
             return

@@ -367,6 +367,16 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     is_oldest_first: bool = False
     limit: int = 100
 
+    @property
+    def fits_live(self) -> bool:
+        """Whether a live run can be among them: it has no verdict, and was not rerun."""
+        has_state = self.states is None or any(state is not State.DONE for state in self.states)
+        return has_state and self.verdicts is None and not self.was_rerun
+
+    @property
+    def fits_done(self) -> bool:
+        return self.states is None or State.DONE in self.states
+
 
 # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -519,8 +529,6 @@ class FeedState(msgspec.Struct, frozen=True, kw_only=True):
     now: int
     # For how long events are kept.
     kept: int
-    oldest_at: int | None = None
-    newest_at: int | None = None
     # The oldest event that is written, and cannot be read yet because an older transaction is still open; and whose
     # transaction that is, in words.
     held_at: int | None = None
@@ -590,8 +598,11 @@ class Store(Protocol):
         """A line for the thread that calls it."""
         ...
 
-    async def changed(self, timeout: float) -> bool:
-        """Wait until another process may have written something, at most `timeout` seconds. A hint, never relied on."""
+    async def changed(self, app: str, timeout: float) -> bool:
+        """Wait until another process may have written something of this app, at most `timeout` seconds.
+
+        A hint, never relied on. It may come for what was written of another app.
+        """
         ...
 
     # schedules
@@ -704,7 +715,8 @@ class Store(Protocol):
         done: moves to history, frees what was blocked on it, restarts an after-end schedule; a cancelled one without a
         reason gets that of the request. release and park leave the count of attempts as it was. already: this very
         outcome was written before (its answer was lost). lost: not ours any more; nothing was written. Messages of an
-        outcome are written with it, or not at all.
+        outcome are written with it, or not at all. Of an outcome that cannot be written the rest is, with the error
+        that says so; it does not stop the others.
         """
         ...
 
@@ -725,7 +737,8 @@ class Store(Protocol):
     async def note(self, app: str, node: str, notes: Sequence[Note]) -> list[str]:
         """Write progress and log lines of running runs. Answers the ids that are not the node's any more.
 
-        Lines of a run that this very claim has ended as succeeded are taken: its job may have ended it by itself.
+        Lines of a run that this very claim has ended as succeeded are taken: its job may have ended it by itself. A
+        note that cannot be written is left out, and does not stop the others.
         """
         ...
 
@@ -881,6 +894,10 @@ class Store(Protocol):
         ...
 
     async def pulse(self, app: str) -> Pulse: ...
+
+    async def apps(self, *, limit: int = 100) -> list[str]:
+        """The apps by name: each that has a schedule, a node that is known, a run that waits or one that has ended."""
+        ...
 
 
 # --- care ---------------------------------------------------------------------------------------------------------

@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from evertick.errors import StoreRefused
 from evertick.store.base import MigrateMode
 
-__all__ = ["Migration", "pending", "read_migrations", "refuse_newer"]
+__all__ = ["Migration", "pending", "read_migrations", "refuse_newer", "without_meta", "without_migrations"]
 
 _COMPATIBLE = "-- compatible_from:"
 
@@ -63,6 +64,18 @@ def refuse_newer(version: int, compatible_from: int, known: int, description: st
             f"the {description} is newer than this code: it has version {version} and may be used by code of "
             f"version {compatible_from} or newer, and this is version {known}; update Evertick"
         )
+
+
+def without_meta(description: str, how: Literal["empty", "missing"]) -> StoreRefused:
+    """What says which store it is was made together with the list of migrations, and nobody takes it away."""
+    return StoreRefused(f"the {description} is damaged: its table meta is {how}; restore it from a backup")
+
+
+def without_migrations(description: str, how: Literal["empty", "missing"], place: str) -> StoreRefused:
+    return StoreRefused(
+        f"the {description} holds tables of Evertick, but its list of migrations is {how}, and nobody knows how far "
+        f"they have come; restore it from a backup, or begin anew in another {place}"
+    )
 
 
 def _read(path: Path) -> Migration:

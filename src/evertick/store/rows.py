@@ -5,7 +5,7 @@ Reading never raises for one bad row: what cannot be decoded is left out, or sho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, cast
 
@@ -50,9 +50,11 @@ __all__ = [
     "gap_of",
     "json_text",
     "lines_of",
+    "lines_text",
     "message_of",
     "moment",
     "node_of",
+    "phases_text",
     "plain_text",
     "read_each",
     "run_of",
@@ -103,6 +105,17 @@ def plain_text(text: str | None) -> str | None:
     if "\x00" in text:
         text = text.replace("\x00", "\ufffd")
     return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def phases_text(phases: Sequence[Phase]) -> str | None:
+    """Phases as they are written; their names are the job's, and may be anything."""
+    if not phases:
+        return None
+    return json_text([msgspec.structs.replace(phase, name=plain_text(phase.name)) for phase in phases])
+
+
+def lines_text(lines: Sequence[tuple[int, str, str]]) -> str:
+    return json_text([(at, plain_text(level), plain_text(text)) for at, level, text in lines])
 
 
 def read_each(rows: Iterable[Row], read: Callable[[Row], T]) -> tuple[list[T], list[tuple[Row, str]]]:
@@ -228,7 +241,7 @@ def claimed_of(row: Row, fence: int, now: int) -> Claimed:
     )
 
 
-def run_of(row: Row, *, is_new: bool = True) -> Run:
+def run_of(row: Row) -> Run:
     args = row["args"] if row["args"] is not None else row["schedule_args"]
     state = State(row["state"])
     # A run that went back keeps its last claim in the row, but nobody holds it.
@@ -266,7 +279,6 @@ def run_of(row: Row, *, is_new: bool = True) -> Run:
         blocked_on=row["blocked_on"] or key,
         caused_by=row["caused_by"],
         is_cancel_requested=bool(row["is_cancel_requested"]),
-        is_new=is_new,
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from evertick.errors import InvalidInput, Refused, WouldBlock
+from evertick.plain import at_once, is_on_event_loop
 from evertick.scheduler import Parts, Scheduler
 from evertick.store.base import Pulse, Store
 from evertick.store.sqlite import SqliteStore
@@ -167,7 +168,7 @@ class Kit(Ledger):
         self._is_open = False
         scheduler, engine = self.scheduler, self.scheduler._engine
         if scheduler._opened is not None:
-            _answer(scheduler._opened.close())
+            at_once(scheduler._opened.close())
         scheduler._engine = scheduler._portal.engine_loop = None
         scheduler._is_started = False
         scheduler._hooks._teller = None
@@ -217,11 +218,11 @@ class Kit(Ledger):
     def _put_back(self) -> None:
         self._time.leave()
         self.scheduler._parts, self.scheduler.settings, self.scheduler._opened = self._own
-        _answer(self._store.close())
+        at_once(self._store.close())
 
     def _read(self, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         self._check_open()
-        return _answer(ask(self._store))
+        return at_once(ask(self._store))
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -330,19 +331,5 @@ def virtual_time_sync(
 
 
 def _refuse_event_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise WouldBlock("this test runs on an event loop; use `async with virtual_time(...)` and await its kit")
-
-
-def _answer(work: Coroutine[Any, Any, T]) -> T:
-    """The answer of an inline store, which waits for nothing."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        answer: T = done.value
-        return answer
-    work.close()
-    raise AssertionError("an inline store answers at once")
+    if is_on_event_loop():
+        raise WouldBlock("this test runs on an event loop; use `async with virtual_time(...)` and await its kit")

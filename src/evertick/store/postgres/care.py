@@ -18,8 +18,16 @@ from evertick.errors import Refused, StoreRefused, StoreUnavailable
 from evertick.store.base import Checked, GivenBack, StoreStatus, TableOptions, TableRows
 from evertick.store.postgres.connection import Connection, connect, part_from, refused, translated
 from evertick.store.postgres.location import Location
-from evertick.store.postgres.queries import quoted, statements_for
-from evertick.store.postgres.schema import SCHEMA_VERSION, check_version, migrate, migrations, missing
+from evertick.store.postgres.queries import in_schema, quoted, statements_for
+from evertick.store.postgres.schema import (
+    MIGRATE_SECONDS,
+    OBJECTS,
+    SCHEMA_VERSION,
+    check_server,
+    migrate,
+    migrations,
+    missing,
+)
 from evertick.store.postgres.session import Session
 
 __all__ = ["SchemaCare"]
@@ -28,7 +36,6 @@ T = TypeVar("T")
 
 _COUNT_MOST = 100_000
 _PROBLEMS_MOST = 20
-_MIGRATE_SECONDS = 300.0
 _LEDGER = {
     "care.both": "{} runs are both live and done",
     "care.no_cursor": "{} schedules have no cursor, so they never fire",
@@ -64,7 +71,7 @@ class SchemaCare:
 
     async def migrate(self) -> list[str]:
         return await self._on_schema(
-            lambda connection: migrate(connection, self._where, self._clock, "auto"), _MIGRATE_SECONDS
+            lambda connection: migrate(connection, self._where, self._clock, "auto"), MIGRATE_SECONDS
         )
 
     async def give_back(self, pages_most: int) -> GivenBack:
@@ -82,7 +89,7 @@ class SchemaCare:
                 async with asyncio.timeout(seconds):
                     connection = await connect(self._where, has_own_plans=False)
                     try:
-                        check_version(connection, self._where)
+                        check_server(connection, self._where)
                         return await act(connection)
                     finally:
                         await part_from(connection)
@@ -108,6 +115,7 @@ class SchemaCare:
         if len(lacking) == len(migrations()):
             return status
         db = self._session(connection)
+        there = {row["name"] for row in await db.rows("care.objects", self._where.schema)}
         about = await db.only_row("care.about", self._where.schema)
         return StoreStatus(
             description=status.description,
@@ -117,9 +125,9 @@ class SchemaCare:
             version_known=SCHEMA_VERSION,
             missing=status.missing,
             bytes=about["bytes"],
-            tables=tuple([await self._rows_of(db, name) for name in _tables()]),
+            tables=tuple([await self._rows_of(db, name) for name in _tables() if name in there]),
             options=tuple(_compared(await self._options_there(db))),
-            oldest_at=(await db.only_row("care.oldest"))["oldest_at"],
+            oldest_at=(await db.only_row("care.oldest"))["oldest_at"] if "history" in there else None,
         )
 
     async def _rows_of(self, db: Session, table: str) -> TableRows:
@@ -139,9 +147,8 @@ class SchemaCare:
             fix = "apply them with `evertick db migrate --database URL`"
             problems.append(f"migrations are missing: {', '.join(lacking)}; {fix}")
             return
-        there = {row["name"] for row in await db.rows("care.tables", self._where.schema)}
-        gone = [name for name in _tables() if name not in there]
-        problems += [f"the table {name} is missing; restore it from a backup" for name in gone]
+        gone = await self._gone(db)
+        problems += gone
         for row in await db.rows("care.invalid_indexes", self._where.schema):
             problems.append(f"the index {row['name']} is not valid; write it anew with REINDEX INDEX")
         problems += await self._lost_options(db)
@@ -151,6 +158,27 @@ class SchemaCare:
             count = (await db.only_row(name, _COUNT_MOST))["count"]
             if count:
                 problems.append(words.format(count))
+
+    async def _gone(self, db: Session) -> list[str]:
+        """What the migrations have made, and is not there any more."""
+        about = await db.only_row("care.about", self._where.schema)
+        if about["version"] > SCHEMA_VERSION:
+            # Newer code may have made it otherwise.
+            return []
+        there = {(row["kind"], row["name"]) for row in await db.rows("care.objects", self._where.schema)}
+        gone = [(kind, name) for kind, name in _objects() if (kind, name) not in there]
+        # With a table go its columns, and with these their indexes.
+        kinds = {kind for kind, _ in gone}
+        cause = next((kind for kind in ("table", "column") if kind in kinds), None)
+        return [f"the {kind} {name} is missing; {self._remedy(name)}" for kind, name in gone if cause in (None, kind)]
+
+    def _remedy(self, name: str) -> str:
+        """What holds no data is made anew, as the migrations made it."""
+        statement = re.compile(rf"CREATE (UNIQUE INDEX|INDEX|FUNCTION) (evertick\.)?{re.escape(name)}\b[^;]*")
+        found = [match for migration in migrations() if (match := statement.search(_COMMENT.sub("", migration.text)))]
+        if not found:
+            return "restore it from a backup"
+        return f"make it anew: {in_schema(' '.join(found[-1].group().split()), self._where.schema)}"
 
     async def _lost_options(self, db: Session) -> list[str]:
         """What the migrations have set and nobody has set otherwise: without it live tables grow all day."""
@@ -190,3 +218,9 @@ def _options() -> dict[str, dict[str, str]]:
 
 def _tables() -> list[str]:
     return sorted({name for migration in migrations() for name in _TABLE.findall(migration.text)})
+
+
+def _objects() -> list[tuple[str, str]]:
+    """(kind, name) of all that there is after the last migration."""
+    lines = OBJECTS.read_text().splitlines()
+    return [(kind, name) for kind, _, name in (line.rpartition(" ") for line in lines)]

@@ -13,7 +13,8 @@ from typing import Any
 
 from evertick.model import Definition, Reason, Verdict
 from evertick.store.base import Change
-from evertick.store.postgres.endings import Ending, count_from_end, end
+from evertick.store.ending import Ending
+from evertick.store.postgres.endings import count_from_end, end
 from evertick.store.postgres.feed import tell
 from evertick.store.postgres.fires import lock_in_order, take
 from evertick.store.postgres.outbox import write_messages
@@ -51,7 +52,8 @@ async def change_schedules(db: Session, app: str, changes: Sequence[Change], all
     await write_messages(db, app, [message for change in accepted for message in change.messages])
     if all_or_none and not all(taken):
         raise AnyRefused(taken)
-    db.has_news = db.has_news or any(taken)
+    if any(taken):
+        db.wake(app)
     return taken
 
 

@@ -60,6 +60,8 @@ class Connection(Speaks, Protocol):
 
     def get_server_version(self) -> tuple[int, ...]: ...
 
+    def get_settings(self) -> Any: ...
+
     async def close(self, *, timeout: float) -> None: ...
 
     def terminate(self) -> None: ...
@@ -134,9 +136,9 @@ _REFUSALS = ("28", "3D000", "42501")
 _UNWRITABLE = ("22", "23", "54000", "42804")
 
 
-def limits_of(where: Location) -> dict[str, str]:
+def limits_of(seconds: float) -> dict[str, str]:
     """What the server itself ends: a statement that nobody waits for any more, a transaction that stands still."""
-    milliseconds = str(round(where.timeout * 1000))
+    milliseconds = str(round(seconds * 1000))
     return {"statement_timeout": milliseconds, "idle_in_transaction_session_timeout": milliseconds}
 
 
@@ -145,7 +147,7 @@ async def connect(where: Location, *, has_own_plans: bool = True) -> Connection:
     # A pooler refuses settings that it does not know, and knows few.
     if where.is_pooled:
         return await _connect(where, {})
-    limits = limits_of(where)
+    limits = limits_of(where.timeout)
     settings = {**_READ_COMMITTED, **limits, **(PLAIN_PLANS if has_own_plans else {})}
     try:
         return await _connect(where, settings | _NOTICES_OUR_END)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from evertick.model import Duty
 from evertick.store.base import DutyHolds, DutyTick
 from evertick.store.postgres.session import Session
-from evertick.store.rows import duty_hold_of, duty_of
+from evertick.store.rows import duty_hold_of, duty_of, plain_text
 
 __all__ = ["duties", "hold_duties", "named_duties", "resign", "resign_duties", "tick_duty"]
 
@@ -29,12 +29,13 @@ async def hold_duties(db: Session, app: str, node: str, names: Sequence[str]) ->
 
 
 async def tick_duty(db: Session, app: str, node: str, tick: DutyTick) -> bool:
-    said = (tick.has_acted, tick.next_at, tick.error)
+    said = (tick.has_acted, tick.next_at, plain_text(tick.error))
     return await db.count("tick_duty", app, tick.name, node, tick.term, *said) > 0
 
 
 async def resign_duties(db: Session, app: str, node: str, terms: Mapping[str, int]) -> None:
-    db.has_news = await db.count("resign_duties", app, node, list(terms), list(terms.values())) > 0
+    if await db.count("resign_duties", app, node, list(terms), list(terms.values())):
+        db.wake(app)
 
 
 async def resign(db: Session, node: str) -> None:

@@ -8,33 +8,26 @@ finish a run.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
-from evertick.model import Outcome, Reason, Verdict
+from evertick.model import Outcome
 from evertick.store.base import FinishAnswer, Finished
+from evertick.store.ending import Ending, bare_instead, cancelled_instead
+from evertick.store.postgres.connection import is_unwritable
 from evertick.store.postgres.feed import tell_runs
 from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.limits import enter_gate, make_room
 from evertick.store.postgres.lookup import days_to_ask
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import Line, Session, columns_of
-from evertick.store.rows import Row, json_text, plain_text
+from evertick.store.rows import Row, phases_text, plain_text
 from evertick.store.telling import PUT_BACK_TOLD
 
-__all__ = ["Ending", "count_from_end", "end", "finish", "finish_in", "is_run_id", "lock_before", "lock_runs"]
+__all__ = ["count_from_end", "end", "finish", "finish_in", "lock_before", "lock_runs"]
 
 log = logging.getLogger("evertick.store")
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """A run that the store itself ends. Without a reason the one it has stays."""
-
-    id: str
-    verdict: Verdict
-    reason: str | None
 
 
 async def finish(line: Line, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
@@ -42,16 +35,47 @@ async def finish(line: Line, app: str, node: str, outcomes: Sequence[Outcome]) -
     done: set[str] = set()
     if simple:
         told = [outcomes[place] for place in simple.values()]
-        done = await line.ask(lambda db: _end_as_told(db, app, node, told, with_freeing=False))
+        try:
+            done = await line.ask(lambda db: _end_as_told(db, app, node, told, with_freeing=False))
+        except Exception as error:
+            # One of them cannot be written. Nothing was, so all of them go the longer way.
+            if not is_unwritable(error):
+                raise
     answers: list[FinishAnswer] = ["done"] * len(outcomes)
     rest = [place for place, outcome in enumerate(outcomes) if outcome.id not in done or simple[outcome.id] != place]
     freed = False
     if rest:
         left = [outcomes[place] for place in rest]
-        answered, freed = await line.write(lambda db: finish_in(db, app, node, left))
+        answered, freed = await _finish_rest(line, app, node, left)
         for place, answer in zip(rest, answered, strict=True):
             answers[place] = answer
     return Finished(answers=answers, freed=freed)
+
+
+async def _finish_rest(line: Line, app: str, node: str, outcomes: Sequence[Outcome]) -> tuple[list[FinishAnswer], bool]:
+    try:
+        return await line.write(lambda db: finish_in(db, app, node, outcomes))
+    except Exception as error:
+        if not is_unwritable(error):
+            raise
+    # One of them cannot be written, and the others do not wait for it: each in a transaction of its own.
+    finished = [await _finish_one(line, app, node, outcome) for outcome in outcomes]
+    return [answer for answer, _ in finished], any(freed for _, freed in finished)
+
+
+async def _finish_one(line: Line, app: str, node: str, outcome: Outcome) -> tuple[FinishAnswer, bool]:
+    """The outcome, or what can be written of it. If not even that can be, the node gives its run back later."""
+    told = outcome
+    for _ in range(2):
+        try:
+            answers, freed = await line.write(functools.partial(finish_in, app=app, node=node, outcomes=[told]))
+            return answers[0], freed
+        except Exception as error:
+            if not is_unwritable(error):
+                raise
+            log.error("the outcome of run %s of app %s cannot be written: %s", outcome.id, app, error)
+            told = bare_instead(outcome, error)
+    return "lost", False
 
 
 def _simple(outcomes: Sequence[Outcome]) -> dict[str, int]:
@@ -78,7 +102,7 @@ async def _end_as_told(
             plain_text(outcome.error),
             None if outcome.result is None else outcome.result.decode(),
             outcome.attempts,
-            json_text(outcome.phases) if outcome.phases else None,
+            phases_text(outcome.phases),
         )
         # By id, as everybody locks them.
         for outcome in sorted(outcomes, key=lambda outcome: outcome.id)
@@ -113,7 +137,8 @@ async def finish_in(db: Session, app: str, node: str, outcomes: Sequence[Outcome
     ended = await _end_as_told(db, app, node, ending, with_freeing=True)
     freed = await _free(db, app, [held[id_] for id_ in ended]) or bool(back)
     freed = await make_room(db, app, [held[id_]["limit_key"] for id_ in taken]) or freed
-    db.has_news = db.has_news or freed
+    if freed:
+        db.wake(app)
     await write_messages(db, app, [message for outcome in taken.values() for message in outcome.messages])
     told = await _told_before(db, app, node, [o for o, answer in zip(outcomes, answers, strict=True) if answer is None])
     return [
@@ -130,14 +155,7 @@ def _unless_cancelled(outcome: Outcome, held: Row) -> Outcome:
     """A cancel that was asked for meanwhile comes before going back."""
     if outcome.kind == "done" or not held["is_cancel_requested"]:
         return outcome
-    return msgspec.structs.replace(
-        outcome,
-        kind="done",
-        verdict=Verdict.CANCELLED,
-        reason=held["cancel_reason"] or Reason.REQUESTED,
-        attempts=outcome.attempts if outcome.kind == "retry" else held["attempts"],
-        messages=(),
-    )
+    return cancelled_instead(outcome, held)
 
 
 async def _put_back(db: Session, outcomes: Sequence[Outcome]) -> None:
@@ -147,7 +165,7 @@ async def _put_back(db: Session, outcomes: Sequence[Outcome]) -> None:
             outcome.delay,
             outcome.attempts,
             plain_text(outcome.error),
-            json_text(outcome.phases) if outcome.phases else None,
+            phases_text(outcome.phases),
             plain_text(outcome.reason),
         )
         for outcome in outcomes
@@ -217,7 +235,8 @@ async def end(db: Session, app: str, endings: Sequence[Ending]) -> bool:
     _warn_of_doubles(app, sum(not row["is_kept"] for row in gone), [row["id"] for row in gone])
     freed = await _free(db, app, gone)
     freed = await make_room(db, app, [row["limit_key"] for row in gone]) or freed
-    db.has_news = db.has_news or freed
+    if freed:
+        db.wake(app)
     return freed
 
 

@@ -86,8 +86,6 @@ async def feed_state(db: Session, app: str) -> FeedState | None:
     return FeedState(
         now=row["now"],
         kept=row["kept"],
-        oldest_at=row["oldest_at"],
-        newest_at=row["newest_at"],
         held_at=held_at,
         holder=None if held_at is None else row["holder"],
     )

@@ -10,17 +10,19 @@ unique index on (schedule, fire_at) stands behind it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from evertick.clock import Clock
-from evertick.model import Cause, NewGap, NewRun, Reason, State, Verdict
+from evertick.model import IDLE_STATES, Cause, NewRun, Reason, State, Verdict
 from evertick.store.base import Advance, Recorded
+from evertick.store.ending import Ending
 from evertick.store.postgres.connection import is_unwritable
-from evertick.store.postgres.endings import Ending, count_from_end, end, is_run_id
+from evertick.store.postgres.endings import count_from_end, end
 from evertick.store.postgres.feed import tell, tell_runs
+from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.limits import enter_gate
 from evertick.store.postgres.lookup import moments_of, written_before
 from evertick.store.postgres.outbox import write_messages
@@ -36,7 +38,6 @@ __all__ = ["Taking", "lock_in_order", "record_fires", "run_columns", "take"]
 _UNWRITABLE_PAUSE = MINUTE
 # The bit of `live` that says: nothing but parked runs and what is blocked on them.
 _STUCK = 4
-_IDLE = frozenset({State.WAITING, State.BLOCKED, State.PARKED})
 # Where nearly all runs are; `insert_runs` has it, too.
 _QUEUE = "default"
 _BY_HAND = frozenset({Cause.TRIGGER, Cause.RERUN})
@@ -169,18 +170,12 @@ async def take(
     """
     taking = Taking()
     doubles = await duplicates_among(db, app, (run for advance in advances for run in advance.runs))
-    # By hand with nothing left to write. On several nodes those that are free have their run all the same.
-    refused = [a for a in advances if a.runs and all(r.id in doubles and r.cause in _BY_HAND for r in a.runs)]
-    by_hand = {run.id for advance in refused for run in advance.runs}
-    taking.duplicates += sorted(by_hand)
-    pairs = sorted(
-        (
-            (advance, bump or int(advance.occurrences is not None))
-            for advance, bump in zip(advances, bumps, strict=True)
-            if not any(run.id in by_hand for run in advance.runs)
-        ),
-        key=lambda pair: pair[0].schedule_id,
-    )
+    pairs = []
+    for advance, bump in sorted(zip(advances, bumps, strict=True), key=lambda pair: pair[0].schedule_id):
+        if _is_refused(advance, doubles):
+            taking.duplicates += [run.id for run in advance.runs]
+        else:
+            pairs.append((advance, bump or int(advance.occurrences is not None)))
     if any(_looks_at_runs(advance) for advance, _ in pairs):
         await _lock_schedules(db, app, [advance for advance, _ in pairs])
         pairs = await _lock_runs(db, app, pairs)
@@ -198,14 +193,14 @@ async def take(
     await _replace_live(db, app, replacing)
     await _mark_those_that_free(db, taken)
     await _insert_runs(db, app, node, fence, taken, doubles, taking)
-    gaps = [
-        (advance.schedule_id, gap)
-        for advance in taken
-        for gap in gaps_with_duplicates(advance.gaps, advance.runs, doubles)
-    ]
-    await _insert_gaps(db, app, gaps)
+    await _insert_gaps(db, app, taken, doubles)
     await write_messages(db, app, [message for advance in taken for message in advance.messages])
     return taking
+
+
+def _is_refused(advance: Advance, doubles: set[str]) -> bool:
+    """By hand, with nothing left to write. On several nodes those that are free have their run all the same."""
+    return bool(advance.runs) and all(run.id in doubles and run.cause in _BY_HAND for run in advance.runs)
 
 
 async def _decide(db: Session, advances: Sequence[Advance]) -> None:
@@ -291,11 +286,11 @@ async def _replace_live(db: Session, app: str, advances: Sequence[Advance]) -> N
     written = await written_before(db, [run for advance in advances for run in advance.runs])
     replacing = [a.schedule_id for a in advances if not any(run.id in written for run in a.runs)]
     live = await db.rows("schedule.live_runs", replacing)
-    held = [row["id"] for row in live if row["state"] not in _IDLE]
+    held = [row["id"] for row in live if row["state"] not in IDLE_STATES]
     if held:
         await db.count("record_fires.ask_to_cancel", held, Reason.REPLACED)
-        db.has_news = True
-    idle = [row["id"] for row in live if row["state"] in _IDLE]
+        db.wake(app)
+    idle = [row["id"] for row in live if row["state"] in IDLE_STATES]
     await end(db, app, [Ending(id_, Verdict.CANCELLED, Reason.REPLACED) for id_ in idle])
 
 
@@ -329,7 +324,8 @@ async def _insert_runs(
         rows = await db.rows("record_fires.runs", app, claimant, taking.fence or fence, *run_columns(wave, db.clock))
         inserted |= {row["id"] for row in rows}
         taking.fence = taking.fence or next((row["fence"] for row in rows if row["fence"] is not None), 0)
-        db.has_news = db.has_news or any(row["fence"] is None for row in rows)
+        if any(row["fence"] is None for row in rows):
+            db.wake(app)
     await tell_runs(db, app, "run.recorded", [run.id for run, _ in wanted if run.id in inserted])
     await keep_for_periods(db, app, [run for run, _ in wanted if run.id in inserted])
     missing = [run for run, _ in wanted if run.id not in inserted]
@@ -393,10 +389,11 @@ def run_columns(wanted: Sequence[tuple[NewRun, bool]], clock: Clock) -> list[obj
     return [*moments_of([run for run, _ in wanted], clock), *columns_of(rows)]
 
 
-async def _insert_gaps(db: Session, app: str, gaps: Iterable[tuple[int, NewGap]]) -> None:
+async def _insert_gaps(db: Session, app: str, advances: Sequence[Advance], doubles: set[str]) -> None:
     rows = [
-        (schedule, gap.first_at, gap.last_at, gap.count, gap.is_exact, gap.verdict.value, plain_text(gap.reason))
-        for schedule, gap in gaps
+        (a.schedule_id, gap.first_at, gap.last_at, gap.count, gap.is_exact, gap.verdict.value, plain_text(gap.reason))
+        for a in advances
+        for gap in gaps_with_duplicates(a.gaps, a.runs, doubles)
     ]
     if rows:
         await db.count("record_fires.gaps", app, *columns_of(rows))

@@ -9,22 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evertick.feed import FeedKind
-from evertick.model import LOSSES_MAX, Node, Reason, Verdict
-from evertick.store.base import NO_TICKS, Beat, NodeJoin, Rehomed, TaskTerms, Ticks
-from evertick.store.postgres.endings import Ending, end, lock_before
+from evertick.model import Node, Reason, Verdict
+from evertick.store.base import Beat, NodeJoin, Rehomed, TaskTerms, Ticks
+from evertick.store.ending import DEADLINE_MARGIN, REHOMED_MOST, Ending, ending_of_lost, may_be_taken
+from evertick.store.postgres.endings import end, lock_before
 from evertick.store.postgres.feed import tell_runs
 from evertick.store.postgres.limits import enter_gate, make_room
 from evertick.store.postgres.runs import take_runs
 from evertick.store.postgres.session import Session
+from evertick.store.postgres.wakeup import EVERY_APP
 from evertick.store.rows import Row, json_text, node_of
-from evertick.when.moment import MINUTE
 
-__all__ = ["DEADLINE_MARGIN", "beat", "die", "join", "judge", "nodes", "rehome"]
-
-# A run this long past its deadline is taken from its owner, though it beats: it should have stopped by itself.
-DEADLINE_MARGIN = MINUTE
-# Runs that one call settles at most: bounds its transaction. The rest is there for the next beat.
-_REHOMED_MOST = 2_000
+__all__ = ["beat", "die", "join", "judge", "nodes", "rehome"]
 
 
 async def join(db: Session, node: NodeJoin) -> int:
@@ -40,24 +36,27 @@ async def join(db: Session, node: NodeJoin) -> int:
         await enter_gate(db, node.app)
         await db.count("join.tasks", node.app, node.id, names, hashes, limits)
         await db.count("join.look", node.app, node.id, names, limits)
-        db.has_news = await db.count("join.unpark", node.app, names, hashes) > 0
+        if await db.count("join.unpark", node.app, names, hashes):
+            db.wake(node.app)
     now: int = joined["now"]
     return now
 
 
-async def beat(db: Session, node: str, lease: int, ticks: Ticks = NO_TICKS) -> Beat:
+async def beat(db: Session, node: str, lease: int, ticks: Ticks) -> Beat:
     row = await db.only_row("beat", node, lease, json_text(ticks) if ticks else None)
     return Beat(now=row["now"], is_alive=row["is_alive"], cancels=row["cancels"])
 
 
 async def die(db: Session, node: str, kind: FeedKind) -> None:
     """`kind`: as what the feed hears of it."""
-    db.has_news = (await db.only_row("die", node, kind))["has_news"]
+    if (await db.only_row("die", node, kind))["has_news"]:
+        db.wake(EVERY_APP)
 
 
 async def judge(db: Session) -> list[str]:
     dead = await db.rows("judge")
-    db.has_news = any(row["has_news"] for row in dead)
+    if any(row["has_news"] for row in dead):
+        db.wake(EVERY_APP)
     return [row["id"] for row in dead]
 
 
@@ -65,11 +64,11 @@ async def rehome(
     db: Session, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
 ) -> Rehomed:
     lost, bound = await _lock_lost(db, app, node)
-    endings = [ending for row in lost if (ending := _ending_of(row)) is not None]
+    endings = [ending for row in lost if (ending := ending_of_lost(row)) is not None]
     endings += [Ending(id_, Verdict.LOST, Reason.NODE_GONE) for id_ in bound]
     over = {ending.id for ending in endings}
     left = [row for row in lost if row["id"] not in over]
-    mine = [row for row in left if row["queue"] in queues and _may_be_taken(row, tasks)][: max(limit, 0)]
+    mine = [row for row in left if row["queue"] in queues and may_be_taken(row, tasks)][: max(limit, 0)]
     taken = {row["id"] for row in mine}
     others = [row["id"] for row in left if row["id"] not in taken]
     if lost:
@@ -79,7 +78,7 @@ async def rehome(
     await tell_runs(db, app, "run.released", [row["id"] for row in left], [Reason.NODE_DIED] * len(left))
     if others:
         await db.count("rehome.release", others)
-        db.has_news = True
+        db.wake(app)
     has_room = await make_room(db, app, [row["limit_key"] for row in lost if row["id"] not in over])
     fence, claimed = await take_runs(db, app, node, mine, tasks)
     await tell_runs(db, app, "run.started", [each.id for each in claimed])
@@ -90,18 +89,12 @@ async def rehome(
     )
 
 
-def _may_be_taken(row: Row, tasks: Mapping[str, TaskTerms]) -> bool:
-    """Whether the asking node can run it, and no limit has a say in that."""
-    terms = tasks.get(row["task"])
-    return terms is not None and not terms.is_limited and row["limit_key"] is None and bool(row["is_readable"])
-
-
 async def _lock_lost(db: Session, app: str, node: str) -> tuple[list[Row], list[str]]:
     """Lost claims, and what waits for a node alone that is gone.
 
     Found without a lock, then locked in order, each under the claim found.
     """
-    found = await db.rows("rehome.find", app, node, DEADLINE_MARGIN, _REHOMED_MOST)
+    found = await db.rows("rehome.find", app, node, DEADLINE_MARGIN, REHOMED_MOST)
     if not found:
         return [], []
     ids = [row["id"] for row in found]
@@ -111,17 +104,6 @@ async def _lock_lost(db: Session, app: str, node: str) -> tuple[list[Row], list[
     lost = await db.rows("rehome.lock", app, ids, list(fences)) if fences else []
     alone = await db.rows("rehome.lock_bound", app, bound) if bound else []
     return lost, [row["id"] for row in alone]
-
-
-def _ending_of(row: Row) -> Ending | None:
-    """None: it may run again."""
-    if row["is_cancel_requested"]:
-        return Ending(row["id"], Verdict.CANCELLED, row["cancel_reason"] or Reason.REQUESTED)
-    if row["is_left_alone"]:
-        return Ending(row["id"], Verdict.LOST, Reason.NODE_GONE)
-    if row["at_most_once"] or row["losses"] >= LOSSES_MAX:
-        return Ending(row["id"], Verdict.LOST, Reason.NODE_DIED)
-    return None
 
 
 async def nodes(db: Session, app: str) -> list[Node]:

@@ -40,7 +40,8 @@ async def write_messages(db: Session, app: str, new: Sequence[NewMessage]) -> li
     if not new:
         return []
     rows = await db.rows("send", app, *columns_of([_columns(message) for message in new]))
-    db.has_news = db.has_news or bool(rows)
+    if rows:
+        db.wake(app)
     return rows
 
 
@@ -135,7 +136,8 @@ async def settle_messages(db: Session, app: str, node: str, outcomes: Sequence[M
     rows = [(o.id, o.fence, o.kind, o.attempts, o.delay, o.remember, plain_text(o.error)) for o in first.values()]
     settled = {row["id"] for row in await db.rows("settle_messages", app, node, *columns_of(rows))}
     done = {id_: outcome for id_, outcome in first.items() if id_ in settled}
-    db.has_news = any(outcome.kind in ("retry", "release") for outcome in done.values())
+    if any(outcome.kind in ("retry", "release") for outcome in done.values()):
+        db.wake(app)
     rest = [(outcome.id, outcome.fence) for outcome in outcomes if outcome.id in first and outcome.id not in done]
     told = await db.rows("settle_messages.told_before", app, node, *columns_of(rest)) if rest else []
     before = {(row["id"], row["fence"]) for row in told} | {(id_, outcome.fence) for id_, outcome in done.items()}
@@ -179,7 +181,8 @@ async def channels(db: Session, app: str) -> list[ChannelPulse]:
 
 async def retry_messages(db: Session, app: str, ids: Sequence[str]) -> list[str]:
     put_back = await _those(db, "retry_messages", app, ids)
-    db.has_news = bool(put_back)
+    if put_back:
+        db.wake(app)
     return put_back
 
 

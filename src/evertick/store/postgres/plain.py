@@ -16,12 +16,12 @@ from evertick.clock import Clock
 from evertick.errors import Refused, StoreUnavailable
 from evertick.model import Outcome
 from evertick.store.postgres.connection import translated
-from evertick.store.postgres.endings import is_run_id
+from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.session import Session
 from evertick.store.postgres.users import PlainPsycopg
 from evertick.store.postgres.wakeup import Bell
-from evertick.store.postgres.within import finish_and_commit, out_of_time
+from evertick.store.postgres.within import finish_and_commit, out_of_time, server_limit
 
 __all__ = ["PlainJobConnection", "load_psycopg"]
 
@@ -69,7 +69,7 @@ class PlainJobConnection:
             try:
                 session = Session(PlainPsycopg(connection, self._psycopg), self._sql, self._clock)
                 # It gets a name by that, by which its end is recognised.
-                begun = await session.only_row("within.transaction")
+                begun = await session.only_row("within.begin", server_limit(self._seconds))
                 self._transaction = begun["name"]
                 held = await session.row("within.held", app, node, run, fence) if is_run_id(run) else None
             except BaseException:

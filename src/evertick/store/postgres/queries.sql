@@ -228,7 +228,7 @@ WHERE state = 'blocked' AND app = $1 AND schedule_id = ANY($2::bigint[]) AND blo
 -- ================================================================================================= schedules
 
 -- name: due_schedules
--- Longest due first; columns as arrays, which cost a tenth of rows to read. How long the tick may sleep after them.
+-- Longest due first; columns as arrays, which cost much less to read than rows. How long the tick may sleep after them.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 found AS (
     SELECT schedule_id, version, fire_at, at, fires, failures, fingerprint, @live AS live
@@ -855,9 +855,15 @@ SELECT store_id, (SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname =
     current_setting('transaction_isolation') AS isolation
 FROM evertick.meta;
 
+-- name: within.begin
+-- The name of the transaction of a job, which it gets by this, and who works on it; a pooler would tell another number.
+-- The server's own limits ($1, in milliseconds) are those of this transaction, not those of the store's intents.
+SELECT pg_current_xact_id()::text AS name, pg_backend_pid() AS backend,
+    set_config('statement_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $1, true);
+
 -- name: within.transaction
--- The name of the open transaction, which it gets by this, and who works on it; a pooler would tell another number.
-SELECT pg_current_xact_id()::text AS name, pg_backend_pid() AS backend;
+-- The name of the open transaction.
+SELECT pg_current_xact_id()::text AS name;
 
 -- name: within.terminate
 -- End the session of a transaction that took too long, unless that session is somebody else's by now.
@@ -1377,6 +1383,19 @@ SELECT EXISTS (SELECT FROM kept WHERE moment < $3) OR EXISTS (
     SELECT FROM evertick.history h
     WHERE h.fire_at >= $1 AND h.fire_at < $2 AND h.finished_at >= h.fire_at + 86400000000
         AND h.finished_at >= (SELECT min(moment) FROM kept)) AS is_kept;
+-- name: apps
+-- By name, by a seek per app into what is large; nodes are few.
+WITH RECURSIVE apps(app) AS (
+    SELECT ''::text COLLATE "C"
+    UNION ALL
+    SELECT least(
+        (SELECT min(s.app) FROM evertick.schedules s WHERE s.app > apps.app),
+        (SELECT min(r.app) FROM evertick.runs r WHERE r.state = 'waiting' AND r.app > apps.app),
+        (SELECT min(h.app) FROM evertick.history h WHERE h.app > apps.app),
+        (SELECT min(n.app) FROM evertick.nodes n WHERE n.app > apps.app))
+    FROM apps WHERE apps.app IS NOT NULL)
+SELECT app FROM apps WHERE app <> '' LIMIT $1;
+
 -- ================================================================================================= care
 
 -- name: care.about
@@ -1387,10 +1406,22 @@ SELECT m.store_id, m.version, (
     WHERE n.nspname = $1 AND c.relkind = 'r') AS bytes
 FROM evertick.meta m;
 
--- name: care.tables
--- Which there are.
-SELECT c.relname AS name FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = $1 AND c.relkind IN ('r', 'p');
+-- name: care.objects
+-- What there is, but for the days of history and what hangs on them: tables, columns, indexes, sequences, functions.
+SELECT CASE WHEN c.relkind IN ('r', 'p') THEN 'table' WHEN c.relkind = 'S' THEN 'sequence'
+        WHEN i.indisunique THEN 'unique index' ELSE 'index' END AS kind, c.relname::text AS name
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = c.oid
+WHERE n.nspname = $1 AND (c.relkind IN ('r', 'p', 'i', 'I', 'S') AND NOT c.relispartition
+    OR c.relkind = 'r' AND c.relname IN ('history_default', 'attempts_default', 'log_chunks_default'))
+UNION ALL
+SELECT 'column', c.relname || '.' || a.attname
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND a.attnum > 0 AND NOT a.attisdropped
+UNION ALL
+SELECT 'function', p.proname::text FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+WHERE n.nspname = $1;
 
 -- name: care.options
 -- Which options of storage each table has.
@@ -1649,15 +1680,12 @@ FROM bounds b LEFT JOIN LATERAL (
 ORDER BY r.txid, r.seq;
 
 -- name: feed_state
--- How old it is, and what holds it up: a transaction that has written something and is still open, anywhere in the
+-- How long it is kept, and what holds it up: a transaction that has written something and is still open, anywhere in the
 -- server.
 WITH bounds AS MATERIALIZED (
     SELECT f.epoch, f.kept, pg_snapshot_xmin(pg_current_snapshot()) AS open_txid
     FROM evertick.feeds f WHERE f.app = $1)
 SELECT (SELECT evertick.now_us()) AS now, b.kept,
-    (SELECT e.at FROM evertick.feed e WHERE e.app = $1 AND e.epoch = b.epoch ORDER BY e.txid, e.seq LIMIT 1) AS oldest_at,
-    (SELECT e.at FROM evertick.feed e WHERE e.app = $1 AND e.epoch = b.epoch
-        ORDER BY e.txid DESC, e.seq DESC LIMIT 1) AS newest_at,
     (SELECT e.at FROM evertick.feed e WHERE e.app = $1 AND e.epoch = b.epoch AND e.txid >= b.open_txid
         ORDER BY e.txid, e.seq LIMIT 1) AS held_at,
     coalesce(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from evertick.model import Attempt, Gap, LogLine, Run, State
+from evertick.model import Attempt, Gap, LogLine, Run
 from evertick.store.base import RunFilter
-from evertick.store.postgres.endings import is_run_id
+from evertick.store.postgres.ids import ids_that_begin, is_run_id
 from evertick.store.postgres.session import Session
 from evertick.store.rows import Row, attempt_of, gap_of, json_text, lines_of, plain_text, read_each, run_of
 
@@ -34,8 +34,6 @@ _CLAUSES = {
     # All reruns, listed once per question. Looking for those of each run would need an index that nothing else uses.
     "was_rerun": "{} = (r.id::text IN ({{reruns}}))",
 }
-_NO_DIGITS = "00000000-0000-0000-0000-000000000000"
-_DIGITS = frozenset("0123456789abcdef")
 # What is live has no verdict; in history there are no states.
 _LEFT_OUT = {"runs.live": ("verdicts",), "runs.done": ("states",)}
 
@@ -66,10 +64,10 @@ async def _filters(db: Session, app: str, wanted: RunFilter) -> list[dict[str, A
     }
     values = {name: value for name, value in given.items() if value is not None}
     if wanted.id_prefix:
-        if not _may_begin_an_id(wanted.id_prefix):
+        bounds = ids_that_begin(wanted.id_prefix)
+        if bounds is None:
             return []
-        values["first_id"] = wanted.id_prefix + _NO_DIGITS[len(wanted.id_prefix) :]
-        values["last_id"] = wanted.id_prefix + _NO_DIGITS[len(wanted.id_prefix) :].replace("0", "f")
+        values["first_id"], values["last_id"] = bounds
     if wanted.schedule_key is None:
         return [values]
     rows = await db.rows("runs.schedules_of_key", app, plain_text(wanted.schedule_key))
@@ -77,15 +75,7 @@ async def _filters(db: Session, app: str, wanted: RunFilter) -> list[dict[str, A
 
 
 def _tables(wanted: RunFilter) -> list[str]:
-    states = set(State) if wanted.states is None else set(wanted.states)
-    # What is live has no verdict, and was not rerun.
-    has_live = wanted.verdicts is None and not wanted.was_rerun and bool(states - {State.DONE})
-    return ["runs.live"] * has_live + ["runs.done"] * (State.DONE in states)
-
-
-def _may_begin_an_id(text: str) -> bool:
-    pairs = zip(text, _NO_DIGITS, strict=False)
-    return len(text) <= len(_NO_DIGITS) and all(c == "-" if at == "-" else c in _DIGITS for c, at in pairs)
+    return ["runs.live"] * wanted.fits_live + ["runs.done"] * wanted.fits_done
 
 
 async def _read(db: Session, table: str, app: str, values: dict[str, Any], wanted: RunFilter) -> list[Row]:

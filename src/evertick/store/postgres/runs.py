@@ -7,6 +7,7 @@ for.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,20 +15,25 @@ from contextlib import suppress
 import msgspec
 
 from evertick.errors import StoreUnavailable
-from evertick.model import Claimed, NewRun, Reason, Run, State, Verdict
+from evertick.model import LIVE_STATES, Claimed, NewRun, Reason, Run, State, Verdict
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
-from evertick.store.postgres.endings import Ending, end, finish_in, is_run_id, lock_runs
+from evertick.store.ending import Ending
+from evertick.store.postgres.connection import is_unwritable
+from evertick.store.postgres.endings import end, finish_in, lock_runs
 from evertick.store.postgres.feed import tell_runs
 from evertick.store.postgres.fires import run_columns
+from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.limits import KEYS_MOST, Gate, enter_gate, let_next, look_again
 from evertick.store.postgres.lookup import days_to_ask, moments_of
 from evertick.store.postgres.reading import runs as read_runs
 from evertick.store.postgres.session import Line, Session, columns_of
 from evertick.store.postgres.unique import duplicates_among, keep_for_periods
-from evertick.store.rows import Row, claimed_of, json_text, plain_text, read_each, run_of
+from evertick.store.rows import Row, claimed_of, json_text, lines_text, plain_text, read_each, run_of
 from evertick.store.unreadable import unreadable_runs
 
 __all__ = ["cancel", "claim", "enqueue", "note", "owned", "take_runs"]
+
+log = logging.getLogger("evertick.store")
 
 # How often an insert is tried again that somebody was in the way of who has left since.
 _ROUNDS_MOST = 5
@@ -35,7 +41,6 @@ _ROUNDS_MOST = 5
 # transaction; what is behind them is there for the next claim, which follows at once.
 _PASSED_MOST = 1_000
 _HELD = (State.RUNNING, State.HANDED)
-_LIVE = tuple(state for state in State if state is not State.DONE)
 
 
 async def enqueue(db: Session, app: str, runs: Sequence[NewRun]) -> list[Run]:
@@ -48,7 +53,8 @@ async def enqueue(db: Session, app: str, runs: Sequence[NewRun]) -> list[Run]:
         answers |= await _enqueue_known(db, app, runs, [place for place in missing if place not in answers])
     if len(answers) < len(runs):
         raise StoreUnavailable("runs with the same unique keys come and go too fast; try again")
-    db.has_news = db.has_news or any(answer.is_new for answer in answers.values())
+    if any(answer.is_new for answer in answers.values()):
+        db.wake(app)
     return [answers[place] for place in range(len(runs))]
 
 
@@ -85,7 +91,7 @@ async def _enqueue_known(db: Session, app: str, runs: Sequence[NewRun], places: 
     known = {row["place"]: row["id"] for row in await db.rows("enqueue.known", app, *columns_of(asked), *bounds)}
     found: dict[str, Run] = {}
     # History is asked for those alone that are not live: by their ids, which is a look at all days.
-    for states in (_LIVE, (State.DONE,)):
+    for states in (LIVE_STATES, (State.DONE,)):
         ids = tuple({id_ for id_ in known.values() if id_ is not None and id_ not in found})
         if ids:
             found |= {
@@ -136,7 +142,8 @@ async def _forget_limits(db: Session, app: str, keys: Sequence[str]) -> None:
     """
     await enter_gate(db, app)
     counts = {key: 2 * count for key, count in Counter(keys).items()}
-    db.has_news = await let_next(db, app, counts, only_idle=True)
+    if await let_next(db, app, counts, only_idle=True):
+        db.wake(app)
 
 
 async def _claim_under_limits(
@@ -225,7 +232,27 @@ async def owned(db: Session, app: str, node: str) -> list[Owned]:
     return [Owned(id=row["id"], fence=row["fence"]) for row in await db.rows("owned", app, node)]
 
 
-async def note(db: Session, app: str, node: str, notes: Sequence[Note]) -> list[str]:
+async def note(line: Line, app: str, node: str, notes: Sequence[Note]) -> list[str]:
+    try:
+        return await line.write(lambda db: _note_all(db, app, node, notes))
+    except Exception as error:
+        if not is_unwritable(error):
+            raise
+    # One of them cannot be written, and the others do not wait for it.
+    return [id_ for one in notes for id_ in await _note_one(line, app, node, one)]
+
+
+async def _note_one(line: Line, app: str, node: str, one: Note) -> list[str]:
+    try:
+        return await line.write(lambda db: _note_all(db, app, node, [one]))
+    except Exception as error:
+        if not is_unwritable(error):
+            raise
+        log.error("what run %s of app %s has said cannot be written, and is left out: %s", one.id, app, error)
+        return []
+
+
+async def _note_all(db: Session, app: str, node: str, notes: Sequence[Note]) -> list[str]:
     known = [one for one in notes if is_run_id(one.id)]
     # The moments of those that may be written about.
     held: dict[str, int] = {}
@@ -273,7 +300,7 @@ async def _note_lines(db: Session, app: str, notes: Sequence[Note], moments: Map
             *place,
             moments[one.id],
             len(one.lines),
-            json_text([(at, level, plain_text(text)) for at, level, text in one.lines]),
+            lines_text(one.lines),
         )
         for place, one in chunks.items()
     ]
@@ -286,11 +313,11 @@ async def _note_lines(db: Session, app: str, notes: Sequence[Note], moments: Map
 
 async def cancel(db: Session, app: str, ids: Sequence[str], reason: str) -> list[Cancelled]:
     live = await lock_runs(db, app, ids)
-    held = [id_ for id_, row in live.items() if row["state"] in _HELD]
-    idle = [id_ for id_, row in live.items() if row["state"] not in _HELD]
+    held = {id_ for id_, row in live.items() if row["state"] in _HELD}
+    idle = [id_ for id_ in live if id_ not in held]
     if held:
-        await db.count("cancel.ask", held, plain_text(reason))
-        db.has_news = True
+        await db.count("cancel.ask", list(held), plain_text(reason))
+        db.wake(app)
     await end(db, app, [Ending(id_, Verdict.CANCELLED, reason or Reason.REQUESTED) for id_ in idle])
     others = [id_ for id_ in ids if id_ not in live and is_run_id(id_)]
     done = await _done(db, app, others)
@@ -300,7 +327,7 @@ async def cancel(db: Session, app: str, ids: Sequence[str], reason: str) -> list
         if id_ in ended:
             ended.remove(id_)
             answers.append(Cancelled(id=id_, answer="ended"))
-        elif id_ in live and id_ in held:
+        elif id_ in held:
             answers.append(Cancelled(id=id_, answer="asked"))
         else:
             answers.append(Cancelled(id=id_, answer="done" if id_ in live or id_ in done else "unknown"))

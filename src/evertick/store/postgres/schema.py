@@ -14,16 +14,33 @@ import asyncpg
 from evertick.clock import Clock
 from evertick.errors import StoreRefused
 from evertick.store.base import MigrateMode
-from evertick.store.migrations import Migration, pending, read_migrations, refuse_newer
+from evertick.store.migrations import (
+    Migration,
+    pending,
+    read_migrations,
+    refuse_newer,
+    without_meta,
+    without_migrations,
+)
 from evertick.store.postgres.connection import BEGIN, OLDEST, Connection
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.queries import in_schema, quoted
 
-__all__ = ["SCHEMA_VERSION", "check_version", "migrate", "migrations", "missing"]
+__all__ = ["MIGRATE_SECONDS", "OBJECTS", "SCHEMA_VERSION", "check_server", "migrate", "migrations", "missing"]
 
 SCHEMA_VERSION = 1
+# Waiting for another process that migrates may take longer than any other intent, and so may a migration.
+MIGRATE_SECONDS = 300.0
 
 _FOLDER = Path(__file__).with_name("migrations")
+# All that the migrations make, a line for each.
+OBJECTS = _FOLDER / "objects.txt"
+_ENCODING = "UTF8"
+# The limits of other intents are not for this one.
+_BEGIN = (
+    f"{BEGIN}; SET LOCAL statement_timeout = {MIGRATE_SECONDS * 1000:.0f}; "
+    "SET LOCAL idle_in_transaction_session_timeout = 0"
+)
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('evertick.migrations' || $1, 0))"
 _STANDING = """
     SELECT current_user AS "user", current_database() AS database, n.oid IS NOT NULL AS has_schema,
@@ -33,7 +50,13 @@ _STANDING = """
 """
 # A table, a function or a type of that name is there, in a schema without our list of migrations.
 _FOREIGN = (asyncpg.DuplicateTableError, asyncpg.DuplicateFunctionError, asyncpg.DuplicateObjectError)
-_HAS_TABLES = "SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'migrations'"
+# In one look, for another process may be making both: the list, and the table that says which store it is.
+_TABLES = """
+    SELECT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'migrations') AS has_list,
+        EXISTS (SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+            WHERE n.nspname = $1 AND c.relname = 'meta' AND a.attname = 'store_id') AS is_ours
+"""
 
 
 async def migrate(connection: Connection, where: Location, clock: Clock, mode: MigrateMode) -> list[str]:
@@ -41,10 +64,10 @@ async def migrate(connection: Connection, where: Location, clock: Clock, mode: M
 
     Answers the names of what was applied here.
     """
-    check_version(connection, where)
+    check_server(connection, where)
     applied = []
     if await _missing(connection, where, mode):
-        await connection.execute(BEGIN)
+        await connection.execute(_BEGIN)
         try:
             await connection.execute(_LOCK, where.schema)
             # Another process may have been faster between the look and the lock.
@@ -64,10 +87,17 @@ async def missing(connection: Connection, where: Location) -> list[str]:
     return [migration.name for migration in await _missing(connection, where, "auto")]
 
 
-def check_version(connection: Connection, where: Location) -> None:
+def check_server(connection: Connection, where: Location) -> None:
+    """Refuse a server that is too old, and a database that cannot hold every text that a job may say."""
     version = connection.get_server_version()[0]
     if version < OLDEST:
         raise StoreRefused(f"the {where.description} is of version {version}; Evertick needs {OLDEST} or newer")
+    encoding = connection.get_settings().server_encoding
+    if encoding != _ENCODING:
+        raise StoreRefused(
+            f"the {where.description} has the encoding {encoding}, which does not hold every text; use a database in "
+            "UTF-8, made by `createdb -E UTF8 -T template0 NAME`"
+        )
 
 
 @cache
@@ -77,17 +107,30 @@ def migrations() -> tuple[Migration, ...]:
 
 async def _missing(connection: Connection, where: Location, mode: MigrateMode) -> list[Migration]:
     applied: dict[int, str] = {}
-    if await connection.fetch(_HAS_TABLES, where.schema):
+    tables = await connection.fetchrow(_TABLES, where.schema)
+    assert tables is not None
+    if tables["has_list"]:
         listed = in_schema("SELECT version, checksum FROM evertick.migrations", where.schema)
         try:
             rows = await connection.fetch(listed)
         except asyncpg.UndefinedColumnError as error:
             raise _foreign(where) from error
         applied = {row["version"]: row["checksum"] for row in rows}
-        meta = await connection.fetchrow(in_schema("SELECT version, compatible_from FROM evertick.meta", where.schema))
-        assert meta is not None, "made together with the list of migrations"
-        refuse_newer(meta["version"], meta["compatible_from"], SCHEMA_VERSION, where.description)
+    if not applied and tables["is_ours"]:
+        raise without_migrations(where.description, "empty" if tables["has_list"] else "missing", "schema")
+    if tables["has_list"]:
+        await _check_meta(connection, where)
     return pending(migrations(), applied, where.description, mode)
+
+
+async def _check_meta(connection: Connection, where: Location) -> None:
+    try:
+        meta = await connection.fetchrow(in_schema("SELECT version, compatible_from FROM evertick.meta", where.schema))
+    except asyncpg.UndefinedTableError as error:
+        raise without_meta(where.description, "missing") from error
+    if meta is None:
+        raise without_meta(where.description, "empty")
+    refuse_newer(meta["version"], meta["compatible_from"], SCHEMA_VERSION, where.description)
 
 
 async def _make_schema(connection: Connection, where: Location) -> bool:

@@ -32,21 +32,25 @@ _PAUSE_SECONDS = 0.01
 class Session:
     """A connection, and the statements of the store by name."""
 
-    __slots__ = ("_connection", "_sql", "clock", "has_feed", "has_news", "is_in_gate", "is_ours")
+    __slots__ = ("_connection", "_sql", "clock", "has_feed", "is_in_gate", "is_ours", "woken")
 
     def __init__(self, connection: Speaks, sql: Mapping[str, str], clock: Clock) -> None:
         self._connection = connection
         self._sql = sql
         # Only to guess where something may be; what is due is the store's to say.
         self.clock = clock
-        # Something has become due, or somebody is to hear of a cancel: others are woken with the commit.
-        self.has_news = False
+        # Apps whose nodes are woken with the commit.
+        self.woken: set[str] = set()
         # Whether the app has a feed, where a statement has told; None: ask the server, by telling it.
         self.has_feed: bool | None = None
         # Whether the transaction holds the gate of the limits.
         self.is_in_gate = False
         # Whether the transaction is one that we began, and end as soon as we can; not a user's.
         self.is_ours = False
+
+    def wake(self, app: str) -> None:
+        """Something of this app has become due, or somebody is to hear of a cancel."""
+        self.woken.add(app)
 
     async def rows(self, name: str, *values: object) -> list[Row]:
         return await self._connection.fetch(self._sql[name], *values)
@@ -98,7 +102,7 @@ class Line:
         self._bell = bell
         self._sql = statements_for(where.schema)
         # Behind a pooler no setting outlives a transaction.
-        settings = PLAIN_PLANS | limits_of(where) if where.is_pooled else {}
+        settings = PLAIN_PLANS | limits_of(where.timeout) if where.is_pooled else {}
         local = "".join(f"; SET LOCAL {name} = {value}" for name, value in settings.items())
         self._begin_writing = f"{BEGIN}{local}"
         self._begin_reading = f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY{local}"
@@ -141,13 +145,14 @@ class Line:
         await connection.execute(begin)
         try:
             answer = await act(session)
-            if session.has_news:
-                await self._bell.ring(connection)
+            is_rung = not session.woken or await self._bell.ring(connection, session.woken)
             await _commit(connection)
         except Exception:
             if not connection.is_closed():
                 await connection.execute("ROLLBACK")
             raise
+        if not is_rung:
+            self._bell.ring_later(session.woken)
         return answer
 
 
@@ -155,7 +160,7 @@ def columns_of(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
     """Rows as statements take them: an array for each column.
 
     A column of nothing but None is sent as an empty array, which `unnest` fills up with NULL: asyncpg looks at every
-    element of an array before it sends it, which for the columns of a run was half of the time spent on recording it.
+    element of an array before it sends it, and most columns of most runs are empty.
     """
     return [[] if all(value is None for value in column) else list(column) for column in zip(*rows, strict=True)]
 

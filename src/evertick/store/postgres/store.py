@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from evertick.clock import Clock
-from evertick.errors import Forked, InvalidSetting, StoreUnavailable
+from evertick.errors import InvalidSetting, StoreUnavailable
 from evertick.feed import Cursor
 from evertick.model import (
     Attempt,
@@ -28,6 +28,7 @@ from evertick.model import (
     Schedule,
 )
 from evertick.store import base
+from evertick.store.fork import refuse_fork
 from evertick.store.postgres import (
     changes,
     duties,
@@ -49,6 +50,7 @@ from evertick.store.postgres.partitions import drop_days, keep_partitions
 from evertick.store.postgres.plain import PlainJobConnection, load_psycopg
 from evertick.store.postgres.pool import Pools
 from evertick.store.postgres.queries import statements_for
+from evertick.store.postgres.schema import MIGRATE_SECONDS
 from evertick.store.postgres.schema import migrate as migrate_tables
 from evertick.store.postgres.session import Line, Session
 from evertick.store.postgres.wakeup import UNHEARD_SECONDS, Bell, Ear, channel_of
@@ -57,8 +59,6 @@ from evertick.when.moment import HOUR
 
 __all__ = ["PostgresStore"]
 
-# Waiting for another process that migrates may take longer than any other intent.
-_MIGRATE_SECONDS = 300.0
 # How often upkeep looks after the days of history.
 _PARTITIONS_EVERY = HOUR
 
@@ -94,7 +94,7 @@ class PostgresStore:
             return
         try:
             with translated(self._where):
-                async with asyncio.timeout(_MIGRATE_SECONDS):
+                async with asyncio.timeout(MIGRATE_SECONDS):
                     await self._prepare(migrate)
         except StoreUnavailable as error:
             raise refused(error) from error.__cause__
@@ -134,7 +134,7 @@ class PostgresStore:
         assert self._pools is not None
         return OwnBeatLine(self._where, statements_for(self._where.schema), self._clock, self._pools.renew)
 
-    async def changed(self, timeout: float) -> bool:
+    async def changed(self, app: str, timeout: float) -> bool:
         self._open_line()
         assert self._pools is not None
         assert self._bell is not None
@@ -145,7 +145,7 @@ class PostgresStore:
         pool, own_name = await self._pools.here(), self._bell.name
         if pool.ear is None:
             pool.ear = Ear(self._where.listening(), own_name)
-        return await pool.ear.wait(timeout)
+        return await pool.ear.wait(app, timeout)
 
     async def _tell(self, statement: str, *values: str) -> None:
         if self._line is not None:
@@ -158,12 +158,7 @@ class PostgresStore:
         return self._line
 
     def _refuse_fork(self) -> None:
-        if self._opener is not None and self._opener != os.getpid():
-            raise Forked(
-                f"the {self.description} was opened by process {self._opener}, and this is a fork of it; connections "
-                "do not survive that. Open the store in each worker, after the fork: under a web server that preloads "
-                "the application, in the hook that starts a worker"
-            )
+        refuse_fork(self.description, self._opener)
 
     # --- schedules -----------------------------------------------------------------------------------------------
 
@@ -249,7 +244,7 @@ class PostgresStore:
         return await self._open_line().write(lambda db: runs.cancel(db, app, ids, reason))
 
     async def note(self, app: str, node: str, notes: Sequence[base.Note]) -> list[str]:
-        return await self._open_line().write(lambda db: runs.note(db, app, node, notes))
+        return await runs.note(self._open_line(), app, node, notes)
 
     async def runs(self, app: str, wanted: base.RunFilter) -> list[Run]:
         return await self._open_line().read(lambda db: reading.runs(db, app, wanted))
@@ -373,3 +368,6 @@ class PostgresStore:
 
     async def pulse(self, app: str) -> base.Pulse:
         return await self._open_line().ask(lambda db: upkeep.pulse(db, app))
+
+    async def apps(self, *, limit: int = 100) -> list[str]:
+        return await self._open_line().ask(lambda db: upkeep.apps(db, limit))

@@ -11,7 +11,7 @@ from evertick.store.postgres.partitions import goes_by_rows_before
 from evertick.store.postgres.session import Session, columns_of
 from evertick.when.moment import DAY
 
-__all__ = ["LimitsCursor", "PruneCursor", "park_unknown", "prune", "pulse"]
+__all__ = ["LimitsCursor", "PruneCursor", "apps", "park_unknown", "prune", "pulse"]
 
 # Counts of live runs and of schedules stop here.
 _COUNT_MOST, _SCHEDULES_MOST = 10_000, 1_000_000
@@ -35,7 +35,8 @@ async def park_unknown(db: Session, app: str, limit: int, limits_cursor: LimitsC
     parked = await db.rows("park_unknown", app, limit, db.is_in_gate)
     await tell_runs(db, app, "run.parked", [row["id"] for row in parked])
     await make_room(db, app, [row["limit_key"] for row in parked])
-    db.has_news = await db.count("park_unknown.free", app, limit) > 0
+    if await db.count("park_unknown.free", app, limit):
+        db.wake(app)
     return len(parked)
 
 
@@ -144,3 +145,7 @@ async def pulse(db: Session, app: str) -> Pulse:
         oldest_due_at=row["oldest_due_at"],
         schedules=row["schedules"],
     )
+
+
+async def apps(db: Session, limit: int) -> list[str]:
+    return [row["app"] for row in await db.rows("apps", limit)]

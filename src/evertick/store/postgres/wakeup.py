@@ -3,13 +3,15 @@
 A hint, never relied on: whoever misses one finds the work at the next poll. At most some ten a second are sent by one
 store object, because transactions that notify are committed one after the other by the server. The last of a burst is
 always sent, a little later, outside of its transaction.
+
+What is said is who says it, and for which app: all apps of a schema share a channel, and wake only their own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from hashlib import blake2b
 
@@ -18,10 +20,12 @@ from evertick.errors import StoreError
 from evertick.store.postgres.connection import CLOSE_SECONDS, Connection, Speaks, connect, part_from, translated
 from evertick.store.postgres.location import Location
 
-__all__ = ["UNHEARD_SECONDS", "Bell", "Ear", "channel_of"]
+__all__ = ["EVERY_APP", "UNHEARD_SECONDS", "Bell", "Ear", "channel_of"]
 
 log = logging.getLogger("evertick.store")
 
+# In the place of an app, where the news may be of any.
+EVERY_APP = ""
 _NOTIFY = "SELECT pg_notify($1, $2)"
 _INTERVAL_SECONDS = 0.1
 # Said in transactions of users, and of jobs: nobody's own voice, so that the node of this very store hears it, too.
@@ -53,20 +57,29 @@ class Bell:
         self._send = send
         self.name = clock.new_token()
         self._rung_at = -_INTERVAL_SECONDS
+        # The apps of what was committed too soon after the last ring.
+        self._unsaid: set[str] = set()
         self._later: asyncio.Task[None] | None = None
 
-    async def ring(self, connection: Connection) -> None:
-        """Inside a transaction: heard when it is committed."""
-        wait = self._rung_at + _INTERVAL_SECONDS - self._clock.elapsed()
-        if wait <= 0:
-            self._rung_at = self._clock.elapsed()
-            await connection.execute(_NOTIFY, self._channel, self.name)
-        elif self._later is None or self._later.done():
-            self._later = asyncio.get_running_loop().create_task(self._ring_later(wait), name="evertick wake-up")
+    async def ring(self, connection: Connection, apps: Collection[str]) -> bool:
+        """Inside a transaction: heard when it is committed. False: it is too soon; ring later, when it is committed."""
+        if self._wait() > 0:
+            return False
+        self._rung_at = self._clock.elapsed()
+        for app in apps:
+            await connection.execute(_NOTIFY, self._channel, _said(self.name, app))
+        return True
 
-    async def ring_in(self, connection: Speaks) -> None:
+    def ring_later(self, apps: Collection[str]) -> None:
+        """After a commit. Not before: who is woken looks once, and would find nothing."""
+        self._unsaid.update(apps)
+        if self._later is None or self._later.done():
+            self._later = asyncio.get_running_loop().create_task(self._ring_unsaid(), name="evertick wake-up")
+
+    async def ring_in(self, connection: Speaks, apps: Collection[str]) -> None:
         """Inside a transaction of somebody else, who may commit it at any time: now or never, and to everybody."""
-        await connection.execute(_NOTIFY, self._channel, _FOR_ALL)
+        for app in apps:
+            await connection.execute(_NOTIFY, self._channel, _said(_FOR_ALL, app))
 
     async def close(self) -> None:
         """What was to be said a little later is said now: a node that leaves hands its work over by it."""
@@ -76,16 +89,29 @@ class Bell:
         later.cancel()
         with suppress(asyncio.CancelledError):
             await later
-        with suppress(StoreError, TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._send(_NOTIFY, self._channel, self.name)
+                await self._say_unsaid()
 
-    async def _ring_later(self, wait: float) -> None:
-        # What was committed during the wait is covered by this one, too.
-        await asyncio.sleep(wait)
-        self._rung_at = self._clock.elapsed()
-        with suppress(StoreError):
-            await self._send(_NOTIFY, self._channel, self.name)
+    async def _ring_unsaid(self) -> None:
+        # What is committed while it waits is covered by the next ring; while it rings, by the one after that.
+        while self._unsaid:
+            await asyncio.sleep(self._wait())
+            self._rung_at = self._clock.elapsed()
+            await self._say_unsaid()
+
+    async def _say_unsaid(self) -> None:
+        apps, self._unsaid = self._unsaid, set()
+        try:
+            with suppress(StoreError):
+                for app in apps:
+                    await self._send(_NOTIFY, self._channel, _said(self.name, app))
+        except asyncio.CancelledError:
+            self._unsaid |= apps  # whoever closes the store says it
+            raise
+
+    def _wait(self) -> float:
+        return max(self._rung_at + _INTERVAL_SECONDS - self._clock.elapsed(), 0.0)
 
 
 class Ear:
@@ -95,24 +121,34 @@ class Ear:
         self._where = where
         self._channel = channel_of(where.schema)
         self._own_name = own_name
-        self._heard = asyncio.Event()
+        # By app, of those that somebody has waited for.
+        self._heard: dict[str, asyncio.Event] = {}
         self._has_line = False
         # Whether it was said that there is none.
         self._is_said = False
         self._listening: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
 
-    async def wait(self, timeout: float) -> bool:
-        """Whether there may be news: something was said, or nothing could have been heard."""
+    async def wait(self, app: str, timeout: float) -> bool:
+        """Whether there may be news of an app: something was said, or nothing could have been heard."""
         if self._listening is None:
             self._listening = asyncio.get_running_loop().create_task(self._listen(), name="evertick wake-ups")
+        heard = self._heard_of(app)
         try:
             async with asyncio.timeout(timeout if self._has_line else min(timeout, UNHEARD_SECONDS)):
-                await self._heard.wait()
+                await heard.wait()
         except TimeoutError:
             return not self._has_line
-        self._heard.clear()
+        heard.clear()
         return True
+
+    def _heard_of(self, app: str) -> asyncio.Event:
+        heard = self._heard.get(app)
+        if heard is None:
+            heard = self._heard[app] = asyncio.Event()
+            if self._has_line:
+                heard.set()  # what was said of it before was not kept
+        return heard
 
     def renew(self) -> None:
         """The line may lead nowhere: another one is opened."""
@@ -130,8 +166,10 @@ class Ear:
             try:
                 with translated(self._where):
                     await self._listen_once()
-            except StoreError as error:
-                log.log(logging.DEBUG if self._is_said else logging.INFO, "no wake-ups for now: %s", error)
+            except Exception as error:
+                # Whatever it is (a certificate that is being replaced), it may pass; and nobody else listens for us.
+                level = logging.INFO if isinstance(error, StoreError) else logging.WARNING
+                log.log(logging.DEBUG if self._is_said else level, "no wake-ups for now: %s", error)
                 self._is_said = True
             await asyncio.sleep(_AGAIN_SECONDS)
 
@@ -147,12 +185,12 @@ class Ear:
                 log.info("wake-ups are heard again")
                 self._is_said = False
             # Whatever was said before there was a line was not heard.
-            self._heard.set()
+            self._wake_all()
             await self._until_lost(connection, lost)
         finally:
             # Whoever waits must look by itself from now on.
             self._has_line = False
-            self._heard.set()
+            self._wake_all()
             await part_from(connection)
 
     async def _until_lost(self, connection: Connection, lost: asyncio.Event) -> None:
@@ -164,6 +202,19 @@ class Ear:
                 async with asyncio.timeout(self._where.timeout):
                     await connection.execute(_PROBE)
 
-    def _hear(self, _connection: object, _pid: int, _channel: str, name: str) -> None:
-        if name != self._own_name:
-            self._heard.set()
+    def _hear(self, _connection: object, _pid: int, _channel: str, said: str) -> None:
+        name, _, app = said.partition(" ")
+        if name == self._own_name:
+            return
+        if app == EVERY_APP:
+            self._wake_all()
+        elif app in self._heard:
+            self._heard[app].set()
+
+    def _wake_all(self) -> None:
+        for heard in self._heard.values():
+            heard.set()
+
+
+def _said(name: str, app: str) -> str:
+    return f"{name} {app}"

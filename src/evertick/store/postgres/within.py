@@ -20,7 +20,8 @@ from evertick.errors import Refused, StoreError, StoreUnavailable, TransactionTi
 from evertick.model import Message, NewMessage, NewRun, Outcome, Run
 from evertick.store.base import FinishAnswer
 from evertick.store.postgres.connection import BEGIN, Connection, Speaks, connect, part_from, sqlstate_of, translated
-from evertick.store.postgres.endings import finish_in, is_run_id
+from evertick.store.postgres.endings import finish_in
+from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.outbox import send
 from evertick.store.postgres.runs import enqueue
@@ -30,7 +31,7 @@ from evertick.store.postgres.wakeup import Bell
 from evertick.store.rows import Row
 from evertick.store.wrappers import CLOSED, begin_as_library
 
-__all__ = ["Identity", "JobConnection", "UserTransaction", "finish_and_commit", "identity_of", "out_of_time"]
+__all__ = ["Identity", "JobConnection", "UserTransaction", "finish_and_commit", "identity_of", "out_of_time", "server_limit"]
 
 T = TypeVar("T")
 # Which store it is, and in which database of its server: a copy has the same id.
@@ -42,6 +43,10 @@ _NO_TABLES = ("42P01", "3F000")
 # Of a transaction in which a statement has failed, and of one that lost against another.
 _FAILED = "25P02"
 _CONFLICT = "40"
+# The server comes in only where the program cannot: where it stands still.
+_WATCH_MARGIN_SECONDS = 2.0
+# It counts milliseconds in 31 bits.
+_SERVER_MOST_SECONDS = 2_000_000.0
 
 
 async def identity_of(db: Session) -> Identity:
@@ -137,8 +142,7 @@ class UserTransaction:
             session = Session(self._connection, self._sql, self._clock)
             await self._check_store(session)
             answer = await act(session)
-            if session.has_news:
-                await self._bell.ring_in(self._connection)
+            await self._bell.ring_in(self._connection, session.woken)
         except Exception:
             if not self._connection.is_closed():
                 await self._connection.execute("ROLLBACK TO evertick_within; RELEASE evertick_within")
@@ -209,7 +213,7 @@ class JobConnection:
         await connection.execute(BEGIN)
         session = Session(connection, self._sql, self._clock)
         # It gets a name by that, by which its end is recognised.
-        self._transaction = (await session.only_row("within.transaction"))["name"]
+        self._transaction = (await session.only_row("within.begin", server_limit(self._seconds)))["name"]
         return is_run_id(run) and await session.row("within.held", app, node, run, fence) is not None
 
     async def _commit(self, app: str, node: str, outcome: Outcome) -> bool:
@@ -243,6 +247,11 @@ class JobConnection:
                 self._connection.terminate()
 
 
+def server_limit(seconds: float) -> str:
+    """After how many milliseconds the server itself ends what a job does; the watch is to come first, with its words."""
+    return str(round(min(seconds + _WATCH_MARGIN_SECONDS, _SERVER_MOST_SECONDS) * 1000))
+
+
 def out_of_time(seconds: float) -> TransactionTimeout:
     return TransactionTimeout(
         f"the transaction was open for more than {seconds:g} s, a third of the lease, and was rolled back. Do the long "
@@ -264,7 +273,6 @@ async def finish_and_commit(
     answers, _ = await finish_in(session, app, node, [outcome])
     if answers == ["lost"]:
         return False
-    if session.has_news:
-        await bell.ring_in(connection)
+    await bell.ring_in(connection, session.woken)
     await connection.execute("COMMIT")
     return True

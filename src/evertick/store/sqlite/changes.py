@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from evertick.model import Definition, Reason, Verdict
 from evertick.store.base import Change
+from evertick.store.ending import Ending
 from evertick.store.rows import json_text
-from evertick.store.sqlite.endings import Ending, count_from_end, end
+from evertick.store.sqlite.endings import count_from_end, end
 from evertick.store.sqlite.feed import tell
 from evertick.store.sqlite.fires import Claimant, take
 from evertick.store.sqlite.outbox import write_messages

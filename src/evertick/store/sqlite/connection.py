@@ -18,12 +18,14 @@ from evertick.errors import StoreError, StoreRefused, StoreUnavailable
 from evertick.store.sqlite.location import Location
 
 __all__ = [
+    "UNWRITABLE",
     "SameFile",
     "StoreTime",
     "check_version",
     "connect",
     "data_version",
     "open_file",
+    "savepoint",
     "transaction",
     "translated",
 ]
@@ -50,6 +52,17 @@ _TROUBLES = {
     "SQLITE_INTERRUPT": "was interrupted in the middle of a statement; try again",
 }
 
+
+# What is wrong with the values of a row, not with the store.
+UNWRITABLE = (
+    sqlite3.DataError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+    ValueError,
+    OverflowError,
+    TypeError,
+)
 
 _SMALL_STEP_US = 1_000_000
 
@@ -220,6 +233,21 @@ def transaction(db: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[None
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+@contextmanager
+def savepoint(db: sqlite3.Connection) -> Iterator[None]:
+    """A part of a transaction that may fail alone."""
+    db.execute("SAVEPOINT evertick_part")
+    try:
+        yield
+    except BaseException:
+        # A full disk or an I/O error may make SQLite give up the whole transaction.
+        if db.in_transaction:
+            db.execute("ROLLBACK TO evertick_part")
+            db.execute("RELEASE evertick_part")
+        raise
+    db.execute("RELEASE evertick_part")
 
 
 def data_version(db: sqlite3.Connection) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from evertick.model import Duty
 from evertick.store.base import DutyHolds, DutyTick
-from evertick.store.rows import duty_hold_of, duty_of, json_text
+from evertick.store.rows import duty_hold_of, duty_of, json_text, plain_text
 from evertick.store.sqlite.queries import SQL
 
 __all__ = ["duties", "hold_duties", "named_duties", "resign", "resign_duties", "tick_duty"]
@@ -29,7 +29,7 @@ def hold_duties(db: sqlite3.Connection, now: int, app: str, node: str, names: Se
 
 
 def tick_duty(db: sqlite3.Connection, now: int, app: str, node: str, tick: DutyTick) -> bool:
-    said = (tick.has_acted, tick.next_at, tick.error, now)
+    said = (tick.has_acted, tick.next_at, plain_text(tick.error), now)
     return db.execute(SQL["tick_duty"], (app, tick.name, node, tick.term, *said)).rowcount > 0
 
 

@@ -11,28 +11,20 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
-from evertick.model import Outcome, Reason, Verdict
+from evertick.model import Outcome
 from evertick.store.base import FinishAnswer, Finished
-from evertick.store.rows import json_text, plain_text
+from evertick.store.ending import Ending, bare_instead, cancelled_instead
+from evertick.store.rows import phases_text, plain_text
+from evertick.store.sqlite.connection import UNWRITABLE, savepoint
 from evertick.store.sqlite.feed import tell_runs
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.outbox import write_messages
 from evertick.store.sqlite.queries import SQL
 from evertick.store.telling import PUT_BACK_TOLD
 
-__all__ = ["Ending", "archive", "count_from_end", "end", "finish"]
+__all__ = ["archive", "count_from_end", "end", "finish", "finish_each"]
 
 log = logging.getLogger("evertick.store")
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """A run that the store itself ends. Without a reason the one it has stays."""
-
-    id: str
-    verdict: Verdict
-    reason: str | None
 
 
 def finish(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
@@ -58,6 +50,25 @@ def finish(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequ
     has_freed = make_room(db, app, limits) or has_freed
     _tell_back(db, now, app, back)
     return Finished(answers=answers, freed=bool(back) or has_freed)
+
+
+def finish_each(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
+    """For a batch of which one cannot be written: the others do not wait for it."""
+    finished = [_finish_one(db, now, app, node, outcome) for outcome in outcomes]
+    return Finished(answers=[one.answers[0] for one in finished], freed=any(one.freed for one in finished))
+
+
+def _finish_one(db: sqlite3.Connection, now: int, app: str, node: str, outcome: Outcome) -> Finished:
+    """The outcome, or what can be written of it. If not even that can be, the node gives its run back later."""
+    told = outcome
+    for _ in range(2):
+        try:
+            with savepoint(db):
+                return finish(db, now, app, node, [told])
+        except UNWRITABLE as error:
+            log.error("the outcome of run %s of app %s cannot be written: %s", outcome.id, app, error)
+            told = bare_instead(outcome, error)
+    return Finished(answers=["lost"], freed=False)
 
 
 def _tell_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]) -> None:
@@ -112,7 +123,7 @@ def _end_as_told(db: sqlite3.Connection, now: int, app: str, node: str, outcome:
             plain_text(outcome.error),
             None if outcome.result is None else outcome.result.decode(),
             outcome.attempts,
-            json_text(outcome.phases) if outcome.phases else None,
+            phases_text(outcome.phases),
             now,
         ),
     )
@@ -126,11 +137,11 @@ def _put_back(db: sqlite3.Connection, now: int, app: str, node: str, outcome: Ou
     if held is None:
         return False, False, None
     if held["is_cancel_requested"]:
-        return True, _end_as_told(db, now, app, node, _cancelled_instead(outcome, held)), None
+        return True, _end_as_told(db, now, app, node, cancelled_instead(outcome, held)), None
     reason, error = plain_text(outcome.reason), plain_text(outcome.error)
     match outcome.kind:
         case "retry":
-            phases = json_text(outcome.phases) if outcome.phases else None
+            phases = phases_text(outcome.phases)
             db.execute(SQL["finish.keep_attempt"], (app, outcome.id, outcome.attempts, now, error, reason))
             db.execute(SQL["finish.retry"], (app, outcome.id, now + outcome.delay, outcome.attempts, error, phases))
         case "release":
@@ -138,16 +149,6 @@ def _put_back(db: sqlite3.Connection, now: int, app: str, node: str, outcome: Ou
         case "park":
             db.execute(SQL["finish.park"], (app, outcome.id, reason, error, outcome.task_hash))
     return True, False, held["limit_key"]
-
-
-def _cancelled_instead(outcome: Outcome, held: sqlite3.Row) -> Outcome:
-    return msgspec.structs.replace(
-        outcome,
-        kind="done",
-        verdict=Verdict.CANCELLED,
-        reason=held["cancel_reason"] or Reason.REQUESTED,
-        attempts=outcome.attempts if outcome.kind == "retry" else held["attempts"],
-    )
 
 
 def _told_before(db: sqlite3.Connection, app: str, node: str, outcome: Outcome) -> FinishAnswer:

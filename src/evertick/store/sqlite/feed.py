@@ -96,7 +96,7 @@ def feed(
 
 def feed_state(db: sqlite3.Connection, now: int, app: str) -> FeedState | None:
     row = db.execute(SQL["feed_state"], (app,)).fetchone()
-    return None if row is None else FeedState(now=now, **dict(row))
+    return None if row is None else FeedState(now=now, kept=row["kept"])
 
 
 def prune_feed(db: sqlite3.Connection, now: int, app: str, limit: int) -> int:

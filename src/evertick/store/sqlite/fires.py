@@ -12,8 +12,9 @@ from typing import Literal
 
 from evertick.model import Cause, NewRun, Reason, State, Verdict
 from evertick.store.base import Advance, Recorded
+from evertick.store.ending import Ending
 from evertick.store.rows import json_text, plain_text
-from evertick.store.sqlite.endings import Ending, count_from_end, end
+from evertick.store.sqlite.endings import count_from_end, end
 from evertick.store.sqlite.feed import tell, tell_gaps, tell_runs
 from evertick.store.sqlite.fence import draw_fence, is_alive
 from evertick.store.sqlite.outbox import write_messages
@@ -27,6 +28,8 @@ Inserted = Literal["new", "known", "duplicate"]
 
 # When to look again at a schedule whose rows could not be written.
 _UNWRITABLE_PAUSE = MINUTE
+# What `_claim_of` tells of a run that nobody has.
+_UNCLAIMED = (None, None, None, None, 0)
 _BY_HAND = frozenset({Cause.TRIGGER, Cause.RERUN})
 
 
@@ -143,24 +146,7 @@ def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant:
         return False
     of_nodes = {run.id for run in duplicates if run.cause is Cause.EVERY_NODE}
     fires = fires_counted(advance.runs, of_nodes) - (advance.takes_back is not None)
-    moved = db.execute(
-        SQL["record_fires.advance"],
-        (
-            advance.schedule_id,
-            app,
-            bump or int(advance.occurrences is not None),
-            advance.next_fire_at,
-            advance.next_at,
-            advance.after_end,
-            fires,
-            advance.fingerprint,
-            advance.version,
-            advance.fire_at,
-            advance.at,
-            advance.live,
-        ),
-    )
-    if moved.rowcount == 0:
+    if not _move_cursor(db, app, advance, bump=bump or int(advance.occurrences is not None), fires=fires):
         return False
     if advance.occurrences is not None:
         decided = json_text(advance.occurrences) if advance.occurrences else None
@@ -175,6 +161,28 @@ def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant:
     _write_rows(db, now, app, advance, claimant)
     write_messages(db, now, app, advance.messages)
     return True
+
+
+def _move_cursor(db: sqlite3.Connection, app: str, advance: Advance, *, bump: int, fires: int) -> bool:
+    """The guard: False where the schedule is not as the plan was made from."""
+    moved = db.execute(
+        SQL["record_fires.advance"],
+        (
+            advance.schedule_id,
+            app,
+            bump,
+            advance.next_fire_at,
+            advance.next_at,
+            advance.after_end,
+            fires,
+            advance.fingerprint,
+            advance.version,
+            advance.fire_at,
+            advance.at,
+            advance.live,
+        ),
+    )
+    return moved.rowcount == 1
 
 
 def _write_rows(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant: Claimant) -> None:
@@ -219,10 +227,6 @@ def insert_run(db: sqlite3.Connection, now: int, app: str, run: NewRun, claimant
     fire_at = run.fire_at if run.fire_at is not None else now + run.delay
     state, blocked_on = _state_of(db, app, run)
     is_claimed = run.is_claimed and state is State.WAITING and claimant.node is not None
-    held: tuple[object, ...] = (None, None, None, None, 0)
-    if is_claimed:
-        deadline = None if run.timeout is None else now + run.timeout
-        state, held = State.RUNNING, (claimant.node, claimant.draw(), now, deadline, int(run.at_most_once))
     inserted = db.execute(
         SQL["record_fires.run"],
         (
@@ -236,7 +240,7 @@ def insert_run(db: sqlite3.Connection, now: int, app: str, run: NewRun, claimant
             run.due_at if run.due_at is not None else fire_at,
             run.queue,
             run.priority,
-            state,
+            State.RUNNING if is_claimed else state,
             plain_text(run.reason),
             None if run.args is None else run.args.decode(),
             json_text(run.labels) if run.labels else None,
@@ -246,7 +250,7 @@ def insert_run(db: sqlite3.Connection, now: int, app: str, run: NewRun, claimant
             run.caused_by,
             run.traceparent,
             now,
-            *held,
+            *(_claim_of(now, run, claimant) if is_claimed else _UNCLAIMED),
             blocked_on,
             run.format,
         ),
@@ -259,6 +263,12 @@ def insert_run(db: sqlite3.Connection, now: int, app: str, run: NewRun, claimant
     if run.unique_key is not None and run.unique_for is not None:
         db.execute(SQL["enqueue.keep_unique_for"], (app, run.unique_key, run.id, now + run.unique_for))
     return "new"
+
+
+def _claim_of(now: int, run: NewRun, claimant: Claimant) -> tuple[object, ...]:
+    """Node, fence, start, deadline, and whether it runs at most once."""
+    deadline = None if run.timeout is None else now + run.timeout
+    return claimant.node, claimant.draw(), now, deadline, int(run.at_most_once)
 
 
 def _state_of(db: sqlite3.Connection, app: str, run: NewRun) -> tuple[State, str | None]:

@@ -10,23 +10,18 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from evertick.feed import FeedKind
-from evertick.model import LOSSES_MAX, Node, Reason, Verdict
+from evertick.model import Node, Reason, Verdict
 from evertick.store.base import Beat, NodeJoin, Rehomed, TaskTerms, Ticks
+from evertick.store.ending import DEADLINE_MARGIN, REHOMED_MOST, Ending, ending_of_lost, may_be_taken
 from evertick.store.rows import json_text, node_of
-from evertick.store.sqlite.endings import Ending, end
+from evertick.store.sqlite.endings import end
 from evertick.store.sqlite.feed import tell, tell_nodes, tell_runs
 from evertick.store.sqlite.fence import is_alive
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.runs import Taker
-from evertick.when.moment import MINUTE
 
-__all__ = ["DEADLINE_MARGIN", "beat", "die", "join", "judge", "nodes", "rehome"]
-
-# A run this long past its deadline is taken from its owner, though it beats: it should have stopped by itself.
-DEADLINE_MARGIN = MINUTE
-# Runs that one call settles at most: bounds its transaction. The rest is there for the next beat.
-_REHOMED_MOST = 2_000
+__all__ = ["beat", "die", "join", "judge", "nodes", "rehome"]
 
 
 def join(db: sqlite3.Connection, now: int, node: NodeJoin) -> int:
@@ -91,15 +86,15 @@ def rehome(
 ) -> Rehomed:
     if not is_alive(db, node):
         return Rehomed(now=now, fence=0, claimed=[], released=0, ended=[])
-    lost = db.execute(SQL["rehome.find"], (app, now - DEADLINE_MARGIN, _REHOMED_MOST)).fetchall()
+    lost = db.execute(SQL["rehome.find"], (app, now - DEADLINE_MARGIN, REHOMED_MOST)).fetchall()
     db.executemany(SQL["rehome.lose"], [(app, row["id"], row["losses"]) for row in lost])
-    endings = [ending for row in lost if (ending := _ending_of(row)) is not None]
-    bound = db.execute(SQL["rehome.bound"], (app, _REHOMED_MOST)).fetchall()
+    endings = [ending for row in lost if (ending := ending_of_lost(row)) is not None]
+    bound = db.execute(SQL["rehome.bound"], (app, REHOMED_MOST)).fetchall()
     endings += [Ending(row["id"], Verdict.LOST, Reason.NODE_GONE) for row in bound]
     has_freed = end(db, now, app, endings)
     over = {ending.id for ending in endings}
     left = [row for row in lost if row["id"] not in over]
-    mine = [row["id"] for row in left if row["queue"] in queues and _may_be_taken(row, tasks)][:limit]
+    mine = [row["id"] for row in left if row["queue"] in queues and may_be_taken(row, tasks)][:limit]
     others = [row["id"] for row in left if row["id"] not in set(mine)]
     # Before anything is written over the dead node; also of those that start here at once.
     tell_runs(db, now, app, "run.released", [row["id"] for row in left], [Reason.NODE_DIED] * len(left))
@@ -111,23 +106,6 @@ def rehome(
     return Rehomed(
         now=now, fence=taker.fence, claimed=taker.claimed, released=len(others), freed=has_freed, ended=ended
     )
-
-
-def _may_be_taken(row: sqlite3.Row, tasks: Mapping[str, TaskTerms]) -> bool:
-    """Whether the asking node can run it, and no limit has a say in that."""
-    terms = tasks.get(row["task"])
-    return terms is not None and not terms.is_limited and row["limit_key"] is None and bool(row["is_readable"])
-
-
-def _ending_of(row: sqlite3.Row) -> Ending | None:
-    """None: it may run again."""
-    if row["is_cancel_requested"]:
-        return Ending(row["id"], Verdict.CANCELLED, row["cancel_reason"] or Reason.REQUESTED)
-    if row["is_left_alone"]:
-        return Ending(row["id"], Verdict.LOST, Reason.NODE_GONE)
-    if row["at_most_once"] or row["losses"] >= LOSSES_MAX:
-        return Ending(row["id"], Verdict.LOST, Reason.NODE_DIED)
-    return None
 
 
 def nodes(db: sqlite3.Connection, now: int, app: str) -> list[Node]:

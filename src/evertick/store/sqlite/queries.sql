@@ -915,6 +915,17 @@ SELECT min(queue) FROM evertick_runs INDEXED BY evertick_runs_claim WHERE state 
 SELECT due_at FROM evertick_runs INDEXED BY evertick_runs_claim
 WHERE state = 'waiting' AND app = ?1 AND queue = ?2 AND priority = ?3 ORDER BY due_at LIMIT 1;
 
+-- name: apps.next
+-- The next app by name, by a seek into what is large; nodes are few.
+SELECT min(app) AS app FROM (
+    SELECT min(app) AS app FROM evertick_schedules WHERE app > ?1
+    UNION ALL
+    SELECT min(app) FROM evertick_runs WHERE app > ?1
+    UNION ALL
+    SELECT min(app) FROM evertick_history WHERE app > ?1
+    UNION ALL
+    SELECT min(app) FROM evertick_nodes WHERE app > ?1);
+
 -- ================================================================================================= care
 
 -- name: care.tables
@@ -1143,9 +1154,7 @@ WHERE f.app = ?1 ORDER BY r.seq;
 
 -- name: feed_state
 -- Nothing is ever held up here: there is one writer.
-SELECT kept, (SELECT at FROM evertick_feed WHERE app = ?1 ORDER BY seq LIMIT 1) AS oldest_at,
-    (SELECT at FROM evertick_feed WHERE app = ?1 ORDER BY seq DESC LIMIT 1) AS newest_at
-FROM evertick_feeds WHERE app = ?1;
+SELECT kept FROM evertick_feeds WHERE app = ?1;
 
 -- name: prune.feed
 -- Those that are kept no longer among the oldest, so that a look at a feed with nothing to prune costs a bite; all of

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from evertick.model import Attempt, Gap, LogLine, Run, State
+from evertick.model import Attempt, Gap, LogLine, Run
 from evertick.store.base import RunFilter
 from evertick.store.rows import attempt_of, gap_of, json_text, lines_of, read_each, run_of
 from evertick.store.sqlite.queries import SQL
@@ -89,10 +89,7 @@ def _filters(db: sqlite3.Connection, app: str, wanted: RunFilter) -> Iterator[di
 
 
 def _tables(wanted: RunFilter) -> list[str]:
-    states = set(State) if wanted.states is None else set(wanted.states)
-    # What is live has no verdict, and was not rerun.
-    has_live = wanted.verdicts is None and not wanted.was_rerun and bool(states - {State.DONE})
-    return ["runs.live"] * has_live + ["runs.done"] * (State.DONE in states)
+    return ["runs.live"] * wanted.fits_live + ["runs.done"] * wanted.fits_done
 
 
 def _read(db: sqlite3.Connection, table: str, values: dict[str, Any], is_oldest_first: bool) -> list[sqlite3.Row]:

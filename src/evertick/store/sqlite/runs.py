@@ -6,6 +6,7 @@ that a hundred thousand future runs of a high priority cost nothing.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +15,10 @@ import msgspec
 
 from evertick.model import Claimed, NewRun, Reason, Run, State, Verdict
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
-from evertick.store.rows import claimed_of, json_text, plain_text, read_each
-from evertick.store.sqlite.endings import Ending, end, finish
+from evertick.store.ending import Ending
+from evertick.store.rows import claimed_of, json_text, lines_text, plain_text, read_each
+from evertick.store.sqlite.connection import UNWRITABLE, savepoint
+from evertick.store.sqlite.endings import end, finish
 from evertick.store.sqlite.feed import tell_runs
 from evertick.store.sqlite.fence import draw_fence
 from evertick.store.sqlite.fires import Claimant, insert_run, key_holder
@@ -24,7 +27,9 @@ from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.reading import runs as read_runs
 from evertick.store.unreadable import unreadable_runs
 
-__all__ = ["Taker", "cancel", "claim", "enqueue", "note", "owned", "priorities"]
+__all__ = ["Taker", "cancel", "claim", "enqueue", "note", "note_each", "owned", "priorities"]
+
+log = logging.getLogger("evertick.store")
 
 # Runs that one claim looks at without taking them, at most: too old to start, or held back by a limit. Bounds its
 # transaction; what is behind them is there for the next claim, which follows at once.
@@ -197,14 +202,26 @@ def note(db: sqlite3.Connection, now: int, app: str, node: str, notes: Sequence[
     return [one.id for one in notes if not _note_one(db, app, node, one)]
 
 
+def note_each(db: sqlite3.Connection, now: int, app: str, node: str, notes: Sequence[Note]) -> list[str]:
+    """For a batch of which one cannot be written: the others do not wait for it."""
+    lost: list[str] = []
+    for one in notes:
+        try:
+            with savepoint(db):
+                lost += note(db, now, app, node, [one])
+        except UNWRITABLE as error:
+            log.error("what run %s of app %s has said cannot be written, and is left out: %s", one.id, app, error)
+    return lost
+
+
 def _note_one(db: sqlite3.Connection, app: str, node: str, one: Note) -> bool:
     claim_of = (app, one.id, node, one.fence)
     guarded = db.execute(SQL["note.progress"], (*claim_of, one.progress, plain_text(one.progress_text)))
     if guarded.rowcount == 0 and db.execute(SQL["note.is_own_end"], claim_of).fetchone() is None:
         return False
     if one.lines:
-        lines = json_text([(at, level, plain_text(text)) for at, level, text in one.lines])
-        db.execute(SQL["note.lines"], (app, one.id, one.fence, one.seq, len(one.lines), lines))
+        written = (app, one.id, one.fence, one.seq, len(one.lines), lines_text(one.lines))
+        db.execute(SQL["note.lines"], written)
     return True
 
 

@@ -14,7 +14,14 @@ from pathlib import Path
 
 from evertick.clock import Clock
 from evertick.store.base import MigrateMode
-from evertick.store.migrations import Migration, pending, read_migrations, refuse_newer
+from evertick.store.migrations import (
+    Migration,
+    pending,
+    read_migrations,
+    refuse_newer,
+    without_meta,
+    without_migrations,
+)
 from evertick.store.sqlite.connection import transaction
 
 __all__ = ["SCHEMA_VERSION", "migrate", "missing"]
@@ -22,6 +29,7 @@ __all__ = ["SCHEMA_VERSION", "migrate", "missing"]
 SCHEMA_VERSION = 1
 
 _FOLDER = Path(__file__).with_name("migrations")
+_META, _MIGRATIONS = "evertick_meta", "evertick_migrations"
 
 
 def migrate(db: sqlite3.Connection, clock: Clock, mode: MigrateMode, description: str) -> list[str]:
@@ -53,21 +61,29 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def _check_meta(db: sqlite3.Connection, description: str) -> None:
-    if not _has_tables(db):
-        return
-    meta = db.execute("SELECT version, compatible_from FROM evertick_meta").fetchone()
+    # In one look, for another process may be making them.
+    with transaction(db, "DEFERRED"):
+        tables, applied = _tables(db), _applied(db)
+        has_meta = _META in tables
+        meta = db.execute("SELECT version, compatible_from FROM evertick_meta").fetchone() if has_meta else None
+    if not applied and has_meta:
+        raise without_migrations(description, "empty" if _MIGRATIONS in tables else "missing", "file")
+    if applied and meta is None:
+        raise without_meta(description, "empty" if has_meta else "missing")
     if meta is not None:
         refuse_newer(meta["version"], meta["compatible_from"], SCHEMA_VERSION, description)
 
 
 def _applied(db: sqlite3.Connection) -> dict[int, str]:
-    if not _has_tables(db):
+    if _MIGRATIONS not in _tables(db):
         return {}
     return {row["version"]: row["checksum"] for row in db.execute("SELECT version, checksum FROM evertick_migrations")}
 
 
-def _has_tables(db: sqlite3.Connection) -> bool:
-    return db.execute("SELECT 1 FROM sqlite_master WHERE name = 'evertick_migrations'").fetchone() is not None
+def _tables(db: sqlite3.Connection) -> set[str]:
+    """Those of the two that say which store it is, and how far it has come."""
+    found = db.execute("SELECT name FROM sqlite_master WHERE name IN (?, ?)", (_META, _MIGRATIONS))
+    return {row["name"] for row in found}
 
 
 def _apply(db: sqlite3.Connection, clock: Clock, migration: Migration) -> None:

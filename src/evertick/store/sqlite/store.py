@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
 from evertick.clock import Clock
-from evertick.errors import Forked, InvalidSetting, StoreUnavailable
+from evertick.errors import InvalidSetting, StoreUnavailable
 from evertick.feed import Cursor
 from evertick.model import (
     Attempt,
@@ -31,13 +31,14 @@ from evertick.model import (
     Schedule,
 )
 from evertick.store import base
+from evertick.store.fork import refuse_fork
 from evertick.store.sqlite import outbox
 from evertick.store.sqlite.care import FileCare
 from evertick.store.sqlite.changes import change_schedules
-from evertick.store.sqlite.connection import StoreTime, check_version, open_file, translated
+from evertick.store.sqlite.connection import UNWRITABLE, StoreTime, check_version, open_file, translated
 from evertick.store.sqlite.duties import duties as read_duties
 from evertick.store.sqlite.duties import hold_duties, named_duties, resign_duties, tick_duty
-from evertick.store.sqlite.endings import finish
+from evertick.store.sqlite.endings import finish, finish_each
 from evertick.store.sqlite.failing import failing
 from evertick.store.sqlite.feed import feed, feed_state, keep_feed
 from evertick.store.sqlite.fires import record_fires
@@ -48,7 +49,7 @@ from evertick.store.sqlite.nodes import die, join, judge, nodes, rehome
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.reading import attempts, gaps, log, recorded_moments
 from evertick.store.sqlite.reading import runs as read_runs
-from evertick.store.sqlite.runs import cancel, claim, enqueue, note, owned
+from evertick.store.sqlite.runs import cancel, claim, enqueue, note, note_each, owned
 from evertick.store.sqlite.schedules import (
     calendar_users,
     calendars,
@@ -62,7 +63,7 @@ from evertick.store.sqlite.schedules import (
 )
 from evertick.store.sqlite.schedules import schedules as read_schedules
 from evertick.store.sqlite.schema import migrate as migrate_tables
-from evertick.store.sqlite.upkeep import LimitsCursor, PruneCursor, park_unknown, prune, pulse
+from evertick.store.sqlite.upkeep import LimitsCursor, PruneCursor, apps, park_unknown, prune, pulse
 from evertick.store.sqlite.within import UserTransaction, refuse_memory
 
 __all__ = ["SqliteStore"]
@@ -90,11 +91,11 @@ class SqliteStore:
         self._limits_cursor: LimitsCursor = {}
 
     @classmethod
-    def sharing(cls, other: SqliteStore, clock: Clock | None = None) -> SqliteStore:
-        """Another store object on the connection of an open inline one: several nodes in one simulation."""
+    def sharing(cls, other: SqliteStore) -> SqliteStore:
+        """Another store object on the connection of an open inline one: for a node that stops, and starts again."""
         if not isinstance(other._line, InlineLine):
             raise InvalidSetting("only an open inline store can be shared")
-        store = cls("sqlite://", clock=clock or other._clock, is_inline=True)
+        store = cls("sqlite://", clock=other._clock, is_inline=True)
         store._where = other._where
         store._line = InlineLine(other._line.shared, other._where, store._time)
         store._opener = other._opener
@@ -152,7 +153,7 @@ class SqliteStore:
         line = self._open_line()
         return FileBeatLine(self._where, self._time) if isinstance(line, FileLine) else SharedBeatLine(line)
 
-    async def changed(self, timeout: float) -> bool:
+    async def changed(self, app: str, timeout: float) -> bool:
         return await self._open_line().changed(timeout)
 
     def _open_line(self) -> Line:
@@ -162,12 +163,7 @@ class SqliteStore:
         return self._line
 
     def _refuse_fork(self) -> None:
-        if self._opener is not None and self._opener != os.getpid():
-            raise Forked(
-                f"the {self.description} was opened by process {self._opener}, and this is a fork of it; connections "
-                "and threads do not survive that. Open the store in each worker, after the fork: under a web server "
-                "that preloads the application, in the hook that starts a worker"
-            )
+        refuse_fork(self.description, self._opener)
 
     async def _write(self, act: Act[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._open_line().write(lambda db, now: act(db, now, *args, **kwargs))
@@ -231,7 +227,11 @@ class SqliteStore:
         return await self._write(claim, app, node, queues, tasks, limit)
 
     async def finish(self, app: str, node: str, outcomes: Sequence[Outcome]) -> base.Finished:
-        return await self._write(finish, app, node, outcomes)
+        try:
+            return await self._write(finish, app, node, outcomes)
+        except UNWRITABLE:
+            # A savepoint for each would cost every batch; so only the batch that needs it.
+            return await self._write(finish_each, app, node, outcomes)
 
     def within(self, connection: object) -> base.Within:
         self._open_line()
@@ -250,7 +250,10 @@ class SqliteStore:
         return await self._write(cancel, app, ids, reason)
 
     async def note(self, app: str, node: str, notes: Sequence[base.Note]) -> list[str]:
-        return await self._write(note, app, node, notes)
+        try:
+            return await self._write(note, app, node, notes)
+        except UNWRITABLE:
+            return await self._write(note_each, app, node, notes)
 
     async def runs(self, app: str, wanted: base.RunFilter) -> list[Run]:
         return await self._read(read_runs, app, wanted)
@@ -352,6 +355,9 @@ class SqliteStore:
 
     async def pulse(self, app: str) -> base.Pulse:
         return await self._read(pulse, app)
+
+    async def apps(self, *, limit: int = 100) -> list[str]:
+        return await self._read(apps, limit)
 
     def care(self) -> base.Care:
         return FileCare(self._where, self._clock)

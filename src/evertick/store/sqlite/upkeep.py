@@ -12,7 +12,7 @@ from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.runs import priorities
 from evertick.when.moment import DAY
 
-__all__ = ["LimitsCursor", "PruneCursor", "free_pages", "park_unknown", "prune", "pulse"]
+__all__ = ["LimitsCursor", "PruneCursor", "apps", "free_pages", "park_unknown", "prune", "pulse"]
 
 # Counts of live runs stop here.
 _COUNT_MOST = 10_000
@@ -157,6 +157,14 @@ def pulse(db: sqlite3.Connection, now: int, app: str) -> Pulse:
         oldest_due_at=_oldest_due(db, app),
         schedules=db.execute(SQL["pulse.schedules"], (app,)).fetchone()[0],
     )
+
+
+def apps(db: sqlite3.Connection, now: int, limit: int) -> list[str]:
+    found: list[str] = []
+    app = ""
+    while len(found) < limit and (app := db.execute(SQL["apps.next"], (app,)).fetchone()["app"]) is not None:
+        found.append(app)
+    return found
 
 
 def _oldest_due(db: sqlite3.Connection, app: str) -> int | None:

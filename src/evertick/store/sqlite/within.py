@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from evertick.errors import InvalidInput, Refused
 from evertick.model import Message, NewMessage, NewRun, Outcome, Run
 from evertick.store.base import FinishAnswer
-from evertick.store.sqlite.connection import StoreTime, translated
+from evertick.store.sqlite.connection import StoreTime, savepoint, translated
 from evertick.store.sqlite.endings import finish
 from evertick.store.sqlite.location import Location
 from evertick.store.sqlite.outbox import send
@@ -75,7 +75,7 @@ class UserTransaction:
         return answer
 
     def _perform_here(self, act: Callable[[sqlite3.Connection], T]) -> T:
-        with translated(self._where), as_we_read(self._db), _in_transaction(self._db), _savepoint(self._db):
+        with translated(self._where), as_we_read(self._db), _in_transaction(self._db), savepoint(self._db):
             _check_store(self._db, self._where, self._store_id)
             return act(self._db)
 
@@ -122,20 +122,6 @@ def _in_transaction(db: sqlite3.Connection) -> Iterator[None]:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
-
-
-@contextmanager
-def _savepoint(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("SAVEPOINT evertick_within")
-    try:
-        yield
-    except BaseException:
-        # A full disk or an I/O error may make SQLite give up the whole transaction.
-        if db.in_transaction:
-            db.execute("ROLLBACK TO evertick_within")
-            db.execute("RELEASE evertick_within")
-        raise
-    db.execute("RELEASE evertick_within")
 
 
 def _check_store(db: sqlite3.Connection, where: Location, store_id: str) -> None:

@@ -205,7 +205,7 @@ class Claims:
         node = await bench.node()
         run = await bench.enqueue(delay=SHORT_LEASE)
         await bench.pass_time(2 * SHORT_LEASE)
-        await bench.hold(node, run.id)
+        assert [held.id for held in (await bench.claim(node)).runs] == [run.id]
 
     async def test_other_queues_and_unknown_tasks_are_left_for_others(self, bench: Bench) -> None:
         node = await bench.node()

@@ -159,6 +159,10 @@ class Duties:
         duty = await _duty(bench)
         assert before <= us(duty.ticked_at) <= await bench.now()
         assert (us(duty.next_at), duty.error) == (before + SECOND, "ValueError: no")
+        assert await _tick(bench, node, 1, next_at=before + SECOND, error="no such file: \udcff \x00 end")
+        duty = await _duty(bench)
+        assert duty.error is not None
+        assert duty.error.endswith("end")
 
     async def test_what_is_to_come_can_be_said_without_having_acted(self, bench: Bench) -> None:
         node = await bench.node()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -80,13 +82,16 @@ class Finishing:
         odd = "no such file: \udcff \x00 end"
         node = await bench.node()
         held = await bench.hold(node)
-        assert await bench.note(node, held, progress_text=odd, lines=((1, "info", odd),)) == []
+        assert await bench.note(node, held, progress_text=odd, lines=((1, odd, odd),)) == []
         [line] = await bench.store.log(APP, held.id)
         assert line.text.endswith("end")
-        retried = await bench.end(node, held, kind="retry", error=odd, reason=odd)
+        said: dict[str, Any] = {"error": odd, "reason": odd, "phases": (Phase(name=odd, at=5, seconds=1.5),)}
+        retried = await bench.end(node, held, kind="retry", **said)
         assert retried.error is not None
         assert retried.error.endswith("end")
-        run = await bench.end(node, await bench.hold(node, held.id), verdict=Verdict.FAILED, error=odd, reason=odd)
+        run = await bench.end(node, await bench.hold(node, held.id), verdict=Verdict.FAILED, **said)
+        assert [phase.seconds for phase in run.phases] == [1.5]
+        assert run.phases[0].name.endswith("end")
         assert run.error is not None
         assert run.error.startswith("no such file: ")
         assert run.error.endswith("end")
@@ -225,6 +230,38 @@ class Finishing:
         states = [await bench.state(held.id) for held in (first, second, third, fourth, fifth)]
         assert states == [State.DONE, State.DONE, State.RUNNING, State.WAITING, State.PARKED]
         assert await bench.finish(node) == []
+
+    @pytest.mark.parametrize("kind", _KINDS)
+    async def test_an_outcome_that_cannot_be_written_does_not_stop_the_others_of_its_batch(
+        self, bench: Bench, kind: str
+    ) -> None:
+        node = await bench.node()
+        await bench.store.enqueue(APP, [a_run() for _ in range(3)])
+        first, bad, last = (await bench.claim(node)).runs
+        outcomes = [
+            an_outcome(first, result=b"1"),
+            # No text at all.
+            an_outcome(bad, result=b"\xff", error="what it was"),
+            an_outcome(last, kind, delay=HOUR),
+        ]
+        assert await bench.finish(node, *outcomes) == ["done", "done", "done"]
+        assert (await bench.run(first.id)).result == 1
+        assert await bench.state(last.id) is not State.RUNNING
+        run = await bench.run(bad.id)
+        assert (run.state, run.verdict, run.result) == (State.DONE, Verdict.SUCCEEDED, None)
+        assert run.error is not None
+        assert "cannot be written" in run.error
+        assert run.error.endswith("what it was")
+        assert await bench.finish(node, *outcomes) == ["already", "already", "already"]
+
+    async def test_an_outcome_that_cannot_be_written_in_any_way_is_answered_as_lost(self, bench: Bench) -> None:
+        node = await bench.node()
+        await bench.store.enqueue(APP, [a_run() for _ in range(2)])
+        bad, good = (await bench.claim(node)).runs
+        # More than any column of numbers holds.
+        assert await bench.finish(node, an_outcome(bad, attempts=2**70), an_outcome(good)) == ["lost", "done"]
+        assert await bench.state(bad.id) is State.RUNNING
+        assert await bench.state(good.id) is State.DONE
 
     # --- retry, release, park
 
@@ -379,6 +416,21 @@ class Finishing:
         assert (await bench.run(theirs.id)).progress is None
         assert (await bench.run(mine.id)).progress == 0.5
         assert len(await bench.store.log(APP, mine.id)) == 1
+
+    async def test_a_note_that_cannot_be_written_does_not_stop_the_others_of_its_batch(self, bench: Bench) -> None:
+        node = await bench.node()
+        await bench.store.enqueue(APP, [a_run() for _ in range(3)])
+        bad, good, gone = (await bench.claim(node)).runs
+        await bench.end(node, gone, verdict=Verdict.FAILED)
+        # More than any column of numbers holds.
+        first_lines = {bad.id: 2**70, good.id: 0, gone.id: 0}
+        notes = [
+            Note(id=run.id, fence=run.fence, seq=first_lines[run.id], lines=((5, "info", "said"),))
+            for run in (bad, good, gone)
+        ]
+        assert await bench.store.note(APP, node, notes) == [gone.id]
+        assert [line.text for line in await bench.store.log(APP, good.id)] == ["said"]
+        assert await bench.store.log(APP, bad.id) == []
 
     async def test_a_note_after_the_run_was_rehomed_is_not_written(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()

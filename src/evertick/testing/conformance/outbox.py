@@ -344,6 +344,14 @@ class Outbox:
 
     # --- in the transaction that causes it
 
+    async def test_a_run_has_failed_if_its_messages_cannot_be_written_with_its_end(self, bench: Bench) -> None:
+        node = await bench.node()
+        run = await bench.end(node, await bench.hold(node), result=b"\xff", messages=(a_message(),))
+        assert run.verdict is Verdict.FAILED
+        assert run.error is not None
+        assert "messages" in run.error
+        assert await found(bench) == []
+
     async def test_messages_of_an_outcome_are_there_if_it_is_taken(self, bench: Bench) -> None:
         node = await bench.node()
         held, new = await bench.hold(node), a_message()

@@ -11,6 +11,7 @@ from evertick.testing.conformance.bench import (
     DAY,
     HOUR,
     MINUTE,
+    OTHER_APP,
     TASK,
     TERMS,
     Bench,
@@ -233,13 +234,24 @@ class Upkeep:
         assert pulse.schedules == 1
         assert pulse.oldest_due_at == us(oldest.due_at)
 
+    async def test_the_apps_of_a_store_are_told_by_name_whatever_they_have(self, bench: Bench) -> None:
+        assert await bench.store.apps() == []
+        await bench.enqueue(app=OTHER_APP)
+        assert await bench.store.apps() == [OTHER_APP]
+        node = await bench.node()
+        assert await bench.store.apps() == [APP, OTHER_APP]
+        await bench.end(node, await bench.hold(node))
+        await bench.add(app="a-third")
+        assert await bench.store.apps() == sorted([APP, OTHER_APP, "a-third"])
+        assert await bench.store.apps(limit=1) == sorted([APP, OTHER_APP, "a-third"])[:1]
+
     async def test_the_time_of_the_store_goes_on(self, bench: Bench) -> None:
         before = await bench.now()
         await bench.pass_time(1000)
         assert await bench.now() >= before + 1000
 
     async def test_waiting_for_a_change_ends_with_its_time(self, bench: Bench) -> None:
-        assert isinstance(await bench.store.changed(0.001), bool)
+        assert isinstance(await bench.store.changed(APP, 0.001), bool)
 
     async def test_a_store_works_after_another_object_on_it_was_closed(self, bench: Bench) -> None:
         second = await bench.stores.open()

@@ -137,7 +137,7 @@ class FarStore:
     async def close(self) -> None:
         """Hanging up is no call."""
 
-    async def changed(self, timeout: float) -> bool:
+    async def changed(self, app: str, timeout: float) -> bool:
         """A hint that may be late, early or missing."""
         await asyncio.sleep(timeout)
         return self._hints.random() < _HINTED_SHARE

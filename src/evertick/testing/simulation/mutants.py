@@ -1,8 +1,8 @@
 """Planted bugs: small wrongs of the kind that people make, each of which the oracle must see.
 
 A mutant patches the engine, the planning, the editing or the SQLite store while its simulations run. Two guards that
-back each other up hide each other's absence: such bugs are planted in pairs, and `SURVIVORS` names the halves that
-nobody can see from outside.
+back each other up hide each other's absence: such bugs are planted in pairs, and the halves that nobody can
+see from outside are named at the end.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from evertick.engine.judge import Stop
 from evertick.errors import StoreUnavailable
 from evertick.model import Outcome, Reason, Verdict
 from evertick.policy import never_again
+from evertick.store import ending
 from evertick.store.base import Recorded
 from evertick.store.sqlite import SqliteStore, changes, duties, endings, fires, limits, nodes, runs, store
 from evertick.store.sqlite.outbox import write_messages
 from evertick.store.sqlite.queries import SQL
 from evertick.testing.simulation.run import Simulated, simulate
 
-__all__ = ["MUTANTS", "SURVIVORS", "Mutant"]
+__all__ = ["MUTANTS", "Mutant"]
 
 Patch = Callable[[], Any]
 
@@ -527,7 +528,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="losses_without_end",
         what="a run that takes every node down with it is run for ever",
         seeds=(33, 67),
-        patches=(_attribute(nodes, "LOSSES_MAX", 99),),
+        patches=(_attribute(ending, "LOSSES_MAX", 99),),
     ),
     Mutant(
         name="losses_not_counted",
@@ -695,7 +696,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="limit_not_asked_by_rehoming",
         what="the runs of the dead are taken over whatever their limit says",
         seeds=(103, 80, 161),
-        patches=(_attribute(nodes, "_may_be_taken", lambda row, tasks: row["task"] in tasks),),
+        patches=(_attribute(nodes, "may_be_taken", lambda row, tasks: row["task"] in tasks),),
     ),
     Mutant(
         name="limit_lets_nobody_through",
@@ -953,16 +954,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
 )
 
-# Halves of pairs: without the one guard the other still holds, so nothing, or hardly anything, is seen from outside.
-SURVIVORS: dict[str, str] = {
-    "finish without its fence guard": "the node guard holds, unless one node claims a run twice: 1 story in 150",
-    "finish without its node guard": "a fence is never drawn twice, so it names the node, too",
-    "a message settled without its fence guard": "the node guard holds, unless one node claims a message twice",
-    "a message settled without its node guard": "a fence is never drawn twice, so it names the node, too",
-    "a message settled without both": (
-        "an owner that has lost it must come back in the few seconds in which the next one sends: 1 story in 40 or less"
-    ),
-    "a dead node takes a duty": "one that does not hear of its death stops asking before its lease is over",
-    "no unique index on keys": "whoever inserts a run looks first, in the same transaction",
-    "no unique index on moments": "the cursor guard lets only one plan of a moment through",
-}
+# What is not planted: halves of pairs. Without the one guard the other still holds, so nothing, or hardly anything, is
+# seen from outside.
+#
+# - finish without its fence guard: the node guard holds, unless one node claims a run twice;
+# - finish without its node guard: a fence is never drawn twice, so it names the node, too;
+# - a message settled without one of these guards: the same; without both: an owner that has lost it must come back in
+#   the few seconds in which the next one sends;
+# - a dead node takes a duty: one that does not hear of its death stops asking before its lease is over;
+# - no unique index on keys: whoever inserts a run looks first, in the same transaction;
+# - no unique index on moments: the cursor guard lets only one plan of a moment through.
