@@ -79,7 +79,7 @@ class Declarations:
     async def _meet(self, declaration: Declaration, found: StoredSchedule, editor: Editor, node_name: str) -> None:
         declared = self._addition(declaration, node_name).declared
         if found.declared is None or found.declared.hash != declaration.hash:
-            log.info("schedule %r differs from what the code at %s says: changed", found.key, declaration.place)
+            log.info("schedule %r was stored otherwise: it is now as the code at %s says", found.key, declaration.place)
             if declaration.rule.calendar is not None:
                 await editor.put_calendar(declaration.rule.calendar)
             # The same rule stays anchored where it was: a delay that has passed must not begin anew because a priority

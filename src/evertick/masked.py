@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["masked", "without_listen"]
+__all__ = ["masked", "shown_value", "without_listen"]
 
 _HIDDEN = "***"
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*:/*")
@@ -19,9 +19,11 @@ _HOST = r"(\[[^\]]*\]|[^:,]*)(:\d{1,5})?"
 _HOSTS = re.compile(rf"{_HOST}(,{_HOST})*")
 # A whole URL as a parameter: its "@" is not that of the address.
 _LISTEN = re.compile(r"(?<=[?&])listen=[^&]*&?")
-_SCHEMA = re.compile(r"(?<=[?&])schema=\w+")
+# Whole, or not at all: half a name is another one.
+_SCHEMA = re.compile(r"(?<=[?&])schema=\w+(?![^&#])")
 # As other libraries write what leads to a database: words with their values.
 _SPELLED_OUT = re.compile(r"(?is)(pass\w*|pwd)\s*=.*")
+_SAYS_PASSWORD = re.compile(r"(?i)pass|pwd|secret")
 
 
 def masked(url: str) -> str:
@@ -43,6 +45,15 @@ def masked(url: str) -> str:
         hosts = re.split("[/?#]", rest, maxsplit=1)[0]
         shown = rest if _HOSTS.fullmatch(hosts) else _HIDDEN + rest[len(hosts) :]
     return scheme + _with_schema_only(shown)
+
+
+def shown_value(value: object) -> str:
+    """What was given in place of something else, in at most 200 letters: it may be a URL, or hold a password."""
+    if isinstance(value, str):
+        return f"{masked(value)!r:.200}"
+    said = f"{value!r:.200}"
+    is_told = "@" not in said and "://" not in said and not _SAYS_PASSWORD.search(said)
+    return said if is_told else f"this {type(value).__name__}"
 
 
 def without_listen(rest: str) -> str:

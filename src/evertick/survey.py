@@ -66,14 +66,15 @@ async def survey(
 
 
 def _surveyed(schedule: Schedule, stored: StoredSchedule, calendars: dict[str, Calendar]) -> Surveyed:
-    about = {"is_failing": stored.pause is not None and stored.pause.is_failing, "declared": stored.declared}
+    is_failing = stored.pause is not None and stored.pause.is_failing
+    found = Surveyed(schedule=schedule, rule=None, is_failing=is_failing, declared=stored.declared)
     try:
         rule = rule_of(stored, calendars)
         part = _part(rule, stored, blackout_of(stored, rule, calendars))
         moved = tuple(each.to for each in pending(stored.occurrences) if each.to is not None)
-        return Surveyed(schedule=schedule, rule=rule, part=part, moved=moved, **about)
+        return msgspec.structs.replace(found, rule=rule, part=part, moved=moved)
     except EvertickError as error:
-        return Surveyed(schedule=schedule, rule=None, rule_error=str(error), **about)
+        return msgspec.structs.replace(found, rule_error=str(error))
 
 
 def _part(rule: When, stored: StoredSchedule, blackout: Calendar | None) -> When | None:

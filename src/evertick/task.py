@@ -15,6 +15,7 @@ from evertick.driver.function import FunctionDriver
 from evertick.driver.process import Process, ProcessDriver, check_process
 from evertick.errors import InvalidInput, InvalidSetting, Refused
 from evertick.limits import Rate, make_concurrency, make_rate
+from evertick.masked import shown_value
 from evertick.model import UNIQUE_UNTIL, Cause, NewRun, Run, UniqueUntil
 from evertick.plain import at_once
 from evertick.policy import RetryPolicy, never_again
@@ -253,7 +254,8 @@ class SyncEnqueuer(Generic[P]):
             return scheduler._portal.call(make, what)
         # On the user's connection in the user's thread; only opening the store is for an event loop.
         if scheduler._portal.call(scheduler._store, what).within(connection).is_async:
-            raise Refused(f"{what} cannot wait for the async connection {connection!r}; use `await` without `.sync`")
+            given = shown_value(connection)
+            raise Refused(f"{what} cannot wait for the async connection {given}; use `await` without `.sync`")
         return at_once(make())
 
 

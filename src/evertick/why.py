@@ -12,6 +12,7 @@ from evertick.errors import EvertickError, NotFound
 from evertick.every_node import is_own_queue, node_of_queue
 from evertick.fan_out import able_nodes, overlap_on
 from evertick.model import Cause, Gap, Node, Reason, Run, Schedule, State, Verdict
+from evertick.node_names import node_names
 from evertick.raised import what_was_raised
 from evertick.rules import blackout_of, load_calendars, rule_of
 from evertick.store.base import RunFilter, ScheduleFilter, Store, StoredSchedule
@@ -257,8 +258,8 @@ def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None) ->
         case State.WAITING if run.due_at > now:
             return f"run {run.id} waits for its {'retry' if run.attempts else 'time'} at {time_words(run.due_at, rule)}"
         case State.WAITING if is_own_queue(run.queue):
-            names = [node.name for node in nodes if node.id == node_of_queue(run.queue)]
-            whose = f"a free slot of node {names[0]}" if names else "its node, which is gone: it is about to be lost"
+            name = node_names(nodes).get(node_of_queue(run.queue))
+            whose = f"a free slot of node {name}" if name else "its node, which is gone: it is about to be lost"
             return f"run {run.id} waits for {whose} since {time_words(run.due_at, rule)}"
         case State.WAITING:
             knows = any(run.task in node.tasks and run.queue in node.queues for node in nodes)
@@ -289,7 +290,7 @@ def _where(run: Run, living: list[Node], now: datetime) -> str:
         return ""
     for node in living:
         if node.id == run.node:
-            return f" on {node.name}{_silence(node, _fate(run), now)}"
+            return f" on {node_names(living)[node.id]}{_silence(node, _fate(run), now)}"
     return f" on a node that is dead: it is about to be {_fate(run)}"
 
 
@@ -311,7 +312,8 @@ def _silence(node: Node, fate: str, now: datetime) -> str:
 def _notes(schedule: Schedule, nodes: list[Node], rule_error: str | None) -> list[str]:
     notes = []
     if schedule.mode == "every-node":
-        names = ", ".join(sorted(node.name for node in able_nodes(nodes, schedule.task)[:_NODES_NAMED]))
+        able, known = able_nodes(nodes, schedule.task)[:_NODES_NAMED], node_names(nodes)
+        names = ", ".join(sorted(known[node.id] for node in able))
         notes.append(f"it runs on every live node that knows its task, now {names or 'none'}")
     if schedule.error:
         notes.append(f"it could not be planned: {schedule.error}")

@@ -8,6 +8,7 @@ from datetime import datetime
 import msgspec
 
 from evertick.model import LIVE_STATES, Node, Reason, Run, State
+from evertick.node_names import node_names
 from evertick.store.base import RunFilter, Store
 from evertick.when import from_us
 from evertick.why import ended_words, live_words, time_words
@@ -130,7 +131,8 @@ async def _line_before(store: Store, run: Run) -> list[Run]:
 
 
 def _knowing(living: list[Node], task: str) -> str:
-    names = sorted({node.name for node in living if task in node.tasks})
+    known = node_names(living)
+    names = sorted(known[node.id] for node in living if task in node.tasks)
     if not names:
         return f"no live node knows task {task!r}; start one that does"
     more = len(names) - _NAMED_MOST

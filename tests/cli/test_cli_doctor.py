@@ -128,7 +128,8 @@ def test_what_a_node_that_has_gone_declared_is_told_by_doctor_why_and_show_until
     assert [found["check"] for found in json.loads(during.stdout)] == ["declared_differently"]
     (found,) = json.loads(after.stdout)
     assert (found["check"], found["about"]) == ("left_behind", ["report"])
-    assert "every 3h" in found["what"] and "a node that has gone" in found["what"]
+    assert "every 3h" in found["what"]
+    assert "a node that has gone" in found["what"]
     assert found["fix"].startswith("restart one of the live nodes")
     assert "live nodes declare it otherwise" in why.stdout
     assert "live ones declare it otherwise" in show.stdout

@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from evertick import Scheduler
+from evertick import Duty, Scheduler
+from evertick.cli.duties import duty_columns, duty_row
+from evertick.cli.ha import next_words
+from evertick.cli.words import now
+from evertick.ha import HaLine
 
 
 def test_duties_lists_what_nodes_hold_and_held(database, evertick, ask):
@@ -64,3 +70,25 @@ def test_an_app_without_duties_is_told_how_to_declare_one(tmp_path: Path, everti
     result = evertick("duties", "--database", url)
     assert result.exit_code == 0
     assert "declare one with `@scheduler.duty(...)`" in result.stderr
+
+
+def test_a_tick_that_nobody_has_come_to_is_overdue_and_of_a_duty_that_nobody_holds_nothing_is_promised():
+    duty = Duty(
+        name="rebuild",
+        node="n1",
+        node_name="web",
+        term=1,
+        since=now(),
+        ticked_at=None,
+        next_at=now() - timedelta(seconds=3, milliseconds=500),
+        error="Traceback (most recent call last):\n  File \"x.py\", line 1, in f\nValueError: no paper",
+    )
+    cells = dict(zip([column.title for column in duty_columns()], duty_row(duty, now()), strict=True))
+    assert cells["NEXT TICK"] in ("3 s overdue", "4 s overdue")
+    assert cells["ERROR"] == "ValueError: no paper"
+    unheld = msgspec.structs.replace(duty, node=None, node_name=None)
+    assert dict(zip(cells, duty_row(unheld, now()), strict=True))["NEXT TICK"] == ""
+    line = HaLine(
+        kind="duty", name="rebuild", mode="duty", does="", holders=(), next_at=now() + timedelta(minutes=1), replicas=""
+    )
+    assert next_words(line, now()) == "-"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import threading
 
 import pytest
 
@@ -105,3 +107,45 @@ def test_a_cursor_that_is_gone_is_an_error_that_names_the_oldest(url, evertick):
     assert result.exit_code == 1
     assert "the oldest cursor is " in result.stderr
     assert evertick("events", "--after", "yesterday").exit_code == 2
+
+
+def test_a_feed_that_is_off_is_turned_on_by_a_command_that_names_the_app(url, evertick):
+    result = evertick("events", "--app", "shop")
+    assert "turn it on with `evertick events --app shop --keep 7d`" in result.stderr
+    assert evertick("events", "--keep", "off").exit_code == 0
+    assert "turn it on with `evertick events --keep 7d`" in evertick("events").stderr
+
+
+def test_nothing_to_tell_is_not_blamed_on_a_kind_that_nobody_has_named(url, evertick):
+    cursor = evertick("events").stderr.split()[-1]
+    assert evertick("events", "--after", cursor).stderr.startswith("nothing to tell; go on with --after ")
+
+
+@pytest.mark.parametrize(("given", "like"), [("7", "'7d'"), ("a week", "'7d'")])
+def test_a_wrong_time_to_keep_events_is_told_with_its_flag_and_days(url, evertick, given, like):
+    result = evertick("events", "--keep", given)
+    assert result.exit_code == 2
+    assert f"'--keep': {given!r} is no duration; write it like {like}, or 'off'" in result.stderr
+
+
+def test_an_option_without_its_value_points_to_the_help_of_its_command(url, evertick):
+    assert evertick("events", "--keep").stderr.endswith("requires an argument; see 'evertick events --help'\n")
+
+
+def test_what_is_recorded_for_one_node_alone_says_for_which(tmp_path, evertick):
+    url, ended = f"sqlite:///{tmp_path}/nodes.db", threading.Semaphore(0)
+
+    def program(name: str) -> Scheduler:
+        scheduler = Scheduler(url, node_name=name, feed="1d")
+        scheduler.every("1h", key="reload", mode="every-node")(reload)
+        scheduler.on("succeeded", lambda event: ended.release())
+        return scheduler
+
+    def reload() -> None: ...
+
+    with program("web-a") as first, program("web-b"):
+        first.sync.trigger("reload")
+        assert ended.acquire(timeout=20)
+        assert ended.acquire(timeout=20)
+    told = evertick("events", "--kind", "run.recorded", "--database", url).stdout.splitlines()
+    assert {re.search(r" (?:on|for) (web-\w)", line)[1] for line in told} == {"web-a", "web-b"}

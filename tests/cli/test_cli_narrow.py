@@ -100,7 +100,9 @@ def test_the_error_of_a_duty_has_the_room_that_others_give(tmp_path, narrow, eve
         head, *lines = narrow(url, "duties")
         assert "ERROR" in head
         assert any("ValueError: no paper left in" in line for line in lines)
-        assert f"Error      ValueError: {error}" in narrow(url, "duties", "rebuild-index")
+        shown = narrow(url, "duties", "rebuild-index")
+        assert f"  ValueError: {error}" in shown
+        assert any(line.startswith("    File ") for line in shown), "the frames of a traceback are set in"
         assert "duty rebuild-index fails on node shop@host" in evertick("doctor", "--database", url).stdout
 
 
@@ -178,3 +180,21 @@ def test_whoever_names_no_ledger_is_told_which_one_it_is(database, tmp_path, nar
         assert evertick("nodes", "--json").stderr == ""
         assert evertick("nodes", "--database", "sqlite:///evertick.db").stderr == ""
         assert evertick("doctor").stderr.startswith(told)
+
+
+def test_ids_and_keys_of_messages_are_whole_whatever_their_state(tmp_path, narrow):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    manager, keys = Scheduler(url, concurrency=0), [f"invoice-2026-{number:06}" for number in range(3)]
+    for key in keys:
+        manager.sync.send("accounting", {"order": 7}, key=key)
+    ids = [message.id for message in manager.sync.messages()]
+    manager.sync.close()
+    _head, *lines = narrow(url, "outbox", "list")
+    assert [line.split()[0] for line in lines] == ids
+    assert [line.split()[-1] for line in lines] == keys[::-1]
+
+
+def test_where_nothing_fits_what_may_be_cut_is_cut_before_what_must_be_whole():
+    columns = [Column(title="ID"), Column(title="TEXT", is_cut=True, cut_least=30)]
+    table = table_for_terminal(columns, [["1" * 36, "t" * 40]], 60)
+    assert [column.width for column in table.columns] == [36, 22]

@@ -82,16 +82,22 @@ def test_a_run_that_goes_on_has_the_try_that_is_under_way_and_why_tells_its_node
     assert re.search(rf"run {run.id} \(attempt 1\) runs since .* on web-a$", words, re.MULTILINE)
 
 
-def a_node(id_: str, name: str, died_at: datetime | None = None) -> Node:
+def a_node(id_: str, name: str, died_at: datetime | None = None, *, hour: int = 0) -> Node:
+    """One that has started and beaten in this hour."""
     given: dict[str, Any] = dict.fromkeys(Node.__struct_fields__)
-    return Node(**{**given, "id": id_, "name": name, "died_at": died_at})
+    started = datetime(2026, 1, 31, hour, tzinfo=UTC)
+    times = {"started_at": started, "beat_at": started + timedelta(minutes=50), "died_at": died_at}
+    return Node(**{**given, "id": id_, "name": name, **times})
 
 
 def test_the_end_of_an_id_is_told_only_where_a_name_is_not_enough():
-    ended = datetime(2026, 1, 31, tzinfo=UTC)
-    restarted = [a_node("n-000001", "web", ended), a_node("n-000002", "web")]
+    # Killed, started again, and only then written down as dead.
+    noticed = datetime(2026, 1, 31, 1, 10, tzinfo=UTC)
+    restarted = [a_node("n-000001", "web", noticed), a_node("n-000002", "web", hour=1)]
     assert known_names(restarted) == {"n-000001": "web", "n-000002": "web"}
     twins = [a_node("n-000003", "web"), a_node("n-000004", "web")]
     assert known_names(twins) == {"n-000003": "web (000003)", "n-000004": "web (000004)"}
+    survived = [a_node("n-000003", "web", noticed), a_node("n-000004", "web")]
+    assert known_names(survived) == known_names(twins), "the runs of the dead are not those of the living"
     assert shown_node("n-000005", known_names(twins)) == "…000005"
     assert shown_node(None, {}) == ""

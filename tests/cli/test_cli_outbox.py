@@ -110,3 +110,42 @@ def test_the_doctor_names_dead_messages_and_channels_that_nobody_sends(messages,
     text = evertick("doctor").stdout
     assert "1 message of channel 'webhook' could not be delivered and was given up" in text
     assert "1 message waits in channel 'fax', and no live node has a sender for it" in text
+
+
+def test_a_message_is_named_by_its_key_where_one_channel_has_it(messages, database, evertick):
+    assert messages["lonely"].id in evertick("outbox", "show", "lonely").stdout
+    manager = Scheduler(database, concurrency=0)
+    manager.sync.send("webhook", "hello", key="lonely")
+    manager.sync.close()
+    several = evertick("outbox", "show", "lonely")
+    assert several.exit_code == 2
+    assert "webhook, fax" in several.stderr
+
+
+def test_a_channel_that_nobody_knows_is_refused_and_those_there_are_are_named(messages, evertick):
+    unknown = evertick("outbox", "retry", "--dead", "--channel", "nix")
+    assert unknown.exit_code == 1
+    assert "there is no channel 'nix' in app 'default'; there are fax, webhook" in unknown.stderr
+    known = evertick("outbox", "retry", "--dead", "--channel", "fax")
+    assert (known.exit_code, known.stdout) == (0, "0 messages are due now: none was given up\n")
+
+
+def test_what_cannot_be_dropped_is_refused_without_a_question(messages, evertick):
+    sent = evertick("outbox", "drop", messages["good"].id)
+    assert sent.exit_code == 1
+    assert "is sent; only what waits or is dead can be dropped" in sent.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "word", "told"),
+    [
+        ("why", "webhook", "'webhook' is a channel, `evertick outbox list --channel webhook` tells of it"),
+        ("show", "fax", "'fax' is a channel"),
+        ("why", "post@host", "'post@host' is a node, `evertick nodes` tells of it"),
+        ("trigger", "make_report", "'make_report' is a task, and its schedules are quick, report"),
+    ],
+)
+def test_the_name_of_something_else_is_answered_with_what_it_is(messages, evertick, command, word, told):
+    result = evertick(command, word)
+    assert result.exit_code == 1
+    assert told in result.stderr

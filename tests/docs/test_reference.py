@@ -324,6 +324,20 @@ def test_every_intent_of_the_store_protocol_is_documented() -> None:
     assert not missing(public(Store), "how-to/write-a-store.md")
 
 
+def test_every_check_of_the_doctor_is_in_its_table_and_nothing_else() -> None:
+    """Wherever the code says which check found something, also as one of two."""
+    said: set[str] = set()
+    for path in (ROOT / "src/evertick/doctor").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "check":
+                branches = [node.value.body, node.value.orelse] if isinstance(node.value, ast.IfExp) else [node.value]
+                said |= {str(each.value) for each in branches if isinstance(each, ast.Constant)}
+    section = re.split(r"^## doctor$", doc("reference/command-line.md"), flags=re.MULTILINE)[1].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `") and "--" not in line]
+    assert said >= {"empty_app", "left_behind", "overdue", "stalled_node"}
+    assert said == {check for row in rows for check in re.findall(r"`(\w+)`", row)}
+
+
 def every_command(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
     if isinstance(command, click.Group):
         for name, below in command.commands.items():

@@ -374,8 +374,9 @@ async def test_a_schema_with_tables_of_others_under_our_names_is_refused(postgre
     dsn, _, schema = postgres_url.partition("?schema=")
     connection = await asyncpg.connect(dsn)
     await connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.{table}")
-    with pytest.raises(StoreRefused, match=rf"{schema} .*not Evertick's.*choose another one by schema="):
+    with pytest.raises(StoreRefused, match=rf"{schema} .*not Evertick's.*choose another one by schema=") as refused:
         await PostgresStore(postgres_url, clock=system_clock).open(migrate="auto")
+    assert str(refused.value).count(schema) == 1
     tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)
     assert [row["tablename"] for row in tables] == [table.partition(" ")[0]], "nothing of ours is left behind"
     await connection.close()

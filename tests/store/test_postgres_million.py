@@ -1,4 +1,4 @@
-"""A million schedules and a million runs in history: what is sent for a batch reads the batch, and no more.
+"""Millions of schedules, of live runs and of runs in history: what is sent for a batch reads the batch, and no more.
 
 The server itself tells how it has carried out each statement of the store (auto_explain): the plan that it really used,
 and how many rows it has looked at.
@@ -22,8 +22,6 @@ from evertick.testing.conformance import Bench, a_definition, a_fire, an_advance
 from evertick.testing.conformance.bench import APP, DAY, TASK
 
 MILLION = 1_000_000
-# Live runs: more than any fleet has at once, and a tenth of the time to make.
-LIVE = 100_000
 BATCH = 100
 # Rows that a scan may look at for each of the batch: itself, and what lies around it.
 ROWS_EACH = 3
@@ -46,7 +44,7 @@ _FILL = """
         FROM (
             SELECT n, CASE WHEN n % 100 = 0 THEN {now} - n ELSE {now} + {day} + n END AS moment, CASE n % 4
                 WHEN 0 THEN 'waiting' WHEN 1 THEN 'running' WHEN 2 THEN 'parked' ELSE 'blocked' END AS state
-            FROM generate_series(1, {live}) n) r;
+            FROM generate_series(1, {million}) n) r;
     INSERT INTO evertick.history (id, app, schedule_id, version, task, cause, fire_at, due_at, queue, priority, verdict,
         attempts, losses, created_at, finished_at, is_cancel_requested)
         SELECT lpad(to_hex(n + 2 * {million}), 32, '0')::uuid, '{app}', n, 1, '{task}', 'fire', {now} - n, {now},
@@ -117,7 +115,7 @@ async def execute(stores: PostgresStores, text: str) -> None:
 
 async def fill(stores: PostgresStores, now: int) -> None:
     definition = msgspec.json.encode(a_definition()).decode()
-    values = {"app": APP, "task": TASK, "now": now, "day": DAY, "million": MILLION, "live": LIVE, "batch": BATCH}
+    values = {"app": APP, "task": TASK, "now": now, "day": DAY, "million": MILLION, "batch": BATCH}
     await execute(stores, _FILL.format(definition=definition, **values))
 
 

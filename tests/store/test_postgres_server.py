@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +13,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from servers.postgres import system_binaries
+from servers.postgres import other_user, system_binaries
 
 PROGRAM = """
 import sys
@@ -31,14 +34,47 @@ NO_SYSTEM = pytest.mark.skipif(
 @pytest.mark.parametrize("is_killed", [True, False])
 @pytest.mark.parametrize("is_of_system", [False, pytest.param(True, marks=[NO_SYSTEM, pytest.mark.more_servers])])
 async def test_a_server_ends_with_the_tests_that_started_it(is_killed: bool, is_of_system: bool) -> None:
-    binaries = str(system_binaries()) if is_of_system else ""
-    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[1]), binaries]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tests:
+    await check_a_server(system_binaries() if is_of_system else None, is_killed=is_killed)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="whoever is not root shows it by all other tests")
+@pytest.mark.parametrize("is_killed", [True, False])
+async def test_a_server_is_started_by_whoever_is_not_root(is_killed: bool) -> None:
+    user = other_user()
+    assert user is not None
+    interpreter = interpreter_for(user)
+    if interpreter is None:
+        pytest.skip("NO INTERPRETER BUT ROOT'S OWN: only as root a server is shown to start")
+    assert await check_a_server(None, is_killed=is_killed, interpreter=interpreter, user=user) == user
+
+
+def interpreter_for(user: int) -> str | None:
+    """One that this user can start with our packages; that of a virtual environment may be in a folder of root's."""
+    own_version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for interpreter in (sys.executable, shutil.which(own_version, path=os.defpath)):
+        with contextlib.suppress(OSError):
+            command = [str(interpreter), "-c", "import evertick, asyncpg"]
+            if subprocess.run(command, user=user, env=environment(), capture_output=True, cwd="/").returncode == 0:
+                return interpreter
+    return None
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+async def check_a_server(
+    binaries: Path | None, *, is_killed: bool, interpreter: str = sys.executable, user: int | None = None
+) -> int:
+    """Started by tests of its own, it can be used, and ends with them. Answers whose process it was."""
+    command = [interpreter, "-c", PROGRAM, str(Path(__file__).parents[1]), str(binaries or "")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, user=user, env=environment(), cwd="/") as tests:
         assert tests.stdin is not None
         assert tests.stdout is not None
         dsn = (await asyncio.to_thread(tests.stdout.readline)).strip()
         connection = await asyncpg.connect(dsn)
-        assert await connection.fetchval("SELECT 1") == 1
+        owner = os.stat(f"/proc/{await connection.fetchval('SELECT pg_backend_pid()')}").st_uid
         if is_killed:
             tests.kill()
         else:
@@ -49,6 +85,7 @@ async def test_a_server_ends_with_the_tests_that_started_it(is_killed: bool, is_
             await asyncio.sleep(0.01)
         while await is_there(dsn):
             await asyncio.sleep(0.01)
+    return owner
 
 
 async def is_there(dsn: str) -> bool:

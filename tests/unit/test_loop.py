@@ -226,3 +226,35 @@ async def test_a_cancelled_loop_ends() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_loop_that_fails_shortly_over_and_over_says_so_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    clock = SettableClock()
+    away = StoreUnavailable("no connection left")
+    loop = looping(Steps(*[answer for _ in range(40) for answer in (away, None)]), clock)
+    with caplog.at_level(logging.INFO, "evertick.engine"):
+        for _ in range(30):  # a minute and a half of failing every three seconds
+            for _ in range(2):
+                await loop._try()
+            clock.move(3 * SECOND)
+    waits = [record.getMessage() for record in caplog.records if "waits" in record.getMessage()]
+    again = [record for record in caplog.records if "works again" in record.getMessage()]
+    assert waits == [
+        "the test loop waits: the store cannot be used: no connection left",
+        "the test loop waits: the store cannot be used: no connection left (and 19 times since it last said so)",
+    ]
+    assert len(again) == 2
+
+
+async def test_a_failure_that_lasts_is_told_though_another_was_told_just_before(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = SettableClock()
+    away = StoreUnavailable("gone")
+    loop = looping(Steps(away, None, away, away, None), clock)
+    with caplog.at_level(logging.INFO, "evertick.engine"):
+        for seconds in (1, 1, 6, 1, 1):
+            await loop._try()
+            clock.move(seconds * SECOND)
+    told = [record.getMessage().partition(":")[0].partition(" after")[0] for record in caplog.records]
+    assert told == ["the test loop waits", "the test loop works again"] * 2

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evertick import Scheduler
-from evertick.errors import InvalidSetting
-from evertick.masked import masked
+from evertick.errors import InvalidInput, InvalidSetting
+from evertick.masked import masked, shown_value
 from evertick.settings import check_url
 
 
@@ -17,6 +19,7 @@ from evertick.settings import check_url
     [
         ("postgresql://shop:secret@h:5432/db", "postgresql://shop:***@h:5432/db"),
         ("postgresql://shop@h/db?schema=s2&timeout=5s", "postgresql://shop@h/db?schema=s2"),
+        ("postgresql://shop@h/db?schema=My-App&timeout=5s", "postgresql://shop@h/db"),
         ("postgresql://h1:1,h2:2/db", "postgresql://h1:1,h2:2/db"),
         ("postgresql://[::1]:7000/db", "postgresql://[::1]:7000/db"),
         ("postgresql:///db?host=/run/pg", "postgresql:///db"),
@@ -74,3 +77,31 @@ def test_a_url_under_another_name_is_not_shown_with_its_password() -> None:
     with pytest.raises(InvalidSetting, match="it is called url") as refused:
         Scheduler(dsn="postgresql://shop:secret@h/db")  # type: ignore[arg-type]
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "postgresql://shop:s3cret@x/y",
+        "host=x password=s3cret",
+        {"host": "x", "password": "s3cret"},
+        ["postgresql://shop:s3cret@x/y"],
+    ],
+)
+def test_what_is_given_in_place_of_a_connection_is_told_without_its_password(given: object, tmp_path: Path) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/jobs.db")
+
+    @scheduler.task
+    def charge() -> None: ...
+
+    with pytest.raises(InvalidInput, match="connection: ") as refused:
+        charge.options(connection=given).sync.enqueue()
+    scheduler.sync.close()
+    assert "s3cret" not in str(refused.value)
+    assert "s3cret" not in shown_value(given)
+
+
+def test_what_holds_no_secret_is_told_as_it_is() -> None:
+    assert shown_value(7) == "7"
+    assert shown_value("jobs.db") == "'jobs.db'"
+    assert len(shown_value(list(range(1_000)))) == 200

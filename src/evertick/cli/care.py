@@ -41,7 +41,7 @@ _TABLES = (
     "outbox",
     "feed",
 )
-_CHECK_TITLE = "checking every page"
+_CHECK_TITLE = "checking the database"
 
 
 @click.group(no_args_is_help=True)
@@ -237,6 +237,9 @@ async def vacuum(care: Care, full: bool, yes: bool, as_json: bool) -> None:
       evertick db vacuum --full --yes
     """
     before = await care.status()
+    if before.vacuum is None:
+        # A store that does it by itself, or not at all, refuses, and says what to do instead: nobody is asked before.
+        await (care.rewrite() if full and yes else care.give_back(_BITE))
     if full:
         if not yes:
             ask(f"write the {before.description} anew ({amount(before.bytes)})? Nodes cannot write meanwhile", "do it")

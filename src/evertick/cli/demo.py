@@ -191,7 +191,7 @@ def _words(event: Event) -> str | None:
             return f"{event.count} missed moments become one gap: a newer one runs for them (coalesced)"
         case "scheduled", "late":
             return f"the missed moment {_clock_time(event.fire_at)} runs now (late)"
-        case (("scheduled" | "started"), _):
+        case (("scheduled" | "started" | "duty_taken" | "duty_lost"), _):
             return None
         case kind, reason:
             return kind if reason is None else f"{kind} ({reason})"

@@ -10,9 +10,10 @@ from difflib import get_close_matches
 import click
 
 from evertick.cli.database import on_store
-from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table
-from evertick.cli.words import distance, now, stamp
+from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_section, print_table
+from evertick.cli.words import ahead, distance, now, stamp
 from evertick.model import Duty
+from evertick.raised import what_was_raised
 from evertick.scheduler import Scheduler
 
 __all__ = ["duties", "duty_columns", "duty_row"]
@@ -78,10 +79,11 @@ def _show(duty: Duty, moment: datetime, as_json: bool) -> None:
             ("Held by", "nobody" if duty.node is None else f"{duty.node_name}, id {duty.node}"),
             ("Term", f"{duty.term}, since {_at(duty.since, moment)}"),
             ("Last tick", "" if duty.ticked_at is None else _at(duty.ticked_at, moment)),
-            ("Next tick", "" if duty.next_at is None else _at(duty.next_at, moment)),
-            ("Error", (duty.error or "").splitlines()),
+            ("Next tick", "" if duty.next_at is None else f"{stamp(duty.next_at)} ({ahead(duty.next_at, moment)})"),
         ]
     )
+    if duty.error:
+        print_section("Error", duty.error.rstrip().splitlines())
 
 
 def _at(at: datetime, moment: datetime) -> str:
@@ -95,7 +97,7 @@ def duty_row(duty: Duty, moment: datetime) -> list[str]:
         str(duty.term),
         distance(duty.since, moment, is_short=True),
         distance(duty.ticked_at, moment, is_short=True),
-        distance(duty.next_at, moment, is_short=True),
-        duty.error or "",
+        ahead(duty.next_at, moment, is_short=True) if duty.node else "",
+        what_was_raised(duty.error),
         duty.node or "",
     ]

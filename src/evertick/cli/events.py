@@ -10,14 +10,18 @@ import click
 import msgspec
 
 from evertick.cli.candidates import complete_keys
-from evertick.cli.database import on_store
-from evertick.cli.node_names import known_names, shown_node
+from evertick.cli.database import on_store, store_of
+from evertick.cli.node_names import known_names, node_of, shown_node
 from evertick.cli.output import as_json_option, hint, say, style_of
 from evertick.cli.parameters import MomentParameter
 from evertick.cli.words import brief, now, stamp
-from evertick.errors import InvalidInput
+from evertick.doctor.feed import held_words
+from evertick.errors import EvertickError, InvalidInput, NotFound
 from evertick.feed import FEED_KINDS, FeedEvent
+from evertick.model import Cause
 from evertick.scheduler import Scheduler
+from evertick.when import duration_us
+from evertick.when.moment import SECOND
 
 __all__ = ["events"]
 
@@ -25,7 +29,10 @@ _LIMIT_MAX = 100_000
 # What is shown to whoever names no beginning.
 _LATELY = timedelta(hours=1)
 _OFF = "off"
+_DAYS_LETTERS = 4
 _PAGE = 500
+# What is committed by then holds up nobody who looks once.
+_HELD_LONG = 2 * SECOND
 
 
 @click.command()
@@ -91,14 +98,35 @@ async def events(
             await teller.tell(event)
         after, is_end = page.cursor, page.is_end
     if not as_json:
-        hint(("" if teller.count else "nothing of that kind; ") + f"go on with --after {after}")
+        await _hint_if_held_up(scheduler)
+        nothing = "nothing of that kind; " if kinds or schedule else "nothing to tell; "
+        hint(("" if teller.count else nothing) + f"go on with --after {after}")
+
+
+async def _hint_if_held_up(scheduler: Scheduler) -> None:
+    state = await (await store_of(scheduler)).feed_state(scheduler.app)
+    if state is not None and state.held_at is not None and state.now - state.held_at > _HELD_LONG:
+        hint(f"note: {held_words(state, state.held_at)}")
 
 
 async def _keep(scheduler: Scheduler, keep: str, *, is_alone: bool) -> None:
     if not is_alone:
         raise InvalidInput("--keep changes what is kept and shows nothing; call it without other options")
+    if keep != _OFF:
+        _check_kept(keep)
     await scheduler.keep_feed(None if keep == _OFF else keep)
     hint(f"app {scheduler.app!r} keeps no feed any more" if keep == _OFF else f"events are kept for {keep} from now on")
+
+
+def _check_kept(keep: str) -> None:
+    """Here and not where it is stored: there it has another name, and a number alone is taken for seconds."""
+    try:
+        duration_us(keep)
+    except EvertickError:
+        like = f"{keep}d" if keep.isascii() and keep.isdigit() and len(keep) <= _DAYS_LETTERS else "7d"
+        raise click.BadParameter(
+            f"{keep!r:.60} is no duration; write it like {like!r}, or 'off'", param_hint="'--keep'"
+        ) from None
 
 
 class _Teller:
@@ -130,11 +158,24 @@ class _Teller:
 
     async def _node(self, event: FeedEvent) -> str:
         """The name of its node. Asked for once per node: a feed tells of few nodes and of many runs."""
-        if event.node is None or event.node_name is not None:
-            return event.node_name or ""
-        if event.node not in self._names:
-            self._names = {**self._names, event.node: None, **known_names(await self._scheduler.nodes())}
-        return shown_node(event.node, {id_: name for id_, name in self._names.items() if name is not None})
+        if event.node is None:
+            return await self._meant_for(event)
+        return await self._name(event.node) or event.node_name or shown_node(event.node, {})
+
+    async def _name(self, node: str) -> str | None:
+        if node not in self._names:
+            self._names = {**self._names, node: None, **known_names(await self._scheduler.nodes())}
+        return self._names[node]
+
+    async def _meant_for(self, event: FeedEvent) -> str:
+        """The node of a run that is for one node alone, and that the node has not claimed yet."""
+        if event.run_id is None or event.cause != Cause.EVERY_NODE:
+            return ""
+        try:
+            node = node_of(await self._scheduler.get_run(event.run_id))
+        except NotFound:  # pruned since
+            return ""
+        return "" if node is None else await self._name(node) or shown_node(node, {})
 
 
 def _said(event: FeedEvent, node: str) -> list[str | tuple[str, str]]:
@@ -148,7 +189,7 @@ def _said(event: FeedEvent, node: str) -> list[str | tuple[str, str]]:
     if event.reason:
         words.append(f" ({event.reason})")
     if node and node != subject:
-        words.append(f"  on {node}")
+        words.append(f"  {'on' if event.node else 'for'} {node}")
     if event.note:
         words.append(f"  {event.note}")
     return words

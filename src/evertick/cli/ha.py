@@ -13,11 +13,11 @@ from evertick.cli.apps import hint_other_apps
 from evertick.cli.database import on_store
 from evertick.cli.node_names import node_names
 from evertick.cli.output import Column, as_json_option, console, hint, print_json, print_table
-from evertick.cli.words import distance
+from evertick.cli.words import ahead, distance
 from evertick.ha import HA_KINDS, HaKind, HaLine, HaTable
 from evertick.scheduler import Scheduler
 
-__all__ = ["ha"]
+__all__ = ["ha", "next_words"]
 
 # More names than these are a number.
 _NAMES_MOST = 2
@@ -69,17 +69,21 @@ def _row(line: HaLine, table: HaTable) -> list[str]:
         line.mode,
         _holders(line, table),
         distance(line.last_at, table.at, is_short=True),
-        _next(line, table.at),
+        next_words(line, table.at),
         line.replicas,
     ]
 
 
-def _next(line: HaLine, now: datetime) -> str:
+def next_words(line: HaLine, now: datetime) -> str:
     if line.is_paused:
         return "paused"
+    if line.kind == "loop" and line.holders and line.next_at is None:
+        return "when needed"
+    if line.kind == "duty" and not line.holders:
+        return "-"
     # A loop is known by the last beat of its node: what has passed since then is no delay.
     moment = max(line.next_at, now) if line.kind == "loop" and line.next_at is not None else line.next_at
-    return distance(moment, now, is_short=True).replace("ago", "overdue")
+    return ahead(moment, now, is_short=True)
 
 
 def _holders(line: HaLine, table: HaTable) -> str:

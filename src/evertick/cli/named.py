@@ -24,6 +24,9 @@ T = TypeVar("T")
 _PREFIX_LEAST = 8
 _KEYS_COMPARED = 10_000
 _ALIKE = 0.6
+_KEYS_NAMED = 3
+# Messages among which a key is looked for, the newest.
+_MESSAGES_COMPARED = 10_000
 
 
 async def run_named(scheduler: Scheduler, word: str) -> Run:
@@ -33,9 +36,19 @@ async def run_named(scheduler: Scheduler, word: str) -> Run:
 
 
 async def message_named(scheduler: Scheduler, word: str) -> Message:
-    """The message with this id, or the only one whose id begins like this."""
+    """The message with this id or key, or the only one whose id begins like this."""
     store, alike = await scheduler._store(), MessageFilter(id_prefix=word, limit=2)
-    return await _named(word, "messages", scheduler.get_message, lambda: store.messages(scheduler.app, alike))
+    try:
+        return await _named(word, "messages", scheduler.get_message, lambda: store.messages(scheduler.app, alike))
+    except NotFound:
+        newest = await store.messages(scheduler.app, MessageFilter(limit=_MESSAGES_COMPARED))
+        found = [message for message in newest if message.key == word]
+        if not found:
+            raise
+    if len(found) > 1:
+        channels = ", ".join(message.channel for message in found)
+        raise click.UsageError(f"messages of several channels have the key {word!r} ({channels}); write the id of one")
+    return found[0]
 
 
 async def _named(
@@ -76,14 +89,30 @@ async def last_run_named(scheduler: Scheduler, word: str) -> Run:
     raise Refused(f"{found.key!r} has no run yet; `evertick why {found.key}` tells when it fires")
 
 
+async def _of_another_kind(store: Store, app: str, word: str) -> str | None:
+    """What else than a schedule has this name, and which command tells of it."""
+    if any(word == duty.name for duty in await store.duties(app)):
+        return f"a duty, `evertick duties {word}` tells of it"
+    nodes = await store.nodes(app)
+    unsent = [pulse.channel for pulse in await store.channels(app)]
+    if word in unsent or any(word in node.channels for node in nodes):
+        return f"a channel, `evertick outbox list --channel {word}` tells of it"
+    if any(word in (node.name, node.id) for node in nodes):
+        return "a node, `evertick nodes` tells of it"
+    if any(word in node.tasks for node in nodes):
+        page = await store.schedules(app, ScheduleFilter(limit=_KEYS_COMPARED, with_counts=False))
+        keys = [schedule.key for schedule in page if schedule.task == word]
+        named = f"its schedules are {', '.join(keys[:_KEYS_NAMED])}" if keys else "no schedule has it"
+        return f"a task, and {named}; `evertick why {word}` tells of its runs"
+    return None
+
+
 async def nearer(store: Store, app: str, words: Iterable[str], missing: NotFound) -> NotFound:
-    """The error with what was perhaps meant: a duty, or a key that is much like a word that names no schedule."""
+    """The error with what was perhaps meant: something of another kind that has this name, or a key much like it."""
     unknown = [word for word in words if repr(word) in str(missing)]
-    duties = {duty.name for duty in await store.duties(app)}
     for word in unknown:
-        if word in duties:
-            what = str(missing).partition("; ")[0]
-            return NotFound(f"{what}; {word!r} is a duty, `evertick duties {word}` tells of it")
+        if other := await _of_another_kind(store, app, word):
+            return NotFound(f"{str(missing).partition('; ')[0]}; {word!r} is {other}")
     wanted = ScheduleFilter(limit=_KEYS_COMPARED, with_counts=False)
     keys = [schedule.key for schedule in await store.schedules(app, wanted)]
     for word in unknown:

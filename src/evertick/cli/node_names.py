@@ -6,41 +6,14 @@ their end; what is left of one then is the end of its id.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 from evertick.every_node import is_own_queue, node_of_queue
-from evertick.model import Gap, Node, Run
+from evertick.model import Gap, Run
+from evertick.node_names import SHORT, known_names, node_names
 from evertick.scheduler import Scheduler
 
 __all__ = ["known_names", "names_for", "node_names", "node_of", "node_words", "shown_node"]
-
-# The end of an id: its beginning is the time of the start, which two nodes may share.
-_SHORT = 6
-
-
-class Named(Protocol):
-    """A node, or what is shown of one."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-
-def node_names(found: Iterable[Named]) -> dict[str, str]:
-    """Names of nodes by id, each with the end of its id where others have the same."""
-    pairs = [(node.id, node.name) for node in found]
-    counts = Counter(name for _, name in pairs)
-    return {node: name if counts[name] == 1 else f"{name} ({node[-_SHORT:]})" for node, name in pairs}
-
-
-def known_names(found: Iterable[Node]) -> dict[str, str]:
-    """Names of nodes by id. The ends of ids are told only where live ones share a name: a restart keeps it."""
-    nodes = list(found)
-    return {node.id: node.name for node in nodes} | node_names(node for node in nodes if node.died_at is None)
 
 
 async def names_for(scheduler: Scheduler, rows: Iterable[Run | Gap]) -> dict[str, str]:
@@ -65,4 +38,4 @@ def node_words(node: str | None, names: Mapping[str, str]) -> str:
 
 def shown_node(node: str | None, names: Mapping[str, str]) -> str:
     """The name, else the end of the id; nothing for no node."""
-    return "" if node is None else names.get(node, f"…{node[-_SHORT:]}")
+    return "" if node is None else names.get(node, f"…{node[-SHORT:]}")

@@ -25,6 +25,7 @@ from evertick.cli.output import (
     say,
 )
 from evertick.cli.words import data_text, distance, now, stamp
+from evertick.errors import NotFound
 from evertick.model import Message, MessageState
 from evertick.raised import what_was_raised
 from evertick.scheduler import Scheduler
@@ -84,10 +85,11 @@ async def list_messages(
             Column(title="MESSAGE"),
             Column(title="CHANNEL", is_cut=True),
             Column(title="STATE", is_coloured=True),
-            Column(title="TRIES", is_right=True, gives_way=2),
-            Column(title="DUE", gives_way=1),
-            Column(title="KEY", is_cut=True),
-            Column(title="ERROR", is_cut=True, cut_least=16),
+            Column(title="TRIES", is_right=True, gives_way=3),
+            Column(title="DUE", gives_way=2),
+            # Keys of one kind begin alike: what tells them apart is their end.
+            Column(title="KEY", is_cut=True, cut_least=24),
+            Column(title="ERROR", is_cut=True, cut_least=12, gives_way=1),
         ]
         moment = now()
         print_table(columns, [_row(message, moment) for message in found])
@@ -115,7 +117,7 @@ def _row(message: Message, moment: datetime) -> list[str]:
 async def show(scheduler: Scheduler, message: str, as_json: bool) -> None:
     """Show one message: its body, its tries, why it failed.
 
-    MESSAGE is its id, or the beginning of it. The body of one that was sent is not kept.
+    MESSAGE is its id, the beginning of it, or its key. The body of one that was sent is not kept.
 
     \b
     Example:
@@ -166,8 +168,8 @@ async def _data(scheduler: Scheduler, found: Sequence[Message]) -> list[dict[str
 async def retry(scheduler: Scheduler, message: str | None, dead: bool, channel: str | None, as_json: bool) -> None:
     """Deliver a message now that was given up, or that waits for its next try.
 
-    MESSAGE is its id, or the beginning of it; --dead means all that were given up. They begin anew, with all their
-    tries.
+    MESSAGE is its id, the beginning of it, or its key; --dead means all that were given up. They begin anew, with all
+    their tries.
 
     \b
     Example:
@@ -182,10 +184,12 @@ async def retry(scheduler: Scheduler, message: str | None, dead: bool, channel: 
         ids = [(await scheduler.retry_message((await message_named(scheduler, message)).id)).id]
     else:
         ids = await scheduler.retry_dead(channel=channel, limit=_RETRIED_MOST)
+        if not ids and channel is not None:
+            await _check_channel(scheduler, channel)
     if as_json:
         print_json({"retried": ids})
         return
-    say(f"{_count(len(ids))} due now")
+    say(f"{_count(len(ids))} due now" + ("" if ids else ": none was given up"))
     await _hint_if_nobody_sends(scheduler, ids)
 
 
@@ -197,20 +201,30 @@ async def retry(scheduler: Scheduler, message: str | None, dead: bool, channel: 
 async def drop(scheduler: Scheduler, message: str, yes: bool, as_json: bool) -> None:
     """Forget a message that waits or was given up.
 
-    It is never delivered, and its key may be used again. MESSAGE is its id, or the beginning of it.
+    It is never delivered, and its key may be used again. MESSAGE is its id, the beginning of it, or its key.
 
     \b
     Example:
       evertick outbox drop 01a1e06c --yes
     """
     found = await message_named(scheduler, message)
-    if not yes:
+    # What is sent, or under way, is refused anyway.
+    if not yes and found.state in (MessageState.WAITING, MessageState.DEAD):
         ask(f"drop message {found.id} of channel {found.channel!r}, which is {found.state}?", "drop it")
     await scheduler.drop_message(found)
     if as_json:
         print_json(found)
     else:
         say(f"dropped message {found.id}")
+
+
+async def _check_channel(scheduler: Scheduler, channel: str) -> None:
+    """Refuse one that no message and no sender has: it is mistyped."""
+    known = {pulse.channel for pulse in await (await store_of(scheduler)).channels(scheduler.app)}
+    known |= {each for node in await scheduler.nodes() for each in node.channels}
+    if channel not in known and not await scheduler.messages(channel=channel, limit=1):
+        there = f"there are {', '.join(sorted(known))}" if known else "no node has a sender"
+        raise NotFound(f"there is no channel {channel!r} in app {scheduler.app!r}; {there}")
 
 
 async def _hint_if_nobody_sends(scheduler: Scheduler, ids: list[str]) -> None:

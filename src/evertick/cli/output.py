@@ -41,6 +41,8 @@ __all__ = [
 
 _NOTHING = "-"
 _BETWEEN = 2
+# Letters of a column before what must be whole is cut for it.
+_CUT_LEAST = 4
 
 _STYLES = {
     "succeeded": "green",
@@ -237,7 +239,8 @@ def _least(columns: Sequence[Column], whole: dict[int, int]) -> int:
 def _cut(columns: Sequence[Column], whole: dict[int, int], spare: int) -> dict[int, int]:
     """The widths of the columns when those that may be cut have this much more than the least, the narrowest first.
 
-    Less than nothing to spare: it is taken from the widest, whatever they are.
+    Less than nothing to spare: it is taken from the widest of those that may be cut, and if that is not enough from the
+    widest of all.
     """
     widths = {
         place: min(full, columns[place].cut_least) if columns[place].is_cut else full for place, full in whole.items()
@@ -246,7 +249,8 @@ def _cut(columns: Sequence[Column], whole: dict[int, int], spare: int) -> dict[i
         widths[min(wanting, key=widths.__getitem__)] += 1
         spare -= 1
     while spare < 0 and max(widths.values()) > 1:
-        widths[max(widths, key=widths.__getitem__)] -= 1
+        cuttable = [place for place in widths if columns[place].is_cut and widths[place] > _CUT_LEAST]
+        widths[max(cuttable or widths, key=widths.__getitem__)] -= 1
         spare += 1
     return widths
 

@@ -95,6 +95,12 @@ class Root(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            # click does not say of which command an option lacks its value.
+            if error.ctx is None and ctx.invoked_subcommand is not None:
+                name = ctx.invoked_subcommand
+                error.ctx = click.Context(self.commands[name], parent=ctx, info_name=name)
+            raise
         except BrokenPipeError:
             # Here and not further out, since click would make exit code 1 of it.
             _leave_broken_pipe()

@@ -10,6 +10,8 @@ _CALLS = "add|backfill|cancel|move|pause|preview|remove|rerun|resume|run_early|s
 _CALL = re.compile(rf"\b({_CALLS})\(\)")
 # An argument that an error begins with, where the flag has another name.
 _FLAGS = {"after: ": "--after: ", "start: ": "--from: ", "end: ": "--to: ", "tz: ": "--tz: "}
+# Of another app than the default one: what is to be written has to name it.
+_NO_FEED = re.compile(r"app '(?!default')(?P<app>[^'\s]+)' keeps no feed")
 _PHRASES = {
     "raise retention": "let the nodes keep it longer (retention=)",
     "pass the `cursor` of an event or a page, or None for the oldest": (
@@ -27,4 +29,6 @@ def in_commands(text: str) -> str:
             text = flag + text.removeprefix(argument)
     for phrase, instead in _PHRASES.items():
         text = text.replace(phrase, instead)
+    if found := _NO_FEED.match(text):
+        text = text.replace("events --keep", f"events --app {found['app']} --keep")
     return _CALL.sub(lambda call: f"`evertick {call[1].replace('_', '-')}`", text)

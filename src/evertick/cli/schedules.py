@@ -21,7 +21,7 @@ from evertick.cli.parameters import ArgumentsParameter, labels_option
 from evertick.cli.plan import checked_days, days_option, dry_run_option, print_plan
 from evertick.cli.runs import hint_if_stuck, print_run, run_data
 from evertick.cli.wall import zone_of
-from evertick.cli.words import data_text, decision_words, distance, now, stamp, times_in
+from evertick.cli.words import ahead, data_text, decision_words, now, stamp, times_in
 from evertick.drift import REMEDY, is_left_behind
 from evertick.errors import EvertickError
 from evertick.every_node import is_own_queue
@@ -79,15 +79,11 @@ def _row(schedule: Schedule, first: datetime | None, moment: datetime) -> list[s
         schedule.key,
         schedule.task,
         schedule.when,
-        "paused" if schedule.is_paused else _ahead(first, moment),
+        "paused" if schedule.is_paused else ahead(first, moment),
         stamp(first) if is_waiting else "-",
         _last(schedule),
         "; ".join(_remarks(schedule)),
     ]
-
-
-def _ahead(fire_at: datetime | None, moment: datetime) -> str:
-    return distance(fire_at, moment).replace("ago", "overdue")
 
 
 def _last(schedule: Schedule) -> str:
@@ -190,7 +186,9 @@ async def _definition(scheduler: Scheduler, schedule: Schedule) -> list[str]:
     return ["in code", *([f"of a node that has gone: live ones declare it otherwise; {REMEDY}"] if is_stale else [])]
 
 
-def _facts(schedule: Schedule, upcoming: list[datetime], definition: list[str]) -> Iterator[tuple[str, str | list[str]]]:
+def _facts(
+    schedule: Schedule, upcoming: list[datetime], definition: list[str]
+) -> Iterator[tuple[str, str | list[str]]]:
     moment = now()
     yield "Schedule", schedule.key
     yield "App", schedule.app
@@ -199,7 +197,7 @@ def _facts(schedule: Schedule, upcoming: list[datetime], definition: list[str]) 
     yield "Rule", schedule.when
     yield "In words", rule_words(schedule)
     yield "State", [_state(schedule), *_remarks(schedule)]
-    nexts = [f"{stamp(each, is_exact=True)}  {_ahead(each, moment)}" for each in upcoming]
+    nexts = [f"{stamp(each, is_exact=True)}  {ahead(each, moment)}" for each in upcoming]
     yield ("Would fire" if schedule.is_paused else "Next fires"), nexts or "never"
     yield "Decided", [decision_words(each) for each in schedule.occurrences]
     yield "Catch-up", schedule.catch_up + (f", up to {schedule.catch_up_limit}" if schedule.catch_up == "all" else "")

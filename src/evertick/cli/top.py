@@ -22,7 +22,7 @@ from evertick.cli.ledger import row_data
 from evertick.cli.node_names import node_names
 from evertick.cli.output import Column, as_json_option, clean, console, print_json, print_table, say, table_for_terminal
 from evertick.cli.parameters import DurationParameter
-from evertick.cli.words import called, distance, outcome, remark, span, stamp, took
+from evertick.cli.words import ahead, called, distance, outcome, remark, span, stamp, took
 from evertick.engine.loops import OWN_DUTIES
 from evertick.errors import StoreUnavailable
 from evertick.model import Gap, Run, Schedule
@@ -202,7 +202,7 @@ def _head(frame: Frame) -> list[tuple[str, str]]:
     return [
         (clean(frame.app), "bold cyan"),
         (stamp(frame.at), ""),
-        (f"{frame.schedules} schedules", ""),
+        (f"{frame.schedules} {'schedule' if frame.schedules == 1 else 'schedules'}", ""),
         (f"{_count(frame.running)} running", "cyan" if frame.running else ""),
         (f"{_count(frame.waiting)} waiting", "blue" if frame.waiting else ""),
         (f"{_count(frame.blocked)} blocked", ""),
@@ -360,7 +360,7 @@ def _progress(run: Run) -> str:
 
 def _next_row(schedule: Schedule, now: datetime) -> list[str]:
     due = schedule.next_due_at
-    return [distance(due, now).replace("ago", "overdue"), stamp(due), schedule.key, schedule.task]
+    return [ahead(due, now), stamp(due), schedule.key, schedule.task]
 
 
 def _recent_row(row: Run | Gap, now: datetime) -> list[str]:

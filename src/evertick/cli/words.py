@@ -15,6 +15,7 @@ from evertick.raised import what_was_raised
 from evertick.when import from_us
 
 __all__ = [
+    "ahead",
     "amount",
     "brief",
     "called",
@@ -107,6 +108,11 @@ def distance(moment: datetime | None, since: datetime, *, is_short: bool = False
         length -= length % unit
     whole = span(timedelta(seconds=length))
     return f"in {whole}" if seconds > 0 else f"{whole} ago"
+
+
+def ahead(moment: datetime | None, since: datetime, *, is_short: bool = False) -> str:
+    """How far away is what is to come: "in 5 min", or "3 s overdue"."""
+    return distance(moment, since, is_short=is_short).replace("ago", "overdue")
 
 
 def took(run: Run) -> str:

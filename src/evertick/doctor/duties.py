@@ -47,7 +47,7 @@ def _failing(duty: Duty, error: str) -> Finding:
         severity=Severity.WARNING,
         check="failing_duty",
         what=f"duty {duty.name} fails on node {duty.node_name or duty.node}: {what_was_raised(error)}{undone}",
-        fix=f"mend what it does; `evertick duties {duty.name}` tells all of the error, the log of the node where it is",
+        fix=f"mend what it does; `evertick duties {duty.name}` shows the whole error, with its file and line",
         about=(duty.name,),
     )
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from evertick.doctor.finding import Finding, Severity, named
 from evertick.model import Node
+from evertick.node_names import node_names
 
 __all__ = ["about_clock", "about_nodes"]
 
@@ -45,8 +46,9 @@ def about_nodes(nodes: Sequence[Node], now: datetime, *, has_schedules: bool) ->
             what="no node is alive: nothing fires and nothing runs",
             fix="start one with `evertick run module:attribute`",
         )
+    names = node_names(living)
     for node in living:
-        yield from _about_beat(node, now)
+        yield from _about_beat(node, names[node.id], now)
     yield from _about_declarations(living)
     versions = sorted({node.version for node in living})
     if len(versions) > 1:
@@ -58,13 +60,13 @@ def about_nodes(nodes: Sequence[Node], now: datetime, *, has_schedules: bool) ->
         )
 
 
-def _about_beat(node: Node, now: datetime) -> Iterator[Finding]:
+def _about_beat(node: Node, name: str, now: datetime) -> Iterator[Finding]:
     silent, lease = now - node.beat_at, node.lease_until - node.beat_at
     if node.lease_until < now:
         yield Finding(
             severity=Severity.WARNING,
             check="silent_node",
-            what=f"node {node.name} is silent for {silent.total_seconds():.0f} s, its lease has run out",
+            what=f"node {name} is silent for {silent.total_seconds():.0f} s, its lease has run out",
             fix="if its process is gone, another node takes its runs over; if it is there, see what holds it up",
             about=(node.id,),
         )
@@ -72,9 +74,10 @@ def _about_beat(node: Node, now: datetime) -> Iterator[Finding]:
         yield Finding(
             severity=Severity.WARNING,
             check="late_beat",
-            what=f"node {node.name} has not beaten for {silent.total_seconds():.1f} s of its lease of "
+            what=f"node {name} has not beaten for {silent.total_seconds():.1f} s of its lease of "
             f"{lease.total_seconds():.0f} s",
-            fix="see whether its machine is overloaded or stands still, or whether the store was locked",
+            fix="if it was killed, others take its runs and duties over when its lease ends; if it is there, see "
+            "whether its machine is overloaded or stands still, or whether the store was locked",
             about=(node.id,),
         )
 
@@ -82,12 +85,13 @@ def _about_beat(node: Node, now: datetime) -> Iterator[Finding]:
 def _about_declarations(living: Sequence[Node]) -> Iterator[Finding]:
     """Who starts last wins: with two programs that differ, that is by chance."""
     hashes: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    names = node_names(living)
     for node in living:
         for key, declared in node.declares.items():
-            hashes[key][declared].append(node.name)
+            hashes[key][declared].append(names[node.id])
     for key, by_hash in sorted(hashes.items()):
         if len(by_hash) > 1:
-            who = " against ".join(named(sorted(set(names))) for names in by_hash.values())
+            who = " against ".join(named(sorted(alike)) for alike in by_hash.values())
             yield Finding(
                 severity=Severity.WARNING,
                 check="declared_differently",

@@ -18,7 +18,7 @@ from evertick.engine.failing import FailureWatch
 from evertick.engine.finish import Finisher
 from evertick.engine.fire import Recorder
 from evertick.engine.judge import Stop
-from evertick.engine.loop import Loop, LoopHealth
+from evertick.engine.loop import UNTIL_WOKEN, Loop, LoopHealth
 from evertick.engine.loops import LoopKind
 from evertick.engine.node import Attempt, LocalNode
 from evertick.engine.note import NoteCarrier, log_capture
@@ -39,9 +39,6 @@ _LAST_WORDS_SECONDS = 1.0
 _LAST_WRITES_SECONDS = 5.0
 # However often others wake us: no more looks than that come of it. The first one is never late.
 _WOKEN_LEAST_SECONDS = 0.03
-# The rest of loops that look only when something happens here, or when they said so themselves: an idle node does not
-# poll for what it would hear of.
-_UNTIL_WOKEN = 3600.0
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,13 +92,13 @@ class Engine:
         failures = FailureWatch(node, editor)
         self._fire = self._loop(loops.FIRE, self._recorder.step)
         self._work = self._loop(loops.WORK, self._worker.step)
-        self._finish = self._loop(loops.FINISH, self._finisher.step, rest_most=_UNTIL_WOKEN)
-        self._note = self._loop(loops.NOTE, notes.step, rest_most=_UNTIL_WOKEN)
-        self._tend = self._loop(loops.TEND, self._tender.step, rest_most=_UNTIL_WOKEN)
-        self._brake = self._loop(loops.BRAKE, failures.step, rest_most=_UNTIL_WOKEN)
+        self._finish = self._loop(loops.FINISH, self._finisher.step, rest_most=UNTIL_WOKEN)
+        self._note = self._loop(loops.NOTE, notes.step, rest_most=UNTIL_WOKEN)
+        self._tend = self._loop(loops.TEND, self._tender.step, rest_most=UNTIL_WOKEN)
+        self._brake = self._loop(loops.BRAKE, failures.step, rest_most=UNTIL_WOKEN)
         self._sweep = self._loop(loops.SWEEP, Sweeper(node, editor).step, rest_most=settings.sweep)
-        self._duty = self._loop(loops.DUTY, self._duties.step, rest_most=_UNTIL_WOKEN)
-        self._relay = self._loop(loops.RELAY, self._relays.step, rest_most=_UNTIL_WOKEN)
+        self._duty = self._loop(loops.DUTY, self._duties.step, rest_most=UNTIL_WOKEN)
+        self._relay = self._loop(loops.RELAY, self._relays.step, rest_most=UNTIL_WOKEN)
         self._watch = self._loop(loops.WATCH, self._watch_store)
         self._loops = (
             self._fire,
@@ -330,7 +327,8 @@ class Engine:
         tasks: set[asyncio.Task[Any]] = runs | self._relays.under_way | self._duties.under_way
         if not tasks or seconds <= 0:
             return
-        log.info("waiting up to %.0f s for %d running runs, deliveries and duties", seconds, len(tasks))
+        what = "1 run, delivery or duty" if len(tasks) == 1 else f"{len(tasks)} runs, deliveries and duties"
+        log.info("waiting up to %.0f s for %s under way", seconds, what)
         work = asyncio.ensure_future(asyncio.wait(tasks))
         hurry = asyncio.ensure_future(self._is_hurried.wait())
         await asyncio.wait([work, hurry], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -17,17 +17,22 @@ from evertick.clock import Clock
 from evertick.engine.loops import LoopKind
 from evertick.errors import StoreUnavailable
 
-__all__ = ["Idle", "Loop", "LoopHealth"]
+__all__ = ["UNTIL_WOKEN", "Idle", "Loop", "LoopHealth"]
 
 log = logging.getLogger("evertick.engine")
 
 _BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 5.0
+# The rest of loops that look only when something happens here, or when they said so themselves: an idle node does not
+# poll for what it would hear of.
+UNTIL_WOKEN = 3600.0
 # A step that has not come back after this long hangs.
 STALLED_SECONDS = 60.0
 # A loop may fail this long (a store that restarts) before the node calls itself unhealthy.
 FAILING_SECONDS = 30.0
 # What does not come from the store will not pass by itself: something here is broken.
 BROKEN_SECONDS = 10.0
+# A loop that fails now and then, and not for long, says so once in a while.
+_TOLD_SECONDS, _SHORT_SECONDS = 60.0, 5.0
 
 
 class Idle(float):
@@ -59,6 +64,10 @@ class Loop:
         self._rest_over: asyncio.Future[None] | None = None
         self._failures = 0
         self._failing_since: float | None = None
+        # When it last said that it waits, and how often it has waited since without a word.
+        self._told_at: float | None = None
+        self._untold = 0
+        self._is_told = False
         self._is_broken = False
         self._is_backing_off = False
         self._busy_since: float | None = None
@@ -105,7 +114,8 @@ class Loop:
         if self._may_rise:
             return
         seconds = self._rest_most if delay is None else min(delay, self._rest_most)
-        self._next_at = self._clock.elapsed() + seconds
+        is_until_woken = delay is None and self._rest_most >= UNTIL_WOKEN
+        self._next_at = None if is_until_woken else self._clock.elapsed() + seconds
         loop = asyncio.get_running_loop()
         # A timer and a future: `asyncio.timeout` ends a rest by an exception, which costs more.
         self._rest_over = loop.create_future()
@@ -127,21 +137,37 @@ class Loop:
     def _succeeded(self) -> None:
         if self._failing_since is not None:
             seconds = self._clock.elapsed() - self._failing_since
-            log.warning("the %s loop works again after %.1f s", self.name, seconds)
+            log.log(self._level, "the %s loop works again after %.1f s", self.name, seconds)
         self._succeeded_at = self._clock.elapsed()
         self._failing_since, self._failures, self._error = None, 0, None
 
     def _failed(self, error: Exception, what: str) -> float:
         self._is_backing_off = True
         if self._failing_since is None:
-            self._failing_since = self._clock.elapsed()
-            log.warning("the %s loop waits: %s: %s", self.name, what, error)
+            self._failing_since, self._is_told = self._clock.elapsed(), False
+        if not self._is_told:
+            self._tell_that_it_waits(f"{what}: {error}", self._failing_since)
         self._is_broken = not isinstance(error, StoreUnavailable)
         self._error = f"{type(error).__name__}: {error}"
         delay = min(_BACKOFF_FIRST * 2.0**self._failures, _BACKOFF_MOST)
         self._failures = min(self._failures + 1, 16)
         # Many nodes lose a store at one moment; they must not come back at one moment.
         return delay * (0.5 + self._clock.uniform())
+
+    def _tell_that_it_waits(self, why: str, since: float) -> None:
+        now, told_at = self._clock.elapsed(), self._told_at
+        is_lately_told = told_at is not None and now - told_at < _TOLD_SECONDS
+        if is_lately_told and now - since < _SHORT_SECONDS:
+            self._untold += since == now
+            return
+        again = f" (and {self._untold} times since it last said so)" if self._untold else ""
+        self._told_at, self._untold, self._is_told = now, 0, True
+        log.warning("the %s loop waits: %s%s", self.name, why, again)
+
+    @property
+    def _level(self) -> int:
+        """The end of a wait is told as loud as its beginning."""
+        return logging.WARNING if self._is_told else logging.DEBUG
 
     def tick(self) -> tuple[int | None, int | None]:
         """Microseconds since the last step that came back well, and until the next one that it takes by itself.

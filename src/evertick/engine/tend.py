@@ -12,18 +12,22 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from evertick.engine.judge import Stop
 from evertick.engine.loop import Idle
 from evertick.engine.node import Attempt, LocalNode
 from evertick.engine.work import Worker
-from evertick.model import Outcome, Verdict
-from evertick.store.base import Beat
+from evertick.errors import StoreUnavailable
+from evertick.model import Outcome, Run, Verdict
+from evertick.store.base import Beat, RunFilter
 
 __all__ = ["Tender"]
 
 log = logging.getLogger("evertick.tend")
+
+T = TypeVar("T")
 
 
 class Tender:
@@ -66,13 +70,34 @@ class Tender:
         if not self._has_beaten:
             return Idle(math.inf)  # until the next beat is answered, which wakes us
         self._has_beaten = False
-        if self._node.clock.elapsed() >= self._judges_from:
-            for dead in await self._node.store.judge():
-                log.warning("node %s is dead: its lease ran out; its runs are taken over", dead)
-                self.on_death()
+        may_judge = self._node.clock.elapsed() >= self._judges_from
+        if may_judge and (dead := await self._node.store.judge()):
+            self.on_death()
+            await self._tell_dead(dead)
         await self._rehome()
         await self._reconcile()
         return None
+
+    async def _tell_dead(self, dead: Sequence[str]) -> None:
+        names = {node.id: node.name for node in await self._asked(self._node.store.nodes(self._node.app))}
+        for node in dead:
+            named = f"{names[node]}, id {node}," if node in names else node
+            log.warning("node %s is dead: its lease ran out; its runs are taken over", named)
+
+    async def _tell_ended(self, ended: Sequence[tuple[str, Verdict]]) -> None:
+        if not ended:
+            return
+        wanted = RunFilter(ids=tuple(run for run, _ in ended), limit=len(ended))
+        found = {run.id: run for run in await self._asked(self._node.store.runs(self._node.app, wanted))}
+        for run, verdict in ended:
+            log.warning("run %s of a dead node ends as %s", _words(run, found.get(run)), verdict)
+
+    async def _asked(self, question: Awaitable[list[T]]) -> list[T]:
+        """What only makes a line of the log better: without an answer it does without."""
+        try:
+            return await question
+        except StoreUnavailable:
+            return []
 
     async def _rehome(self) -> None:
         node = self._node
@@ -82,8 +107,7 @@ class Tender:
             # What has a rate that this node counts by itself goes back to waiting, and through a claim.
             rehomed = await node.store.rehome(node.app, node.id, node.served, node.rates.without_any(node.terms), room)
             self._worker.start(rehomed.claimed, had_lease=had_lease)
-        for run, verdict in rehomed.ended:
-            log.warning("run %s of a dead node ends as %s", run, verdict)
+        await self._tell_ended(rehomed.ended)
         await node.tell_ended([run for run, _ in rehomed.ended])
         if any(verdict is Verdict.LOST for _, verdict in rehomed.ended):
             self.on_lost()
@@ -108,6 +132,12 @@ class Tender:
         for attempt in gone:
             if not await self._worker.has_ended_itself(attempt):
                 self._worker.stop(attempt, Stop.LOST)
+
+
+def _words(id_: str, run: Run | None) -> str:
+    if run is None:
+        return id_
+    return f"{id_} of {f'schedule {run.schedule_key!r}' if run.schedule_key else f'task {run.task!r}'}"
 
 
 def _claim(attempt: Attempt) -> tuple[str, int]:

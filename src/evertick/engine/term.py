@@ -11,9 +11,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from evertick.driver.error_text import error_text
 from evertick.duty import DutyContext, DutyWork, Rhythm
 from evertick.engine.node import LocalNode
 from evertick.errors import Stopped, StoreUnavailable
+from evertick.raised import what_was_raised
 from evertick.store.base import DutyHold, DutyTick
 
 __all__ = ["Term"]
@@ -23,7 +25,6 @@ log = logging.getLogger("evertick.duty")
 _BACKOFF_FIRST, _BACKOFF_MOST = 1.0, 60.0
 # An act that went on this long before it failed was no failed start.
 _WELL_SECONDS = 60.0
-_ERROR_MAX_CHARS = 500
 # The longest sleep by the own clock before looking again how far the store's has come.
 _SLEEP_MOST = 3600.0
 
@@ -110,7 +111,8 @@ class Term:
             failures = 0 if self._node.clock.elapsed() - began > _WELL_SECONDS else failures
             pause = min(_BACKOFF_FIRST * 2.0**failures, _BACKOFF_MOST)
             failures = min(failures + 1, 16)
-            log.warning("duty %r has ended (%s); it begins again in %.0f s", self.name, self._error, pause)
+            why = what_was_raised(self._error)
+            log.warning("duty %r has ended (%s); it begins again in %.0f s", self.name, why, pause)
             at = self._store_now() + int(pause * 1e6)
             await self._say(has_acted=False, next_at=at)
             if self.is_stopped:
@@ -142,12 +144,11 @@ class Term:
         return not self.context._has_seen_stop
 
     def _failed(self, error: BaseException) -> None:
-        log.error("duty %r failed under term %d", self.name, self.number, exc_info=error)
-        try:
-            said = str(error)
-        except Exception:
-            said = "(its message cannot be read)"
-        self._error = f"{type(error).__name__}: {said}"[:_ERROR_MAX_CHARS]
+        before, self._error = self._error, error_text(error)
+        # The same at every tick would bury what else is in the log.
+        is_known = self._error == before
+        said = f" again: {what_was_raised(self._error)}" if is_known else f":\n{self._error}"
+        log.error("duty %r failed under term %d%s", self.name, self.number, said)
 
     async def _say(self, *, has_acted: bool, next_at: int | None) -> None:
         tick = DutyTick(name=self.name, term=self.number, has_acted=has_acted, next_at=next_at, error=self._error)

@@ -79,7 +79,7 @@ class SchemaCare:
 
     async def rewrite(self) -> None:
         raise Refused(
-            f"the {self._where.description} is not rewritten by Evertick; let its administrator do that, with "
+            f"the {self._where.place} is not rewritten by Evertick; let its administrator do that, with "
             f"VACUUM FULL on the tables of schema {self._where.schema}, while no node runs"
         )
 

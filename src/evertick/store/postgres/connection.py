@@ -124,10 +124,19 @@ _TROUBLES = {
     "58": "could not read or write its files; check its disk and its log",
     "XX": "has an error of its own; look into its log",
 }
+# Who has as many connections as it may, where that is not the whole server: how that is said, and what to do.
+_BOUNDED = {
+    "for role": "lets {user} have no more connections; raise its bound with ALTER ROLE … CONNECTION LIMIT, or lower "
+    "pool_size in the URL",
+    "for database": "takes no more connections; raise its bound with ALTER DATABASE … CONNECTION LIMIT, or lower "
+    "pool_size in the URL",
+}
 # How OpenSSL says that the name, or the address, is not that of the certificate.
 _OTHER_NAME = (62, 64)
 # How asyncpg says that the server does without TLS; it has no type for that.
 _NO_TLS = "rejected SSL upgrade"
+# How asyncpg says that a connection was closed under a statement; which numbers its states have helps nobody.
+_IN_THE_MIDDLE = "cannot switch to state"
 # How PgBouncer answers the settings that a connection begins with, in any of its modes.
 _NO_SETTINGS = "unsupported startup parameter"
 # At the start these cannot pass by themselves.
@@ -216,7 +225,9 @@ def _trouble(error: Exception, where: Location) -> str | None:
         if not fits:
             return None
         user = "this user" if where.user is None else f"the user {where.user}"
-        return f"{_TROUBLES[max(fits, key=len)].format(user=user, restore=_RESTORE)} ({_said(error)})"
+        bounded = [words for who, words in _BOUNDED.items() if state == "53300" and who in _said(error)]
+        trouble = bounded[0] if bounded else _TROUBLES[max(fits, key=len)]
+        return f"{trouble.format(user=user, restore=_RESTORE)} ({_said(error)})"
     match error:
         case ConnectionError() if _is_without_tls(error):
             return (
@@ -235,6 +246,8 @@ def _trouble(error: Exception, where: Location) -> str | None:
         case ValueError():
             # What asyncpg says of a value that fits no column is an InterfaceError, too.
             return None
+        case asyncpg.InterfaceError() | asyncpg.InternalClientError() if _IN_THE_MIDDLE in str(error):
+            return f"{_TROUBLES['08']} (a connection broke off in the middle of a statement)"
         case OSError() | asyncpg.InterfaceError() | asyncpg.InternalClientError():
             return f"{_TROUBLES['08']} ({error})"
         case _:

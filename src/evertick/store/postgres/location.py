@@ -89,9 +89,13 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def description(self) -> str:
         """Safe to log."""
+        return self.place if self.schema == "evertick" else f"{self.place}, schema {self.schema}"
+
+    @property
+    def place(self) -> str:
+        """The same for sentences that name the schema themselves."""
         where = ",".join(host if host.startswith("/") else f"{host}:{port}" for host, port in self.hosts)
-        schema = "" if self.schema == "evertick" else f", schema {self.schema}"
-        return f"PostgreSQL database {self.database or '(default)'} at {where or 'the default host'}{schema}"
+        return f"PostgreSQL database {self.database or '(default)'} at {where or 'the default host'}"
 
     @property
     def listens(self) -> bool:
@@ -192,7 +196,7 @@ def _host(text: str, url: str) -> tuple[str, int]:
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
         # What is no number may be a password whose host was forgotten.
         what = f"the port {port!r}" if port.isdigit() else "no number as its port"
-        raise InvalidSetting(f"{_shown(url)} has {what}; a port is a number up to 65535, and {_SHAPE.lower()}")
+        raise InvalidSetting(f"{_shown(url)} has {what}, but a port is a number up to 65535; {_SHAPE}")
     return unquote(host), int(port or _PORT)
 
 

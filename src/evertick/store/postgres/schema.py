@@ -142,7 +142,7 @@ async def _make_schema(connection: Connection, where: Location) -> bool:
         what = f"tables in the schema {where.schema}" if standing["has_schema"] else f"the schema {where.schema}"
         on = f"SCHEMA {schema}" if standing["has_schema"] else f"DATABASE {database}"
         raise StoreRefused(
-            f"the {where.description} does not let the user {standing['user']} make {what}; grant it with "
+            f"the {where.place} does not let the user {standing['user']} make {what}; grant it with "
             f"`GRANT CREATE ON {on} TO {user}`, or migrate as a user who may"
         )
     if standing["has_schema"]:
@@ -153,7 +153,7 @@ async def _make_schema(connection: Connection, where: Location) -> bool:
 
 def _foreign(where: Location) -> StoreRefused:
     return StoreRefused(
-        f"the schema {where.schema} of the {where.description} holds tables that are not Evertick's, under the same "
+        f"the schema {where.schema} of the {where.place} holds tables that are not Evertick's, under the same "
         "names; choose another one by schema= in the URL"
     )
 

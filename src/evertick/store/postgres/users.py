@@ -14,6 +14,7 @@ from typing import Any
 import asyncpg
 
 from evertick.errors import InvalidInput
+from evertick.masked import shown_value
 from evertick.store.postgres.connection import Connection
 from evertick.store.rows import Row
 from evertick.store.wrappers import layers_of
@@ -107,7 +108,7 @@ def connection_of(given: object) -> UserConnection:
                 "'psycopg[binary]'`: Django takes it by itself, SQLAlchemy by postgresql+psycopg:// in its URL"
             )
     raise InvalidInput(
-        f"connection: {given!r:.200} is no open connection to PostgreSQL that Evertick can use; pass one of asyncpg or "
-        "psycopg 3, Django's, a Connection or Session of SQLAlchemy on one of them, or an AsyncConnection (of an "
-        "AsyncSession: `await session.connection()`)"
+        f"connection: {shown_value(given)} is no open connection to PostgreSQL that Evertick can use; pass one of "
+        "asyncpg or psycopg 3, Django's, a Connection or Session of SQLAlchemy on one of them, or an AsyncConnection "
+        "(of an AsyncSession: `await session.connection()`)"
     )

@@ -31,7 +31,15 @@ from evertick.store.postgres.wakeup import Bell
 from evertick.store.rows import Row
 from evertick.store.wrappers import CLOSED, begin_as_library
 
-__all__ = ["Identity", "JobConnection", "UserTransaction", "finish_and_commit", "identity_of", "out_of_time", "server_limit"]
+__all__ = [
+    "Identity",
+    "JobConnection",
+    "UserTransaction",
+    "finish_and_commit",
+    "identity_of",
+    "out_of_time",
+    "server_limit",
+]
 
 T = TypeVar("T")
 # Which store it is, and in which database of its server: a copy has the same id.
@@ -248,7 +256,7 @@ class JobConnection:
 
 
 def server_limit(seconds: float) -> str:
-    """After how many milliseconds the server itself ends what a job does; the watch is to come first, with its words."""
+    """After how many milliseconds the server itself ends what a job does. The watch comes first, with its words."""
     return str(round(min(seconds + _WATCH_MARGIN_SECONDS, _SERVER_MOST_SECONDS) * 1000))
 
 

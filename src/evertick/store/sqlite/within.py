@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from evertick.errors import InvalidInput, Refused
+from evertick.masked import shown_value
 from evertick.model import Message, NewMessage, NewRun, Outcome, Run
 from evertick.store.base import FinishAnswer
 from evertick.store.sqlite.connection import StoreTime, savepoint, translated
@@ -88,8 +89,9 @@ def _connection_of(given: object) -> tuple[sqlite3.Connection, Any | None]:
         if callable(getattr(found, "_execute", None)) and isinstance(getattr(found, "_conn", None), sqlite3.Connection):
             return found._conn, found
     raise InvalidInput(
-        f"connection: {given!r:.200} is no open connection to SQLite; pass one of sqlite3 or aiosqlite, Django's, a "
-        "Connection or Session of SQLAlchemy, or an AsyncConnection (of an AsyncSession: `await session.connection()`)"
+        f"connection: {shown_value(given)} is no open connection to SQLite; pass one of sqlite3 or aiosqlite, "
+        "Django's, a Connection or Session of SQLAlchemy, or an AsyncConnection (of an AsyncSession: `await "
+        "session.connection()`)"
     )
 
 

@@ -1,0 +1,48 @@
+"""Others may wake a node as often as they like: it looks at once, and then not without end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from evertick import Scheduler
+from evertick.store.base import Due
+from evertick.store.sqlite import SqliteStore
+from evertick.testing import virtual_time
+
+# More than anybody should hear, and few enough to end a test in which there is no bound.
+MOST = 1_000
+
+
+async def test_a_node_that_is_woken_without_end_looks_some_thirty_times_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = Scheduler("sqlite://")
+    is_loud, look = asyncio.Event(), SqliteStore.due_schedules
+    woken_at: list[float] = []
+    looked_at: list[float] = []
+
+    async def changed(self: SqliteStore, app: str, timeout: float) -> bool:
+        if len(woken_at) == MOST:
+            is_loud.clear()
+        await is_loud.wait()
+        woken_at.append(scheduler._clock.elapsed())
+        return True
+
+    async def due_schedules(self: SqliteStore, app: str, limit: int) -> Due:
+        looked_at.append(scheduler._clock.elapsed())
+        return await look(self, app, limit)
+
+    monkeypatch.setattr(SqliteStore, "changed", changed)
+    monkeypatch.setattr(SqliteStore, "due_schedules", due_schedules)
+    async with virtual_time(scheduler) as kit:
+        await kit.advance("1s")
+        looked_at.clear()
+        began = scheduler._clock.elapsed()
+        is_loud.set()
+        await kit.advance("2s")
+    assert looked_at[0] == began
+    assert 20 <= len(looked_at) / 2 <= 40
+    # Each look is at what was written before it: none was put off but by the next.
+    assert set(woken_at) <= set(looked_at)
