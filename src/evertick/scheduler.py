@@ -54,7 +54,7 @@ from evertick.options import (
 )
 from evertick.sender import SenderOptions, check_channel, make_sender
 from evertick.serve import check_may_run, ending_in_one_line, run_process
-from evertick.settings import Settings, check_key, check_url, make_settings, refuse_other_names, refuse_unknown
+from evertick.settings import Settings, check_key, check_url, make_settings, refuse_unknown
 from evertick.store.base import Pulse, Store
 from evertick.store.url import open_store
 from evertick.sync import Portal
@@ -277,7 +277,8 @@ class Scheduler(
         a stop. Tasks are for what must happen for every moment; a duty is for what must not happen twice at a time.
         """
         place, chosen = calling_place(1), check_name(name)
-        refuse_other_names(unknown, ("every", "when"), {}, "option", "duty")
+        for given in unknown:
+            raise InvalidSetting(f"{given}: no such option; a duty has every= or when=, and nothing else")
         rule = None if when is None else rule_given(when)
         rhythm = rhythm_of(chosen, every, rule, created=self._clock.now_us(), tz=self.settings.tz)
 

@@ -282,5 +282,5 @@ def test_a_second_signal_ends_the_waiting(tmp_path: Path) -> None:
 
 def test_an_option_that_a_duty_does_not_have_is_answered_with_those_it_has() -> None:
     scheduler = Scheduler("sqlite:///:memory:")
-    with pytest.raises(InvalidSetting, match="retry: no such option; there are every, when"):
+    with pytest.raises(InvalidSetting, match="retry: no such option; a duty has every= or when="):
         scheduler.duty("x", every="1s", retry=3)  # type: ignore[call-arg]

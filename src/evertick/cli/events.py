@@ -31,6 +31,8 @@ _LATELY = timedelta(hours=1)
 _OFF = "off"
 _DAYS_LETTERS = 4
 _PAGE = 500
+# Why there may be a run that is for one node alone.
+_FOR_ONE_NODE = (Cause.EVERY_NODE, Cause.TRIGGER)
 # What is committed by then holds up nobody who looks once.
 _HELD_LONG = 2 * SECOND
 
@@ -169,7 +171,7 @@ class _Teller:
 
     async def _meant_for(self, event: FeedEvent) -> str:
         """The node of a run that is for one node alone, and that the node has not claimed yet."""
-        if event.run_id is None or event.cause != Cause.EVERY_NODE:
+        if event.run_id is None or event.cause not in _FOR_ONE_NODE:
             return ""
         try:
             node = node_of(await self._scheduler.get_run(event.run_id))
