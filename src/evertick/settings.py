@@ -14,6 +14,7 @@ import msgspec
 from evertick.errors import InvalidKey, InvalidSetting, InvalidWhen
 from evertick.masked import masked
 from evertick.schedule_limits import ScheduleLimits, check_allowed
+from evertick.store.url import check_location
 from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import DAY, MILLISECOND, MINUTE, SECOND
 from evertick.when.zone import zone_named
@@ -259,6 +260,7 @@ def check_url(url: str | None) -> str:
     if not _SCHEME.match(found):
         shape = _SHAPE_OF_POSTGRES if found.startswith("postgres") else DEFAULT_DATABASE
         raise InvalidSetting(f"url: {masked(found)!r} is no database URL; write it like {shape!r}")
+    check_location(found)
     return found
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from evertick import Scheduler
+from evertick import Gap, Scheduler, Verdict
+from evertick.cli.ledger import print_ledger
 from evertick.cli.node_names import known_names, shown_node
 from evertick.cli.words import now
+from evertick.fan_out import overlap_on
 from evertick.model import Node
 
 
@@ -101,3 +103,16 @@ def test_the_end_of_an_id_is_told_only_where_a_name_is_not_enough():
     assert known_names(survived) == known_names(twins), "the runs of the dead are not those of the living"
     assert shown_node("n-000005", known_names(twins)) == "…000005"
     assert shown_node(None, {}) == ""
+
+
+def test_the_gap_of_one_node_has_its_node_in_its_column(capsys):
+    moment = datetime(2026, 1, 31, tzinfo=UTC)
+    gap = Gap(
+        **dict.fromkeys(Gap.__struct_fields__)
+        | {"schedule_key": "reload", "reason": overlap_on("web-a"), "verdict": Verdict.SKIPPED}
+        | {"first_at": moment, "last_at": moment, "recorded_at": moment, "count": 1, "is_exact": True}
+    )
+    print_ledger([gap], {})
+    head, line = capsys.readouterr().out.splitlines()
+    cells = dict(zip(re.split(r"  +", head), re.split(r"  +", line), strict=True))
+    assert (cells["REASON"], cells["NODE"]) == ("overlap", "web-a")

@@ -19,6 +19,7 @@ import pytest
 from click.testing import Result
 
 from evertick import Scheduler
+from evertick.cli import care
 from servers.postgres import dsn_with, other_user, own_server
 
 SECRET = "hunter2"
@@ -119,6 +120,49 @@ def test_a_vacuum_is_left_to_the_server(evertick: Evertick, url: str, full: list
     refused = evertick("db", "vacuum", *full)
     assert refused.exit_code == 1
     assert "autovacuum" in refused.stderr or "VACUUM FULL" in refused.stderr
+
+
+def test_where_a_vacuum_is_refused_nothing_is_drawn_before(
+    evertick: Evertick, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert evertick("db", "migrate").exit_code == 0
+    drawn: list[str] = []
+    monkeypatch.setattr(care, "progress", lambda title, **_: drawn.append(title))
+    assert "autovacuum" in evertick("db", "vacuum").stderr
+    assert "VACUUM FULL" in evertick("db", "vacuum", "--full", "--yes").stderr
+    assert drawn == []
+
+
+def test_a_feed_that_an_open_transaction_holds_up_says_so(evertick: Evertick, url: str, postgres_dsn: str) -> None:
+    assert evertick("db", "migrate").exit_code == 0
+    assert evertick("events", "--keep", "1d").exit_code == 0
+    with psycopg.connect(postgres_dsn, application_name="report") as connection:
+        connection.execute("SELECT pg_current_xact_id()")
+        assert evertick("add", "report", "--when", "@daily", "--task", "make_report").exit_code == 0
+        end = time.monotonic() + 30
+        while "behind" not in (told := evertick("events").stderr):
+            assert time.monotonic() < end, told
+            time.sleep(0.2)
+        connection.rollback()
+    assert "note: readers of the feed are" in told
+    assert "is open, and nothing that was written after its beginning can be read" in told
+    assert "of that kind" not in told
+
+
+def test_a_role_that_has_all_connections_it_may_have_is_told_how_to_get_more(
+    evertick: Evertick, url: str, postgres_dsn: str
+) -> None:
+    role = f"few_{url.rpartition('=')[2]}"
+    assert evertick("db", "migrate").exit_code == 0
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")
+        try:
+            said = refusal(evertick, dsn_with(url, user=role))
+        finally:
+            connection.execute(f"DROP ROLE {role}")
+    assert f"lets the user {role} have no more connections" in said
+    assert "ALTER ROLE … CONNECTION LIMIT" in said
+    assert "max_connections" not in said
 
 
 # --- everything else -------------------------------------------------------------------------------------------------

@@ -176,3 +176,11 @@ def test_labels_that_are_none_are_refused(labels: Any) -> None:
 def test_a_label_has_a_name_that_is_a_key() -> None:
     with pytest.raises(InvalidKey, match="label: "):
         check_labels({"a;b": "c"})
+
+
+@pytest.mark.parametrize(
+    ("parameter", "said"), [("pooler=pgbouncer", "pooler="), ("pool_size=abc", "pool_size="), ("shema=s", "shema")]
+)
+def test_a_parameter_of_the_url_that_cannot_be_is_refused_where_it_is_written(parameter: str, said: str) -> None:
+    with pytest.raises(InvalidSetting, match=said):
+        Scheduler(f"postgresql://shop@localhost/shop?{parameter}")

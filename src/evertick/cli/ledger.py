@@ -18,6 +18,7 @@ from evertick.cli.parameters import check_stretch, labels_option, since_option, 
 from evertick.cli.wall import moments_tz_option
 from evertick.cli.words import called, outcome, remark, stamp, took, tries
 from evertick.errors import NotFound
+from evertick.fan_out import overlap_on
 from evertick.model import Gap, Run, Schedule, State, Verdict
 from evertick.scheduler import Scheduler
 from evertick.why import Why
@@ -26,6 +27,8 @@ from evertick.why_run import Facts, explain_run, explain_task
 __all__ = ["history", "print_ledger", "print_why", "row_data", "row_of", "rows_data", "runs", "why"]
 
 _LIMIT_MAX = 100_000
+# How the reason of a gap begins that is the gap of one node.
+_OVERLAP_ON = overlap_on("")
 _STATES, _VERDICTS = [each.value for each in State], [each.value for each in Verdict]
 
 
@@ -196,12 +199,14 @@ async def row_of(scheduler: Scheduler, row: Run | Gap) -> dict[str, Any]:
 
 
 def print_ledger(rows: Sequence[Run | Gap], names: Mapping[str, str], *, is_one_schedule: bool = False) -> None:
-    is_many = len({node_of(row) for row in rows if isinstance(row, Run)} - {None}) > 1
+    on_nodes = {node_of(row) if isinstance(row, Run) else _node_of_gap(row) for row in rows} - {None, ""}
+    is_many = len(on_nodes) > 1
     columns = [
         Column(title="MOMENT", is_moment=True),
         Column(title="KEY", is_cut=True, cut_least=16),
         Column(title="VERDICT", is_coloured=True),
-        Column(title="REASON", is_cut=True),
+        # Whole, as far as the words of the ledger go.
+        Column(title="REASON", is_cut=True, cut_least=10),
         Column(title="TRIES", is_right=True, gives_way=2),
         Column(title="TOOK", is_right=True, gives_way=1),
         # What tells the runs of a fire for every node apart; where all are of one node it is the first to go.
@@ -219,11 +224,20 @@ def print_ledger(rows: Sequence[Run | Gap], names: Mapping[str, str], *, is_one_
 
 def _line(row: Run | Gap, names: Mapping[str, str]) -> list[str]:
     if isinstance(row, Gap):
-        moment, key, of_run, run_id = row.last_at, row.schedule_key, ["-", "-", "-"], "-"
+        moment, key, of_run, run_id = row.last_at, row.schedule_key, ["-", "-", _node_of_gap(row)], "-"
     else:
         moment, key, run_id = row.fire_at, called(row), row.id
         of_run = [tries(row), took(row), shown_node(node_of(row), names)]
-    return [stamp(moment, is_exact=True), key, outcome(row), row.reason or "-", *of_run, remark(row), run_id]
+    return [stamp(moment, is_exact=True), key, outcome(row), _reason(row), *of_run, remark(row), run_id]
+
+
+def _reason(row: Run | Gap) -> str:
+    """In a word. That of one node's gap has the node in it, which has a column of its own here."""
+    return "overlap" if isinstance(row, Gap) and _node_of_gap(row) else row.reason or "-"
+
+
+def _node_of_gap(gap: Gap) -> str:
+    return gap.reason.removeprefix(_OVERLAP_ON) if gap.reason.startswith(_OVERLAP_ON) else ""
 
 
 @click.command()

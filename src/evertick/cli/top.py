@@ -170,9 +170,12 @@ def _view(frame: Frame, width: int, height: int | None) -> Group:
     parts: list[RenderableType] = [Text.assemble(*_spaced(line)) for line in head]
     sections = _sections(frame)
     lines = None if height is None else height - len(head)
-    for section, most in zip(sections, _rows_shown(sections, lines), strict=True):
+    # Where not even one row of each would fit, the empty lines between them go first.
+    is_tight = lines is not None and sum(4 if section.rows else 2 for section in sections) > lines
+    between = [] if is_tight else [Text("")]
+    for section, most in zip(sections, _rows_shown(sections, lines, len(between)), strict=True):
         more = len(section.rows) - most
-        parts.append(Text(""))
+        parts += between
         if not section.rows:
             parts.append(Text.assemble((section.title, "bold"), ("  none", "dim")))
             continue
@@ -181,13 +184,13 @@ def _view(frame: Frame, width: int, height: int | None) -> Group:
     return Group(*parts)
 
 
-def _rows_shown(sections: list[_Section], lines: int | None) -> list[int]:
+def _rows_shown(sections: list[_Section], lines: int | None, between: int) -> list[int]:
     """How many rows of each section fit. What one does not need of its part goes to the others, first come first."""
     wanted = [len(section.rows) for section in sections]
     if lines is None:
         return wanted
-    # A section takes an empty line, its title and, with rows, a line of heads.
-    left = lines - sum(3 if count else 2 for count in wanted)
+    # A section takes its title, with rows a line of heads, and what is between it and the one before.
+    left = lines - sum(between + (2 if count else 1) for count in wanted)
     shown = [min(count, max(1, int(each.share * left))) for each, count in zip(sections, wanted, strict=True)]
     for place, count in enumerate(wanted):
         shown[place] = min(count, shown[place] + max(0, left - sum(shown)))

@@ -11,7 +11,7 @@ from evertick.clock import Clock
 from evertick.errors import InvalidSetting
 from evertick.store.base import OpensStore, Store
 
-__all__ = ["open_store"]
+__all__ = ["check_location", "open_store"]
 
 _GROUP = "evertick.stores"
 _POSTGRES = ("postgresql", "postgres")
@@ -20,6 +20,18 @@ _POSTGRES = ("postgresql", "postgres")
 def open_store(url: str, *, clock: Clock, is_inline: bool = False) -> Store:
     """The store that a URL names, not opened yet."""
     return _opener(_scheme(url))(url, clock=clock, is_inline=is_inline)
+
+
+def check_location(url: str) -> None:
+    """Refuse what can be told to be wrong from the URL alone. What it cannot know, like a file, is left to the opening."""
+    scheme = _scheme(url)
+    if scheme not in _POSTGRES:
+        return
+    try:
+        from evertick.store.postgres.location import location_of
+    except ImportError:  # the driver is not installed, which the opening says with its fix
+        return
+    location_of(url)
 
 
 def _scheme(url: str) -> str:

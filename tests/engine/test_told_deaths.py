@@ -1,0 +1,49 @@
+"""What the log says of a node that has died: its name, and of which schedule or task its lost runs were."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from evertick import Scheduler, Verdict
+from evertick.store.base import NodeJoin, TaskTerms
+
+PATIENCE = 30.0
+
+
+async def test_a_death_is_told_with_the_name_of_the_node_and_what_its_lost_runs_were_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "evertick.tend")
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/jobs.db", lease="3s", node_name="web-2")
+    is_lost = asyncio.Event()
+
+    @scheduler.every("1h", key="report", on_lost="fail")
+    async def make_report() -> None: ...
+
+    @scheduler.task(on_lost="fail")
+    async def pay() -> None: ...
+
+    @scheduler.on("lost")
+    async def hear(_event: object) -> None:
+        if len(await scheduler.runs(verdicts=[Verdict.LOST])) == 2:
+            is_lost.set()
+
+    store, terms = await scheduler._store(), {name: TaskTerms(at_most_once=True) for name in ("make_report", "pay")}
+    await store.join(
+        NodeJoin(id="old-1", name="web-1", app="default", version="1", lease=1, queues=(), tasks=terms, declares={})
+    )
+    manager = Scheduler(f"sqlite:///{tmp_path}/jobs.db", concurrency=0)
+    await manager.add(key="report", when="every 1h", task="make_report")
+    fired, enqueued = await manager.trigger("report"), await pay.enqueue()
+    claimed = (await store.claim("default", "old-1", ["default"], terms, 2)).runs
+    assert {run.id for run in claimed} == {fired.id, enqueued.id}
+    async with scheduler:
+        await asyncio.wait_for(is_lost.wait(), PATIENCE)
+    await manager.close()
+    assert "node web-1, id old-1, is dead: its lease ran out; its runs are taken over" in caplog.messages
+    assert f"run {fired.id} of schedule 'report' of a dead node ends as lost" in caplog.messages
+    assert f"run {enqueued.id} of task 'pay' of a dead node ends as lost" in caplog.messages
