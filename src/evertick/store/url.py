@@ -23,7 +23,7 @@ def open_store(url: str, *, clock: Clock, is_inline: bool = False) -> Store:
 
 
 def check_location(url: str) -> None:
-    """Refuse what can be told to be wrong from the URL alone. What it cannot know, like a file, is left to the opening."""
+    """Refuse what is wrong with the URL itself, where it is written and not only when the store is opened."""
     scheme = _scheme(url)
     if scheme not in _POSTGRES:
         return
