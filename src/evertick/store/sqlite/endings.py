@@ -1,54 +1,102 @@
 """How runs end, and what an ending sets free.
 
-Every ending goes through `archive`: out of the live table into history, runs blocked on it become due, a schedule that
-counts from the end of its runs gets its next moment, a limit that it ran under has room. Only the holder of the newest
-claim may finish a run.
+A run goes straight from the live table into history, all runs of a batch that end alike by one statement; then runs
+blocked on them become due, schedules that count from the end of their runs get their next moment, and limits that they
+ran under have room. Only the holder of the newest claim may finish a run.
 """
 
 from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from evertick.model import Outcome
+import msgspec
+
+from evertick.model import Outcome, Verdict
 from evertick.store.base import FinishAnswer, Finished
 from evertick.store.ending import Ending, bare_instead, cancelled_instead
-from evertick.store.rows import phases_text, plain_text
+from evertick.store.rows import json_text, phases_text, plain_text
 from evertick.store.sqlite.connection import UNWRITABLE, savepoint
-from evertick.store.sqlite.feed import tell_runs
+from evertick.store.sqlite.feed import tell_ended, tell_runs
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.outbox import write_messages
 from evertick.store.sqlite.queries import SQL
 from evertick.store.telling import PUT_BACK_TOLD
 
-__all__ = ["archive", "count_from_end", "end", "finish", "finish_each"]
+__all__ = ["PART_MOST", "Held", "count_from_end", "end", "finish", "finish_each", "still_held"]
 
 log = logging.getLogger("evertick.store")
+
+# Rows in one statement at most. SQLite takes and gives texts of up to a gigabyte; the largest arguments and results of
+# so many runs are less.
+PART_MOST = 1_000
+
+
+class _Ended(msgspec.Struct, frozen=True, array_like=True):
+    """A run on its way into history, as `run.ending` reads it: what waits for it, and what it leaves room in."""
+
+    id: str
+    schedule_id: int | None
+    limit_key: str | None
+
+
+class Held(_Ended, frozen=True, array_like=True):
+    """A run that its claim still holds, as `finish.held` reads it."""
+
+    attempts: int
+    is_cancel_requested: bool
+    cancel_reason: str | None
+
+
+_ended = msgspec.json.Decoder(list[_Ended])
+_held = msgspec.json.Decoder(list[Held], strict=False)
 
 
 def finish(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
     answers: list[FinishAnswer] = []
-    ended: list[str] = []
-    limits: list[str | None] = []
-    back: list[Outcome] = []
+    has_freed = False
+    for part in _parts(outcomes):
+        finished = _finish_part(db, now, app, node, part)
+        answers += finished.answers
+        has_freed |= finished.freed
+    return Finished(answers=answers, freed=has_freed)
+
+
+def _parts(outcomes: Sequence[Outcome]) -> Iterator[dict[str, Outcome]]:
+    """Stretches in which no run comes twice (an outcome whose answer was lost, and that of its next claim)."""
+    part: dict[str, Outcome] = {}
     for outcome in outcomes:
+        if outcome.id in part or len(part) == PART_MOST:
+            yield part
+            part = {}
+        part[outcome.id] = outcome
+    if part:
+        yield part
+
+
+def _finish_part(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Mapping[str, Outcome]) -> Finished:
+    held = still_held(db, app, node, {id_: outcome.fence for id_, outcome in outcomes.items()})
+    ends: list[Outcome] = []
+    back: list[Outcome] = []
+    for id_, run in held.items():
+        outcome = outcomes[id_]
         if outcome.kind == "done":
-            is_taken = is_ended = _end_as_told(db, now, app, node, outcome)
+            ends.append(outcome)
+        elif run.is_cancel_requested:
+            # Asked for meanwhile: it comes first.
+            ends.append(cancelled_instead(outcome, msgspec.structs.asdict(run)))
         else:
-            is_taken, is_ended, limit = _put_back(db, now, app, node, outcome)
-            limits.append(limit)
-            if is_taken and not is_ended:
-                back.append(outcome)
-        if is_ended:
-            ended.append(outcome.id)
-        # A run that was put back and has ended was cancelled instead.
-        if is_taken and is_ended == (outcome.kind == "done"):
-            write_messages(db, now, app, outcome.messages)
-        answers.append("done" if is_taken else _told_before(db, app, node, outcome))
-    has_freed = archive(db, now, app, ended)
-    has_freed = make_room(db, app, limits) or has_freed
-    _tell_back(db, now, app, back)
+            back.append(outcome)
+    _end_as_told(db, now, app, ends)
+    has_freed = _forget(db, now, app, [held[outcome.id] for outcome in ends])
+    _put_back(db, now, app, back)
+    has_freed |= make_room(db, app, _limits_left(held, back))
+    write_messages(db, now, app, [message for outcome in (*ends, *back) for message in outcome.messages])
+    answers: list[FinishAnswer] = [
+        "done" if outcome.id in held else _told_before(db, app, node, outcome) for outcome in outcomes.values()
+    ]
     return Finished(answers=answers, freed=bool(back) or has_freed)
 
 
@@ -71,84 +119,90 @@ def _finish_one(db: sqlite3.Connection, now: int, app: str, node: str, outcome: 
     return Finished(answers=["lost"], freed=False)
 
 
-def _tell_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]) -> None:
+def end(db: sqlite3.Connection, now: int, app: str, endings: Sequence[Ending]) -> bool:
+    """End live runs by the store's own hand: cancelled, expired, lost. True if anything was freed by it."""
+    if not endings:
+        return False
+    db.executemany(SQL["run.leave_line"], [(app, ending.id) for ending in endings])
+    alike: defaultdict[tuple[Verdict, str | None], list[str]] = defaultdict(list)
+    for ending in endings:
+        alike[ending.verdict, plain_text(ending.reason)].append(ending.id)
+    ended = _ended.decode(db.execute(SQL["run.ending"], (app, json_text([each.id for each in endings]))).fetchone()[0])
+    for (verdict, reason), ids in alike.items():
+        written = db.execute(SQL["run.end"], (app, json_text(ids), verdict, reason, now))
+        _warn_of_dropped(app, ids, written.rowcount)
+    return _forget(db, now, app, ended)
+
+
+def count_from_end(db: sqlite3.Connection, now: int, schedules: Iterable[int]) -> bool:
+    """Set the cursor of schedules that count from the end of a run; others are left alone. True if any was set."""
+    return db.execute(SQL["schedule.count_from_end"], (json_text(list(schedules)), now)).rowcount > 0
+
+
+def _forget(db: sqlite3.Connection, now: int, app: str, ended: Sequence[_Ended]) -> bool:
+    """Take runs that are in history out of the live table, and free what waited for them; True if anything did."""
+    if not ended:
+        return False
+    ids = [run.id for run in ended]
+    tell_ended(db, now, app, ids)
+    db.execute(SQL["run.forget"], (app, json_text(ids)))
+    has_freed = make_room(db, app, [run.limit_key for run in ended])
+    schedules = {run.id: run.schedule_id for run in ended if run.schedule_id is not None}
+    if schedules:
+        has_freed |= db.execute(SQL["run.unblock"], (app, json_text(schedules), now)).rowcount > 0
+        has_freed |= count_from_end(db, now, set(schedules.values()))
+    return has_freed
+
+
+def still_held(db: sqlite3.Connection, app: str, node: str, fences: Mapping[str, int]) -> dict[str, Held]:
+    """Which of these runs the node still holds under that fence. Nobody takes one away before the transaction ends."""
+    rows = db.execute(SQL["finish.held"], (app, json_text(fences), node)).fetchone()[0]
+    return {run.id: run for run in _held.decode(rows)}
+
+
+def _end_as_told(db: sqlite3.Connection, now: int, app: str, ends: Sequence[Outcome]) -> None:
+    alike: defaultdict[tuple[Verdict | None, int], dict[str, object]] = defaultdict(dict)
+    for outcome in ends:
+        alike[outcome.verdict, outcome.attempts][outcome.id] = _details(outcome)
+    for (verdict, attempts), said in alike.items():
+        assert verdict is not None, "an outcome that is done has a verdict"
+        written = db.execute(SQL["finish.done"], (app, json_text(said), verdict, attempts, now))
+        _warn_of_dropped(app, said, written.rowcount)
+
+
+def _details(outcome: Outcome) -> tuple[str | None, ...] | None:
+    """Reason, error, result and phases; None for the many that have nothing of it."""
+    if outcome.reason is None and outcome.error is None and outcome.result is None and not outcome.phases:
+        return None
+    result = None if outcome.result is None else outcome.result.decode()
+    return plain_text(outcome.reason), plain_text(outcome.error), result, phases_text(outcome.phases)
+
+
+def _warn_of_dropped(app: str, ids: Collection[str], written: int) -> None:
+    if written < len(ids):
+        log.warning("history of app %s had one of these moments already, their runs were dropped: %s", app, list(ids))
+
+
+def _put_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]) -> None:
+    for outcome in back:
+        reason, error = plain_text(outcome.reason), plain_text(outcome.error)
+        match outcome.kind:
+            case "retry":
+                phases = phases_text(outcome.phases)
+                db.execute(SQL["finish.keep_attempt"], (app, outcome.id, outcome.attempts, now, error, reason))
+                db.execute(SQL["finish.retry"], (app, outcome.id, now + outcome.delay, outcome.attempts, error, phases))
+            case "release":
+                db.execute(SQL["finish.release"], (app, outcome.id, now))
+            case "park":
+                db.execute(SQL["finish.park"], (app, outcome.id, reason, error, outcome.task_hash))
     for kind, told in PUT_BACK_TOLD.items():
         those = [outcome for outcome in back if outcome.kind == kind]
         tell_runs(db, now, app, told, [outcome.id for outcome in those], [outcome.reason for outcome in those])
 
 
-def end(db: sqlite3.Connection, now: int, app: str, endings: Sequence[Ending]) -> bool:
-    """End live runs by the store's own hand: cancelled, expired, lost. True if anything was freed by it."""
-    db.executemany(SQL["run.leave_line"], [(app, ending.id) for ending in endings])
-    db.executemany(
-        SQL["run.end"], [(app, ending.id, ending.verdict, plain_text(ending.reason), now) for ending in endings]
-    )
-    return archive(db, now, app, [ending.id for ending in endings])
-
-
-def archive(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> bool:
-    """Move runs whose state is done out of the live table, and free what waited for them; True if anything did."""
-    if not ids:
-        return False
-    tell_runs(db, now, app, "run.finished", ids)
-    keys = [(app, id_) for id_ in ids]
-    if db.executemany(SQL["run.archive"], keys).rowcount < len(keys):
-        log.warning("history of app %s had one of these moments already, their runs were dropped: %s", app, list(ids))
-    gone = [db.execute(SQL["run.forget"], key).fetchone() for key in keys]
-    of_schedules = [
-        (id_, row["schedule_id"]) for id_, row in zip(ids, gone, strict=True) if row["schedule_id"] is not None
-    ]
-    unblocked = db.executemany(SQL["run.unblock"], [(app, schedule, id_, now) for id_, schedule in of_schedules])
-    counted = count_from_end(db, now, dict.fromkeys(schedule for _, schedule in of_schedules))
-    has_room = make_room(db, app, [row["limit_key"] for row in gone])
-    return unblocked.rowcount > 0 or counted or has_room
-
-
-def count_from_end(db: sqlite3.Connection, now: int, schedules: Iterable[int]) -> bool:
-    """Set the cursor of schedules that count from the end of a run; others are left alone. True if any was set."""
-    return db.executemany(SQL["schedule.count_from_end"], [(schedule, now) for schedule in schedules]).rowcount > 0
-
-
-def _end_as_told(db: sqlite3.Connection, now: int, app: str, node: str, outcome: Outcome) -> bool:
-    assert outcome.verdict is not None, "an outcome that is done has a verdict"
-    written = db.execute(
-        SQL["finish.done"],
-        (
-            app,
-            outcome.id,
-            node,
-            outcome.fence,
-            outcome.verdict,
-            plain_text(outcome.reason),
-            plain_text(outcome.error),
-            None if outcome.result is None else outcome.result.decode(),
-            outcome.attempts,
-            phases_text(outcome.phases),
-            now,
-        ),
-    )
-    return written.rowcount == 1
-
-
-def _put_back(db: sqlite3.Connection, now: int, app: str, node: str, outcome: Outcome) -> tuple[bool, bool, str | None]:
-    """Whether it was taken, whether that ended the run (a cancel that was asked for meanwhile comes first), and the
-    limit that it no longer runs under."""
-    held = db.execute(SQL["finish.held"], (app, outcome.id, node, outcome.fence)).fetchone()
-    if held is None:
-        return False, False, None
-    if held["is_cancel_requested"]:
-        return True, _end_as_told(db, now, app, node, cancelled_instead(outcome, held)), None
-    reason, error = plain_text(outcome.reason), plain_text(outcome.error)
-    match outcome.kind:
-        case "retry":
-            phases = phases_text(outcome.phases)
-            db.execute(SQL["finish.keep_attempt"], (app, outcome.id, outcome.attempts, now, error, reason))
-            db.execute(SQL["finish.retry"], (app, outcome.id, now + outcome.delay, outcome.attempts, error, phases))
-        case "release":
-            db.execute(SQL["finish.release"], (app, outcome.id, now))
-        case "park":
-            db.execute(SQL["finish.park"], (app, outcome.id, reason, error, outcome.task_hash))
-    return True, False, held["limit_key"]
+def _limits_left(held: Mapping[str, Held], back: Sequence[Outcome]) -> list[str | None]:
+    """Limits that runs which were put back do not run under any more."""
+    return [held[outcome.id].limit_key for outcome in back]
 
 
 def _told_before(db: sqlite3.Connection, app: str, node: str, outcome: Outcome) -> FinishAnswer:

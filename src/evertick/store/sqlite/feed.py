@@ -14,7 +14,17 @@ from evertick.store.base import FeedRead, FeedRow, FeedState
 from evertick.store.rows import json_text, plain_text
 from evertick.store.sqlite.queries import SQL
 
-__all__ = ["feed", "feed_state", "keep_feed", "prune_feed", "tell", "tell_gaps", "tell_nodes", "tell_runs"]
+__all__ = [
+    "feed",
+    "feed_state",
+    "keep_feed",
+    "prune_feed",
+    "tell",
+    "tell_ended",
+    "tell_gaps",
+    "tell_nodes",
+    "tell_runs",
+]
 
 
 # --- telling -----------------------------------------------------------------------------------------------------
@@ -34,12 +44,19 @@ def tell_runs(
     ids: Sequence[str],
     reasons: Sequence[str | None] | None = None,
 ) -> None:
-    """What became of live runs, or of runs that are on their way into history; without a reason their own."""
+    """What became of live runs; without a reason their own."""
     if not ids or not _is_kept(db, app):
         return
     said = [plain_text(reason) for reason in reasons] if reasons is not None else [None] * len(ids)
     for part in in_rows(list(zip(ids, said, strict=True))):
         db.execute(SQL["feed.tell_runs"], (app, now, kind, json_text(part)))
+
+
+def tell_ended(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> None:
+    """Runs that have gone into history, each with its own reason."""
+    if ids and _is_kept(db, app):
+        for part in in_rows([(id_, None) for id_ in ids]):
+            db.execute(SQL["feed.tell_ended"], (app, now, "run.finished", json_text(part)))
 
 
 def tell_gaps(db: sqlite3.Connection, now: int, app: str, ids: Sequence[int]) -> None:

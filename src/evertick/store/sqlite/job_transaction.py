@@ -18,9 +18,8 @@ from typing import Any, Self, TypeVar
 from evertick.errors import Refused, TransactionTimeout
 from evertick.model import Outcome
 from evertick.store.sqlite.connection import StoreTime, connect, translated
-from evertick.store.sqlite.endings import finish
+from evertick.store.sqlite.endings import finish, still_held
 from evertick.store.sqlite.location import Location
-from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.within import as_we_read
 
 __all__ = ["FileTransaction"]
@@ -73,11 +72,11 @@ class FileTransaction:
             assert isinstance(db, JobConnection)
             try:
                 db.execute("BEGIN IMMEDIATE")
-                held = db.execute(SQL["finish.held"], (app, run, node, fence)).fetchone()
+                held = still_held(db, app, node, {run: fence})
             except BaseException:
                 db.close()
                 raise
-        if held is None:
+        if not held:
             db.close()
             return None
         db.give_to_job(self._bound)

@@ -2,6 +2,9 @@
 -- intent has several; what several intents share is named after what it does. Parameters are numbered. A line `@name`
 -- stands for the text of the part of that name.
 --
+-- What concerns many rows is one statement with a JSON text of them all, and answers with one JSON text: after every row
+-- that goes in or comes out by itself, the thread that writes must wait for the interpreter once more.
+--
 -- INDEXED BY stands where SQLite would choose wrongly. Without statistics it thinks that any equality leaves about ten
 -- rows, so that to it "all runs of the app" looks as good as "the running ones of this node"; and ANALYZE is not ours to
 -- run in a file that may hold the tables of others.
@@ -16,13 +19,35 @@ UPDATE evertick_fence SET value = value + 1 WHERE id = 1 RETURNING value;
 -- Death is what is written down; a lease that ran out is only a reason to write it.
 SELECT 1 FROM evertick_nodes WHERE id = ?1 AND died_at IS NULL;
 
+-- part: into_history
+-- The columns of a run, in the order in which the statements that end one give them.
+INSERT INTO evertick_history (app, id, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue, priority,
+    args, labels, expires, unique_until, caused_by, traceparent, losses, node, fence, created_at, started_at, deadline,
+    at_most_once, is_cancel_requested, cancel_reason, task_hash, progress, progress_text, format,
+    state, verdict, reason, error, result, phases, attempts, finished_at, limit_key)
+
+-- part: of_run
+-- Those that an ending leaves as they are; a unique key is free, and nothing is waited for any more.
+SELECT r.app, r.id, r.schedule_id, r.schedule_key, r.version, r.task, r.cause, r.fire_at, r.due_at, r.queue, r.priority,
+    r.args, r.labels, r.expires, r.unique_until, r.caused_by, r.traceparent, r.losses, r.node, r.fence, r.created_at,
+    r.started_at, r.deadline, r.at_most_once, r.is_cancel_requested, r.cancel_reason, r.task_hash, r.progress,
+    r.progress_text, r.format
+
 -- name: run.end
--- How a live run ends by the store's own hand. An error of an earlier try stays for people to see. What was held back by
--- a limit makes no room for others; what ran under it or was let through does.
-UPDATE evertick_runs
-SET state = 'done', verdict = ?3, reason = coalesce(?4, reason), finished_at = ?5, unique_key = NULL, blocked_on = NULL,
-    parked_for = NULL, limit_key = CASE state WHEN 'blocked' THEN NULL ELSE limit_key END
-WHERE app = ?1 AND id = ?2;
+-- How live runs end by the store's own hand. An error of an earlier try stays for people to see. Second line of defence:
+-- a moment that history has already is not written twice.
+@into_history
+@of_run,
+    'done', ?3, coalesce(?4, r.reason), r.error, r.result, r.phases, r.attempts, ?5,
+    CASE r.state WHEN 'blocked' THEN NULL ELSE r.limit_key END
+FROM json_each(?2) e CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = e.value
+WHERE true ON CONFLICT DO NOTHING;
+
+-- name: run.ending
+-- What an ending sets free. What was held back by a limit makes no room for others; what ran under it or was let
+-- through does.
+SELECT json_group_array(json_array(r.id, r.schedule_id, CASE r.state WHEN 'blocked' THEN NULL ELSE r.limit_key END))
+FROM json_each(?2) e CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = e.value;
 
 -- name: run.leave_line
 -- Before a blocked run ends: whoever stands behind it in line waits for what it has waited for.
@@ -33,32 +58,30 @@ FROM (SELECT schedule_id, blocked_on FROM evertick_runs
 WHERE behind.state = 'blocked' AND behind.app = ?1 AND behind.schedule_id = leaving.schedule_id
     AND behind.blocked_on = ?2;
 
--- name: run.archive
--- Second line of defence: a moment that history has already is not written twice.
-INSERT INTO evertick_history SELECT * FROM evertick_runs WHERE app = ?1 AND id = ?2 ON CONFLICT DO NOTHING;
-
 -- name: run.forget
--- Out of the live table; schedule and limit tell what to free.
-DELETE FROM evertick_runs WHERE app = ?1 AND id = ?2 RETURNING schedule_id, limit_key;
+-- Out of the live table.
+DELETE FROM evertick_runs WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2));
 
 -- name: run.unblock
--- What was blocked on a run that has ended is due now, unless its own jitter says later.
-UPDATE evertick_runs INDEXED BY evertick_runs_blocked
-SET state = 'waiting', blocked_on = NULL, due_at = max(due_at, ?4)
-WHERE state = 'blocked' AND app = ?1 AND schedule_id = ?2 AND blocked_on = ?3;
+-- What was blocked on runs that have ended is due now, unless its own jitter says later.
+UPDATE evertick_runs SET state = 'waiting', blocked_on = NULL, due_at = max(due_at, ?3)
+WHERE app = ?1 AND id IN (
+    SELECT b.id FROM json_each(?2) ended CROSS JOIN evertick_runs b INDEXED BY evertick_runs_blocked
+        ON b.state = 'blocked' AND b.app = ?1 AND b.schedule_id = ended.value AND b.blocked_on = ended.key);
 
 -- name: schedule.key
 -- How people call it.
 SELECT key FROM evertick_schedules WHERE id = ?1;
 
 -- name: schedule.count_from_end
--- The cursor of a rule that counts from the end of a run: none while one is live, else that much after now.
+-- The cursor of rules that count from the end of a run: none while one is live, else that much after now.
 UPDATE evertick_due
 SET (fire_at, at) = (
     SELECT next, next FROM (SELECT CASE WHEN EXISTS (
-        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = ?1) THEN NULL ELSE ?2 + after_end END AS next))
-WHERE schedule_id = ?1 AND after_end IS NOT NULL
-    AND EXISTS (SELECT 1 FROM evertick_schedules s WHERE s.id = ?1 AND s.pause IS NULL);
+        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = evertick_due.schedule_id) THEN NULL
+        ELSE ?2 + evertick_due.after_end END AS next))
+WHERE schedule_id IN (SELECT value FROM json_each(?1)) AND after_end IS NOT NULL
+    AND EXISTS (SELECT 1 FROM evertick_schedules s WHERE s.id = evertick_due.schedule_id AND s.pause IS NULL);
 
 -- ================================================================================================= within
 
@@ -426,16 +449,22 @@ SET limit_key = ?3, unique_key = CASE unique_until WHEN 'start' THEN NULL ELSE u
 WHERE app = ?1 AND id = ?2;
 
 -- name: finish.done
--- Guarded by the claim. The reason it was recorded with (late) holds where the outcome brings none.
-UPDATE evertick_runs
-SET state = 'done', verdict = ?5, error = ?7, result = ?8, attempts = ?9, phases = ?10, finished_at = ?11,
-    reason = coalesce(?6, CASE WHEN ?5 = 'cancelled' THEN cancel_reason END, reason), unique_key = NULL
-WHERE app = ?1 AND id = ?2 AND state = 'running' AND node = ?3 AND fence = ?4;
+-- Runs that end with one verdict, given as an object of ids with what else there is to say. The reason a run was
+-- recorded with (late) holds where the outcome brings none. A moment that history has already is not written twice.
+@into_history
+@of_run,
+    'done', ?3,
+    coalesce(json_extract(o.value, '$[0]'), CASE WHEN ?3 = 'cancelled' THEN r.cancel_reason END, r.reason),
+    json_extract(o.value, '$[1]'), json_extract(o.value, '$[2]'), json_extract(o.value, '$[3]'), ?4, ?5, r.limit_key
+FROM json_each(?2) o CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = o.key
+WHERE true ON CONFLICT DO NOTHING;
 
 -- name: finish.held
--- Before a run goes back: is it ours, and does somebody want it cancelled?
-SELECT is_cancel_requested, cancel_reason, attempts, limit_key FROM evertick_runs
-WHERE app = ?1 AND id = ?2 AND state = 'running' AND node = ?3 AND fence = ?4;
+-- The guard of every outcome, given as an object of ids with their fences: which of them are still held under that very
+-- claim, whether somebody wants them cancelled, and what their end sets free.
+SELECT json_group_array(json_array(r.id, r.schedule_id, r.limit_key, r.attempts, r.is_cancel_requested, r.cancel_reason))
+FROM json_each(?2) o CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = o.key
+WHERE r.state = 'running' AND r.node = ?3 AND r.fence = o.value;
 
 -- name: finish.keep_attempt
 -- An earlier try, for people; also how a repeated answer is recognised after the next claim.
@@ -1107,12 +1136,21 @@ SELECT 1 FROM evertick_feeds WHERE app = ?1;
 -- Facts as they are given.
 INSERT INTO evertick_feed (app, at, kind, body) VALUES (?1, ?2, ?3, ?4);
 
--- name: feed.tell_runs
--- Live runs as they are now, those about to go into history included; given as pairs of an id and a reason.
+-- part: told_runs
+-- As `evertick.feed` reads runs; given as pairs of an id and a reason.
 INSERT INTO evertick_feed (app, at, kind, body)
 SELECT ?1, ?2, ?3, json_group_array(json_array(r.id, r.schedule_key, r.task, r.fire_at, r.due_at, r.cause, r.verdict,
     coalesce(json_extract(w.value, '$[1]'), r.parked_for, r.reason), r.attempts, r.node))
-FROM json_each(?4) w CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = json_extract(w.value, '$[0]')
+FROM json_each(?4) w
+
+-- name: feed.tell_runs
+-- Live runs as they are now.
+@told_runs CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = json_extract(w.value, '$[0]')
+HAVING count(*) > 0;
+
+-- name: feed.tell_ended
+-- Runs that have just gone into history.
+@told_runs CROSS JOIN evertick_history r ON r.app = ?1 AND r.id = json_extract(w.value, '$[0]')
 HAVING count(*) > 0;
 
 -- name: feed.tell_gaps

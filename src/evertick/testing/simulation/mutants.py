@@ -318,14 +318,6 @@ def _backwards(original: Any) -> Any:
     return priorities
 
 
-def _never_cancelled(original: Any) -> Any:
-    def put_back(db: Any, now: int, app: str, owner: str, outcome: Outcome) -> Any:
-        db.execute("UPDATE evertick_runs SET is_cancel_requested = 0 WHERE app = ? AND id = ?", (app, outcome.id))
-        return original(db, now, app, owner, outcome)
-
-    return put_back
-
-
 def _without_lock(original: Any) -> Any:
     def init(self: node.LocalNode, **options: Any) -> None:
         original(self, **options)
@@ -391,10 +383,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="finish_without_guard",
         what="an outcome is taken whoever brings it and under whatever fence (node and fence guard, a pair)",
         seeds=(142, 184, 35),
-        patches=(
-            _sql("finish.done", "node = ?3 AND fence = ?4", _ANY_CLAIM),
-            _sql("finish.held", "node = ?3 AND fence = ?4", _ANY_CLAIM),
-        ),
+        patches=(_sql("finish.held", "r.node = ?3 AND r.fence = o.value", "?3 IS NOT NULL"),),
     ),
     Mutant(
         name="note_without_guard",
@@ -476,7 +465,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="cancel_forgotten_by_retry",
         what="a run whose cancel was asked for is tried again",
         seeds=(103, 33, 68),
-        patches=(_wrapped(endings, "_put_back", _never_cancelled),),
+        patches=(_sql("finish.held", "r.is_cancel_requested", "0"),),
     ),
     Mutant(
         name="cancel_not_heard",
@@ -709,7 +698,7 @@ MUTANTS: tuple[Mutant, ...] = (
         what="a run that is put back counts as running on, so that nobody is let through for it",
         seeds=(103, 60, 119),
         patches=(
-            _sql("finish.held", "attempts, limit_key", "attempts, NULL AS limit_key"),
+            _attribute(endings, "_limits_left", lambda held, back: []),
             _sql("rehome.find", "r.limit_key", "NULL AS limit_key"),
         ),
     ),
@@ -717,7 +706,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="limit_forgets_the_cancelled",
         what="one that was let through and is cancelled takes its turn with it",
         seeds=(184, 161, 97),
-        patches=(_sql("run.end", "ELSE limit_key END", "ELSE NULL END"),),
+        patches=(_sql("run.ending", "ELSE r.limit_key END", "ELSE NULL END"),),
     ),
     Mutant(
         name="limit_does_not_go_on",
