@@ -59,6 +59,7 @@ __all__ = [
     "read_each",
     "run_of",
     "schedule_of",
+    "shown",
     "stored_of",
 ]
 
@@ -253,7 +254,7 @@ def run_of(row: Row) -> Run:
         app=row["app"],
         schedule_key=row["schedule_key"],
         task=row["task"],
-        args={} if args is None else _shown(args),
+        args={} if args is None else shown(args),
         fire_at=from_us(row["fire_at"]),
         due_at=from_us(row["due_at"]),
         state=state,
@@ -271,7 +272,7 @@ def run_of(row: Row) -> Run:
         expires_at=None if row["expires"] is None else moment(row["due_at"] + row["expires"]),
         node=row["node"] if is_held else None,
         fence=row["fence"] if is_held else None,
-        result=None if row["result"] is None else _shown(row["result"]),
+        result=None if row["result"] is None else shown(row["result"]),
         error=row["error"],
         progress=row["progress"],
         progress_text=row["progress_text"],
@@ -333,7 +334,7 @@ def message_of(row: Row, *, is_new: bool = True) -> Message:
         app=row["app"],
         channel=row["channel"],
         key=row["key"],
-        body=_shown(row["body"]),
+        body=shown(row["body"]),
         headers=_shown_texts(row["headers"]),
         state=MessageState(row["state"]),
         attempts=row["attempts"],
@@ -420,7 +421,7 @@ def labels_of(row: Row) -> dict[str, str]:
     return {} if row["labels"] is None else _labels.decode(row["labels"])
 
 
-def _shown(text: str) -> Any:
+def shown(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.MsgspecError:

@@ -15,7 +15,8 @@ from evertick.store.ending import Ending
 from evertick.store.rows import json_text
 from evertick.store.sqlite.endings import count_from_end, end
 from evertick.store.sqlite.feed import tell
-from evertick.store.sqlite.fires import Claimant, take
+from evertick.store.sqlite.fires import take
+from evertick.store.sqlite.new_runs import Claimant
 from evertick.store.sqlite.outbox import write_messages
 from evertick.store.sqlite.queries import SQL
 from evertick.store.telling import CHANGES_TOLD, told_of

@@ -22,16 +22,13 @@ from evertick.store.sqlite.connection import UNWRITABLE, savepoint
 from evertick.store.sqlite.feed import tell_ended, tell_runs
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.outbox import write_messages
+from evertick.store.sqlite.parts import PART_MOST
 from evertick.store.sqlite.queries import SQL
 from evertick.store.telling import PUT_BACK_TOLD
 
-__all__ = ["PART_MOST", "Held", "count_from_end", "end", "finish", "finish_each", "still_held"]
+__all__ = ["Held", "count_from_end", "end", "finish", "finish_each", "still_held"]
 
 log = logging.getLogger("evertick.store")
-
-# Rows in one statement at most. SQLite takes and gives texts of up to a gigabyte; the largest arguments and results of
-# so many runs are less.
-PART_MOST = 1_000
 
 
 class _Ended(msgspec.Struct, frozen=True, array_like=True):
@@ -46,12 +43,12 @@ class Held(_Ended, frozen=True, array_like=True):
     """A run that its claim still holds, as `finish.held` reads it."""
 
     attempts: int
-    is_cancel_requested: bool
+    is_cancel_requested: int
     cancel_reason: str | None
 
 
 _ended = msgspec.json.Decoder(list[_Ended])
-_held = msgspec.json.Decoder(list[Held], strict=False)
+_held = msgspec.json.Decoder(list[Held])
 
 
 def finish(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:

@@ -1,71 +1,38 @@
-"""Recording fires: runs and gaps into the ledger and the cursor forward, guarded, one schedule at a time in one batch.
+"""Recording fires: runs and gaps into the ledger and the cursor forward, guarded, many schedules in one batch.
 
-The guard is one UPDATE of the narrow row `due`: it either matches what the plan was made from and moves the cursor, or
-nothing of the plan is written. The unique index on (schedule, fire_at) stands behind it.
+The guard reads the narrow row `due`: it is what the plan was made from, or nothing of the plan is written. Nobody else
+can write before the transaction ends. Plans that only move the cursor and bring runs are taken together, by a few
+statements for all; the others one by one. The unique index on (schedule, fire_at) stands behind the guard.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
-from typing import Literal
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from evertick.model import Cause, NewRun, Reason, State, Verdict
+import msgspec
+
+from evertick.model import Cause, Reason, Verdict
 from evertick.store.base import Advance, Recorded
 from evertick.store.ending import Ending
 from evertick.store.rows import json_text, plain_text
 from evertick.store.sqlite.endings import count_from_end, end
-from evertick.store.sqlite.feed import tell, tell_gaps, tell_runs
-from evertick.store.sqlite.fence import draw_fence, is_alive
+from evertick.store.sqlite.feed import tell
+from evertick.store.sqlite.new_runs import Claimant, as_numbers, insert_run, insert_together, is_duplicate
 from evertick.store.sqlite.outbox import write_messages
+from evertick.store.sqlite.parts import in_parts
 from evertick.store.sqlite.queries import SQL
 from evertick.unique import fires_counted, gaps_with_duplicates
 from evertick.when.moment import MINUTE
 
-__all__ = ["Claimant", "Inserted", "insert_run", "key_holder", "record_fires", "take"]
-
-Inserted = Literal["new", "known", "duplicate"]
+__all__ = ["record_fires", "take"]
 
 # When to look again at a schedule whose rows could not be written.
 _UNWRITABLE_PAUSE = MINUTE
-# What `_claim_of` tells of a run that nobody has.
-_UNCLAIMED = (None, None, None, None, 0)
 _BY_HAND = frozenset({Cause.TRIGGER, Cause.RERUN})
 
-
-class Claimant:
-    """The node that records, if it lives; its fence is drawn when the first run is claimed."""
-
-    def __init__(self, db: sqlite3.Connection, node: str | None) -> None:
-        self._db = db
-        self.node = node if node is not None and is_alive(db, node) else None
-        self._fence = 0
-        # The fence that was really given to a run, else 0.
-        self.fence = 0
-        self.left_out: list[str] = []
-        self.duplicates: list[str] = []
-        # What was written and is not in the feed yet.
-        self._runs: list[str] = []
-        self._gaps: list[int] = []
-
-    def draw(self) -> int:
-        self._fence = self._fence or draw_fence(self._db)
-        return self._fence
-
-    def claimed(self) -> None:
-        self.fence = self._fence
-
-    def wrote_run(self, run: str) -> None:
-        self._runs.append(run)
-
-    def wrote_gap(self, gap: int) -> None:
-        self._gaps.append(gap)
-
-    def tell(self, now: int, app: str) -> None:
-        """Into the feed, as few rows for many schedules; before anything becomes of these runs."""
-        tell_runs(self._db, now, app, "run.recorded", self._runs)
-        tell_gaps(self._db, now, app, self._gaps)
-        self._runs, self._gaps = [], []
+_ids = msgspec.json.Decoder(list[int])
 
 
 def record_fires(db: sqlite3.Connection, now: int, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
@@ -84,9 +51,44 @@ def record_fires(db: sqlite3.Connection, now: int, app: str, node: str | None, a
 
 def _record_all(db: sqlite3.Connection, now: int, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
     claimant = Claimant(db, node)
-    taken = [_record_one(db, now, app, advance, claimant) for advance in advances]
+    schedules = Counter(advance.schedule_id for advance in advances)
+    plain = [advance for advance in advances if schedules[advance.schedule_id] == 1 and _is_plain(advance)]
+    together = _take_together(db, now, app, plain, claimant)
+    taken = [
+        together[advance.schedule_id]
+        if advance.schedule_id in together
+        else _record_one(db, now, app, advance, claimant)
+        for advance in advances
+    ]
     claimant.tell(now, app)
     return _recorded(now, claimant, taken)
+
+
+def _is_plain(advance: Advance) -> bool:
+    """Whether it only moves the cursor and brings runs."""
+    return (
+        advance.error is None
+        and not advance.gaps
+        and not advance.messages
+        and not advance.ends_pause
+        and not advance.replaces_live
+        and advance.after_end is None
+        and advance.occurrences is None
+        and advance.takes_back is None
+    )
+
+
+def _take_together(
+    db: sqlite3.Connection, now: int, app: str, advances: Sequence[Advance], claimant: Claimant
+) -> Mapping[int, bool]:
+    """Which schedules' advances were taken. Empty: nothing is written, for one of their runs has to be looked at."""
+    fitting = {schedule for part in in_parts(advances) for schedule in _fitting(db, app, part)}
+    taken = [advance for advance in advances if advance.schedule_id in fitting]
+    if not insert_together(db, now, app, [run for advance in taken for run in advance.runs], claimant):
+        return {}
+    for part in in_parts(taken):
+        _move_cursors(db, [(advance, 0, fires_counted(advance.runs)) for advance in part])
+    return {advance.schedule_id: advance.schedule_id in fitting for advance in advances}
 
 
 def _recorded(now: int, claimant: Claimant, taken: list[bool]) -> Recorded:
@@ -136,7 +138,7 @@ def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant:
 
     The version rises by `bump`, or by one for changed decisions: they are part of what is cached by version.
     """
-    duplicates = [run for run in advance.runs if run.unique_key is not None and _is_duplicate(db, now, app, run)]
+    duplicates = [run for run in advance.runs if run.unique_key is not None and is_duplicate(db, now, app, run)]
     by_hand = [run.id for run in duplicates if run.cause in _BY_HAND]
     # On several nodes: those that are free have their run all the same.
     if by_hand and len(by_hand) == len(advance.runs):
@@ -146,8 +148,9 @@ def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant:
         return False
     of_nodes = {run.id for run in duplicates if run.cause is Cause.EVERY_NODE}
     fires = fires_counted(advance.runs, of_nodes) - (advance.takes_back is not None)
-    if not _move_cursor(db, app, advance, bump=bump or int(advance.occurrences is not None), fires=fires):
+    if not _fitting(db, app, [advance]):
         return False
+    _move_cursors(db, [(advance, bump or int(advance.occurrences is not None), fires)])
     if advance.occurrences is not None:
         decided = json_text(advance.occurrences) if advance.occurrences else None
         db.execute(SQL["record_fires.decide"], (advance.schedule_id, decided))
@@ -163,26 +166,28 @@ def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant:
     return True
 
 
-def _move_cursor(db: sqlite3.Connection, app: str, advance: Advance, *, bump: int, fires: int) -> bool:
-    """The guard: False where the schedule is not as the plan was made from."""
-    moved = db.execute(
-        SQL["record_fires.advance"],
+def _fitting(db: sqlite3.Connection, app: str, advances: Sequence[Advance]) -> list[int]:
+    """The guard: the schedules that are as their plan was made from."""
+    plans = [(advance.schedule_id, advance.version, advance.fire_at, advance.at, advance.live) for advance in advances]
+    return _ids.decode(db.execute(SQL["record_fires.fitting"], (app, json_text(plans))).fetchone()[0])
+
+
+def _move_cursors(db: sqlite3.Connection, moves: Sequence[tuple[Advance, int, int]]) -> None:
+    """Of advances that fit, with how much the version rises and how many fires they are."""
+    cursors = [
         (
             advance.schedule_id,
-            app,
             bump,
             advance.next_fire_at,
             advance.next_at,
             advance.after_end,
             fires,
-            advance.fingerprint,
-            advance.version,
-            advance.fire_at,
-            advance.at,
-            advance.live,
-        ),
-    )
-    return moved.rowcount == 1
+            advance.fingerprint or None,
+        )
+        for advance, bump, fires in moves
+    ]
+    as_numbers(at for _, _, *ats, _, _, _ in cursors for at in ats if at is not None)
+    db.execute(SQL["record_fires.advance"], (json_text(cursors),))
 
 
 def _write_rows(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant: Claimant) -> None:
@@ -202,81 +207,6 @@ def _write_rows(db: sqlite3.Connection, now: int, app: str, advance: Advance, cl
         written = db.execute(SQL["record_fires.gap"], (app, advance.schedule_id, *stretch))
         if written.rowcount == 1 and written.lastrowid is not None:
             claimant.wrote_gap(written.lastrowid)
-
-
-def key_holder(db: sqlite3.Connection, now: int, app: str, key: str) -> str | None:
-    """The run that has a unique key: a live one, or one whose period is not over."""
-    found = db.execute(SQL["enqueue.find_unique"], (app, key)).fetchone()
-    if found is None:
-        found = db.execute(SQL["enqueue.find_unique_for"], (app, key, now)).fetchone()
-    return None if found is None else str(found["id"])
-
-
-def _is_duplicate(db: sqlite3.Connection, now: int, app: str, run: NewRun) -> bool:
-    """Whether another run has its key; a run that is sent again is no duplicate of itself."""
-    assert run.unique_key is not None, "asked of runs with a unique key"
-    if key_holder(db, now, app, run.unique_key) in (None, run.id):
-        return False
-    return db.execute(SQL["cancel.find"], (app, run.id)).fetchone() is None
-
-
-def insert_run(db: sqlite3.Connection, now: int, app: str, run: NewRun, claimant: Claimant) -> Inserted:
-    """known: the ledger has it, or its moment, already. duplicate: another run has its unique key."""
-    if run.unique_key is not None and _is_duplicate(db, now, app, run):
-        return "duplicate"
-    fire_at = run.fire_at if run.fire_at is not None else now + run.delay
-    state, blocked_on = _state_of(db, app, run)
-    is_claimed = run.is_claimed and state is State.WAITING and claimant.node is not None
-    inserted = db.execute(
-        SQL["record_fires.run"],
-        (
-            app,
-            run.id,
-            run.schedule_id,
-            run.version,
-            run.task,
-            run.cause,
-            fire_at,
-            run.due_at if run.due_at is not None else fire_at,
-            run.queue,
-            run.priority,
-            State.RUNNING if is_claimed else state,
-            plain_text(run.reason),
-            None if run.args is None else run.args.decode(),
-            json_text(run.labels) if run.labels else None,
-            run.expires,
-            run.unique_key if run.unique_for is None else None,
-            None if run.unique_key is None else run.unique_until,
-            run.caused_by,
-            run.traceparent,
-            now,
-            *(_claim_of(now, run, claimant) if is_claimed else _UNCLAIMED),
-            blocked_on,
-            run.format,
-        ),
-    )
-    if inserted.rowcount == 0:
-        return "known"
-    claimant.wrote_run(run.id)
-    if is_claimed:
-        claimant.claimed()
-    if run.unique_key is not None and run.unique_for is not None:
-        db.execute(SQL["enqueue.keep_unique_for"], (app, run.unique_key, run.id, now + run.unique_for))
-    return "new"
-
-
-def _claim_of(now: int, run: NewRun, claimant: Claimant) -> tuple[object, ...]:
-    """Node, fence, start, deadline, and whether it runs at most once."""
-    deadline = None if run.timeout is None else now + run.timeout
-    return claimant.node, claimant.draw(), now, deadline, int(run.at_most_once)
-
-
-def _state_of(db: sqlite3.Connection, app: str, run: NewRun) -> tuple[State, str | None]:
-    """A blocked run waits for the last in line of its schedule; if that has ended meanwhile it waits for nothing."""
-    if run.state is not State.BLOCKED:
-        return run.state, None
-    last = db.execute(SQL["record_fires.last_in_line"], (run.schedule_id, app)).fetchone()
-    return (State.WAITING, None) if last is None else (State.BLOCKED, last["id"])
 
 
 def _is_early(db: sqlite3.Connection, app: str, advance: Advance, run: str) -> bool:

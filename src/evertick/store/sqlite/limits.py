@@ -42,6 +42,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from evertick.limits import Rate
 from evertick.store.base import TaskTerms
+from evertick.store.sqlite.candidates import Candidate
 from evertick.store.sqlite.queries import SQL
 from evertick.when.moment import SECOND
 
@@ -200,16 +201,16 @@ class Gate:
             self._db.execute(SQL["limits.forget_time"], (self._app, row["key"]))
             let_next(self._db, self._app, row["key"], only_idle=True)
 
-    def pass_through(self, rows: Sequence[sqlite3.Row]) -> dict[str, str | None]:
+    def pass_through(self, runs: Sequence[Candidate]) -> dict[str, str | None]:
         """The runs that may start, by id, with the key that they count under; the others are held back."""
         passed: dict[str, str | None] = {}
-        for row in rows:
-            terms = self._tasks[row["task"]]
-            held_by = self._held_by(row, terms) if terms.is_limited else None
+        for run in runs:
+            terms = self._tasks[run.task]
+            held_by = self._held_by(run, terms) if terms.is_limited else None
             if held_by is not None:
-                self._hold_back(row, *held_by)
+                self._hold_back(run, *held_by)
             else:
-                passed[row["id"]] = self._let_in(row, terms)
+                passed[run.id] = self._let_in(run, terms)
         return passed
 
     def settle(self, slots: int) -> bool:
@@ -235,14 +236,14 @@ class Gate:
         free_at = self._db.execute(SQL["limits.next_time"], (self._app,)).fetchone()[0]
         return None if free_at is None else int(free_at)
 
-    def _held_by(self, row: sqlite3.Row, terms: TaskTerms) -> tuple[str, bool, int] | None:
+    def _held_by(self, run: Candidate, terms: TaskTerms) -> tuple[str, bool, int] | None:
         """The key that has no room, whether others of the lane may have another one, when to look again; None: none."""
         if terms.concurrency is not None:
-            key = terms.concurrency.key(row["args"])
+            key = terms.concurrency.key(run.args)
             if self._count_of(key) >= terms.concurrency.most:
                 return key, terms.concurrency.of.varies, self._now + _LOOK_AGAIN
         if terms.rate is not None:
-            key = terms.rate.key(row["args"])
+            key = terms.rate.key(run.args)
             starts = self._starts_of(key, terms.rate)
             if starts.room <= 0:
                 free_at = starts.free_at()
@@ -250,9 +251,9 @@ class Gate:
                 return key, terms.rate.of.varies, free_at
         return None
 
-    def _hold_back(self, row: sqlite3.Row, key: str, varies: bool, look_again_at: int) -> None:
-        self._db.execute(SQL["limits.hold_back"], (self._app, row["id"], key))
-        before = row["limit_key"]
+    def _hold_back(self, run: Candidate, key: str, varies: bool, look_again_at: int) -> None:
+        self._db.execute(SQL["limits.hold_back"], (self._app, run.id, key))
+        before = run.limit_key
         if before is None or before == key:
             return
         if varies:
@@ -260,18 +261,18 @@ class Gate:
         else:
             self._look_at(before, look_again_at)
 
-    def _let_in(self, row: sqlite3.Row, terms: TaskTerms) -> str | None:
+    def _let_in(self, run: Candidate, terms: TaskTerms) -> str | None:
         counted_under = None
         if terms.concurrency is not None:
-            counted_under = terms.concurrency.key(row["args"])
+            counted_under = terms.concurrency.key(run.args)
             self._running[counted_under] = self._count_of(counted_under) + 1
             self._taken[counted_under] = max(terms.concurrency.most, self._taken.get(counted_under, 0))
         if terms.rate is not None:
-            key = terms.rate.key(row["args"])
+            key = terms.rate.key(run.args)
             self._starts_of(key, terms.rate).add()
             self._taken[key] = terms.rate.most
-        if row["limit_key"] is not None and row["limit_key"] not in self._taken:
-            self._outdated.add(row["limit_key"])
+        if run.limit_key is not None and run.limit_key not in self._taken:
+            self._outdated.add(run.limit_key)
         return counted_under
 
     def _count_of(self, key: str) -> int:

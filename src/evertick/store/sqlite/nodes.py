@@ -14,12 +14,13 @@ from evertick.model import Node, Reason, Verdict
 from evertick.store.base import Beat, NodeJoin, Rehomed, TaskTerms, Ticks
 from evertick.store.ending import DEADLINE_MARGIN, REHOMED_MOST, Ending, ending_of_lost, may_be_taken
 from evertick.store.rows import json_text, node_of
+from evertick.store.sqlite.candidates import read_candidates
+from evertick.store.sqlite.claims import Taker
 from evertick.store.sqlite.endings import end
 from evertick.store.sqlite.feed import tell, tell_nodes, tell_runs
 from evertick.store.sqlite.fence import is_alive
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.queries import SQL
-from evertick.store.sqlite.runs import Taker
 
 __all__ = ["beat", "die", "join", "judge", "nodes", "rehome"]
 
@@ -101,7 +102,9 @@ def rehome(
     db.executemany(SQL["rehome.release"], [(app, id_, now) for id_ in others])
     has_freed = make_room(db, app, [row["limit_key"] for row in left]) or has_freed
     taker = Taker(db, now, app, node, tasks)
-    taker.take([db.execute(SQL["claim.read"], (app, id_)).fetchone() for id_ in mine])
+    found = read_candidates(db, app, mine)
+    taker.take(found.candidates)
+    taker.set_aside(found.unreadable)
     ended = [(ending.id, ending.verdict) for ending in endings]
     return Rehomed(
         now=now, fence=taker.fence, claimed=taker.claimed, released=len(others), freed=has_freed, ended=ended

@@ -106,17 +106,22 @@ SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrence
         SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id
             AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
 
+-- part: live
+-- The live runs of a schedule with the cursor `d`, as overlap looks at them (bit 0: any; bit 1: one is blocked on another
+-- run; bit 2: none but parked ones and what is blocked on them). What a limit holds back stands where it would if it
+-- were waiting.
+EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = d.schedule_id)
++ 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
+    WHERE r.state = 'blocked' AND r.app = d.app AND r.schedule_id = d.schedule_id
+        AND r.blocked_on IS NOT NULL)
++ 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = d.schedule_id) AND NOT EXISTS (
+    SELECT 1 FROM evertick_runs r WHERE r.schedule_id = d.schedule_id
+        AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL)))
+
 -- name: due_schedules
--- Longest due first, with the live runs as overlap looks at them (bit 0: any; bit 1: one is blocked on another run; bit 2:
--- none but parked ones and what is blocked on them). What a limit holds back stands where it would if it were waiting.
+-- Longest due first, with the live runs.
 SELECT schedule_id AS id, version, fire_at, at, fires, failures, fingerprint,
-    EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = d.schedule_id)
-    + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-        WHERE r.state = 'blocked' AND r.app = d.app AND r.schedule_id = d.schedule_id
-            AND r.blocked_on IS NOT NULL)
-    + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = d.schedule_id) AND NOT EXISTS (
-        SELECT 1 FROM evertick_runs r WHERE r.schedule_id = d.schedule_id
-            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
+    @live AS live
 FROM evertick_due d
 WHERE app = ?1 AND at <= ?2 AND format <= ?3
 ORDER BY at LIMIT ?4;
@@ -160,19 +165,23 @@ FROM evertick_schedules s JOIN evertick_due d ON d.schedule_id = s.id
 WHERE s.app = ?1 AND s.declared IS NOT NULL AND s.format <= ?2
 ORDER BY s.key;
 
+-- name: record_fires.fitting
+-- The guard, of plans given as rows of what they were made from: version, cursor and live runs must still be that.
+SELECT json_group_array(d.schedule_id)
+FROM json_each(?2) plan CROSS JOIN evertick_due d ON d.schedule_id = json_extract(plan.value, '$[0]')
+WHERE d.app = ?1 AND d.version = json_extract(plan.value, '$[1]') AND d.fire_at IS json_extract(plan.value, '$[2]')
+    AND d.at IS json_extract(plan.value, '$[3]')
+    AND (json_extract(plan.value, '$[4]') IS NULL OR json_extract(plan.value, '$[4]') = (
+        @live));
+
 -- name: record_fires.advance
--- The guard: version, cursor and live runs must be what the plan was made from. Live runs are counted as in due_schedules.
+-- New cursors, given as rows of a schedule and what becomes of it.
 UPDATE evertick_due
-SET version = version + ?3, fire_at = ?4, at = ?5, after_end = ?6, fires = fires + ?7,
-    fingerprint = CASE ?8 WHEN '' THEN fingerprint ELSE ?8 END, failures = 0, error = NULL
-WHERE schedule_id = ?1 AND app = ?2 AND version = ?9 AND fire_at IS ?10 AND at IS ?11
-    AND (?12 IS NULL OR ?12 = (
-        EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = ?1)
-        + 2 * EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_blocked
-            WHERE r.state = 'blocked' AND r.app = ?2 AND r.schedule_id = ?1 AND r.blocked_on IS NOT NULL)
-        + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = ?1) AND NOT EXISTS (
-            SELECT 1 FROM evertick_runs r WHERE r.schedule_id = ?1
-                AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL)))));
+SET version = version + json_extract(moved.value, '$[1]'), fire_at = json_extract(moved.value, '$[2]'),
+    at = json_extract(moved.value, '$[3]'), after_end = json_extract(moved.value, '$[4]'),
+    fires = fires + json_extract(moved.value, '$[5]'),
+    fingerprint = coalesce(json_extract(moved.value, '$[6]'), fingerprint), failures = 0, error = NULL
+FROM json_each(?1) moved WHERE schedule_id = json_extract(moved.value, '$[0]');
 
 -- name: record_fires.decide
 -- What people have decided about single moments, as far as it is still to come; NULL for nothing.
@@ -224,16 +233,20 @@ WHERE schedule_id = ?1 AND state IN ('running', 'handed') AND is_cancel_requeste
 SELECT id FROM evertick_runs WHERE schedule_id = ?1 AND state IN ('waiting', 'blocked', 'parked') ORDER BY fire_at, id;
 
 -- name: record_fires.run
--- A run, unless its id or its moment is in the ledger already.
-INSERT INTO evertick_runs (app, id, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue, priority,
-    state, reason, args, labels, expires, unique_key, unique_until, caused_by, traceparent, created_at, node, fence,
-    started_at, deadline, at_most_once, blocked_on, format)
-SELECT ?1, ?2, ?3, (SELECT key FROM evertick_schedules WHERE id = ?3), ?4, ?5, ?6, ?7, ?8, ?9, ?10,
-    ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27
-WHERE NOT EXISTS (SELECT 1 FROM evertick_history h WHERE h.app = ?1 AND h.id = ?2)
-    AND (?3 IS NULL OR ?6 NOT IN ('fire', 'backfill') OR NOT EXISTS (
+-- Runs of one shape, given as an object of ids with schedule, version, moment, due time and arguments; each unless its id
+-- or its moment is in the ledger already.
+INSERT INTO evertick_runs (app, id, schedule_id, schedule_key, version, fire_at, due_at, args, task, cause, queue, priority,
+    state, reason, labels, expires, unique_key, unique_until, caused_by, traceparent, created_at, node, fence, started_at,
+    deadline, at_most_once, blocked_on, format)
+SELECT ?1, n.key, n.schedule_id, (SELECT key FROM evertick_schedules s WHERE s.id = n.schedule_id), n.version, n.fire_at,
+    n.due_at, n.args, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22
+FROM (SELECT key, json_extract(value, '$[0]') AS schedule_id, json_extract(value, '$[1]') AS version,
+        json_extract(value, '$[2]') AS fire_at, json_extract(value, '$[3]') AS due_at, json_extract(value, '$[4]') AS args
+    FROM json_each(?2)) n
+WHERE NOT EXISTS (SELECT 1 FROM evertick_history h WHERE h.app = ?1 AND h.id = n.key)
+    AND (n.schedule_id IS NULL OR ?4 NOT IN ('fire', 'backfill') OR NOT EXISTS (
         SELECT 1 FROM evertick_history h
-        WHERE h.schedule_id = ?3 AND h.fire_at = ?7 AND h.cause IN ('fire', 'backfill')))
+        WHERE h.schedule_id = n.schedule_id AND h.fire_at = n.fire_at AND h.cause IN ('fire', 'backfill')))
 ON CONFLICT DO NOTHING;
 
 -- name: change_schedules.add
@@ -400,46 +413,53 @@ SELECT id FROM evertick_history WHERE schedule_id = ?1 AND fire_at = ?2 AND caus
 -- A row if it lives, and how far it has looked again at what limits hold back.
 SELECT looked_at FROM evertick_nodes WHERE id = ?1 AND died_at IS NULL;
 
--- name: claim.next_priority
--- One seek to the next lower priority in use, so that future runs of a higher one are never walked over.
-SELECT max(priority) FROM evertick_runs INDEXED BY evertick_runs_claim
-WHERE state = 'waiting' AND app = ?1 AND queue = ?2 AND priority < ?3;
 
 -- part: readable
 -- What this code can read; newer runs and messages are for newer nodes.
 format <= 1
 
+-- name: claim.lanes
+-- The queues and priorities in use, by one seek each, so that future runs of a high priority are never walked over; with
+-- the earliest run that the node can run, due or not.
+WITH RECURSIVE lane (queue, priority) AS (
+    SELECT value, 9223372036854775807 FROM json_each(?2)
+    UNION ALL
+    SELECT lane.queue, (
+        SELECT max(r.priority) FROM evertick_runs r INDEXED BY evertick_runs_claim
+        WHERE r.state = 'waiting' AND r.app = ?1 AND r.queue = lane.queue AND r.priority < lane.priority)
+    FROM lane WHERE lane.priority IS NOT NULL)
+SELECT json_group_array(json_array(queue, priority, due_at)) FROM (
+    SELECT queue, priority, (
+        SELECT r.due_at FROM evertick_runs r INDEXED BY evertick_runs_claim
+        WHERE r.state = 'waiting' AND r.app = ?1 AND r.queue = lane.queue AND r.priority = lane.priority
+            AND r.task IN (SELECT value FROM json_each(?3)) AND r.@readable
+        ORDER BY r.due_at LIMIT 1) AS due_at
+    FROM lane WHERE priority IS NOT NULL ORDER BY priority DESC);
+
 -- name: claim.due
 -- From the index alone: due runs of one queue and priority whose task the node knows.
-SELECT id, due_at FROM evertick_runs INDEXED BY evertick_runs_claim
-WHERE state = 'waiting' AND app = ?1 AND queue = ?2 AND priority = ?3 AND due_at <= ?4
-    AND task IN (SELECT value FROM json_each(?5)) AND @readable
-ORDER BY due_at LIMIT ?6;
-
--- name: claim.next_due
--- The earliest of one queue and priority, due or not.
-SELECT due_at FROM evertick_runs INDEXED BY evertick_runs_claim
-WHERE state = 'waiting' AND app = ?1 AND queue = ?2 AND priority = ?3 AND task IN (SELECT value FROM json_each(?4))
-    AND @readable
-ORDER BY due_at LIMIT 1;
+SELECT json_group_array(json_array(due_at, id)) FROM (
+    SELECT due_at, id FROM evertick_runs INDEXED BY evertick_runs_claim
+    WHERE state = 'waiting' AND app = ?1 AND queue = ?2 AND priority = ?3 AND due_at <= ?4
+        AND task IN (SELECT value FROM json_each(?5)) AND @readable
+    ORDER BY due_at LIMIT ?6);
 
 -- name: claim.read
 -- What the owner needs. Arguments are the run's own, or those of the schedule's version it was recorded under.
-SELECT r.id, r.task, r.fire_at, r.due_at, r.attempts, r.losses, r.schedule_id, r.schedule_key, r.cause, r.queue,
-    r.priority, r.labels, r.traceparent, r.expires,
-    r.limit_key, r.limit_key IS NOT NULL OR r.unique_until IS 'start' AS has_marks,
-    coalesce(r.args, (
+SELECT json_group_array(json_array(r.id, r.task, r.fire_at, r.due_at, r.attempts, r.losses, r.schedule_id, r.schedule_key,
+    r.cause, r.queue, r.priority, CASE WHEN json_valid(r.labels) THEN json(r.labels) ELSE r.labels END, r.traceparent,
+    r.expires, r.limit_key, r.limit_key IS NOT NULL OR r.unique_until IS 'start', coalesce(r.args, (
         SELECT v.args FROM evertick_schedule_versions v
         WHERE v.app = r.app AND v.key = r.schedule_key AND v.schedule_id = r.schedule_id AND v.version <= r.version
-        ORDER BY v.version DESC LIMIT 1)) AS args
-FROM evertick_runs r WHERE r.app = ?1 AND r.id = ?2;
+        ORDER BY v.version DESC LIMIT 1))))
+FROM json_each(?2) wanted CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = wanted.value;
 
 -- name: claim.take
 -- Start of an attempt; what an earlier one said about its progress is over.
 UPDATE evertick_runs
 SET state = 'running', node = ?3, fence = ?4, started_at = ?5, deadline = ?6, at_most_once = ?7,
     progress = NULL, progress_text = NULL, task_hash = NULL
-WHERE app = ?1 AND id = ?2;
+WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2));
 
 -- name: claim.mark
 -- For the few it concerns: the limit it counts under, and a unique key that was to last until the start. It is forgotten
@@ -938,6 +958,11 @@ SELECT count(*) FROM evertick_schedules WHERE app = ?1;
 -- name: pulse.next_queue
 -- One seek per queue in use.
 SELECT min(queue) FROM evertick_runs INDEXED BY evertick_runs_claim WHERE state = 'waiting' AND app = ?1 AND queue > ?2;
+
+-- name: pulse.next_priority
+-- One seek to the next lower priority in use.
+SELECT max(priority) FROM evertick_runs INDEXED BY evertick_runs_claim
+WHERE state = 'waiting' AND app = ?1 AND queue = ?2 AND priority < ?3;
 
 -- name: pulse.oldest_due
 -- One seek per queue and priority in use.

@@ -35,6 +35,7 @@ from evertick.store.fork import refuse_fork
 from evertick.store.sqlite import outbox
 from evertick.store.sqlite.care import FileCare
 from evertick.store.sqlite.changes import change_schedules
+from evertick.store.sqlite.claims import claim
 from evertick.store.sqlite.connection import UNWRITABLE, StoreTime, check_version, open_file, translated
 from evertick.store.sqlite.duties import duties as read_duties
 from evertick.store.sqlite.duties import hold_duties, named_duties, resign_duties, tick_duty
@@ -49,7 +50,7 @@ from evertick.store.sqlite.nodes import die, join, judge, nodes, rehome
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.reading import attempts, gaps, log, recorded_moments
 from evertick.store.sqlite.reading import runs as read_runs
-from evertick.store.sqlite.runs import cancel, claim, enqueue, note, note_each, owned
+from evertick.store.sqlite.runs import cancel, enqueue, note, note_each, owned
 from evertick.store.sqlite.schedules import (
     calendar_users,
     calendars,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from evertick.store.base import Pulse
 from evertick.store.sqlite.feed import prune_feed, tell_runs
 from evertick.store.sqlite.limits import let_stuck_through, make_room
 from evertick.store.sqlite.queries import SQL
-from evertick.store.sqlite.runs import priorities
 from evertick.when.moment import DAY
 
 __all__ = ["LimitsCursor", "PruneCursor", "apps", "free_pages", "park_unknown", "prune", "pulse"]
 
+_ABOVE_ALL = 2**63 - 1
 # Counts of live runs stop here.
 _COUNT_MOST = 10_000
 # Schedules whose history one bite looks through, and pages it gives back to the file system.
@@ -171,6 +171,13 @@ def _oldest_due(db: sqlite3.Connection, app: str) -> int | None:
     earliest: list[int] = []
     queue = ""
     while (queue := db.execute(SQL["pulse.next_queue"], (app, queue)).fetchone()[0]) is not None:
-        for priority in priorities(db, app, [queue]):
+        for priority in _priorities(db, app, queue):
             earliest += [row["due_at"] for row in db.execute(SQL["pulse.oldest_due"], (app, queue, priority))]
     return min(earliest, default=None)
+
+
+def _priorities(db: sqlite3.Connection, app: str, queue: str) -> Iterator[int]:
+    """The priorities in use in a queue, from the highest down."""
+    priority = _ABOVE_ALL
+    while (priority := db.execute(SQL["pulse.next_priority"], (app, queue, priority)).fetchone()[0]) is not None:
+        yield priority

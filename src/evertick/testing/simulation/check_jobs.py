@@ -47,7 +47,7 @@ class _Checker:
                         self._retried[outcome.id, outcome.fence] = call.at
             for change in call.changes:
                 self._ledger.apply(change)
-                if change.table == "runs":
+                if change.table in ("runs", "history"):
                     self._see(call.at, change.row)
                 if change.table == "nodes" and change.how == "insert":
                     self._joins.setdefault(call.who, []).append((change.row["id"], call.at))

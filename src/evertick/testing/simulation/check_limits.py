@@ -36,14 +36,18 @@ class _Checker:
     def step(self, call: Call) -> Iterator[str]:
         # Most calls have nothing to do with limits; the rest is small.
         before = dict(self._ledger.limits)
-        rows = [change.row for change in call.changes if change.table == "runs"]
+        rows = [change.row for change in call.changes if change.table in ("runs", "history")]
         old = {row["id"]: self._ledger.live.get(row["id"]) for row in rows}
+        claimed: list[Row] = []
         for change in call.changes:
             was = self._ledger.live.get(change.row["id"]) if change.table == "runs" else None
             self._ledger.apply(change)
-            # As it stood when it was claimed: the same call may claim more, of tasks that allow more.
             if change.table == "runs" and change.row["state"] == "running" and _is_claimed(was, change.row):
-                yield from self._claimed(call, change.row)
+                claimed.append(change.row)
+        # What one call claims it claims at once: those of tasks that allow less are judged before the others count.
+        claimed.sort(key=lambda row: _AT_ONCE.get(row["task"], 0))
+        for number, row in enumerate(claimed):
+            yield from self._claimed(call, row, {later["id"] for later in claimed[number + 1 :]})
         if any(_concerns_limits(old[row["id"]], row) for row in rows) or before != self._ledger.limits:
             yield from self._nobody_forgotten()
         if call.intent == "claim":
@@ -51,7 +55,7 @@ class _Checker:
         if call.intent == "park_unknown":
             yield from self._nothing_to_mend(old, before)
 
-    def _claimed(self, call: Call, row: Row) -> Iterator[str]:
+    def _claimed(self, call: Call, row: Row, later: set[str]) -> Iterator[str]:
         task, key = row["task"], self._key_of.get(row["id"])
         if key is None:
             return  # of a task without a limit, or it never came to say so
@@ -62,6 +66,7 @@ class _Checker:
             at_once = sum(
                 each["state"] == "running" and each["task"] in _AT_ONCE and self._key_of.get(each["id"]) == key
                 for each in self._ledger.live.values()
+                if each["id"] not in later
             )
             if at_once > _AT_ONCE[task]:
                 yield f"{at_once} runs of {key} at once, and {task} allows {_AT_ONCE[task]}"

@@ -59,7 +59,7 @@ class _Checker:
         before = {run: ledger.live.get(run) for run in touched}
         fence_before = ledger.fence
         for change in call.changes:
-            if change.table == "runs":
+            if change.table in ("runs", "history"):
                 yield from self._change(call, ledger.live.get(change.row["id"]), change.row)
             if change.table == "runs" and change.how == "insert":
                 yield from self._insert(call, change.row)

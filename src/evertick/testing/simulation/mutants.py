@@ -24,7 +24,7 @@ from evertick.model import Outcome, Reason, Verdict
 from evertick.policy import never_again
 from evertick.store import ending
 from evertick.store.base import Recorded
-from evertick.store.sqlite import SqliteStore, changes, duties, endings, fires, limits, nodes, runs, store
+from evertick.store.sqlite import SqliteStore, changes, claims, duties, endings, fires, limits, new_runs, nodes, store
 from evertick.store.sqlite.outbox import write_messages
 from evertick.store.sqlite.queries import SQL
 from evertick.testing.simulation.run import Simulated, simulate
@@ -312,10 +312,10 @@ def _judge_always(original: Any) -> Any:
 
 
 def _backwards(original: Any) -> Any:
-    def priorities(*args: Any) -> Any:
-        return iter(sorted(original(*args)))
+    def lanes(*args: Any) -> Any:
+        return original(*args)[::-1]
 
-    return priorities
+    return lanes
 
 
 def _without_lock(original: Any) -> Any:
@@ -359,10 +359,10 @@ def _count_before_taking(original: Any) -> Any:
 
 
 def _retry_for_free(original: Any) -> Any:
-    def let_in(self: limits.Gate, row: Any, terms: Any) -> Any:
-        key = original(self, row, terms)
-        if row["attempts"] and terms.rate is not None:
-            starts = self._starts[terms.rate.key(row["args"])]
+    def let_in(self: limits.Gate, run: Any, terms: Any) -> Any:
+        key = original(self, run, terms)
+        if run.attempts and terms.rate is not None:
+            starts = self._starts[terms.rate.key(run.args)]
             starts.count -= 1
             starts._added -= 1
         return key
@@ -375,6 +375,12 @@ def _one_slot_too_many(self: node.Hold) -> int:
 
 
 _ANY_CLAIM = "?3 IS NOT NULL AND ?4 IS NOT NULL"
+_ANY_CURSOR = (
+    _sql("record_fires.fitting", "d.version = json_extract(plan.value, '$[1]')", "1"),
+    _sql("record_fires.fitting", "d.fire_at IS json_extract(plan.value, '$[2]')", "1"),
+    _sql("record_fires.fitting", "d.at IS json_extract(plan.value, '$[3]')", "1"),
+)
+_QUEUED = "r.schedule_id = d.schedule_id\n        AND r.blocked_on IS NOT NULL)"
 _MOMENT_INDEX = "(schedule_id, fire_at) WHERE schedule_id IS NOT NULL"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -403,7 +409,7 @@ MUTANTS: tuple[Mutant, ...] = (
         seeds=(71, 132, 84),
         patches=(
             _sql("claim.node", " AND died_at IS NULL", ""),
-            _attribute(fires, "is_alive", lambda db, node: True),
+            _attribute(new_runs, "is_alive", lambda db, node: True),
         ),
     ),
     Mutant(
@@ -428,13 +434,13 @@ MUTANTS: tuple[Mutant, ...] = (
         name="lowest_priority_first",
         what="claims begin with the lowest priority",
         seeds=(20, 103, 60),
-        patches=(_wrapped(runs, "priorities", _backwards),),
+        patches=(_wrapped(claims, "_lanes", _backwards),),
     ),
     Mutant(
         name="expiry_ignored",
         what="a run that is too old to start is started",
         seeds=(103, 31, 42),
-        patches=(_attribute(runs, "_is_expired", lambda row, now: False),),
+        patches=(_attribute(claims, "_is_expired", lambda run, now: False),),
     ),
     # --- outcomes
     Mutant(
@@ -578,15 +584,15 @@ MUTANTS: tuple[Mutant, ...] = (
         name="record_without_cursor_guard",
         what="a plan is written whatever became of the cursor meanwhile",
         seeds=(20, 60, 142),
-        patches=(_sql("record_fires.advance", "version = ?9 AND fire_at IS ?10 AND at IS ?11", "?11 IS ?11"),),
+        patches=_ANY_CURSOR,
     ),
     Mutant(
         name="moment_run_twice",
         what="neither the cursor nor the unique index keeps a moment from a second run (a pair)",
         seeds=(20, 103, 189),
         patches=(
-            _sql("record_fires.advance", "version = ?9 AND fire_at IS ?10 AND at IS ?11", "?11 IS ?11"),
-            _sql("record_fires.run", "h.schedule_id = ?3 AND h.fire_at = ?7", "0"),
+            *_ANY_CURSOR,
+            _sql("record_fires.run", "h.schedule_id = n.schedule_id AND h.fire_at = n.fire_at", "0"),
         ),
         tables=(
             "DROP INDEX evertick_runs_moment",
@@ -734,8 +740,8 @@ MUTANTS: tuple[Mutant, ...] = (
         what="a run that a limit holds back counts as one that overlap has queued",
         seeds=(203, 199, 126),
         patches=(
-            _sql("due_schedules", "\n            AND r.blocked_on IS NOT NULL", ""),
-            _sql("record_fires.advance", "r.schedule_id = ?1 AND r.blocked_on IS NOT NULL", "r.schedule_id = ?1"),
+            _sql("due_schedules", _QUEUED, "r.schedule_id = d.schedule_id)"),
+            _sql("record_fires.fitting", _QUEUED, "r.schedule_id = d.schedule_id)"),
             _sql(
                 "stored_schedules.by_ids", "r.schedule_id = s.id AND r.blocked_on IS NOT NULL", "r.schedule_id = s.id"
             ),
@@ -935,7 +941,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="unique_key_shared",
         what="two live runs may have the same unique key (nobody looks, and no index forbids it, a pair)",
         seeds=(20, 103, 31),
-        patches=(_attribute(fires, "_is_duplicate", lambda *args: False),),
+        patches=tuple(_attribute(where, "is_duplicate", lambda *args: False) for where in (fires, new_runs)),
         tables=(
             "DROP INDEX evertick_runs_unique",
             "CREATE INDEX evertick_runs_unique ON evertick_runs (app, unique_key)",

@@ -1,0 +1,170 @@
+"""Claims: a node becomes the owner of due runs.
+
+The highest priority comes first, then the longest due. Runs that wait in one queue with one priority are a lane; the
+lanes in use are found by one seek each, so that a hundred thousand future runs of a high priority cost nothing. What is
+taken is taken by a few statements, however many runs there are.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import msgspec
+
+from evertick.model import Claimed, Reason, Verdict
+from evertick.store.base import Claim, TaskTerms
+from evertick.store.ending import Ending
+from evertick.store.rows import Row, json_text
+from evertick.store.sqlite.candidates import Candidate, claimed_of, read_candidates
+from evertick.store.sqlite.endings import end, finish
+from evertick.store.sqlite.feed import tell_runs
+from evertick.store.sqlite.fence import draw_fence
+from evertick.store.sqlite.limits import Gate, let_next, look_again
+from evertick.store.sqlite.queries import SQL
+from evertick.store.unreadable import unreadable_runs
+
+__all__ = ["Taker", "claim"]
+
+# Runs that one claim looks at without taking them, at most: too old to start, or held back by a limit. Bounds its
+# transaction; what is behind them is there for the next claim, which follows at once.
+_PASSED_MOST = 1_000
+
+
+class _Lane(NamedTuple):
+    """Runs that wait in one queue with one priority."""
+
+    queue: str
+    priority: int
+    # Of the first that the node can run.
+    due_at: int
+
+
+_lanes_of = msgspec.json.Decoder(list[tuple[str, int, int | None]])
+_due_of = msgspec.json.Decoder(list[tuple[int, str]])
+
+
+def claim(
+    db: sqlite3.Connection,
+    now: int,
+    app: str,
+    node: str,
+    queues: Sequence[str],
+    tasks: Mapping[str, TaskTerms],
+    limit: int,
+) -> Claim:
+    alive = db.execute(SQL["claim.node"], (node,)).fetchone()
+    if alive is None:
+        return Claim(now=now, fence=0, runs=[], expired=[], next_due_at=None)
+    wanted = (app, json_text(list(queues)), json_text(list(tasks)))
+    # With free slots only: what is let through is to be taken here, before one who has no room for it holds it back.
+    has_more_to_look_at = limit > 0 and alive["looked_at"] is not None and look_again(db, app, node, alive["looked_at"])
+    gate = Gate.of(db, now, app, tasks)
+    if gate is not None:
+        gate.open_due()
+    taker = Taker(db, now, app, node, tasks)
+    expired: list[str] = []
+    passed = 0
+    while passed < _PASSED_MOST:
+        ids = _due(db, now, wanted, limit - len(taker.claimed))
+        found = read_candidates(db, app, ids)
+        too_old = [run.id for run in found.candidates if _is_expired(run, now)]
+        # They leave the index, and those behind them come into view; the same goes for what a limit holds back.
+        end(db, now, app, [Ending(id_, Verdict.MISSED, Reason.EXPIRED) for id_ in too_old])
+        expired += too_old
+        taken = taker.take([run for run in found.candidates if not _is_expired(run, now)], gate)
+        taker.set_aside(found.unreadable)
+        passed += len(ids) - taken
+        has_let_through = gate is not None and gate.settle(limit - len(taker.claimed))
+        if taken == len(ids) and not has_let_through:
+            break
+    next_due_at = min((lane.due_at for lane in _lanes(db, wanted)), default=None)
+    if gate is not None and (free_at := gate.next_free_at()) is not None:
+        next_due_at = free_at if next_due_at is None else min(free_at, next_due_at)
+    if has_more_to_look_at:
+        next_due_at = now
+    return Claim(now=now, fence=taker.fence, runs=taker.claimed, expired=expired, next_due_at=next_due_at)
+
+
+class Taker:
+    """Makes a node the owner of runs, all under one fence, which is drawn when there is something to take."""
+
+    def __init__(self, db: sqlite3.Connection, now: int, app: str, node: str, tasks: Mapping[str, TaskTerms]) -> None:
+        self._db = db
+        self._now = now
+        self._app = app
+        self._node = node
+        self._tasks = tasks
+        self.fence = 0
+        self.claimed: list[Claimed] = []
+
+    def take(self, runs: Sequence[Candidate], gate: Gate | None = None) -> int:
+        """Take those that pass the gate; answers how many did."""
+        keys: Mapping[str, str | None] = {} if gate is None else gate.pass_through(runs)
+        passed = runs if gate is None else [run for run in runs if run.id in keys]
+        if not passed:
+            return 0
+        alike: defaultdict[tuple[int | None, bool], list[str]] = defaultdict(list)
+        for run in passed:
+            terms = self._tasks[run.task]
+            alike[terms.timeout, terms.at_most_once].append(run.id)
+        for (timeout, at_most_once), ids in alike.items():
+            self._own(ids, timeout, at_most_once)
+        marked = [run for run in passed if run.has_marks or keys.get(run.id) is not None]
+        if marked:
+            self._mark(marked, keys, is_gated=gate is not None)
+        self.claimed += [claimed_of(run, self.fence, self._now) for run in passed]
+        tell_runs(self._db, self._now, self._app, "run.started", [run.id for run in passed])
+        return len(passed)
+
+    def set_aside(self, unreadable: Sequence[tuple[Row, str]]) -> None:
+        """Out of the way of the others: only an owner can say what is wrong with a run."""
+        if unreadable:
+            self._own([row["id"] for row, _ in unreadable])
+            finish(self._db, self._now, self._app, self._node, unreadable_runs(unreadable, self.fence))
+
+    def _own(self, ids: Sequence[str], timeout: int | None = None, at_most_once: bool = False) -> None:
+        self.fence = self.fence or draw_fence(self._db)
+        deadline = None if timeout is None else self._now + timeout
+        start = (self._node, self.fence, self._now, deadline, at_most_once)
+        self._db.execute(SQL["claim.take"], (self._app, json_text(ids), *start))
+
+    def _mark(self, runs: Sequence[Candidate], keys: Mapping[str, str | None], *, is_gated: bool) -> None:
+        self._db.executemany(SQL["claim.mark"], [(self._app, run.id, keys.get(run.id)) for run in runs])
+        if not is_gated:
+            # Held back under a limit that the code no longer has: those behind it are not to wait for it either. Two
+            # for one, so that a long lane is empty after a few claims.
+            for key, count in Counter(run.limit_key for run in runs if run.limit_key is not None).items():
+                let_next(self._db, self._app, key, 2 * count, only_idle=True)
+
+
+def _lanes(db: sqlite3.Connection, wanted: tuple[str, str, str]) -> list[_Lane]:
+    """Those that have something for the node, due or not; the highest priority first."""
+    found = _lanes_of.decode(db.execute(SQL["claim.lanes"], wanted).fetchone()[0])
+    return [_Lane(queue, priority, due_at) for queue, priority, due_at in found if due_at is not None]
+
+
+def _due(db: sqlite3.Connection, now: int, wanted: tuple[str, str, str], limit: int) -> list[str]:
+    app, _, tasks = wanted
+    ids: list[str] = []
+    if limit <= 0:
+        return ids
+    due = [lane for lane in _lanes(db, wanted) if lane.due_at <= now]
+    for priority, lanes in groupby(due, key=lambda lane: lane.priority):
+        room = limit - len(ids)
+        found: list[tuple[int, str]] = []
+        for lane in lanes:
+            rows = db.execute(SQL["claim.due"], (app, lane.queue, priority, now, tasks, room)).fetchone()[0]
+            found += _due_of.decode(rows)
+        found.sort(key=lambda each: each[0])
+        ids += [id_ for _, id_ in found[:room]]
+        if len(ids) == limit:
+            break
+    return ids
+
+
+def _is_expired(run: Candidate, now: int) -> bool:
+    return run.expires is not None and run.due_at + run.expires < now
