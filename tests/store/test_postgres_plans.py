@@ -133,6 +133,7 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("claim", "using runs_pkey on runs r"),
         ("claim", "using runs_expiring on runs r"),
         ("claim", "using schedule_versions_id on schedule_versions v"),
+        ("finish.alike", "using runs_pkey on runs r"),
         ("finish.done", "using runs_pkey on runs r"),
         ("finish.told_before", "_pkey on attempts_"),
         ("finish.told_before", "_id_idx on history_"),
@@ -164,6 +165,7 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("feed", "using feed_pkey on feed e"),
         ("prune.feed", "using feed_pkey on feed e"),
         # Without a feed nothing is gathered for it.
+        ("finish.alike", "One-Time Filter"),
         ("finish.done", "One-Time Filter"),
         ("claim", "One-Time Filter"),
     ],
@@ -181,6 +183,7 @@ async def test_a_statement_searches_by_its_index(planner: Planner, name: str, se
         "record_fires.runs",
         "enqueue",
         "claim",
+        "finish.alike",
         "finish.done",
         "run.end",
         "owned",
@@ -194,6 +197,46 @@ async def test_no_hot_statement_reads_a_table_from_its_beginning(planner: Planne
     assert hashes <= (1 if name == "claim" else 0), plan
     assert "Hash Join" not in plan, plan
     assert "Merge Join" not in plan, plan
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def empty_planner(postgres_dsn: str) -> AsyncIterator[Planner]:
+    """Of tables that are empty, and known to be: a plan that is made then is kept when they fill up."""
+    stores = PostgresStores(postgres_dsn)
+    planner = await a_planner(stores)
+    await planner.analyze()
+    yield planner
+    await planner.connection.close()
+    await stores.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "stored_schedules",
+        "record_fires.advance",
+        "record_fires.fail",
+        "record_fires.count_back",
+        "take",
+        "finish.alike",
+        "finish.done",
+        "finish.keep_attempts",
+        "finish.retry",
+        "finish.park",
+        "run.end",
+        "note.hold",
+        "note.progress",
+        "limits.hold_back",
+        "unique.keep",
+        "feed.tell_runs",
+        "settle_messages",
+    ],
+)
+async def test_a_plan_for_an_empty_table_searches_for_each_of_a_batch(empty_planner: Planner, name: str) -> None:
+    plan = await empty_planner.plan(name)
+    scans = re.findall(r"using (?:runs|due|outbox)_pkey on .*\n\s*(.*)", plan)
+    assert scans, plan
+    assert all(scan.startswith("Index Cond") for scan in scans), plan
 
 
 @pytest.mark.parametrize(

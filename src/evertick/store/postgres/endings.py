@@ -31,25 +31,51 @@ log = logging.getLogger("evertick.store")
 
 
 async def finish(line: Line, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
-    simple = _simple(outcomes)
+    # Each run once: the first of several.
+    places = {outcome.id: place for place, outcome in reversed([*enumerate(outcomes)])}
+    alike, others = _parted([outcomes[place] for place in places.values()])
     done: set[str] = set()
-    if simple:
-        told = [outcomes[place] for place in simple.values()]
-        try:
-            done = await line.ask(lambda db: _end_as_told(db, app, node, told, with_freeing=False))
-        except Exception as error:
-            # One of them cannot be written. Nothing was, so all of them go the longer way.
-            if not is_unwritable(error):
-                raise
+    try:
+        if alike:
+            done |= await line.ask(lambda db: _end_alike(db, app, node, alike))
+        if others:
+            done |= await line.ask(lambda db: _end_as_told(db, app, node, others, with_freeing=False))
+    except Exception as error:
+        # One of them cannot be written. None of its statement was, so all of that go the longer way.
+        if not is_unwritable(error):
+            raise
     answers: list[FinishAnswer] = ["done"] * len(outcomes)
-    rest = [place for place, outcome in enumerate(outcomes) if outcome.id not in done or simple[outcome.id] != place]
-    freed = False
-    if rest:
-        left = [outcomes[place] for place in rest]
-        answered, freed = await _finish_rest(line, app, node, left)
-        for place, answer in zip(rest, answered, strict=True):
-            answers[place] = answer
+    if len(done) == len(outcomes):
+        return Finished(answers=answers, freed=False)
+    rest = [place for place, outcome in enumerate(outcomes) if outcome.id not in done or places[outcome.id] != place]
+    answered, freed = await _finish_rest(line, app, node, [outcomes[place] for place in rest])
+    for place, answer in zip(rest, answered, strict=True):
+        answers[place] = answer
     return Finished(answers=answers, freed=freed)
+
+
+def _parted(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
+    """Verdicts that send nothing: those that are all alike but for their run, if that is most of them; the others."""
+    simple = [outcome for outcome in outcomes if outcome.kind == "done" and not outcome.messages]
+    if not simple:
+        return [], []
+    first = simple[0]
+    alike: list[Outcome] = []
+    others: list[Outcome] = []
+    for outcome in simple:
+        is_alike = (
+            outcome.fence == first.fence
+            and outcome.verdict is first.verdict
+            and outcome.result == first.result
+            and outcome.attempts == first.attempts
+            and outcome.reason == first.reason
+            and outcome.error == first.error
+            and outcome.phases == first.phases
+        )
+        (alike if is_alike else others).append(outcome)
+    if len(alike) < len(others):
+        alike, others = [], simple
+    return alike, [outcome for outcome in others if is_run_id(outcome.id)]
 
 
 async def _finish_rest(line: Line, app: str, node: str, outcomes: Sequence[Outcome]) -> tuple[list[FinishAnswer], bool]:
@@ -78,34 +104,33 @@ async def _finish_one(line: Line, app: str, node: str, outcome: Outcome) -> tupl
     return "lost", False
 
 
-def _simple(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    """The places of verdicts that send nothing, each run once: the first of several."""
-    places: dict[str, int] = {}
-    for place, outcome in enumerate(outcomes):
-        if outcome.kind == "done" and not outcome.messages and is_run_id(outcome.id):
-            places.setdefault(outcome.id, place)
-    return places
+async def _end_alike(db: Session, app: str, node: str, outcomes: Sequence[Outcome]) -> set[str]:
+    """The runs that were held by the claim of these outcomes, and have ended."""
+    ids = [outcome.id for outcome in outcomes]
+    gone = await db.only_row("finish.alike", app, node, ids, outcomes[0].fence, *_said_by(outcomes[0]))
+    return set(ids if gone["count"] == len(ids) else gone["ids"] or ())
+
+
+def _said_by(outcome: Outcome) -> tuple[object, ...]:
+    return (
+        outcome.verdict,
+        outcome.attempts,
+        plain_text(outcome.reason),
+        plain_text(outcome.error),
+        None if outcome.result is None else outcome.result.decode(),
+        phases_text(outcome.phases),
+    )
 
 
 async def _end_as_told(
     db: Session, app: str, node: str, outcomes: Sequence[Outcome], *, with_freeing: bool
 ) -> set[str]:
-    """The runs that were held by the claims of these outcomes, and have ended."""
+    """The same of outcomes that differ."""
     if not outcomes:
         return set()
+    # By id, as everybody locks them.
     rows = [
-        (
-            outcome.id,
-            outcome.fence,
-            outcome.verdict,
-            plain_text(outcome.reason),
-            plain_text(outcome.error),
-            None if outcome.result is None else outcome.result.decode(),
-            outcome.attempts,
-            phases_text(outcome.phases),
-        )
-        # By id, as everybody locks them.
-        for outcome in sorted(outcomes, key=lambda outcome: outcome.id)
+        (outcome.id, outcome.fence, *_said_by(outcome)) for outcome in sorted(outcomes, key=lambda outcome: outcome.id)
     ]
     gone = await db.only_row("finish.done", app, node, with_freeing, *columns_of(rows))
     ids = gone["ids"] or []

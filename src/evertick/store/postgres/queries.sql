@@ -17,6 +17,8 @@
 --   which waits for whoever is ending it.
 -- * Batches come as arrays. They are joined from the array to the table by a primary key; `state` is left out of such a
 --   guard (`started_at IS NOT NULL` says the same of a held run), or a partial index would be taken instead of the key.
+--   The join is written `r.id = ANY(ARRAY[t.id])`: that can only be a search for each of them. A plan that was made while
+--   the table was empty, and is kept, would otherwise compare each row of the table with each of the batch.
 -- * Where the id finds a row of history or of the outbox, the app is compared by IS NOT DISTINCT FROM, which no index can
 --   be searched by: while a table is believed to be empty, any index that begins with the app would look as good as that
 --   of the ids.
@@ -198,7 +200,7 @@ WHERE r.id = b.id AND b.blocked_on NOT IN (SELECT id FROM leaving);
 WITH gone AS (
     DELETE FROM evertick.runs r
     USING unnest($2::uuid[], $3::text[], $4::text[]) AS t(id, verdict, reason)
-    WHERE r.id = t.id AND r.app = $1
+    WHERE r.id = ANY(ARRAY[t.id]) AND r.app = $1
     RETURNING r.*, t.verdict, t.reason AS given_reason),
 kept AS (
     INSERT INTO evertick.history (id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
@@ -246,11 +248,11 @@ FROM found;
 -- name: stored_schedules
 -- Definition and cursor, by id and as people name them; a newer format is left to newer nodes.
 SELECT @stored
-FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = s.id
+FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = ANY(ARRAY[s.id])
 WHERE s.app = $1 AND s.id = ANY($2::bigint[]) AND s.format <= $4
 UNION ALL
 SELECT @stored
-FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = s.id
+FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = ANY(ARRAY[s.id])
 WHERE s.app = $1 AND s.key = ANY($3::text[]) AND s.id <> ALL($2::bigint[]) AND s.format <= $4;
 
 -- name: declared_schedules
@@ -268,7 +270,7 @@ WHERE app = $1 AND fingerprint <> '' AND format <= $2 GROUP BY fingerprint;
 -- name: computed_with
 -- Schedules whose cursor was computed with one fingerprint, a page at a time.
 SELECT @stored
-FROM evertick.due d JOIN evertick.schedules s ON s.id = d.schedule_id
+FROM evertick.due d JOIN evertick.schedules s ON s.id = ANY(ARRAY[d.schedule_id])
 WHERE d.app = $1 AND d.fingerprint = $2 AND d.schedule_id > $3 AND d.format <= $4
 ORDER BY d.schedule_id LIMIT $5;
 
@@ -283,7 +285,7 @@ WITH moved AS (
     FROM unnest($2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::int[], $7::int[], $8::bigint[], $9::bigint[],
         $10::bigint[], $11::bigint[], $12::text[])
         AS p(schedule_id, version, fire_at, at, live, bump, next_fire_at, next_at, after_end, fires, fingerprint)
-    WHERE d.schedule_id = p.schedule_id AND d.app = $1 AND d.version = p.version
+    WHERE d.schedule_id = ANY(ARRAY[p.schedule_id]) AND d.app = $1 AND d.version = p.version
         AND d.fire_at IS NOT DISTINCT FROM p.fire_at AND d.at IS NOT DISTINCT FROM p.at
         AND (p.live IS NULL OR p.live = @live)
     RETURNING d.schedule_id)
@@ -292,14 +294,14 @@ SELECT (SELECT evertick.now_us()) AS now, array_agg(schedule_id) AS ids, @feed_e
 -- name: record_fires.decide
 -- What people have decided about single moments, as far as it is still to come; NULL for nothing.
 UPDATE evertick.schedules s SET occurrences = n.occurrences
-FROM unnest($1::bigint[], $2::text[]) AS n(id, occurrences) WHERE s.id = n.id;
+FROM unnest($1::bigint[], $2::text[]) AS n(id, occurrences) WHERE s.id = ANY(ARRAY[n.id]);
 
 -- name: record_fires.fail
 -- A plan that failed moves nothing but the next look. The guard is the row itself.
 UPDATE evertick.due d SET at = p.next_at, failures = d.failures + 1, error = p.error
 FROM unnest($2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
     AS p(schedule_id, version, fire_at, at, next_at, error)
-WHERE d.schedule_id = p.schedule_id AND d.app = $1 AND d.version = p.version
+WHERE d.schedule_id = ANY(ARRAY[p.schedule_id]) AND d.app = $1 AND d.version = p.version
     AND d.fire_at IS NOT DISTINCT FROM p.fire_at AND d.at IS NOT DISTINCT FROM p.at
 RETURNING d.schedule_id;
 
@@ -311,7 +313,7 @@ RETURNING d.schedule_id;
 -- name: record_fires.count_back
 -- A fire that turned out to be recorded already was counted too early.
 UPDATE evertick.due d SET fires = d.fires - p.count
-FROM unnest($1::bigint[], $2::bigint[]) AS p(schedule_id, count) WHERE d.schedule_id = p.schedule_id;
+FROM unnest($1::bigint[], $2::bigint[]) AS p(schedule_id, count) WHERE d.schedule_id = ANY(ARRAY[p.schedule_id]);
 
 -- name: record_fires.gaps
 -- Moments that get no run, and their events.
@@ -321,7 +323,7 @@ WITH recorded AS (
     SELECT $1, s.id, s.key, g.first_at, g.last_at, g.count, g.is_exact, g.verdict, g.reason, (SELECT evertick.now_us())
     FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bool[], $7::text[], $8::text[])
         AS g(schedule_id, first_at, last_at, count, is_exact, verdict, reason)
-    JOIN evertick.schedules s ON s.id = g.schedule_id
+    JOIN evertick.schedules s ON s.id = ANY(ARRAY[g.schedule_id])
     RETURNING *)
 INSERT INTO evertick.feed (app, epoch, at, kind, body)
 SELECT $1, @feed_epoch, (SELECT evertick.now_us()), 'gap.recorded',
@@ -339,9 +341,9 @@ UNION ALL SELECT id::text AS id FROM evertick.history WHERE id = ANY($1::uuid[])
 -- Runs that were made before their moment, as long as nobody is at work on them, and no try of them was judged or lost.
 -- Whoever is claiming one is waited for; once locked, nobody can begin.
 SELECT r.id::text AS id FROM unnest($2::uuid[], $3::bigint[]) AS w(id, schedule_id)
-JOIN evertick.runs r ON r.id = w.id AND r.schedule_id = w.schedule_id
+JOIN evertick.runs r ON r.id = ANY(ARRAY[w.id]) AND r.schedule_id = w.schedule_id
 WHERE r.app = $1 AND r.cause = 'fire' AND r.state IN ('waiting', 'blocked', 'parked') AND r.attempts = 0 AND r.losses = 0
-ORDER BY r.id FOR UPDATE OF r;
+ORDER BY w.id FOR UPDATE OF r;
 
 -- name: record_fires.give_moments_back
 -- They stand for their moments no more.
@@ -378,7 +380,7 @@ FROM unnest($2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::text[]) AS 
 -- name: change_schedules.find
 -- The guard names an id, people a key: both must mean the same schedule.
 SELECT s.id, s.definition FROM unnest($2::bigint[], $3::text[]) AS w(id, key)
-JOIN evertick.schedules s ON s.id = w.id AND s.key = w.key AND s.app = $1;
+JOIN evertick.schedules s ON s.id = ANY(ARRAY[w.id]) AND s.key = w.key AND s.app = $1;
 
 -- name: change_schedules.define
 -- New definitions.
@@ -386,28 +388,29 @@ UPDATE evertick.schedules s
 SET definition = n.definition, format = n.format, labels = n.labels::jsonb, pause_after = n.pause_after,
     when_text = n.when_text, blackout = n.blackout
 FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::int[], $6::text[], $7::text[])
-    AS n(id, definition, format, labels, pause_after, when_text, blackout) WHERE s.id = n.id;
+    AS n(id, definition, format, labels, pause_after, when_text, blackout) WHERE s.id = ANY(ARRAY[n.id]);
 
 -- name: change_schedules.define_due
 -- The tick filters by format without reading definitions. What failed before does not count for the new one.
 UPDATE evertick.due d SET format = n.format, counts_from = d.version
-FROM unnest($1::bigint[], $2::int[]) AS n(id, format) WHERE d.schedule_id = n.id;
+FROM unnest($1::bigint[], $2::int[]) AS n(id, format) WHERE d.schedule_id = ANY(ARRAY[n.id]);
 
 -- name: change_schedules.keep_version
 -- Runs refer to the definition they were recorded under.
 INSERT INTO evertick.schedule_versions (app, key, schedule_id, version, definition, args)
 SELECT $1, n.key, n.id, d.version, n.definition, n.args
 FROM unnest($2::bigint[], $3::text[], $4::text[], $5::text[]) AS n(id, key, definition, args)
-JOIN evertick.due d ON d.schedule_id = n.id ON CONFLICT DO NOTHING;
+JOIN evertick.due d ON d.schedule_id = ANY(ARRAY[n.id]) ON CONFLICT DO NOTHING;
 
 -- name: change_schedules.declare
 -- Which code they are written from.
 UPDATE evertick.schedules s SET declared = n.declared
-FROM unnest($1::bigint[], $2::text[]) AS n(id, declared) WHERE s.id = n.id;
+FROM unnest($1::bigint[], $2::text[]) AS n(id, declared) WHERE s.id = ANY(ARRAY[n.id]);
 
 -- name: change_schedules.pause
 -- NULL ends a pause.
-UPDATE evertick.schedules s SET pause = n.pause FROM unnest($1::bigint[], $2::text[]) AS n(id, pause) WHERE s.id = n.id;
+UPDATE evertick.schedules s SET pause = n.pause
+FROM unnest($1::bigint[], $2::text[]) AS n(id, pause) WHERE s.id = ANY(ARRAY[n.id]);
 
 -- name: change_schedules.count_failures_anew
 -- What failed before the end of a pause does not count for pause_after.
@@ -530,7 +533,8 @@ FROM unnest($2::text[]) AS w(unique_key);
 -- For a period from the insertion, by the store's time; the period of an earlier run is over. After the insertion.
 INSERT INTO evertick.unique_keys (app, key, run, fire_at, until)
 SELECT $1, w.key, r.id, r.fire_at, (SELECT evertick.now_us()) + w.period
-FROM unnest($2::text[], $3::uuid[], $4::bigint[]) AS w(key, run, period) JOIN evertick.runs r ON r.id = w.run
+FROM unnest($2::text[], $3::uuid[], $4::bigint[]) AS w(key, run, period)
+JOIN evertick.runs r ON r.id = ANY(ARRAY[w.run])
 ON CONFLICT (app, key) DO UPDATE SET run = excluded.run, fire_at = excluded.fire_at, until = excluded.until;
 
 -- name: enqueue.known
@@ -679,39 +683,57 @@ SET state = 'running', node = $1, fence = c.fence, started_at = c.now, deadline 
     at_most_once = t.at_most_once, progress = NULL, progress_text = NULL, task_hash = NULL, limit_key = t.limit_key,
     unique_key = CASE r.unique_until WHEN 'start' THEN NULL ELSE r.unique_key END
 FROM clock c, unnest($2::uuid[], $3::bigint[], $4::bool[], $5::text[]) AS t(id, timeout, at_most_once, limit_key)
-WHERE r.id = t.id
+WHERE r.id = ANY(ARRAY[t.id])
 RETURNING c.now, @claimed_run, r.fence;
 
--- name: finish.done
--- Guarded by the claim, into history in the same statement. With $3 false it leaves those alone whose end concerns
--- others. The reason it was recorded with (late) holds where the outcome brings none.
-WITH gone AS (
-    DELETE FROM evertick.runs r
-    USING unnest($4::uuid[], $5::bigint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::int[], $11::text[])
-        AS t(id, fence, verdict, reason, error, result, attempts, phases)
-    WHERE r.id = t.id AND r.fence = t.fence AND r.node = $2 AND r.app = $1 AND r.started_at IS NOT NULL
-        AND ($3 OR (NOT r.frees AND r.limit_key IS NULL))
-    RETURNING r.*, t.verdict, t.reason AS given_reason, t.error AS given_error, t.result, t.attempts AS given_attempts,
-        t.phases AS given_phases),
-kept AS (
-    INSERT INTO evertick.history (id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
-        priority, verdict, reason, args, labels, expires, caused_by, traceparent, attempts, losses, node, fence,
-        created_at, started_at, finished_at, is_cancel_requested, cancel_reason, progress, progress_text, phases, error,
-        result)
-    SELECT id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue, priority, verdict,
-        coalesce(given_reason, CASE WHEN verdict = 'cancelled' THEN cancel_reason END, reason), args, labels, expires,
-        caused_by, traceparent, given_attempts, losses, node, fence, created_at, started_at,
-        (SELECT evertick.now_us()), is_cancel_requested, cancel_reason, progress, progress_text, given_phases,
-        given_error, result
-    FROM gone ON CONFLICT DO NOTHING RETURNING id),
+-- part: history_row
+-- The columns of a run that has ended.
+id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue, priority, args, labels, expires,
+    caused_by, traceparent, losses, node, fence, created_at, started_at, is_cancel_requested, cancel_reason, progress,
+    progress_text
+
+-- part: told_finished
+-- What the feed hears of runs that have `gone`.
 told AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
     SELECT $1, @feed_epoch, (SELECT evertick.now_us()), 'run.finished', json_agg(json_build_array(g.id, g.schedule_key,
-        g.task, g.fire_at, g.due_at, g.cause, g.verdict,
-        coalesce(g.given_reason, CASE WHEN g.verdict = 'cancelled' THEN g.cancel_reason END, g.reason),
-        g.given_attempts, g.node))::text
+        g.task, g.fire_at, g.due_at, g.cause, g.verdict, g.shown_reason, g.given_attempts, g.node))::text
     FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM gone) g
     WHERE @feed_epoch IS NOT NULL GROUP BY g.part)
+
+-- name: finish.alike
+-- Nearly all: runs of one claim whose ends are alike and concern nobody else. Guarded by the claim, into history in the
+-- same statement. The reason they were recorded with (late) holds where the outcome brings none. A moment that history
+-- has already makes it fail, which is cheaper than asking for each of them; `finish.done` then leaves it out. Answers
+-- the ids only if some are missing.
+WITH gone AS (
+    DELETE FROM evertick.runs r
+    WHERE r.id = ANY($3::uuid[]) AND r.fence = $4 AND r.node = $2 AND r.app = $1 AND r.started_at IS NOT NULL
+        AND NOT r.frees AND r.limit_key IS NULL
+    RETURNING @history_row, $5::text AS verdict, $6::int AS given_attempts,
+        coalesce($7::text, CASE WHEN $5 = 'cancelled' THEN cancel_reason END, reason) AS shown_reason),
+kept AS (
+    INSERT INTO evertick.history (@history_row, verdict, attempts, reason, error, result, phases, finished_at)
+    SELECT *, $8::text, $9::text, $10::text, (SELECT evertick.now_us()) FROM gone),
+@told_finished
+SELECT count(*) AS count, CASE WHEN count(*) < cardinality($3) THEN array_agg(id::text) END AS ids FROM gone;
+
+-- name: finish.done
+-- The same of runs that differ in what they say. With $3 false it leaves those alone whose end concerns others. Second
+-- line of defence: a moment that history has already is not written twice.
+WITH gone AS (
+    DELETE FROM evertick.runs r
+    USING unnest($4::uuid[], $5::bigint[], $6::text[], $7::int[], $8::text[], $9::text[], $10::text[], $11::text[])
+        AS t(given_id, given_fence, verdict, given_attempts, given_reason, given_error, result, given_phases)
+    WHERE r.id = ANY(ARRAY[t.given_id]) AND r.fence = t.given_fence AND r.node = $2 AND r.app = $1
+        AND r.started_at IS NOT NULL AND ($3 OR (NOT r.frees AND r.limit_key IS NULL))
+    RETURNING @history_row, t.verdict, t.given_attempts,
+        coalesce(t.given_reason, CASE WHEN t.verdict = 'cancelled' THEN cancel_reason END, reason) AS shown_reason,
+        t.given_error, t.result, t.given_phases),
+kept AS (
+    INSERT INTO evertick.history (@history_row, verdict, attempts, reason, error, result, phases, finished_at)
+    SELECT *, (SELECT evertick.now_us()) FROM gone ON CONFLICT DO NOTHING RETURNING id),
+@told_finished
 SELECT array_agg(id::text) AS ids, (SELECT count(*) FROM kept) AS kept FROM gone;
 
 -- name: finish.keep_attempts
@@ -719,7 +741,7 @@ SELECT array_agg(id::text) AS ids, (SELECT count(*) FROM kept) AS kept FROM gone
 INSERT INTO evertick.attempts (app, run, fire_at, number, fence, node, started_at, finished_at, error, reason)
 SELECT r.app, r.id, r.fire_at, t.number, r.fence, r.node, r.started_at, (SELECT evertick.now_us()), t.error, t.reason
 FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) AS t(id, number, error, reason)
-JOIN evertick.runs r ON r.id = t.id ON CONFLICT DO NOTHING;
+JOIN evertick.runs r ON r.id = ANY(ARRAY[t.id]) ON CONFLICT DO NOTHING;
 
 -- name: finish.retry
 -- The same rows, due later. Their (node, fence) stay until the next claim; a limit must be passed again by that.
@@ -727,7 +749,7 @@ UPDATE evertick.runs r
 SET state = 'waiting', due_at = (SELECT evertick.now_us()) + t.delay, attempts = t.attempts, error = t.error,
     phases = t.phases, started_at = NULL, deadline = NULL, limit_key = NULL
 FROM unnest($1::uuid[], $2::bigint[], $3::int[], $4::text[], $5::text[]) AS t(id, delay, attempts, error, phases)
-WHERE r.id = t.id;
+WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: finish.release
 -- Nothing is spent. They had started in time, so the time in which they may start begins anew.
@@ -740,7 +762,8 @@ WHERE id = ANY($1::uuid[]);
 UPDATE evertick.runs r
 SET state = 'parked', parked_for = t.reason, error = coalesce(t.error, r.error), task_hash = t.task_hash,
     started_at = NULL, deadline = NULL, limit_key = NULL
-FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS t(id, reason, error, task_hash) WHERE r.id = t.id;
+FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS t(id, reason, error, task_hash)
+WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: finish.told_before
 -- Was this very claim the one that ended it, put it back, or spent an attempt on it? Asked of the days around its making
@@ -773,21 +796,21 @@ WHERE id = ANY($1::uuid[]);
 -- name: note.hold
 -- Which of these runs are the node's, and stay so until the commit.
 SELECT r.id::text AS id, r.fire_at FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
-JOIN evertick.runs r ON r.id = t.id AND r.fence = t.fence
-WHERE r.app = $1 AND r.node = $2 AND r.started_at IS NOT NULL ORDER BY r.id FOR SHARE OF r;
+JOIN evertick.runs r ON r.id = ANY(ARRAY[t.id]) AND r.fence = t.fence
+WHERE r.app = $1 AND r.node = $2 AND r.started_at IS NOT NULL ORDER BY t.id FOR SHARE OF r;
 
 -- name: note.own_ends
 -- A job that has ended its own run may have lines left to say; nobody else's word makes a run of this claim succeed.
 -- Asked of the days around its making first ($5 to $6).
 SELECT h.id::text AS id, h.fire_at FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
-JOIN evertick.history h ON h.id = t.id AND h.fence = t.fence
+JOIN evertick.history h ON h.id = ANY(ARRAY[t.id]) AND h.fence = t.fence
 WHERE h.node = $2 AND h.verdict = 'succeeded' AND h.fire_at BETWEEN $5 AND $6 AND h.app IS NOT DISTINCT FROM $1;
 
 -- name: note.progress
 -- The latest wins.
 UPDATE evertick.runs r
 SET progress = coalesce(t.progress, r.progress), progress_text = coalesce(t.progress_text, r.progress_text)
-FROM unnest($1::uuid[], $2::float8[], $3::text[]) AS t(id, progress, progress_text) WHERE r.id = t.id;
+FROM unnest($1::uuid[], $2::float8[], $3::text[]) AS t(id, progress, progress_text) WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: note.lines
 -- A note that is sent again replaces itself; the longer one has all the lines of the shorter.
@@ -893,7 +916,7 @@ FROM unnest($2::text[]) AS w(key);
 -- name: limits.hold_back
 -- Out of the claim index until its key is free.
 UPDATE evertick.runs r SET state = 'blocked', limit_key = w.key
-FROM unnest($1::uuid[], $2::text[]) AS w(id, key) WHERE r.id = w.id;
+FROM unnest($1::uuid[], $2::text[]) AS w(id, key) WHERE r.id = ANY(ARRAY[w.id]);
 
 -- name: limits.let_through
 -- The best of each lane of the keys wait again; the key stays as the mark of it. From lane to lane by a seek each.
@@ -1527,8 +1550,9 @@ SET state = 'waiting', due_at = (SELECT evertick.now_us()), claimed_at = NULL, n
     attempts = m.attempts + CASE WHEN m.node = $2 THEN 0 ELSE 1 END, error = CASE WHEN m.node = $2 THEN m.error ELSE $5 END
 WHERE m.id = ANY(ARRAY(
     SELECT l.id FROM unnest($3::uuid[], $4::bigint[]) AS f(id, fence)
-    JOIN evertick.outbox l ON l.id = f.id AND l.fence = f.fence AND l.app IS NOT DISTINCT FROM $1 AND l.claimed_at IS NOT NULL
-    ORDER BY l.id FOR UPDATE OF l SKIP LOCKED));
+    JOIN evertick.outbox l ON l.id = ANY(ARRAY[f.id]) AND l.fence = f.fence AND l.app IS NOT DISTINCT FROM $1
+        AND l.claimed_at IS NOT NULL
+    ORDER BY f.id FOR UPDATE OF l SKIP LOCKED));
 
 -- name: settle_messages
 -- Guarded by the claim. What was sent is remembered by its key, not by its body.
@@ -1544,14 +1568,14 @@ SET state = CASE WHEN s.kind IN ('sent', 'dead') THEN s.kind ELSE 'waiting' END,
 FROM (SELECT evertick.now_us() AS now) c,
     unnest($3::uuid[], $4::bigint[], $5::text[], $6::int[], $7::bigint[], $8::bigint[], $9::text[])
     AS s(id, fence, kind, attempts, delay, remember, error)
-WHERE m.id = s.id AND m.fence = s.fence AND m.node = $2 AND m.app IS NOT DISTINCT FROM $1
+WHERE m.id = ANY(ARRAY[s.id]) AND m.fence = s.fence AND m.node = $2 AND m.app IS NOT DISTINCT FROM $1
     AND m.claimed_at IS NOT NULL
 RETURNING m.id::text AS id;
 
 -- name: settle_messages.told_before
 -- Settled by these very claims.
 SELECT m.id::text AS id, m.fence FROM unnest($3::uuid[], $4::bigint[]) AS s(id, fence)
-JOIN evertick.outbox m ON m.id = s.id AND m.fence = s.fence AND m.node = $2
+JOIN evertick.outbox m ON m.id = ANY(ARRAY[s.id]) AND m.fence = s.fence AND m.node = $2
 WHERE m.app IS NOT DISTINCT FROM $1 AND m.claimed_at IS NULL;
 
 -- name: messages
@@ -1644,7 +1668,7 @@ SELECT $1, @feed_epoch, (SELECT evertick.now_us()), $2::text, json_agg(json_buil
     r.fire_at, r.due_at, r.cause, NULL, coalesce(w.reason, r.parked_for, r.reason), r.attempts, r.node)
     ORDER BY w.place)::text
 FROM unnest($3::uuid[], $4::text[]) WITH ORDINALITY AS w(id, reason, place)
-JOIN evertick.runs r ON r.id = w.id AND r.app = $1
+JOIN evertick.runs r ON r.id = ANY(ARRAY[w.id]) AND r.app = $1
 WHERE @feed_epoch IS NOT NULL GROUP BY (w.place - 1) / 500;
 
 -- name: feed.keep
