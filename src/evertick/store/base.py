@@ -292,7 +292,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     # Runs that were too old to start, ended here as missed(expired).
     expired: list[str]
     # When the next waiting run of these queues and tasks is due (None: none waits; <= now: more is waiting), or when
-    # the next start under a rate is free, whichever is earlier.
+    # the next start under a rate is free, whichever is earlier. A claim that has taken all it was to take may say `now`
+    # without a look: more may be waiting.
     next_due_at: int | None
 
 

@@ -39,10 +39,12 @@ from evertick.store.base import DeclaredBy, DutyHold, StoredSchedule
 from evertick.when.moment import SECOND, from_us
 
 __all__ = [
+    "CLAIMED",
     "FORMAT",
     "LOST_DELIVERY",
     "Row",
     "attempt_of",
+    "claimed_from",
     "claimed_message_of",
     "claimed_of",
     "duty_hold_of",
@@ -64,6 +66,7 @@ __all__ = [
 ]
 
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -77,6 +80,23 @@ class Row(Protocol):
 # two as `readable`.
 FORMAT = 1
 NO_ARGS = b"{}"
+# What a run's owner needs of it.
+CLAIMED = (
+    "id",
+    "task",
+    "args",
+    "fire_at",
+    "due_at",
+    "attempts",
+    "losses",
+    "schedule_id",
+    "schedule_key",
+    "cause",
+    "queue",
+    "priority",
+    "labels",
+    "traceparent",
+)
 # The error of a message whose owner died: it may have been delivered or not.
 LOST_DELIVERY = "the node that was sending it died"
 # States in which a claim holds the run, or has ended it.
@@ -92,6 +112,8 @@ _names = msgspec.json.Decoder(tuple[str, ...])
 _lines = msgspec.json.Decoder(list[tuple[int, str, str]])
 _ticks = msgspec.json.Decoder(dict[str, tuple[int | None, int | None]])
 _encoder = msgspec.json.Encoder()
+# By a look into a dict, which takes a fifth of the time of asking the type.
+_CAUSES = {cause.value: cause for cause in Cause}
 
 
 def json_text(value: object) -> str:
@@ -119,10 +141,10 @@ def lines_text(lines: Sequence[tuple[int, str, str]]) -> str:
     return json_text([(at, plain_text(level), plain_text(text)) for at, level, text in lines])
 
 
-def read_each(rows: Iterable[Row], read: Callable[[Row], T]) -> tuple[list[T], list[tuple[Row, str]]]:
+def read_each(rows: Iterable[R], read: Callable[[R], T]) -> tuple[list[T], list[tuple[R, str]]]:
     """What could be read, and the rest with what is wrong with it: one bad row must not stop the others."""
     good: list[T] = []
-    bad: list[tuple[Row, str]] = []
+    bad: list[tuple[R, str]] = []
     for row in rows:
         try:
             good.append(read(row))
@@ -222,23 +244,45 @@ def _overrides(definition: Definition, declared: DeclaredBy | None) -> tuple[str
 
 
 def claimed_of(row: Row, fence: int, now: int) -> Claimed:
+    return claimed_from(fence, now, *[row[name] for name in CLAIMED])
+
+
+def claimed_from(
+    fence: int,
+    now: int,
+    id_: str,
+    task: str,
+    args: str | None,
+    fire_at: int,
+    due_at: int,
+    attempts: int,
+    losses: int,
+    schedule_id: int | None,
+    schedule_key: str | None,
+    cause: str,
+    queue: str,
+    priority: int,
+    labels: str | None,
+    traceparent: str | None,
+) -> Claimed:
+    """A claim, and then the columns of `CLAIMED` in their order."""
     return Claimed(
-        id=row["id"],
+        id=id_,
         fence=fence,
-        task=row["task"],
-        args=NO_ARGS if row["args"] is None else row["args"].encode(),
-        fire_at=row["fire_at"],
-        due_at=row["due_at"],
+        task=task,
+        args=NO_ARGS if args is None else args.encode(),
+        fire_at=fire_at,
+        due_at=due_at,
         claimed_at=now,
-        attempts=row["attempts"],
-        losses=row["losses"],
-        schedule_id=row["schedule_id"],
-        schedule_key=row["schedule_key"],
-        cause=Cause(row["cause"]),
-        queue=row["queue"],
-        priority=row["priority"],
-        labels=labels_of(row),
-        traceparent=row["traceparent"],
+        attempts=attempts,
+        losses=losses,
+        schedule_id=schedule_id,
+        schedule_key=schedule_key,
+        cause=_CAUSES.get(cause) or Cause(cause),
+        queue=queue,
+        priority=priority,
+        labels={} if labels is None else _labels.decode(labels),
+        traceparent=traceparent,
     )
 
 
@@ -415,10 +459,6 @@ def _fresh_chunks(chunks: Iterable[Row]) -> Iterator[tuple[int, int, Row]]:
         expected = max(expected, chunk["seq"] + chunk["count"])
         if known < chunk["count"]:
             yield fence, known, chunk
-
-
-def labels_of(row: Row) -> dict[str, str]:
-    return {} if row["labels"] is None else _labels.decode(row["labels"])
 
 
 def shown(text: str) -> Any:

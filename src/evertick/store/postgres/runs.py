@@ -28,7 +28,17 @@ from evertick.store.postgres.lookup import days_to_ask, moments_of
 from evertick.store.postgres.reading import runs as read_runs
 from evertick.store.postgres.session import Line, Session, columns_of
 from evertick.store.postgres.unique import duplicates_among, keep_for_periods
-from evertick.store.rows import Row, claimed_of, json_text, lines_text, plain_text, read_each, run_of
+from evertick.store.rows import (
+    CLAIMED,
+    Row,
+    claimed_from,
+    claimed_of,
+    json_text,
+    lines_text,
+    plain_text,
+    read_each,
+    run_of,
+)
 from evertick.store.unreadable import unreadable_runs
 
 __all__ = ["cancel", "claim", "enqueue", "note", "owned", "take_runs"]
@@ -111,12 +121,11 @@ async def claim(
     timeouts = {name: terms.timeout for name, terms in tasks.items() if terms.timeout is not None}
     once = [name for name, terms in tasks.items() if terms.at_most_once]
     wanted = (app, node, list(dict.fromkeys(queues)), list(tasks), max(limit, 0), json_text(timeouts), once)
-    rows = await line.ask(lambda db: db.rows("claim", *wanted))
-    head = rows[0]
+    head = await line.ask(lambda db: db.only_row("claim", *wanted))
     if head["has_to_look"]:
         return await line.write(lambda db: _claim_under_limits(db, app, node, queues, tasks, limit))
-    taken = sorted((row for row in rows if row["id"] is not None), key=lambda row: (-row["priority"], row["due_at"]))
-    runs, unreadable = read_each(taken, lambda row: claimed_of(row, head["fence"], head["now"]))
+    runs, unreadable = _read_claimed(head)
+    runs.sort(key=lambda run: (-run.priority, run.due_at))
     expired: list[str] = []
     # The claim is committed: whatever becomes of the rest must not hide it. The next claim sees to what is left.
     with suppress(StoreUnavailable):
@@ -133,6 +142,14 @@ async def claim(
         expired=expired,
         next_due_at=head["next_due_at"],
     )
+
+
+def _read_claimed(head: Row) -> tuple[list[Claimed], list[tuple[Row, str]]]:
+    """Runs out of the columns of a claim, and those that cannot be read with what is wrong with them."""
+    fence, now = head["fence"], head["now"]
+    rows = zip(*(head[name] or () for name in CLAIMED), strict=True)
+    runs, bad = read_each(rows, lambda row: claimed_from(fence, now, *row))
+    return runs, [(dict(zip(CLAIMED, row, strict=True)), error) for row, error in bad]
 
 
 async def _forget_limits(db: Session, app: str, keys: Sequence[str]) -> None:
