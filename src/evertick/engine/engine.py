@@ -37,6 +37,8 @@ log = logging.getLogger("evertick.engine")
 # After the stop time, how long told-to-stop coroutines get to end, and how long the last outcomes get to be written.
 _LAST_WORDS_SECONDS = 1.0
 _LAST_WRITES_SECONDS = 5.0
+# Pruning asks a dozen questions, and history is kept for days.
+_SWEEPS_PER_PRUNE = 10
 # However often others wake us: no more looks than that come of it. The first one is never late.
 _WOKEN_LEAST_SECONDS = 0.03
 
@@ -161,7 +163,7 @@ class Engine:
         if not settings.holds_duties:
             return []
         pruner = Pruner(self._node, retention=settings.retention, keep_per_schedule=settings.keep_per_schedule)
-        return [pruner.duty(every=settings.sweep), *duties]
+        return [pruner.duty(every=settings.sweep * _SWEEPS_PER_PRUNE), *duties]
 
     async def start(self) -> None:
         """Join the store and begin."""

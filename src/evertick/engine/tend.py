@@ -6,6 +6,8 @@ running row whose node is dead, at every beat of every node, so that no message 
 After an outage of the store nobody is judged at once: every lease has run out then, and the nodes behind them are as
 well as we are. Who was late itself judges nobody for one full lease, and neither does who has just begun and cannot
 know.
+
+Where nobody holds anything, the answer to the beat says so, and nothing is asked: an idle fleet only beats.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class Tender:
         self._judges_from = 0.0
         self._last_beat: tuple[float, int] | None = None
         self._has_beaten = False
+        self._has_charges = True
         # Somebody was judged.
         self.on_death: Callable[[], None] = lambda: None
         # Runs of dead nodes have ended as lost.
@@ -53,6 +56,7 @@ class Tender:
     def heard(self, beat: Beat, sent: float) -> None:
         """A beat was answered. Notice whether it, or the store's clock, was off by more than half a lease."""
         self._has_beaten = True
+        self._has_charges = beat.has_charges
         last, self._last_beat = self._last_beat, (sent, beat.now)
         if last is None:
             # Counted from the first answered beat: an outage may have begun right after the join.
@@ -70,6 +74,8 @@ class Tender:
         if not self._has_beaten:
             return Idle(math.inf)  # until the next beat is answered, which wakes us
         self._has_beaten = False
+        if not self._has_charges and not len(self._node.hold):
+            return None  # by the answer to the beat there is nothing to find
         may_judge = self._node.clock.elapsed() >= self._judges_from
         if may_judge and (dead := await self._node.store.judge()):
             self.on_death()

@@ -434,6 +434,9 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     is_alive: bool
     # Ids of my running runs that somebody wants cancelled.
     cancels: list[str]
+    # Whether there may be something to look after: a lease has run out, or a run of the app is held, or in the own
+    # queue of a node. A store that does not know says so.
+    has_charges: bool = True
 
 
 class DutyHold(msgspec.Struct, frozen=True, kw_only=True):

@@ -1063,15 +1063,20 @@ UPDATE evertick.runs SET state = 'waiting', parked_for = NULL, task_hash = NULL 
     ORDER BY r.id FOR UPDATE OF r));
 
 -- name: beat
--- Extends the lease from the store's now, unless death is written down; tells which of its runs are to be cancelled. The
--- guard is the row itself: a judge who was faster has written into it.
+-- Extends the lease from the store's now, unless death is written down; tells which of its runs are to be cancelled, and
+-- whether the statements that look after the dead and the held have anything to find. The guard is the row itself: a
+-- judge who was faster has written into it.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 me AS (
     UPDATE evertick.nodes SET beat_at = c.now, lease = $2, lease_until = c.now + $2, ticks = $3 FROM clock c
     WHERE id = $1 AND died_at IS NULL RETURNING app)
 SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM me) AS is_alive, ARRAY(
     SELECT r.id::text FROM me JOIN evertick.runs r ON r.state = 'running' AND r.app = me.app AND r.node = $1
-    WHERE r.is_cancel_requested ORDER BY r.id) AS cancels;
+    WHERE r.is_cancel_requested ORDER BY r.id) AS cancels,
+    EXISTS (SELECT FROM evertick.nodes WHERE died_at IS NULL AND lease_until < (SELECT now FROM clock))
+    OR EXISTS (SELECT FROM me JOIN evertick.runs r ON r.state = 'running' AND r.app = me.app OFFSET 0)
+    OR EXISTS (SELECT FROM me JOIN evertick.runs r ON r.queue >= '@' AND r.queue < 'A' AND r.app = me.app OFFSET 0)
+        AS has_charges;
 
 -- part: forget_dead
 -- What dead nodes knew nobody knows by them any more. What they held back the living may let through: those who know one

@@ -54,7 +54,8 @@ def beat(db: sqlite3.Connection, now: int, node: str, lease: int, ticks: Ticks) 
     if alive is None:
         return Beat(now=now, is_alive=False, cancels=[])
     cancels = [row["id"] for row in db.execute(SQL["beat.cancels"], (alive["app"], node))]
-    return Beat(now=now, is_alive=True, cancels=cancels)
+    has_charges = bool(db.execute(SQL["beat.has_charges"], (alive["app"], now)).fetchone()["has_charges"])
+    return Beat(now=now, is_alive=True, cancels=cancels, has_charges=has_charges)
 
 
 def die(db: sqlite3.Connection, now: int, node: str, kind: FeedKind) -> None:

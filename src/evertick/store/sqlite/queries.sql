@@ -731,6 +731,13 @@ WHERE id = ?1 AND died_at IS NULL RETURNING app;
 SELECT id FROM evertick_runs INDEXED BY evertick_runs_running
 WHERE state = 'running' AND app = ?1 AND node = ?2 AND is_cancel_requested = 1 ORDER BY id;
 
+-- name: beat.has_charges
+-- Whether the statements that look after the dead and the held have anything to find.
+SELECT EXISTS (SELECT 1 FROM evertick_nodes WHERE died_at IS NULL AND lease_until < ?2)
+    OR EXISTS (SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_running WHERE state = 'running' AND app = ?1)
+    OR EXISTS (SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_bound
+        WHERE queue >= '@' AND queue < 'A' AND app = ?1) AS has_charges;
+
 -- name: die
 -- Written once.
 UPDATE evertick_nodes SET died_at = ?2 WHERE id = ?1 AND died_at IS NULL;

@@ -8,6 +8,7 @@ import contextlib
 import pytest
 
 from evertick.errors import EvertickError
+from evertick.every_node import own_queue
 from evertick.model import LOSSES_MAX, Node, Reason, State, Verdict
 from evertick.store.base import NodeJoin, TaskTerms
 from evertick.testing.conformance.bench import (
@@ -22,6 +23,7 @@ from evertick.testing.conformance.bench import (
     TERMS,
     Bench,
     a_run,
+    an_outcome,
     us,
 )
 
@@ -114,6 +116,27 @@ class Nodes:
         assert us(listed.lease_until) == beat.now + 2 * HOUR
         await bench.pass_time(2 * SHORT_LEASE)
         assert await bench.store.judge() == []
+
+    async def test_a_beat_tells_whether_there_is_anything_to_look_after(self, bench: Bench) -> None:
+        node = await bench.node()
+        async with bench.line() as line:
+            assert not (await line.beat(node, HOUR)).has_charges
+            await bench.enqueue()
+            assert not (await line.beat(node, HOUR)).has_charges
+            [run] = (await bench.claim(node)).runs
+            assert (await line.beat(node, HOUR)).has_charges
+            await bench.store.finish(APP, node, [an_outcome(run)])
+            assert not (await line.beat(node, HOUR)).has_charges
+            await bench.enqueue(queue=own_queue("gone"))
+            assert (await line.beat(node, HOUR)).has_charges
+
+    async def test_a_beat_tells_of_leases_that_have_run_out_until_they_are_judged(self, bench: Bench) -> None:
+        node, silent = await bench.node(), await bench.node(lease=SHORT_LEASE)
+        await bench.pass_time(2 * SHORT_LEASE)
+        async with bench.line() as line:
+            assert (await line.beat(node, HOUR)).has_charges
+            assert await bench.store.judge() == [silent]
+            assert not (await line.beat(node, HOUR)).has_charges
 
     async def test_a_late_beat_still_counts_while_nobody_has_judged(self, bench: Bench) -> None:
         node = await bench.node(lease=SHORT_LEASE)
