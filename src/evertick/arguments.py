@@ -85,7 +85,7 @@ class Signature:
             )
         try:
             decoded = self._decoder.decode(data)
-            named = {name: getattr(decoded, name) for name in decoded.__struct_fields__}
+            named = msgspec.structs.asdict(decoded)
             if len(named) < len(self._bind.parameters):  # **kwargs: what the struct does not name
                 named = {**msgspec.json.decode(data), **named}
         except Exception as error:  # also whatever the user's own types raise while they are made

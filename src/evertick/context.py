@@ -41,6 +41,8 @@ _TEXT_MAX = 500
 
 _formatter = logging.Formatter()
 _current: ContextVar[Context] = ContextVar("evertick_context")
+# Held while a notebook is made: a job may say its first words in two threads at once.
+_first_word = threading.Lock()
 
 
 def current() -> Context:
@@ -54,7 +56,7 @@ def current() -> Context:
 class Notebook:
     """What one attempt has said so far and has not been carried to the store yet."""
 
-    __slots__ = ("_chars", "_count", "_is_full", "_lines", "_lock", "_progress", "_seq", "phases")
+    __slots__ = ("_chars", "_count", "_is_full", "_lines", "_lock", "_progress", "_seq", "messages", "phases")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -65,6 +67,8 @@ class Notebook:
         self._is_full = False
         self._progress: tuple[float, str] | None = None
         self.phases: list[Phase] = []
+        # To be sent with the end of the run.
+        self.messages: list[NewMessage] = []
 
     def write(self, at: int, level: str, text: str) -> None:
         with self._lock:
@@ -93,34 +97,23 @@ class Notebook:
             return taken
 
 
-class Context:
+class Context(msgspec.Struct, eq=False):
     """One attempt at one run, as the job sees it."""
 
-    __slots__ = (
-        "_clock",
-        "_deadline",
-        "_has_seen_stop",
-        "_holder",
-        "_messages",
-        "_notebook",
-        "_own_end",
-        "_run",
-        "_stopped",
-    )
+    _run: Claimed
+    _clock: Clock
+    _deadline: int | None = None
+    # None where the ledger is out of reach: in a child process.
+    _holder: Holder | None = None
+    # Made when the job first says something: most say nothing.
+    _said: Notebook | None = None
+    _stopped: str = ""
+    _has_seen_stop: bool = False
+    # Whether the job has ended its run itself. Written: in a transaction whose commit only the store knows of.
+    _own_end: Literal["", "written", "committed"] = ""
 
-    def __init__(self, run: Claimed, *, clock: Clock, deadline: int | None, holder: Holder | None = None) -> None:
-        self._run = run
-        self._clock = clock
-        self._deadline = deadline
-        self._notebook = Notebook()
-        # To be sent with the end of the run.
-        self._messages: list[NewMessage] = []
-        self._stopped = ""
-        self._has_seen_stop = False
-        # None where the ledger is out of reach: in a child process.
-        self._holder = holder
-        # Whether the job has ended its run itself. Written: in a transaction whose commit only the store knows of.
-        self._own_end: Literal["", "written", "committed"] = ""
+    def __repr__(self) -> str:
+        return f"<Context of run {self.run_id} of {self.task!r}>"
 
     @property
     def run_id(self) -> str:
@@ -242,13 +235,14 @@ class Context:
             )
         id_ = self._clock.new_id()
         message = new_message(id_, channel, body, key=key, delay=delay, headers=headers, caused_by=self.run_id)
-        size = len(message.body) + sum(len(each.body) for each in self._messages)
-        if len(self._messages) >= MESSAGES_MAX or size > MESSAGES_MAX_BYTES:
+        messages = self._notebook.messages
+        size = len(message.body) + sum(len(each.body) for each in messages)
+        if len(messages) >= MESSAGES_MAX or size > MESSAGES_MAX_BYTES:
             raise Refused(
                 f"run {self.run_id} of {self.task!r} sends more than {MESSAGES_MAX} messages or {MESSAGES_MAX_BYTES} "
                 "bytes; send them from several runs"
             )
-        self._messages.append(message)
+        messages.append(message)
         return id_
 
     def _log_record(self, record: logging.LogRecord) -> None:
@@ -260,6 +254,22 @@ class Context:
         if record.exc_info and record.exc_info[1] is not None:
             text += "\n" + _formatter.formatException(record.exc_info)
         self.log(text, level=record.levelname.lower())
+
+    @property
+    def _notebook(self) -> Notebook:
+        if self._said is None:
+            with _first_word:
+                if self._said is None:
+                    self._said = Notebook()
+        return self._said
+
+    @property
+    def _phases(self) -> tuple[Phase, ...]:
+        return () if self._said is None else tuple(self._said.phases)
+
+    @property
+    def _messages(self) -> tuple[NewMessage, ...]:
+        return () if self._said is None else tuple(self._said.messages)
 
     def _encode_result(self, result: object) -> bytes | None:
         """The result as JSON. One that cannot be kept does not undo the work: it is left out, and a line says so."""

@@ -131,8 +131,8 @@ def _success(context: Context, result: object) -> Outcome:
         verdict=Verdict.SUCCEEDED,
         result=context._encode_result(result),
         attempts=context.attempt,
-        phases=tuple(context._notebook.phases),
-        messages=tuple(context._messages),
+        phases=context._phases,
+        messages=context._messages,
     )
 
 

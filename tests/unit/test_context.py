@@ -31,7 +31,7 @@ def context(clock: SettableClock | None = None, **fields: Any) -> Context:
             **fields,
         }
     )
-    return Context(run, clock=clock or SettableClock(NOON), deadline=NOON + 60 * SECOND)
+    return Context(run, clock or SettableClock(NOON), NOON + 60 * SECOND)
 
 
 def lines_of(ctx: Context) -> list[tuple[int, str, str]]:
@@ -56,7 +56,7 @@ def test_changing_the_labels_a_job_sees_changes_nothing() -> None:
 
 def test_a_run_without_a_timeout_has_no_deadline() -> None:
     run = Claimed(id="r1", fence=7, task="job", args=b"{}", fire_at=0, due_at=0, claimed_at=0)
-    assert Context(run, clock=SettableClock(), deadline=None).deadline is None
+    assert Context(run, SettableClock()).deadline is None
 
 
 def test_outside_of_a_job_there_is_no_current_run() -> None:

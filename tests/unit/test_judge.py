@@ -22,7 +22,7 @@ def work(**options: Any) -> Work:
 
 
 def judged(ending: Ending, *, attempts: int = 0, **options: Any) -> Outcome:
-    outcome = judge(run(attempts), work(**options), ending, 0.0)
+    outcome = judge(run(attempts), work(**options), ending, lambda: 0.0)
     assert outcome is not None
     assert (outcome.id, outcome.fence) == ("r1", 7)
     return outcome
@@ -43,8 +43,8 @@ def test_a_job_that_returns_has_succeeded() -> None:
 
 def test_phases_are_kept_with_the_verdict_and_with_a_retry() -> None:
     phases = (Phase(name="load", at=1, seconds=0.5),)
-    done = judge(run(), work(), Returned(None), 0.0, phases)
-    again = judge(run(), work(retry=Constant("1s", 2)), raised(ValueError()), 0.0, phases)
+    done = judge(run(), work(), Returned(None), lambda: 0.0, phases)
+    again = judge(run(), work(retry=Constant("1s", 2)), raised(ValueError()), lambda: 0.0, phases)
     assert done is not None
     assert again is not None
     assert done.phases == again.phases == phases
@@ -170,7 +170,7 @@ def test_what_must_not_run_twice_is_lost_when_it_is_cut_off(why: Stop) -> None:
 
 
 def test_nothing_is_said_about_a_run_that_is_no_longer_ours() -> None:
-    assert judge(run(), work(), StoppedBy(Stop.LOST), 0.0) is None
+    assert judge(run(), work(), StoppedBy(Stop.LOST), lambda: 0.0) is None
 
 
 def test_arguments_that_do_not_fit_park_the_run_until_the_signature_changes() -> None:

@@ -178,14 +178,14 @@ def test_a_reported_error_is_judged_by_the_names_of_its_types_and_kept_as_it_was
         ({"retry_on": (OSError,)}, "done"),
         ({"give_up_on": (KeyError,)}, "done"),
     ):
-        outcome = judge(RUN, msgspec.structs.replace(work, **options), Raised(told), 0.0)
+        outcome = judge(RUN, msgspec.structs.replace(work, **options), Raised(told), lambda: 0.0)
         assert outcome is not None
         assert (outcome.kind, outcome.error) == (kind, told.text)
 
 
 def test_a_reported_retry_asks_for_its_delay_whatever_the_policy() -> None:
     told = Reported("…", types=frozenset(), retry=Retry("not yet", after="5m"))
-    outcome = judge(RUN, Work(task="t", driver=None, hash=""), Raised(told), 0.0)  # type: ignore[arg-type]
+    outcome = judge(RUN, Work(task="t", driver=None, hash=""), Raised(told), lambda: 0.0)  # type: ignore[arg-type]
     assert outcome is not None
     assert (outcome.kind, outcome.delay) == ("retry", 300_000_000)
 

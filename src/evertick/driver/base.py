@@ -6,6 +6,7 @@ once (a coroutine) or only asked (a thread) is its own business and declared by 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -34,7 +35,7 @@ class Driver(Protocol):
         """Arguments as the work wants them. Raises InvalidArguments when the stored ones no longer fit."""
         ...
 
-    async def execute(self, context: Context, arguments: dict[str, Any]) -> Any:
+    def execute(self, context: Context, arguments: dict[str, Any]) -> Awaitable[Any]:
         """Do the work; what it returns is the result, what it raises the error."""
         ...
 

@@ -113,8 +113,8 @@ class Child:
             yield message
 
     def _carry_out(self, function: Callable[..., Any], signature: Signature, call: Call) -> FromChild:
-        context = Context(call.run, clock=system_clock, deadline=call.deadline)
-        context._notebook = notebook = ChildNotebook(self._send)
+        context = Context(call.run, system_clock, call.deadline)
+        context._said = notebook = ChildNotebook(self._send)
         _current.set(context)
         self._context = self._capture.context = context
         signal.signal(signal.SIGTERM, self._heard_term)
@@ -232,7 +232,7 @@ class _Raised:
 
 
 def _phases(context: Context) -> tuple[Phase, ...]:
-    return tuple(msgspec.structs.replace(each, name=_clean(each.name)) for each in context._notebook.phases)
+    return tuple(msgspec.structs.replace(each, name=_clean(each.name)) for each in context._phases)
 
 
 def _clean(text: str) -> str:

@@ -199,8 +199,8 @@ class Conversation:
             self._context._notebook.set_progress(*progress)
 
     def _keep_message(self, sent: NewMessage) -> None:
-        if self._context is not None and len(self._context._messages) < MESSAGES_MAX:
-            self._context._messages.append(sent)
+        if self._context is not None and len(self._context._notebook.messages) < MESSAGES_MAX:
+            self._context._notebook.messages.append(sent)
 
     def _hear_line(self, stream: str, text: str) -> None:
         if self._context is None:
@@ -277,4 +277,5 @@ def _error(raised: JobRaised) -> Exception:
 
 
 def _keep_phases(context: Context, phases: tuple[Any, ...]) -> None:
-    context._notebook.phases.extend(phases[: PHASES_MAX - len(context._notebook.phases)])
+    if phases:
+        context._notebook.phases.extend(phases[: PHASES_MAX - len(context._notebook.phases)])

@@ -12,7 +12,7 @@ import contextvars
 import inspect
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from evertick.arguments import Signature
@@ -48,13 +48,14 @@ class FunctionDriver:
     def prepare(self, args: bytes) -> dict[str, Any]:
         return self.signature.decode(args)
 
-    async def execute(self, context: Context, arguments: dict[str, Any]) -> Any:
-        positional = (context,) if self.signature.takes_context else ()
+    def execute(self, context: Context, arguments: dict[str, Any]) -> Awaitable[Any]:
         # The run's task has a context of its own, so this reaches nothing else, and nothing has to be reset.
         _current.set(context)
+        positional = (context,) if self.signature.takes_context else ()
         if self.can_be_cancelled:
-            return await self._function(*positional, **arguments)
-        return await self._threads.call(lambda: self._function(*positional, **arguments))
+            coroutine: Awaitable[Any] = self._function(*positional, **arguments)
+            return coroutine
+        return self._threads.call(lambda: self._function(*positional, **arguments))
 
 
 class Threads:

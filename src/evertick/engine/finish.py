@@ -24,6 +24,9 @@ __all__ = ["Finisher"]
 
 log = logging.getLogger("evertick.finish")
 
+# Looked up once: to find a member of an enum takes 0.12 us in Python 3.11, for every outcome several times.
+_SUCCEEDED = Verdict.SUCCEEDED
+
 
 class Finisher:
     """The outcomes of this node that are not in the store yet."""
@@ -44,7 +47,9 @@ class Finisher:
 
     def put(self, attempt: Attempt, outcome: Outcome) -> None:
         self._backlog.append((attempt, outcome))
-        self.on_outcome()
+        # Behind others it goes with them: who writes those looks again.
+        if len(self._backlog) == 1:
+            self.on_outcome()
 
     async def step(self) -> float | None:
         """Write what has gathered. What cannot be written stays where it is."""
@@ -58,8 +63,7 @@ class Finisher:
         # How these ended is the ledger's word, not ours. Read before anything is settled: if it cannot be read, the
         # batch is written once more, and answered in the same way.
         await self._node.tell_ended(own_ends)
-        for (attempt, outcome), answer in zip(batch, finished.answers, strict=True):
-            self._settle(attempt, outcome, answer)
+        self._settle(batch, finished.answers)
         if finished.freed or own_ends:
             self.on_freed()
         if own_ends or any(outcome.messages for outcome in outcomes):
@@ -77,10 +81,18 @@ class Finisher:
             batch.append((attempt, outcome))
         return batch
 
-    def _settle(self, attempt: Attempt, outcome: Outcome, answer: FinishAnswer) -> None:
-        answered, _ = self._backlog.popleft()
-        assert answered is attempt, "answers come in the order of the outcomes"
-        self._node.hold.let_go(attempt)
+    def _settle(self, batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[FinishAnswer]) -> None:
+        is_success_told = self._node.hooks.wants("succeeded")
+        for (attempt, outcome), answer in zip(batch, answers, strict=True):
+            answered, _ = self._backlog.popleft()
+            assert answered is attempt, "answers come in the order of the outcomes"
+            self._node.hold.let_go(attempt)
+            # Of most there is nothing to say.
+            if is_success_told or answer != "done" or outcome.verdict is not _SUCCEEDED:
+                self._say(attempt, outcome, answer)
+
+    def _say(self, attempt: Attempt, outcome: Outcome, answer: FinishAnswer) -> None:
+        """What the log and the hooks hear of it."""
         if answer == "lost":
             log.warning("the outcome of run %s (%s) was not taken: its claim is lost", outcome.id, outcome.kind)
         elif answer == "already" and attempt.context._own_end:
@@ -135,7 +147,8 @@ def _failed_fires(batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[Fi
     return {
         attempt.run.schedule_id
         for (attempt, outcome), answer in zip(batch, answers, strict=True)
-        if outcome.verdict in FAILURES
+        if outcome.verdict is not _SUCCEEDED
+        and outcome.verdict in FAILURES
         and answer != "lost"
         and attempt.run.cause is Cause.FIRE
         and attempt.run.schedule_id is not None

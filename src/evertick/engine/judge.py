@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import assert_never
 
@@ -18,6 +19,9 @@ from evertick.when.duration import duration_us
 __all__ = ["Ending", "Raised", "Returned", "Stop", "StoppedBy", "Unfit", "error_text", "judge"]
 
 _REASON_MAX_CHARS = 500
+
+# Most runs end so; a look at a member of an enum takes 0.12 us in Python 3.11.
+_SUCCEEDED = Verdict.SUCCEEDED
 
 # A job that asks for a retry itself, of a task that has no policy: it gets some, not endless ones.
 _ASKED_FOR = Constant("1m", attempts=10)
@@ -57,12 +61,23 @@ class Unfit(msgspec.Struct, frozen=True):
 
 Ending = Returned | Raised | StoppedBy | Unfit
 
+# A random number in [0, 1); drawn only for what is tried again.
+Draw = Callable[[], float]
 
-def judge(run: Claimed, work: Work, ending: Ending, uniform: float, phases: tuple[Phase, ...] = ()) -> Outcome | None:
+
+def judge(run: Claimed, work: Work, ending: Ending, draw: Draw, phases: tuple[Phase, ...] = ()) -> Outcome | None:
     """The outcome to write, or None where this node has nothing to say any more."""
     match ending:
         case Returned(result):
-            return _done(run, Verdict.SUCCEEDED, None, result=result, phases=phases)
+            return Outcome(
+                id=run.id,
+                fence=run.fence,
+                kind="done",
+                verdict=_SUCCEEDED,
+                result=result,
+                attempts=run.attempts + 1,
+                phases=phases,
+            )
         case Unfit(error) if is_own_queue(run.queue):
             # It is for this node alone, so there is no other to wait for.
             return _done(run, Verdict.FAILED, Reason.BAD_ARGUMENTS, error=error, phases=phases)
@@ -77,14 +92,14 @@ def judge(run: Claimed, work: Work, ending: Ending, uniform: float, phases: tupl
                 task_hash=work.hash,
             )
         case StoppedBy(why):
-            return _judge_stop(run, work, why, uniform, phases)
+            return _judge_stop(run, work, why, draw, phases)
         case Raised(error):
-            return _judge_error(run, work, error, uniform, phases)
+            return _judge_error(run, work, error, draw, phases)
         case _:
             assert_never(ending)
 
 
-def _judge_stop(run: Claimed, work: Work, why: Stop, uniform: float, phases: tuple[Phase, ...]) -> Outcome | None:
+def _judge_stop(run: Claimed, work: Work, why: Stop, draw: Draw, phases: tuple[Phase, ...]) -> Outcome | None:
     match why:
         case Stop.LOST:
             return None
@@ -93,7 +108,7 @@ def _judge_stop(run: Claimed, work: Work, why: Stop, uniform: float, phases: tup
             return _done(run, Verdict.CANCELLED, None, phases=phases)
         case Stop.TIMEOUT:
             error = TimeoutError(f"the attempt took longer than its timeout of {(work.timeout or 0) / 1e6:g} s")
-            return _judge_error(run, work, error, uniform, phases)
+            return _judge_error(run, work, error, draw, phases)
         case Stop.SHUTDOWN | Stop.UNREACHABLE:
             reason = Reason.SHUTDOWN if why is Stop.SHUTDOWN else Reason.UNREACHABLE
             is_bound = why is Stop.SHUTDOWN and is_own_queue(run.queue)
@@ -104,7 +119,7 @@ def _judge_stop(run: Claimed, work: Work, why: Stop, uniform: float, phases: tup
             assert_never(why)
 
 
-def _judge_error(run: Claimed, work: Work, error: BaseException, uniform: float, phases: tuple[Phase, ...]) -> Outcome:
+def _judge_error(run: Claimed, work: Work, error: BaseException, draw: Draw, phases: tuple[Phase, ...]) -> Outcome:
     if isinstance(error, Skip):
         return _done(run, Verdict.SKIPPED, str(error.reason)[:_REASON_MAX_CHARS] or "skipped by the job", phases=phases)
     reason = Reason.TIMEOUT if isinstance(error, TimeoutError) and not error.__traceback__ else Reason.ERROR
@@ -113,7 +128,7 @@ def _judge_error(run: Claimed, work: Work, error: BaseException, uniform: float,
     policy = _ASKED_FOR if asked is not None and work.retry.attempts == 1 else work.retry
     if not policy.allows_another(attempt) or not (asked is not None or _may_retry(work, error)):
         return _done(run, Verdict.FAILED, reason, error=text, phases=phases)
-    delay = policy.delay_with_jitter(attempt, uniform)
+    delay = policy.delay_with_jitter(attempt, draw())
     if asked is not None and asked.after is not None:
         try:
             delay = duration_us(asked.after, what="Retry(after=…)")
@@ -143,7 +158,6 @@ def _done(
     reason: str | None,
     *,
     error: str | None = None,
-    result: bytes | None = None,
     phases: tuple[Phase, ...] = (),
 ) -> Outcome:
     return Outcome(
@@ -153,7 +167,6 @@ def _done(
         verdict=verdict,
         reason=reason,
         error=error,
-        result=result,
         attempts=run.attempts + 1,
         phases=phases,
     )

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
+import msgspec
+
 from evertick.clock import Clock
 from evertick.context import Context
 from evertick.driver.base import Work
@@ -25,23 +27,21 @@ from evertick.when.moment import from_us
 __all__ = ["EVENT_OF", "Attempt", "Hold", "LocalNode", "declarer_of", "ended_event"]
 
 
-class Attempt:
+class Attempt(msgspec.Struct, eq=False):
     """A claimed run in the hands of this node."""
 
-    __slots__ = ("context", "is_abandoned", "is_over", "node", "run", "task", "why", "work")
-
-    def __init__(self, run: Claimed, work: Work, context: Context, node: str) -> None:
-        self.run = run
-        self.work = work
-        self.context = context
-        # The incarnation that claimed it: only that one may write about it.
-        self.node = node
-        self.task: asyncio.Task[None] | None = None
-        self.why: Stop | None = None
-        # The work has ended and its slot is free.
-        self.is_over = False
-        # Its outcome was given without waiting for the work, which did not stop when asked.
-        self.is_abandoned = False
+    run: Claimed
+    work: Work
+    context: Context
+    # The incarnation that claimed it: only that one may write about it.
+    node: str
+    task: asyncio.Task[None] | None = None
+    # Why it was told to stop.
+    why: Stop | None = None
+    # The work has ended and its slot is free.
+    is_over: bool = False
+    # Its outcome was given without waiting for the work, which did not stop when asked.
+    is_abandoned: bool = False
 
 
 class Hold:
@@ -74,7 +74,6 @@ class Hold:
     def take(self, attempt: Attempt) -> None:
         claim = (attempt.run.id, attempt.run.fence)
         assert claim not in self._attempts, "a claim is started once"
-        assert self.free > 0, "a run is started into a free slot"
         self._attempts[claim] = attempt
         self._busy += 1
 

@@ -66,7 +66,8 @@ class NoteCarrier:
 
 
 def _taken_from(attempt: Attempt) -> Note | None:
-    taken = attempt.context._notebook.take()
+    said = attempt.context._said
+    taken = None if said is None else said.take()
     if taken is None:
         return None
     seq, lines, progress = taken

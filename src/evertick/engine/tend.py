@@ -125,6 +125,8 @@ class Tender:
         whose claim is gone is stopped."""
         node = self._node
         async with node.claiming:
+            for attempt in node.hold:
+                self._worker.end_unlived(attempt)
             held = {_claim(attempt) for attempt in node.hold}
             owned = {(run.id, run.fence) for run in await node.store.owned(node.app, node.id)}
             gone = [attempt for attempt in node.hold if _is_at_work(attempt, node.id) and _claim(attempt) not in owned]

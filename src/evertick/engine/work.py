@@ -1,7 +1,7 @@
 """Claiming runs and carrying them out.
 
-`step` fills free slots. `_live` is the life of one run: begin, execute, judge, hand over to the finisher. A run is
-started once per claim, and only after the claim was answered.
+`step` fills free slots. `_live` is the life of one run: execute, judge, hand over to the finisher. A run is started
+once per claim, and only after the claim was answered.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import sys
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -18,6 +19,7 @@ from evertick.engine.finish import Finisher
 from evertick.engine.judge import Ending, Raised, Returned, Stop, StoppedBy, Unfit, judge
 from evertick.engine.node import Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
+from evertick.engine.timeouts import Timeouts
 from evertick.errors import InvalidArguments
 from evertick.model import Claimed, Verdict
 from evertick.store.base import Claim, RunFilter
@@ -38,6 +40,7 @@ class Worker:
         self._node = node
         self._notes = notes
         self._finisher = finisher
+        self._timeouts = Timeouts(lambda attempt: self.stop(attempt, Stop.TIMEOUT))
         # Whether nothing waits ahead of a new run: the last claim found fewer than there was room for, and nothing has
         # been put into the queue since. While it does not hold, every slot that comes free looks for work.
         self.queue_is_short = False
@@ -70,16 +73,22 @@ class Worker:
         if runs and had_lease and not self._node.has_lease:
             log.warning("the lease ran out while a claim was under way: %d runs are not started here", len(runs))
             return
-        holder = Holder(self._node.store, self._node.app, self._node.id, self._node.lease)
+        node, begin = self._node, _task_maker(asyncio.get_running_loop())
+        assert len(runs) <= node.hold.free, "runs are started into free slots"
+        holder = Holder(node.store, node.app, node.id, node.lease)
+        is_told = node.hooks.wants("started")
         for run in runs:
-            work = self._node.works[run.task]
+            work = node.works[run.task]
             deadline = None if work.timeout is None else run.claimed_at + work.timeout
-            context = Context(run, clock=self._node.clock, deadline=deadline, holder=holder)
-            attempt = Attempt(run, work, context, self._node.id)
-            self._node.hold.take(attempt)
+            attempt = Attempt(run, work, Context(run, node.clock, deadline, holder), node.id)
+            node.hold.take(attempt)
+            if work.timeout is not None:
+                self._timeouts.watch(attempt, work.timeout)
+            if is_told:
+                node.tell("started", run)
+            attempt.task = begin(self._live(attempt), name=f"evertick {run.task}")
+        if runs:
             self._notes.begun()
-            attempt.task = asyncio.get_running_loop().create_task(self._live(attempt), name=f"evertick {run.task}")
-            attempt.task.add_done_callback(functools.partial(self._left_life, attempt))
 
     def stop(self, attempt: Attempt, why: Stop) -> None:
         """Tell a running attempt to stop. A lost claim outranks every other reason; else the first one counts."""
@@ -90,6 +99,7 @@ class Worker:
         attempt.context._stopped = why.value
         if attempt.work.driver.can_be_cancelled and attempt.task is not None:
             attempt.task.cancel()
+            attempt.task.add_done_callback(lambda _: self.end_unlived(attempt))
         if is_first:
             patience = PATIENCE_SECONDS + attempt.work.kill_after / 1e6
             asyncio.get_running_loop().call_later(patience, self.abandon, attempt)
@@ -118,29 +128,30 @@ class Worker:
     # --- the life of one run
 
     async def _live(self, attempt: Attempt) -> None:
-        timer = self._begin(attempt)
-        ending = await self._execute(attempt)
-        if timer is not None:
-            timer.cancel()
-        self._end(attempt, ending)
-
-    def _begin(self, attempt: Attempt) -> asyncio.TimerHandle | None:
-        self._node.tell("started", attempt.run)
-        if attempt.work.timeout is None:
-            return None
-        loop = asyncio.get_running_loop()
-        return loop.call_later(attempt.work.timeout / 1e6, self.stop, attempt, Stop.TIMEOUT)
-
-    async def _execute(self, attempt: Attempt) -> Ending:
+        attempt.task = asyncio.current_task()  # which `start` may not know yet
         driver = attempt.work.driver
         try:
             arguments = driver.prepare(attempt.run.args)
         except InvalidArguments as error:
-            return Unfit(str(error))
+            self._end(attempt, Unfit(str(error)))
+            return
         try:
-            result = await driver.execute(attempt.context, arguments)
+            ending = self._ending_of(attempt, await driver.execute(attempt.context, arguments))
+        except asyncio.CancelledError as error:
+            ending = self._judge_cancel(attempt, error)
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) and not _is_at_its_step(attempt):
+                raise  # this coroutine is closed, for its event loop has ended
+            # Whatever it is, the run must not be left without an outcome. What a job raises on its way out, once it was
+            # told to stop, is no failure of its own.
+            ending = Raised(error) if attempt.why is None else StoppedBy(attempt.why)
+        self._end(attempt, ending)
+
+    def _ending_of(self, attempt: Attempt, result: object) -> Ending:
+        """Of a job that has returned."""
+        if attempt.why is not None:
             # A job that saw that it was to stop, and returned, has stopped; one that did not look has done its work.
-            if attempt.why is not None and attempt.context._has_seen_stop:
+            if attempt.context._has_seen_stop:
                 return StoppedBy(attempt.why)
             if attempt.why is Stop.TIMEOUT:
                 attempt.context.log(
@@ -148,15 +159,7 @@ class Worker:
                     "ctx.cancelled, so it could not be stopped: its work is done, and counts",
                     level="warning",
                 )
-            return Returned(attempt.context._encode_result(result))
-        except asyncio.CancelledError as error:
-            return self._judge_cancel(attempt, error)
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            # Whatever it is, the run must not be left without an outcome. What a job raises on its way out, once it was
-            # told to stop, is no failure of its own.
-            return Raised(error) if attempt.why is None else StoppedBy(attempt.why)
+        return Returned(attempt.context._encode_result(result))
 
     def _judge_cancel(self, attempt: Attempt, error: asyncio.CancelledError) -> Ending:
         if attempt.why is not None:
@@ -167,6 +170,8 @@ class Worker:
 
     def _end(self, attempt: Attempt, ending: Ending) -> None:
         self._node.hold.work_ended(attempt)
+        if attempt.work.timeout is not None:
+            self._timeouts.forget(attempt, attempt.work.timeout)
         if attempt.is_abandoned:
             log.warning("the abandoned run %s of %r has come back", attempt.run.id, attempt.run.task)
         else:
@@ -175,20 +180,18 @@ class Worker:
             self.on_slot_free()
 
     def _give_outcome(self, attempt: Attempt, ending: Ending) -> None:
-        if attempt.why is Stop.LOST:
+        if attempt.why is not None and attempt.why is Stop.LOST:
             # What has ended itself is no loss; the store knows its end, and is only asked to confirm it.
             ending = Returned(None) if attempt.context._own_end == "committed" else StoppedBy(Stop.LOST)
-        phases = tuple(attempt.context._notebook.phases)
-        uniform = self._node.clock.uniform()
+        context, draw = attempt.context, self._node.clock.uniform
         try:
-            outcome = judge(attempt.run, attempt.work, ending, uniform, phases)
+            outcome = judge(attempt.run, attempt.work, ending, draw, context._phases)
         except Exception as error:  # whatever a job raises, its run must not be left without an outcome
             log.exception("the ending of run %s of %r makes no sense", attempt.run.id, attempt.run.task)
-            outcome = judge(
-                attempt.run, msgspec.structs.replace(attempt.work, retry_on=()), Raised(error), uniform, phases
-            )
-        if outcome is not None and outcome.verdict is Verdict.SUCCEEDED and attempt.context._messages:
-            outcome = msgspec.structs.replace(outcome, messages=tuple(attempt.context._messages))
+            work = msgspec.structs.replace(attempt.work, retry_on=())
+            outcome = judge(attempt.run, work, Raised(error), draw, context._phases)
+        if context._said is not None and outcome is not None and outcome.verdict is Verdict.SUCCEEDED:
+            outcome = msgspec.structs.replace(outcome, messages=context._messages)
         if outcome is None:
             log.warning("run %s of %r is no longer ours; what came of it is dropped", attempt.run.id, attempt.run.task)
             self._node.hold.let_go(attempt)
@@ -208,16 +211,13 @@ class Worker:
         self._node.hold.abandon(attempt)
         self._give_outcome(attempt, StoppedBy(attempt.why))
 
-    def _left_life(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
-        """Also where `_live` did not come to its end, the run gets one."""
-        if attempt.is_over:
+    def end_unlived(self, attempt: Attempt) -> None:
+        """A task that is cancelled before its first step never runs a line of `_live`; its run gets an end, too."""
+        if attempt.is_over or attempt.task is None or not attempt.task.done():
             return
         if attempt.is_abandoned:
             self._node.hold.work_ended(attempt)  # the program ends its loop, and with it what did not stop
-        elif attempt.why is None and not task.cancelled() and (error := task.exception()) is not None:
-            self._end(attempt, Raised(error))  # GeneratorExit, which `_execute` cannot tell from its own end
         else:
-            # A task that is cancelled before its first step never runs a line of `_live`.
             self._end(attempt, StoppedBy(attempt.why or Stop.SHUTDOWN))
 
     def _rest_after(self, claim: Claim, asked: int) -> float | None:
@@ -227,3 +227,22 @@ class Worker:
             return 0.0 if self._node.hold.free else None
         rests = [] if claim.next_due_at is None else [max((claim.next_due_at - claim.now) / 1e6, 0.001)]
         return min(rests + self._node.rates.rests(), default=None)
+
+
+def _is_at_its_step(attempt: Attempt) -> bool:
+    """Whether it is the attempt's own task that takes a step now."""
+    try:
+        return asyncio.current_task() is attempt.task
+    except RuntimeError:
+        return False
+
+
+def _task_maker(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[None]]:
+    """What puts a life into a task of its own. Where Python can (3.12), the task takes its first step at once: for a
+    job that never waits, that is a third of the cost. A program that makes its tasks in its own way is asked for them.
+    """
+    if loop.get_task_factory() is not None:
+        return loop.create_task
+    if sys.version_info >= (3, 12):
+        return functools.partial(asyncio.Task, loop=loop, eager_start=True)
+    return functools.partial(asyncio.Task, loop=loop)

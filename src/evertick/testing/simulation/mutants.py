@@ -7,7 +7,6 @@ see from outside are named at the end.
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +16,7 @@ from unittest import mock
 import msgspec
 
 from evertick import edit, fan_out, held, owed, plan, settle
-from evertick.engine import duty, engine, finish, fire, judge, node, relay, tend, term, work
+from evertick.engine import duty, engine, finish, fire, judge, node, relay, tend, term, timeouts, work
 from evertick.engine.judge import Stop
 from evertick.errors import StoreUnavailable
 from evertick.model import Outcome, Reason, Verdict
@@ -334,11 +333,6 @@ class _NoLock:
         return None
 
 
-def _no_timer(self: work.Worker, attempt: Any) -> asyncio.TimerHandle | None:
-    self._node.tell("started", attempt.run)
-    return None
-
-
 def _deaf_to_beats(self: engine.Engine, run_ids: list[str]) -> None:
     return None
 
@@ -483,7 +477,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="timeout_ignored",
         what="an attempt may take as long as it likes",
         seeds=(71, 63, 22),
-        patches=(_attribute(work.Worker, "_begin", _no_timer),),
+        patches=(_attribute(timeouts.Timeouts, "_ring_at", lambda self, loop, when: None),),
     ),
     # --- death
     Mutant(

@@ -1,0 +1,86 @@
+"""One timer for all attempts that may run out of time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from evertick.clock import system_clock
+from evertick.context import Context
+from evertick.driver.base import Work
+from evertick.engine.node import Attempt
+from evertick.engine.timeouts import Timeouts
+from evertick.model import Claimed
+from evertick.testing.simulation.loop import VirtualLoop
+
+SECOND = 1_000_000
+
+
+def attempt(name: str) -> Attempt:
+    run = Claimed(id=name, fence=1, task="job", args=b"{}", fire_at=0, due_at=0, claimed_at=0)
+    return Attempt(run, Work(task="job", driver=None, hash=""), Context(run, system_clock), "node")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def loop() -> Iterator[VirtualLoop]:
+    loop = VirtualLoop("timeouts")
+    yield loop
+    loop.end()
+
+
+def test_each_attempt_is_told_of_when_its_own_time_is_over(loop: VirtualLoop) -> None:
+    async def main() -> list[tuple[str, float]]:
+        began = loop.time()
+        told: list[tuple[str, float]] = []
+        timeouts = Timeouts(lambda attempt: told.append((attempt.run.id, loop.time() - began)))
+        timeouts.watch(attempt("long"), 10 * SECOND)
+        timeouts.watch(attempt("short"), 2 * SECOND)
+        await asyncio.sleep(1)
+        timeouts.watch(attempt("late and short"), 2 * SECOND)
+        timeouts.watch(attempt("shortest"), SECOND // 2)
+        await asyncio.sleep(60)
+        return told
+
+    assert loop.run_until_complete(main()) == [
+        ("shortest", 1.5),
+        ("short", 2.0),
+        ("late and short", 3.0),
+        ("long", 10.0),
+    ]
+
+
+def test_who_is_over_in_time_is_not_told_of_and_holds_nobody_up(loop: VirtualLoop) -> None:
+    async def main() -> list[str]:
+        told: list[str] = []
+        timeouts = Timeouts(lambda attempt: told.append(attempt.run.id))
+        attempts = [attempt(str(number)) for number in range(5)]
+        for each in attempts:
+            timeouts.watch(each, SECOND)
+        for each in attempts[:4]:
+            timeouts.forget(each, SECOND)
+        await asyncio.sleep(60)
+        timeouts.watch(attempts[0], SECOND)
+        await asyncio.sleep(60)
+        return told
+
+    assert loop.run_until_complete(main()) == ["4", "0"]
+
+
+def test_an_attempt_that_is_told_of_may_be_forgotten_and_another_begin_right_then(loop: VirtualLoop) -> None:
+    async def main() -> list[str]:
+        told: list[str] = []
+
+        def over(attempt: Attempt) -> None:
+            told.append(attempt.run.id)
+            timeouts.forget(attempt, SECOND)
+            if attempt is not again:
+                timeouts.watch(again, 2 * SECOND)
+
+        timeouts, again = Timeouts(over), attempt("again")
+        timeouts.watch(attempt("first"), SECOND)
+        await asyncio.sleep(60)
+        return told
+
+    assert loop.run_until_complete(main()) == ["first", "again"]
