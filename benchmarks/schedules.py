@@ -146,7 +146,7 @@ def main() -> None:
     if not given.filled:
         in_fresh_process(fill, given.url, given.count, given.layout)
     figures = in_fresh_process(measure, given.url, given.count, given.seconds, given.slots)
-    print(json.dumps({"count": given.count, "layout": given.layout} | figures))  # noqa: T201
+    print(json.dumps({"count": given.count, "layout": given.layout} | figures))
 
 
 if __name__ == "__main__":
