@@ -1,75 +1,134 @@
-"""The program: `python -m benchmarks sqlite | postgres [--rounds 3] [--runs 20000] [--json FILE]`."""
+"""The program: `python -m benchmarks [run] [--store S] [--only GROUP] [--json FILE]`, and `report FILE ...`."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import shutil
-import tempfile
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.figure import FIGURES, PEER_FIGURES
+from benchmarks.contender.contenders import STORES
+from benchmarks.contender.environment import Environment, Unavailable, environment_of
 from benchmarks.machine import describe
-from benchmarks.peer.environment import Unavailable, install, versions
-from benchmarks.report import run_rounds
-from benchmarks.round import measure_all
-from benchmarks.size import FULL, QUICK, Size
+from benchmarks.page import write_report
+from benchmarks.plan import GROUPS, MEASUREMENTS, Choice, cases
+from benchmarks.results import Results
+from benchmarks.rounds import Ground, run_rounds
+from benchmarks.size import FULL, QUICK
+from benchmarks.store.server import server, version
+from benchmarks.table import tables_of
+
+# Under the folder of the benchmarks; they stay, because installing them takes minutes.
+_PEERS = "peers"
 
 
 def main() -> None:
-    asked = _arguments()
-    if asked.store == "postgres":
-        # Not above: it needs asyncpg, which SQLite does not.
-        from benchmarks.postgres.program import run
+    asked = _arguments(sys.argv[1:])
+    if asked.command == "report":
+        write_report(Results.read(asked.files), asked.folder)
+    else:
+        _run(asked)
 
-        run(asked, _size(asked))
-        return
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="sqlite-", dir=asked.folder))
+
+def _run(asked: argparse.Namespace) -> None:
+    choice = Choice(
+        groups=asked.only or GROUPS,
+        stores=tuple(asked.store or STORES),
+        processes=tuple(asked.processes or ((1,) if asked.quick else (1, 2))),
+        has_peers=asked.peers,
+        has_million=asked.million,
+        size=QUICK if asked.quick else FULL,
+        is_quick=asked.quick,
+    )
+    results = Results(describe(), {}, quick=asked.quick)
+    with _folder(asked.folder) as folder, _server(choice, asked.dsn, results) as dsn:
+        environments = _environments(choice, folder / _PEERS, results)
+        for name, text in results.machine.items():
+            print(f"{name:<16} {text}", flush=True)
+        wanted = [case for case in cases(choice) if case.contender in environments]
+        run_rounds(Ground(folder, dsn, environments, choice.size), wanted, asked.rounds, results)
+    _tell(results)
+    if asked.json is not None:
+        results.write(asked.json)
+    if asked.plots is not None:
+        write_report(results, asked.plots)
+
+
+@contextmanager
+def _folder(folder: Path) -> Iterator[Path]:
+    """On the disk to measure; what the peers have installed stays in it."""
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        _measure(asked, folder)
+        yield folder
     finally:
-        shutil.rmtree(folder)
-        if not any(asked.folder.iterdir()):
-            asked.folder.rmdir()
+        for each in folder.iterdir():
+            if each.name != _PEERS:
+                shutil.rmtree(each)
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
-def _measure(asked: argparse.Namespace, folder: Path) -> None:
-    size = _size(asked)
-    machine = describe()
-    peers = _peers(folder) if asked.peers else None
-    if peers is not None:
-        machine |= versions(peers)
-    sizes, figures = dataclasses.asdict(size), FIGURES + PEER_FIGURES
-    run_rounds(asked, machine, sizes, figures, lambda: measure_all(folder, size, peers))
+@contextmanager
+def _server(choice: Choice, given: str | None, results: Results) -> Iterator[str | None]:
+    if not any(case.store == "postgres" for case in cases(choice)):
+        yield None
+        return
+    with server(given) as dsn:
+        results.machine["postgresql"] = version(dsn)
+        yield dsn
 
 
-def _peers(folder: Path) -> Path | None:
-    try:
-        return install(folder / "peers")
-    except Unavailable as reason:
-        print(f"peers       skipped, they cannot be installed: {reason}")
-        return None
+def _environments(choice: Choice, folder: Path, results: Results) -> dict[str, Environment]:
+    """Of all that can take part. Who cannot is told, with the reason."""
+    environments: dict[str, Environment] = {}
+    for contender in choice.contenders:
+        try:
+            environments[contender.name] = environment_of(contender, folder)
+        except Unavailable as reason:
+            results.skipped[contender.title] = str(reason)
+            print(f"skipped  {contender.title} cannot be installed: {reason}", flush=True)
+            continue
+        results.settings[contender.title] = contender.settings
+        results.machine |= {
+            f"{name} ({contender.title})": v for name, v in environments[contender.name].versions.items()
+        }
+    return environments
 
 
-def _size(asked: argparse.Namespace) -> Size:
-    size = QUICK if asked.quick else FULL
-    return size if asked.runs is None else dataclasses.replace(size, runs=asked.runs)
+def _tell(results: Results) -> None:
+    for measurement in MEASUREMENTS.values():
+        for store, table in tables_of(results, measurement):
+            print(f"\n{measurement.title}{f', {store}' if store else ''}\n\n{table}")
+    print(f"\nload averages {' '.join(f'{each:.1f}' for each in results.loads)} (before, after each round)")
+    for failed in results.failed:
+        print(f"failed  {failed}")
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Evertick on this machine.")
-    parser.add_argument("store", choices=["sqlite", "postgres"], help="the store to measure")
-    parser.add_argument("--rounds", type=_positive, help="how often everything is measured (default 3; quick: 1)")
-    parser.add_argument("--runs", type=_positive, help="runs in the queue of a throughput round (default 20000)")
-    parser.add_argument("--peers", action="store_true", help="install other schedulers and measure them too")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.add_argument("--quick", action="store_true", help="tiny numbers: shows that it works, measures nothing")
-    parser.add_argument("--folder", type=Path, default=Path(".bench"), help="on the disk to measure (default .bench)")
-    parser.add_argument("--dsn", help="postgres: a server that is there, with pg_stat_statements (default: our own)")
-    parser.add_argument("--only", action="append", metavar="GROUP", help="postgres: that group of figures alone")
-    asked = parser.parse_args()
-    asked.rounds = asked.rounds or (1 if asked.quick else 3)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="measure")
+    run.add_argument("--store", action="append", choices=STORES, help="that store alone (default: both)")
+    run.add_argument("--only", action="append", choices=GROUPS, metavar="GROUP", help=f"of {', '.join(GROUPS)}")
+    run.add_argument(
+        "--processes", action="append", type=_positive, help="so many workers (default: 1, and 2; quick: 1)"
+    )
+    run.add_argument("--peers", action="store_true", help="install other schedulers and measure them, too")
+    run.add_argument("--million", action="store_true", help="a million schedules as well, on PostgreSQL")
+    run.add_argument("--rounds", type=_positive, help="how often everything is measured (default 5; quick: 1)")
+    run.add_argument("--quick", action="store_true", help="tiny numbers: shows that it works, measures nothing")
+    run.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
+    run.add_argument("--plots", type=Path, metavar="FOLDER", help="write the page and its pictures there")
+    run.add_argument("--folder", type=Path, default=Path(".bench"), help="on the disk to measure (default .bench)")
+    run.add_argument("--dsn", help="a server on this machine, with pg_stat_statements (default: our own)")
+    report = commands.add_parser("report", help="write the page and its pictures from what was measured")
+    report.add_argument("files", nargs="+", type=Path, metavar="FILE", help="what `run --json` has written")
+    report.add_argument("--folder", type=Path, default=Path("docs/explanation"), help="default: docs/explanation")
+    asked = parser.parse_args(given if given and given[0] in ("run", "report", "-h", "--help") else ["run", *given])
+    if asked.command == "run":
+        asked.rounds = asked.rounds or (1 if asked.quick else 5)
     return asked
 
 

@@ -1,4 +1,4 @@
-"""How much of everything one round does."""
+"""How much of everything is done."""
 
 from __future__ import annotations
 
@@ -9,47 +9,119 @@ __all__ = ["FULL", "QUICK", "Size"]
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """The quantities of one round."""
-
-    # Runs that wait in the queue before a node starts.
+    # Runs that wait in the queue before anybody starts, and besides, enqueued one by one.
     runs: int
-    # Runs enqueued one by one, each with a commit of its own.
-    single_runs: int
+    singles: int
     latency_seconds: float
-    schedules: int
-    schedule_seconds: int
-    # From adding the schedules to the first moment of any.
+    # From the start of a worker until it has begun to listen.
+    settle_seconds: float
+    # How many schedules; once in `period` seconds, watched for so many periods.
+    schedules: tuple[int, ...]
+    period: int
+    periods: int
+    # What every second can be added at least: the first moment is after the last one is in.
+    adds_per_second: int
     ahead_seconds: float
-    idle_schedules: int
+    # After the last moment, for those that are late.
+    tail_seconds: float
+    herd: tuple[int, ...]
+    # Fires a second, with a period of their own.
+    knee: tuple[int, ...]
+    knee_period: int
+    cost_schedules: int
+    idle_schedules: dict[str, int]
     idle_seconds: float
+    # Of the nodes of which one is killed or stopped.
+    held_runs: int
+    lease_seconds: float
+    stop_seconds: float
+    small_history: int
+    large_history: int
+    growth_runs: int
+    growth_turns: int
+    # Fires through the store: schedules, how often each, and how long a transaction is held open.
+    fired_schedules: int
+    fires_each: int
+    held_open_seconds: float
+    # Fires between two looks at the time.
+    fires_turn: int
+    vacuum_seconds: float
+    vacuum_schedules: int
+    limited_runs: int
+    keys: int
+    next_fires: int
     imports: int
-    # Peers are slower by an order of magnitude or more; with as many runs they would take minutes.
-    peer_runs: int
 
 
 FULL = Size(
-    runs=20_000,
-    single_runs=1_000,
-    latency_seconds=5,
-    schedules=1_000,
-    schedule_seconds=5,
-    ahead_seconds=2,
-    idle_schedules=10_000,
-    idle_seconds=10,
+    runs=60_000,
+    singles=1_000,
+    latency_seconds=10,
+    settle_seconds=3,
+    schedules=(1_000, 10_000, 100_000),
+    period=60,
+    periods=1,
+    adds_per_second=1_500,
+    ahead_seconds=5,
+    tail_seconds=5,
+    herd=(1_000, 20_000),
+    knee=(2_000, 4_000, 8_000, 12_000, 16_000, 20_000, 24_000),
+    knee_period=5,
+    cost_schedules=20_000,
+    idle_schedules={"sqlite": 100_000, "postgres": 100_000},
+    idle_seconds=60,
+    held_runs=100,
+    lease_seconds=15,
+    stop_seconds=1,
+    small_history=10_000,
+    large_history=10_000_000,
+    growth_runs=20_000,
+    growth_turns=5,
+    fired_schedules=10_000,
+    fires_each=10,
+    held_open_seconds=60,
+    fires_turn=10_000,
+    vacuum_seconds=120,
+    vacuum_schedules=100_000,
+    limited_runs=5_000,
+    keys=500,
+    next_fires=2_000,
     imports=7,
-    peer_runs=2_000,
 )
 
 # Proves that everything works; its figures mean nothing.
 QUICK = Size(
-    runs=300,
-    single_runs=10,
+    runs=100,
+    singles=5,
     latency_seconds=0.2,
-    schedules=20,
-    schedule_seconds=1,
-    ahead_seconds=1,
-    idle_schedules=50,
+    settle_seconds=0.2,
+    schedules=(20,),
+    period=1,
+    periods=1,
+    adds_per_second=1_000,
+    ahead_seconds=1.5,
+    tail_seconds=0.3,
+    herd=(20,),
+    knee=(20,),
+    knee_period=1,
+    cost_schedules=20,
+    idle_schedules={"sqlite": 20, "postgres": 20},
     idle_seconds=0.2,
+    held_runs=3,
+    lease_seconds=1,
+    stop_seconds=0.1,
+    small_history=100,
+    large_history=1_000,
+    growth_runs=20,
+    growth_turns=1,
+    fired_schedules=200,
+    fires_each=1,
+    held_open_seconds=0.3,
+    fires_turn=100,
+    vacuum_seconds=0.2,
+    vacuum_schedules=200,
+    limited_runs=20,
+    keys=5,
+    next_fires=20,
     imports=1,
-    peer_runs=20,
 )

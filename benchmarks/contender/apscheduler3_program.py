@@ -1,0 +1,117 @@
+"""APScheduler 3: SQLAlchemy job store, twenty threads, missed runs are made up for.
+
+Only the scheduler that runs may add jobs, else it does not notice them; so it sends to itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.cron import CronTrigger
+
+from benchmarks.contender import apscheduler_jobs, verbs
+
+_BERLIN, _NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
+_URL = verbs.URL.partition("?")[0].replace("postgresql://", "postgresql+psycopg://")
+
+
+def _scheduler() -> BackgroundScheduler:
+    logging.getLogger("apscheduler").setLevel(logging.CRITICAL)
+    return BackgroundScheduler(
+        timezone=_BERLIN,
+        jobstores={"default": SQLAlchemyJobStore(url=_URL)},
+        executors={"default": ThreadPoolExecutor(20)},
+        job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 10},
+    )
+
+
+def fill(runs: int, singles: int) -> dict[str, float]:
+    """It has no bulk."""
+    scheduler = _scheduler()
+    scheduler.start(paused=True)
+    began = time.perf_counter()
+    for number in range(runs + singles):
+        scheduler.add_job(apscheduler_jobs.count, args=[number])
+    seconds = time.perf_counter() - began
+    scheduler.shutdown()
+    return {"single_seconds": seconds / (runs + singles) * singles}
+
+
+def work(schedules: int) -> None:
+    scheduler = _scheduler()
+    verbs.ready()
+    scheduler.start()
+    verbs.wait_until_stopped()
+    scheduler.shutdown()
+
+
+def alone(runs: int, per_second: float) -> None:
+    scheduler = _scheduler()
+    verbs.ready()
+    scheduler.start()
+    verbs.pace_in_thread(runs, per_second, lambda *args: scheduler.add_job(apscheduler_jobs.count, args=args))
+    verbs.wait_until_stopped()
+    scheduler.shutdown()
+
+
+def plan(schedules: int, period: int, ahead: float) -> float:
+    """The first of each second by `add_job`, the rest as copies below it: adding 10,000 takes minutes otherwise."""
+    scheduler = _scheduler()
+    scheduler.start(paused=True)
+    first = verbs.beginning(period, ahead)
+    start = datetime.fromtimestamp(first, _BERLIN)
+    models = [
+        scheduler.add_job(
+            apscheduler_jobs.fire,
+            CronTrigger(second=f"{second}-59/{period}", timezone=_BERLIN, start_date=start),
+            args=[second, second, period],
+            id=f"s{second}",
+        )
+        for second in range(min(period, schedules))
+    ]
+    store = scheduler._jobstores["default"]
+    with store.engine.begin() as connection:
+        for numbers in verbs.bulks(schedules):
+            rows = [_copy(models[number % period], number) for number in numbers if number >= period]
+            if rows:
+                connection.execute(store.jobs_t.insert(), rows)
+    scheduler.shutdown()
+    return first
+
+
+def _copy(model: object, number: int) -> dict[str, object]:
+    state = model.__getstate__()  # type: ignore[operator]
+    assert isinstance(state, dict)
+    state |= {"id": f"s{number}", "args": (number, *state["args"][1:])}
+    at = state["next_run_time"].timestamp()
+    return {"id": state["id"], "next_run_time": at, "job_state": pickle.dumps(state, pickle.HIGHEST_PROTOCOL)}
+
+
+def left() -> int:
+    store = SQLAlchemyJobStore(url=_URL)
+    with store.engine.connect() as connection:
+        return len(connection.execute(store.jobs_t.select()).fetchall())
+
+
+def next_fires(counts: dict[str, int]) -> dict[str, float]:
+    return {expression: _seconds(expression, fires) for expression, fires in counts.items()}
+
+
+def _seconds(expression: str, fires: int) -> float:
+    trigger = CronTrigger.from_crontab(expression, timezone=_NEW_YORK)
+    at = datetime(2026, 3, 7, 12, tzinfo=_NEW_YORK)
+    began = time.perf_counter()
+    for _ in range(fires):
+        at = trigger.get_next_fire_time(at, at)
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    verbs.main(fill, work, alone, plan, left, next_fires)

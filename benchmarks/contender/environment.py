@@ -1,0 +1,90 @@
+"""The environment of each peer: a virtual environment, or a folder of Node's modules. Made once, and used again.
+
+`folder/NAME` is complete when it has the file `installed`, which tells the versions. What cannot be installed is said,
+with the reason, and left out.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.contender.contenders import Contender
+
+__all__ = ["Environment", "Unavailable", "environment_of"]
+
+_INSTALL_SECONDS = 600
+_DONE = "installed"
+
+
+class Unavailable(Exception):
+    """A peer cannot be installed here; the text says why."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the program of a contender is started with, and which versions it gets."""
+
+    command: tuple[str, ...]
+    variables: dict[str, str]
+    versions: dict[str, str]
+    folder: Path | None = None
+
+
+def environment_of(contender: Contender, folder: Path) -> Environment:
+    if not contender.is_peer:
+        return Environment((sys.executable,), {}, {})
+    own = folder.resolve() / contender.name
+    if not (own / _DONE).exists():
+        shutil.rmtree(own, ignore_errors=True)
+        try:
+            versions = _install_npm(contender, own) if contender.npm else _install_pip(contender, own)
+        except subprocess.CalledProcessError as error:
+            said = (error.stderr or error.stdout or str(error)).strip().splitlines()
+            raise Unavailable(said[-1] if said else str(error)) from None
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Unavailable(str(error)) from None
+        (own / _DONE).write_text(json.dumps(versions))
+    versions = json.loads((own / _DONE).read_text())
+    if contender.npm:
+        return Environment(("node",), {"NODE_PATH": str(own / "node_modules")}, versions, own)
+    return Environment((str(_python(own)),), {}, versions, own)
+
+
+def _python(own: Path) -> Path:
+    return own / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+
+
+def _install_pip(contender: Contender, own: Path) -> dict[str, str]:
+    _run([sys.executable, "-m", "venv", str(own)])
+    python = str(_python(own))
+    _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *contender.pip])
+    listed = json.loads(_run([python, "-m", "pip", "list", "--format", "json", "--disable-pip-version-check"]))
+    wanted = {_bare(requirement) for requirement in contender.pip}
+    return {each["name"]: each["version"] for each in listed if each["name"].lower() in wanted}
+
+
+def _bare(requirement: str) -> str:
+    name = requirement
+    for sign in "[<>=!~":
+        name = name.partition(sign)[0]
+    return name.lower()
+
+
+def _install_npm(contender: Contender, own: Path) -> dict[str, str]:
+    own.mkdir(parents=True)
+    versions = {"node": _run(["node", "--version"]).strip().removeprefix("v")}
+    _run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(own), *contender.npm])
+    for wanted in contender.npm:
+        name = wanted.rpartition("@")[0]
+        versions[name] = json.loads((own / "node_modules" / name / "package.json").read_text())["version"]
+    return versions
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_SECONDS)
+    return done.stdout

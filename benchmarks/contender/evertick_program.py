@@ -1,0 +1,128 @@
+"""Evertick, by its public interface alone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from benchmarks.contender import verbs
+from evertick import Context, Cron, Every, Scheduler
+from evertick.task import TaskOptions
+from evertick.when import When
+
+_BERLIN, _NEW_YORK = "Europe/Berlin", ZoneInfo("America/New_York")
+
+# Of the task that counts: its limits, and how many keys they are for.
+_task: TaskOptions = verbs.OPTIONS.pop("task", {})
+_keys: int = verbs.OPTIONS.pop("keys", 0)
+scheduler = Scheduler(verbs.URL or None, **verbs.OPTIONS)
+_hold = verbs.FOLDER / verbs.HOLD
+
+
+@scheduler.task(name="count", **_task)
+async def count(number: int, sent_at: float = 0.0, key: int = 0) -> None:
+    verbs.tally.count(number, sent_at)
+
+
+@scheduler.task(name="hold")
+async def hold(number: int) -> None:
+    verbs.tally.count(number)
+    while _hold.exists():
+        await asyncio.sleep(0.02)
+
+
+@scheduler.task(name="fire")
+async def fire(ctx: Context, number: int) -> None:
+    verbs.tally.count(number, ctx.fire_at.timestamp())
+
+
+async def fill(runs: int, singles: int) -> dict[str, float]:
+    await scheduler.health()  # opens the ledger
+    began = time.perf_counter()
+    for numbers in verbs.bulks(runs):
+        await count.enqueue_many(_args(number) for number in numbers)
+    filled = time.perf_counter()
+    for number in range(runs, runs + singles):
+        await count.enqueue(number=number)
+    done = time.perf_counter()
+    await scheduler.close()
+    return {"bulk_seconds": filled - began, "single_seconds": done - filled}
+
+
+def _args(number: int) -> dict[str, int]:
+    return {"number": number, "key": number % _keys} if _keys else {"number": number}
+
+
+async def fill_held(runs: int) -> None:
+    """Runs that do not end before they may."""
+    await hold.enqueue_many({"number": number} for number in range(runs))
+    await scheduler.close()
+
+
+async def work(schedules: int) -> None:
+    verbs.ready()
+    async with scheduler:
+        await verbs.until_stopped()
+
+
+async def send(runs: int, per_second: float) -> None:
+    await scheduler.health()  # opens the ledger before the first call is timed
+    await verbs.pace(runs, per_second, _send_one)
+    await scheduler.close()
+
+
+async def alone(runs: int, per_second: float) -> None:
+    verbs.ready()
+    async with scheduler:
+        await verbs.pace(runs, per_second, _send_one)
+        await verbs.until_stopped()
+
+
+async def _send_one(number: int, sent_at: float) -> object:
+    return await count.enqueue(number=number, sent_at=sent_at)
+
+
+async def plan(schedules: int, period: int, ahead: float) -> float:
+    await scheduler.health()  # opens the ledger
+    first = verbs.beginning(period or 1, ahead)
+    start = datetime.fromtimestamp(first, UTC)
+    rules = [_once_in(period, second, start) for second in range(period)] or [_herd(start)]
+    for numbers in verbs.bulks(schedules):
+        await scheduler.add_many(_schedule(number, rules[number % len(rules)]) for number in numbers)
+    await scheduler.close()
+    assert time.time() < first, f"after {ahead:g} s not all schedules had been added, and the first were due"
+    return first
+
+
+def _schedule(number: int, rule: When) -> dict[str, Any]:
+    return {"key": f"s{number}", "when": rule, "task": fire, "args": {"number": number}}
+
+
+def _herd(start: datetime) -> When:
+    return Every(timedelta(days=30), since="start", start=start)
+
+
+def _once_in(period: int, second: int, start: datetime) -> When:
+    seconds = ",".join(str(each) for each in range(second, 60, period))
+    return Cron(f"{seconds} * * * * *", tz=_BERLIN, start=start)
+
+
+def next_fires(counts: dict[str, int]) -> dict[str, float]:
+    return {expression: _seconds(expression, fires) for expression, fires in counts.items()}
+
+
+def _seconds(expression: str, fires: int) -> float:
+    rule, at = Cron(expression, tz=_NEW_YORK), datetime(2026, 3, 7, 12, tzinfo=_NEW_YORK)
+    began = time.perf_counter()
+    for _ in range(fires):
+        found = rule.next_after(at)
+        assert found is not None
+        at = found
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    verbs.main(fill, fill_held, work, send, alone, plan, next_fires)

@@ -1,0 +1,142 @@
+"""The same work in SQL alone on SQLite: the same rows through the same tables and indexes, by a loop, no scheduler.
+
+Same durability (WAL, synchronous=FULL), one commit per batch: the batch before is ended and moves to history, the next
+is claimed; a task per run. Nothing recovers, retries, or has a limit. It is a yardstick, not a design, and not the
+fastest loop there is: one that wrote each row less often would be faster, and would no longer do the same work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+from benchmarks.contender import verbs
+from evertick import Scheduler
+
+_CLAIM = """
+UPDATE evertick_runs SET state = 'running', node = ?4, fence = ?2, started_at = ?3
+WHERE app = 'default' AND id IN (
+    SELECT id FROM evertick_runs INDEXED BY evertick_runs_claim
+    WHERE state = 'waiting' AND app = 'default' AND queue = 'default' AND priority = 0 AND due_at <= ?3
+        AND task = 'count'
+    ORDER BY due_at LIMIT ?1)
+RETURNING id, args
+"""
+_END = """
+UPDATE evertick_runs INDEXED BY evertick_runs_running
+SET state = 'done', verdict = 'succeeded', attempts = 1, finished_at = ?1
+WHERE state = 'running' AND app = 'default' AND node = ?2
+"""
+# By their ids: no index leads to what is done.
+_ARCHIVE = "INSERT INTO evertick_history SELECT * FROM evertick_runs WHERE app = 'default' AND id = ?1"
+_FORGET = "DELETE FROM evertick_runs WHERE app = 'default' AND id = ?1"
+_BATCH = 1_000
+# How often somebody with nothing to do looks.
+_POLL_SECONDS = 0.01
+
+Row = tuple[object, ...]
+
+
+def fill(runs: int, singles: int) -> dict[str, float]:
+    rows = asyncio.run(_rows(runs + singles))
+    db = asyncio.run(_empty())
+    bulk, single = _insert(db, rows[:runs], verbs.BULK), _insert(db, rows[runs:], 1)
+    db.close()
+    return {"bulk_seconds": bulk, "single_seconds": single}
+
+
+async def work(schedules: int) -> None:
+    db = await _empty()
+    verbs.ready()
+    stopped = asyncio.create_task(verbs.until_stopped())
+    node, fence, done = f"raw{time.time_ns()}", 0, []
+    while not stopped.done():
+        fence += 1
+        claimed = _finish_and_claim(db, done, node, fence)
+        tasks = [asyncio.create_task(_count(args)) for _, args in claimed]
+        for task in tasks:
+            await task
+        if not (claimed or done):
+            await asyncio.sleep(_POLL_SECONDS)
+        done = [id_ for id_, _ in claimed]
+
+
+async def send(runs: int, per_second: float) -> None:
+    rows = await _rows(runs)
+    db = await _empty()
+    args = [column[0] for column in db.execute("SELECT * FROM evertick_runs").description].index("args")
+
+    async def send_one(number: int, sent_at: float) -> None:
+        row = list(rows[number])
+        row[args] = json.dumps({"number": number, "sent_at": sent_at})
+        _insert(db, [tuple(row)], 1)
+
+    await verbs.pace(runs, per_second, send_one)
+
+
+async def _count(args: str) -> None:
+    wanted = json.loads(args)
+    verbs.tally.count(wanted["number"], wanted.get("sent_at", 0.0))
+
+
+def _finish_and_claim(db: sqlite3.Connection, done: list[str], node: str, fence: int) -> list[tuple[str, str]]:
+    now = time.time_ns() // 1000
+    keys = [(id_,) for id_ in done]
+    db.execute("BEGIN IMMEDIATE")
+    if done:
+        db.execute(_END, (now, node))
+        db.executemany(_ARCHIVE, keys)
+        db.executemany(_FORGET, keys)
+    claimed = db.execute(_CLAIM, (_BATCH, fence, now, node)).fetchall()
+    db.execute("COMMIT")
+    return claimed
+
+
+def _insert(db: sqlite3.Connection, rows: list[Row], batch: int) -> float:
+    """Seconds to insert the rows, one commit per batch."""
+    statement = f"INSERT INTO evertick_runs VALUES ({', '.join('?' * len(rows[0]))})" if rows else ""
+    began = time.perf_counter()
+    for first in range(0, len(rows), batch):
+        db.execute("BEGIN IMMEDIATE")
+        db.executemany(statement, rows[first : first + batch])
+        db.execute("COMMIT")
+    return time.perf_counter() - began
+
+
+async def _rows(count: int) -> list[Row]:
+    """As Evertick writes them."""
+    path = verbs.FOLDER / f"model{os.getpid()}.db"
+    scheduler = Scheduler(f"sqlite:///{path}")
+
+    @scheduler.task(name="count")
+    async def task(number: int) -> None: ...
+
+    for numbers in verbs.bulks(count):
+        await task.enqueue_many({"number": number} for number in numbers)
+    await scheduler.close()
+    db = sqlite3.connect(path)
+    rows: list[Row] = db.execute("SELECT * FROM evertick_runs ORDER BY id").fetchall()
+    db.close()
+    assert len(rows) == count, f"{len(rows)} rows of {count} runs"
+    return rows
+
+
+async def _empty() -> sqlite3.Connection:
+    """The tables and indexes that Evertick makes."""
+    scheduler = Scheduler(verbs.URL)
+    await scheduler.health()
+    await scheduler.close()
+    path = Path(verbs.URL.removeprefix("sqlite:///").partition("?")[0])
+    db = sqlite3.connect(path, isolation_level=None, timeout=30)
+    db.execute("PRAGMA synchronous = FULL")
+    mode = db.execute("PRAGMA journal_mode").fetchone()[0]
+    assert mode == "wal", f"the journal of {path} is {mode}"
+    return db
+
+
+if __name__ == "__main__":
+    verbs.main(fill, work, send)

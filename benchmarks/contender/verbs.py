@@ -1,0 +1,129 @@
+"""How a contender's program is called: `program VERB [JSON ...]`, the answer as JSON on the last line.
+
+A program answers to those verbs that it has a function for:
+
+- `fill(count, singles)`: put runs 0 to count - 1 into the empty store in bulk, and `singles` more one by one; answers
+  how long both took.
+- `work(schedules)`: execute what there is until TERM. `schedules` is 0, or how many `plan` has made.
+- `send(count, per_second)`: enqueue runs at a steady pace, each with the moment at which it was sent.
+- `alone(count, per_second)`: work, and send from the same process.
+- `plan(count, period, ahead)`: as many schedules, each once in `period` seconds and spread over them, or with a period
+  of 0 all due at one instant; none before so many seconds from now. Answers when the first is due.
+- `left()`: how many runs are not done.
+- `next_fires(counts)`: how long it takes to work out so many moments of each cron expression.
+
+Runs in the environments of other schedulers, so it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from benchmarks.tally import Tally
+
+__all__ = [
+    "BULK",
+    "FOLDER",
+    "HOLD",
+    "OPTIONS",
+    "URL",
+    "beginning",
+    "bulks",
+    "last_moment",
+    "main",
+    "pace",
+    "pace_in_thread",
+    "ready",
+    "tally",
+    "until_stopped",
+    "wait_until_stopped",
+]
+
+# Where the store is, and how the contender is set up.
+URL = os.environ.get("BENCH_URL", "")
+FOLDER = Path(os.environ.get("BENCH_FOLDER", "."))
+OPTIONS: dict[str, Any] = json.loads(os.environ.get("BENCH_OPTIONS", "{}"))
+BULK = 1_000
+# A run that is held waits until this file is gone.
+HOLD = "hold"
+
+tally = Tally(FOLDER)
+
+
+def main(*verbs: Callable[..., object]) -> None:
+    """The program: call the verb that was asked for."""
+    name, *values = sys.argv[1:]
+    verb = {each.__name__: each for each in verbs}[name]
+    answer = verb(*map(json.loads, values))
+    if inspect.iscoroutine(answer):
+        answer = _run(answer)
+    print(json.dumps(answer), flush=True)
+
+
+def _run(coroutine: Coroutine[Any, Any, object]) -> object:
+    """On uvloop where it is installed, whoever it is."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(coroutine)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(coroutine)
+
+
+def ready() -> None:
+    """All is imported and set up; comes back when it shall begin."""
+    (FOLDER / f"{os.getpid()}.ready").touch()
+    sys.stdin.readline()
+
+
+async def until_stopped() -> None:
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    await stopped.wait()
+
+
+def wait_until_stopped() -> None:
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    stopped.wait()
+
+
+def bulks(count: int) -> list[range]:
+    return [range(first, min(first + BULK, count)) for first in range(0, count, BULK)]
+
+
+async def pace(count: int, per_second: float, send: Callable[[int, float], Awaitable[object]]) -> None:
+    """Send number after number, each at its moment; one that takes long delays no later one for good."""
+    began = time.perf_counter()
+    for number in range(count):
+        await asyncio.sleep(max(began + number / per_second - time.perf_counter(), 0))
+        await send(number, time.time())
+
+
+def pace_in_thread(count: int, per_second: float, send: Callable[[int, float], object]) -> None:
+    began = time.perf_counter()
+    for number in range(count):
+        time.sleep(max(began + number / per_second - time.perf_counter(), 0))
+        send(number, time.time())
+
+
+def beginning(period: int, ahead: float) -> float:
+    """The next beginning of a period so many seconds from now, in seconds since 1970."""
+    return math.ceil((time.time() + ahead) / period) * float(period)
+
+
+def last_moment(second: int, period: int = 60) -> float:
+    """The latest moment so many seconds into the period: for schedulers that do not tell a job what it was due."""
+    now = time.time()
+    return now - (now - second) % period

@@ -1,0 +1,233 @@
+"""Fires per second: through the store alone, and the same rows by bare statements in a loop.
+
+Both take a thousand due schedules, write their runs as already claimed and move the cursors, and end the runs of the
+batch before at the same time, on a second connection. The bare loop has no overlap, no limits, no unique keys, no
+second line of defence and no way to recover: what it does not do is what the difference is paid for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from benchmarks.figure import Figure, Measured
+from benchmarks.fresh import in_fresh_process
+from benchmarks.size import Size
+from benchmarks.stage import Stage
+from benchmarks.store.meter import Reading, read_here
+from benchmarks.store.postgres import PostgresPlace
+from evertick.clock import system_clock
+from evertick.model import Cause, Definition, NewRun, Outcome, Verdict
+from evertick.store.base import Advance, Change, DueSchedule, NodeJoin, Store, TaskTerms
+from evertick.when.moment import HOUR, SECOND
+
+__all__ = ["FIGURES", "StoreLoop", "add_schedules", "fire", "join", "measure"]
+
+FIGURES = (
+    Figure("rate", "through the store", "fires/s"),
+    Figure("raw", "raw loop", "fires/s"),
+    Figure("ratio", "store / raw", "ratio"),
+    Figure("statements", "statements", "per fire"),
+    Figure("commits", "commits", "per fire"),
+    Figure("bytes", "log", "bytes per fire"),
+    Figure("raw_bytes", "log of the raw loop", "bytes per fire"),
+)
+APP, NODE, TASK = "bench", "bench-node", "count"
+BATCH = 1_000
+_LEASE = 24 * HOUR
+
+
+def measure(stage: Stage) -> Measured:
+    place, size = stage.place, stage.size
+    assert isinstance(place, PostgresPlace)
+    with stage.another_place() as beside:
+        assert isinstance(beside, PostgresPlace)
+        measured = in_fresh_process(measure_in, place, beside, size)
+        for each in (place, beside):
+            each.check(size.fired_schedules * size.fires_each)
+    return measured
+
+
+def measure_in(place: PostgresPlace, beside: PostgresPlace, size: Size) -> Measured:
+    return asyncio.run(_measure(place, beside, size))
+
+
+async def _measure(place: PostgresPlace, beside: PostgresPlace, size: Size) -> Measured:
+    """By turns, so that what slows the machine down slows both; each schedule fires once in a turn."""
+    for each in (place, beside):
+        async with each.store() as store:
+            await add_schedules(store, size.fired_schedules)
+            await join(store)
+    plans = {"has_plans": True}
+    async with place.store() as store, beside.connection(**plans) as first, beside.connection(**plans) as second:
+        ours, raw = _Contender(place, StoreLoop(store)), _Contender(beside, RawLoop(first, second))
+        for _ in range(size.fires_each):
+            await ours.take_turn(size.fired_schedules)
+            await raw.take_turn(size.fired_schedules)
+    count = size.fired_schedules * size.fires_each
+    return {
+        "rate": [size.fired_schedules / each for each in ours.seconds],
+        "raw": [size.fired_schedules / each for each in raw.seconds],
+        "ratio": [theirs / own for own, theirs in zip(ours.seconds, raw.seconds, strict=True)],
+        "statements": sum(each.statements for each in ours.used) / count,
+        "commits": sum(each.commits for each in ours.used) / count,
+        "bytes": sum(each.log_bytes for each in ours.used) / count,
+        "raw_bytes": sum(each.log_bytes for each in raw.used) / count,
+    }
+
+
+class Loop(Protocol):
+    """One way to fire."""
+
+    async def record(self, batch: int) -> Coroutine[None, None, None]:
+        """Write down what is due, all of it as claimed; answers how to end it."""
+        ...
+
+
+async def fire(loop: Loop, count: int) -> None:
+    """Batch after batch; the runs of one are ended while the next is recorded."""
+    # A schedule that comes again at once must have ended its last run.
+    batch = min(BATCH, count // 2)
+    ending: asyncio.Task[None] | None = None
+    for _ in range(count // batch):
+        end = await loop.record(batch)
+        if ending is not None:
+            await ending
+        ending = asyncio.create_task(end)
+    if ending is not None:
+        await ending
+
+
+class _Contender:
+    """Somebody who fires in turns."""
+
+    def __init__(self, place: PostgresPlace, loop: Loop) -> None:
+        self._place = place
+        self._loop = loop
+        self.seconds: list[float] = []
+        self.used: list[Reading] = []
+
+    async def take_turn(self, count: int) -> None:
+        before, began = await read_here(self._place), time.perf_counter()
+        await fire(self._loop, count)
+        self.seconds.append(time.perf_counter() - began)
+        self.used.append((await read_here(self._place)).since(before))
+
+
+async def add_schedules(store: Store, count: int) -> None:
+    """All due for an hour, a microsecond apart: however often they fire in a measurement, they stay due."""
+    first = await store.now() - HOUR
+    definition = Definition(task=TASK, when="every 1s")
+    for start in range(0, count, BATCH):
+        numbers = range(start, min(start + BATCH, count))
+        changes = [
+            Change(key=f"s{n}", kind="add", definition=definition, created_at=1, fire_at=first + n, at=first + n)
+            for n in numbers
+        ]
+        assert all(await store.change_schedules(APP, changes))
+
+
+async def join(store: Store) -> None:
+    terms = {TASK: TaskTerms()}
+    await store.join(
+        NodeJoin(id=NODE, name=NODE, app=APP, version="1", lease=_LEASE, queues=("default",), tasks=terms, declares={})
+    )
+
+
+class StoreLoop:
+    """Through the store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def record(self, batch: int) -> Coroutine[None, None, None]:
+        due = await self._store.due_schedules(APP, batch)
+        advances = [_advance_of(row) for row in due.schedules]
+        recorded = await self._store.record_fires(APP, NODE, advances)
+        assert len(advances) == batch, f"{len(advances)} schedules were due"
+        assert all(recorded.taken), "nobody else is here"
+        return self._end([run.id for advance in advances for run in advance.runs], recorded.fence)
+
+    async def _end(self, ids: list[str], fence: int) -> None:
+        outcomes = [Outcome(id=id_, fence=fence, kind="done", verdict=Verdict.SUCCEEDED, attempts=1) for id_ in ids]
+        answers = (await self._store.finish(APP, NODE, outcomes)).answers
+        assert set(answers) == {"done"}, f"ended as {set(answers)}"
+
+
+def _advance_of(row: DueSchedule) -> Advance:
+    """As with the usual overlap, which looks whether a run is live."""
+    assert row.fire_at is not None
+    run = NewRun(
+        id=system_clock.new_id(),
+        task=TASK,
+        cause=Cause.FIRE,
+        fire_at=row.fire_at,
+        due_at=row.fire_at,
+        schedule_id=row.id,
+        version=row.version,
+        is_claimed=True,
+    )
+    return Advance(
+        schedule_id=row.id,
+        version=row.version,
+        fire_at=row.fire_at,
+        at=row.at,
+        live=row.live,
+        runs=(run,),
+        next_fire_at=row.fire_at + SECOND,
+        next_at=row.at + SECOND,
+    )
+
+
+_DUE = """
+SELECT array_agg(schedule_id) AS ids, array_agg(version) AS versions, array_agg(fire_at) AS fire_ats
+FROM (SELECT schedule_id, version, fire_at FROM evertick.due
+    WHERE app = $1 AND at <= (SELECT evertick.now_us()) ORDER BY at LIMIT $2) d
+"""
+_RECORD = """
+WITH drawn AS MATERIALIZED (SELECT nextval('evertick.fence') AS fence, evertick.now_us() AS now),
+moved AS (
+    UPDATE evertick.due d SET fire_at = d.fire_at + 1000000, at = d.at + 1000000, fires = d.fires + 1
+    FROM unnest($2::bigint[], $3::int[], $4::bigint[]) AS p(schedule_id, version, fire_at)
+    WHERE d.schedule_id = p.schedule_id AND d.version = p.version AND d.fire_at = p.fire_at
+    RETURNING d.schedule_id),
+written AS (
+    INSERT INTO evertick.runs (id, app, schedule_id, version, task, cause, fire_at, due_at, queue, priority, state,
+        created_at, node, fence, started_at)
+    SELECT n.id, $1, n.schedule_id, n.version, 'count', 'fire', n.fire_at, n.fire_at, 'default', 0, 'running',
+        c.now, $6, c.fence, c.now
+    FROM unnest($5::uuid[], $2::bigint[], $3::int[], $4::bigint[]) AS n(id, schedule_id, version, fire_at)
+    JOIN moved m ON m.schedule_id = n.schedule_id CROSS JOIN drawn c
+    RETURNING id)
+SELECT (SELECT fence FROM drawn) AS fence, (SELECT count(*) FROM written) AS count
+"""
+_FINISH = """
+WITH gone AS (
+    DELETE FROM evertick.runs WHERE id = ANY($1::uuid[]) AND fence = $2 AND node = $3 RETURNING *)
+INSERT INTO evertick.history (id, app, schedule_id, version, task, cause, fire_at, due_at, queue, priority, verdict,
+    attempts, losses, node, fence, created_at, started_at, finished_at, is_cancel_requested)
+SELECT id, app, schedule_id, version, task, cause, fire_at, due_at, queue, priority, 'succeeded', 1, losses, node,
+    fence, created_at, started_at, (SELECT evertick.now_us()), false FROM gone
+"""
+
+
+class RawLoop:
+    """The bare statements, on two connections."""
+
+    def __init__(self, recording: Any, ending: Any) -> None:
+        self._recording = recording
+        self._ending = ending
+
+    async def record(self, batch: int) -> Coroutine[None, None, None]:
+        due = await self._recording.fetchrow(_DUE, APP, batch)
+        ids = [system_clock.new_id() for _ in due["ids"]]
+        wanted = (due["ids"], due["versions"], due["fire_ats"], ids, NODE)
+        recorded = await self._recording.fetchrow(_RECORD, APP, *wanted)
+        assert recorded["count"] == batch, f"{recorded['count']} fires were recorded"
+        return self._end(ids, recorded["fence"])
+
+    async def _end(self, ids: list[str], fence: int) -> None:
+        status = await self._ending.execute(_FINISH, ids, fence, NODE)
+        assert status == f"INSERT 0 {len(ids)}", status

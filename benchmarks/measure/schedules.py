@@ -1,0 +1,86 @@
+"""Many schedules, each once a minute, spread over the seconds: which share began in its minute, and how late.
+
+Every schedule is due in the second that its number falls on, so all of one second are due at the same moment. The knee
+is the same with a period of a few seconds and more fires in each second, from case to case.
+
+Whoever cannot place schedules within the minute has them all when it begins, and whoever does not tell a job its moment
+is given the last one that fits: where fewer than all began in their minute, its percentiles mean nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+from benchmarks.contender import verbs
+from benchmarks.figure import Figure, Measured
+from benchmarks.spread import percentile
+from benchmarks.stage import Stage
+from benchmarks.watch import SHARES, Watch
+
+__all__ = ["FIGURES", "MILLION", "measure_knee", "measure_minute"]
+
+FIGURES = (
+    Figure("share", "in their minute", "%"),
+    Figure("p50", "late p50", "ms"),
+    Figure("p99", "late p99", "ms"),
+    Figure("max", "late max", "ms"),
+    *SHARES,
+    Figure("memory", "memory", "MB"),
+)
+MILLION = 1_000_000
+# As long as a checkpoint takes and longer.
+_MILLION_PERIODS = 5
+_KNEE_PERIODS = 4
+_MICRO = 1_000_000
+
+
+def measure_minute(stage: Stage) -> Measured:
+    periods = _MILLION_PERIODS if stage.number >= MILLION else stage.size.periods
+    return _watched(stage, stage.number, stage.size.period, periods)
+
+
+def measure_knee(stage: Stage) -> Measured:
+    period = stage.size.knee_period
+    return _watched(stage, stage.number * period, period, _KNEE_PERIODS * stage.size.periods)
+
+
+def _watched(stage: Stage, schedules: int, period: int, periods: int) -> Measured:
+    first = stage.plan(schedules, period)
+    stage.place.settle()
+    with stage.workers("work", schedules) as workers:
+        workers.go()
+        begin = max(first, verbs.beginning(period, stage.size.settle_seconds))
+        end = begin + period * periods
+        time.sleep(max(begin - time.time(), 0))
+        with Watch(stage, workers) as watch:
+            watch.look_until(end)
+        watch.look_until(end + stage.size.tail_seconds)
+    late = _late(stage, begin, end)
+    expected = schedules * periods
+    assert late or stage.contender.is_peer, f"none of {expected} moments began"
+    return {
+        "share": sum(each < period for each in late) / expected * 100,
+        "p50": percentile(late, 50) * 1e3 if late else math.nan,
+        "p99": percentile(late, 99) * 1e3 if late else math.nan,
+        "max": max(late, default=math.nan) * 1e3,
+        **watch.shares,
+        "memory": watch.megabytes,
+    }
+
+
+def _late(stage: Stage, begin: float, end: float) -> list[float]:
+    """By how much each moment of that time was late; each was executed once, and the ledger has it."""
+    seen = stage.witnessed()
+    fires = [
+        (number, round(due), began - due)
+        for number, due, began in zip(seen.numbers, seen.dues, seen.begans, strict=True)
+        if begin - 0.5 <= due < end - 0.5
+    ]
+    if not stage.contender.has_copies:
+        doubled = len(fires) - len({(number, due) for number, due, _ in fires})
+        assert not doubled, f"{doubled} moments were executed twice"
+    if stage.contender.has_ledger:
+        kept = stage.ledger.succeeded(round(begin * _MICRO), round(end * _MICRO))
+        assert kept == len(fires), f"{len(fires)} moments were executed, the ledger has {kept}"
+    return [late for _, _, late in fires]

@@ -1,0 +1,48 @@
+"""Runs per second of workers that find a full queue, and how fast it was filled: in bulk, and one by one.
+
+The time is from the first execution to the last, for everybody: starting is not in it, and neither is the commit of the
+last batch, which is nothing beside tens of thousands of runs.
+"""
+
+from __future__ import annotations
+
+from benchmarks.figure import CPU, Figure, Measured
+from benchmarks.stage import Stage
+
+__all__ = ["FIGURES", "execute", "measure"]
+
+FIGURES = (
+    Figure("execute", "executed", "runs/s", has_ratio=True),
+    *CPU,
+    Figure("bulk", "enqueued in bulk", "runs/s", has_ratio=True),
+    Figure("single", "one by one", "runs/s", has_ratio=True),
+)
+# Nobody who is worth a figure takes longer than that for one run.
+_SECONDS_PER_RUN = 0.1
+
+
+def measure(stage: Stage) -> Measured:
+    runs = max(round(stage.number * stage.contender.share), 10)
+    singles = max(round(stage.size.singles * min(stage.contender.share * 10, 1)), 1)
+    took = stage.call("fill", runs, singles)
+    stage.place.settle()
+    measured = execute(stage, runs + singles)
+    if "bulk_seconds" in took:
+        measured["bulk"] = runs / took["bulk_seconds"]
+    return {**measured, "single": singles / took["single_seconds"]}
+
+
+def execute(stage: Stage, count: int, kept: int = 0) -> dict[str, float]:
+    """Let the workers execute what is there, and check it; `kept` are runs that the ledger has from before."""
+    stage.forget()
+    with stage.workers("work", 0) as workers:
+        before, server_before = workers.seconds(), stage.place.server_seconds()
+        workers.go()
+        stage.wait_for(count, workers, 60 + count * _SECONDS_PER_RUN)
+        node, server = workers.seconds() - before, stage.place.server_seconds() - server_before
+    stage.check(count, kept)
+    return {
+        "execute": count / stage.witnessed().seconds,
+        "node_us": node / count * 1e6,
+        "server_us": server / count * 1e6,
+    }

@@ -1,0 +1,163 @@
+"""The page that tells how fast it is: `docs/explanation/how-fast.md` is written by it, from the file of a run."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.picture import pictures_of
+from benchmarks.plan import GROUPS, MEASUREMENTS
+from benchmarks.results import Results
+from benchmarks.table import tables_of
+
+__all__ = ["FIGURES", "PAGE", "page_of", "write_report"]
+
+PAGE, FIGURES = "how-fast.md", "how-fast.json"
+_WIDTH = 120
+
+_INTRODUCTION = """\
+# How fast is it
+
+Beside the same SQL work without a scheduler, and beside other schedulers, all in the same rounds on one machine. This
+page is written by the benchmarks from [the samples](how-fast.json) of a run:
+
+```console
+$ python -m benchmarks run --peers --million --json docs/explanation/how-fast.json
+$ python -m benchmarks report docs/explanation/how-fast.json
+```
+
+## How it is measured
+
+- Every figure is the median of the rounds, with the least and the greatest: median [min..max]. A round takes all that
+  is compared one after the other, so that a slow minute falls on all of them. "of raw" is the median of the ratios to
+  the raw loop of the same round.
+- The count is taken inside the job. Every execution is a record of its own in a file that is mapped into memory, with
+  the number of the run: each must be there exactly once. Then the ledger is read back, and must have one succeeded row
+  for each and nothing else. A round in which that does not hold gives no figure, but ends the benchmark; for another
+  scheduler it costs that one its figure, and is told below.
+- Every measurement has an empty file or database. All commits reach the disk: `synchronous=FULL` on SQLite; `fsync`,
+  `synchronous_commit`, `full_page_writes` and autovacuum on PostgreSQL, all tables logged.
+- Processor time is that of the kernel: of the workers with all their children, and of the whole server, with what it
+  does in the background.
+- The raw loop writes the same rows to the same tables with the same indexes, in batches of a thousand, and starts a
+  task per run. It cannot recover, retry, limit or stop.
+- Each of the other schedulers has an environment of its own, and is set up as its documents advise for production. They
+  promise other things: most keep no history of runs, which Evertick does here.
+"""
+
+_GROUP_WORDS = {
+    "throughput": (
+        "Throughput",
+        "A queue that was filled before the workers started, of jobs that only count. From the first execution to the "
+        "last. Enqueued in bulk is a thousand per call; one by one, each waits for its commit.",
+    ),
+    "latency": ("Latency", "50 calls a second; from the call that enqueues to the first line of the job."),
+    "schedules": (
+        "Schedules",
+        "Cron schedules with seconds, each once a minute, in a zone with summer time; all of one second are due at the "
+        "same moment. Who has no seconds in its cron (graphile-worker, Celery beat) has all of them when the minute "
+        "begins. Memory is what is the processes' own. At one instant, all are due at the same microsecond. The knee "
+        "is where fires do not begin in their period any more.",
+    ),
+    "idle": ("Idle", "Nodes that have many schedules of which none is due for weeks. Heartbeats are in it."),
+    "cost": (
+        "Cost",
+        "Counted by the server, from before the moment at which all fire until the node has stopped. `BEGIN` and "
+        "`COMMIT` are no statements; a commit is a transaction that wrote. On SQLite, what the node wrote to the disk.",
+    ),
+    "recovery": (
+        "Recovery",
+        "Two nodes, one of which has all the work. From its end to the first, the middle and the last of its runs that "
+        "the other has begun. Killed (`kill -9`), it is believed dead when its lease of 15 seconds has run out. "
+        "Stopped, it gives back what has not ended after a second.",
+    ),
+    "growth": (
+        "Growth",
+        "The same queue beside ten thousand finished runs and beside ten million, by turns. And fires for a minute "
+        "while somebody holds a transaction open: on PostgreSQL nothing can be cleaned away meanwhile, on SQLite the "
+        "log grows.",
+    ),
+    "time": ("Time", "One moment after the other, in New York, from March 2026 on."),
+    "footprint": ("Footprint", "In an interpreter that has just started, with the files in the system's cache."),
+    "limits": ("Limits", "Three nodes in processes of their own and one queue, of jobs that do nothing."),
+    "vacuum": (
+        "Vacuum",
+        "Fires for two minutes, with `fillfactor` and autovacuum of the tables as the migration sets them, and reset "
+        "to what the server does by itself.",
+    ),
+}
+
+_LIMITS = """\
+## What this does not measure
+
+- Real jobs. A job that does anything takes longer than what is measured here, and then the scheduler matters less.
+- Retries, failures, timeouts, sync jobs in threads, processes, or large arguments and results.
+- A network: server and nodes share one machine and its cores, so each slows the other down. A server of its own makes
+  everything but the shortest latencies faster.
+- A replica that commits wait for, data larger than memory, or months of running.
+- What the experts of another scheduler could reach. Their settings are those of their documents; whoever knows better
+  ones, they are a line each in `benchmarks/contender`.
+- Equal promises. Who deletes a run when it is done writes less than who keeps a ledger; a broker that flushes once a
+  second may lose that second.
+- Small differences. On a shared machine neighbouring rounds differ by a tenth and more: look at [min..max] first.
+- Upkeep that comes once in minutes or hours (pruning, partitions of the next days), except where it fell into a round.
+"""
+
+
+def write_report(results: Results, folder: Path) -> None:
+    """The page, its pictures, and the samples from which both can be written anew."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PAGE).write_text(page_of(results), encoding="utf-8")
+    for name, (_, picture) in pictures_of(results).items():
+        (folder / name).write_text(picture, encoding="utf-8")
+    results.write(folder / FIGURES)
+
+
+def page_of(results: Results) -> str:
+    return "\n".join([_INTRODUCTION, _machine(results), *(_group(results, group) for group in GROUPS), _LIMITS])
+
+
+def _machine(results: Results) -> str:
+    rows = [f"| {name} | {text} |" for name, text in results.machine.items()]
+    loads = ", ".join(f"{each:.1f}" for each in results.loads)
+    notes = [f"Load averages before and after each round: {loads}."] if results.loads else []
+    if results.quick:
+        notes.append("**The numbers were tiny, to see that everything works: these figures mean nothing.**")
+    notes += [
+        f"{title} took no part: it could not be installed ({reason})." for title, reason in results.skipped.items()
+    ]
+    settings = [f"| {title} | {text} |" for title, text in results.settings.items()]
+    parts = ["## On what", "\n".join(["| | |", "|---|---|", *rows])]
+    if settings:
+        parts.append("\n".join(["| | set up with |", "|---|---|", *settings]))
+    if notes:
+        parts.append("\n".join(_filled(note) for note in notes))
+    if results.failed:
+        parts.append("Rounds of others that gave no figure:")
+        parts.append("\n".join(_filled(f"- {' '.join(each.split())}", "  ") for each in results.failed))
+    return "\n\n".join(parts) + "\n"
+
+
+def _group(results: Results, group: str) -> str:
+    title, words = _GROUP_WORDS[group]
+    return "\n\n".join([f"## {title}", _filled(words), *_parts(results, group)]) + "\n"
+
+
+def _parts(results: Results, group: str) -> Iterator[str]:
+    pictures = pictures_of(results)
+    is_empty = True
+    for measurement in (each for each in MEASUREMENTS.values() if each.group == group):
+        for store, table in tables_of(results, measurement):
+            yield f"**{measurement.title}{f', on {store}' if store else ''}**"
+            yield table
+            is_empty = False
+        for name, (text, _) in pictures.items():
+            if name.removeprefix("how-fast-").removesuffix(".svg").partition("-")[0] == measurement.name:
+                yield f"![{text}]({name})"
+    if is_empty:
+        yield "Not measured yet."
+
+
+def _filled(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

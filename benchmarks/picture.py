@@ -1,0 +1,57 @@
+"""Which pictures there are of results: name of the file, and the SVG."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+
+from benchmarks.contender.contenders import CONTENDERS, STORES
+from benchmarks.figure import Case
+from benchmarks.plot import Bar, bars, lines
+from benchmarks.results import Results, Samples
+from benchmarks.table import STORE_TITLES, case_title
+
+__all__ = ["pictures_of"]
+
+_PEERS = {each.name for each in CONTENDERS if each.is_peer}
+
+
+def pictures_of(results: Results) -> dict[str, tuple[str, str]]:
+    """By the name of the file: what the picture shows in words, and the picture."""
+    return {name: (words, picture) for name, words, picture in _all(results)}
+
+
+def _all(results: Results) -> Iterator[tuple[str, str, str]]:
+    for store in STORES:
+        on = STORE_TITLES[store]
+        wanted = (
+            ("throughput", "execute", "runs/s", f"No-op runs on {on}"),
+            ("latency", "p99", "ms", f"Enqueue to start on {on}, p99"),
+        )
+        for measurement, figure, unit, title in wanted:
+            cases = {case: each for case, each in results.of(measurement).items() if case.store == store}
+            rows = [bar for case, samples in cases.items() if (bar := _bar(case, samples, figure)) is not None]
+            if rows:
+                yield f"how-fast-{measurement}-{store}.svg", title, bars(title, unit, rows)
+    yield from _curve(results, "minute", "schedules", "Schedules once a minute: late p99")
+    yield from _curve(results, "knee", "fires a second", "More and more fires: late p99")
+
+
+def _bar(case: Case, samples: Samples, figure: str) -> Bar | None:
+    values = samples.get(figure)
+    if not values:
+        return None
+    kind = "raw" if case.contender == "raw" else "peer" if case.contender in _PEERS else "ours"
+    return Bar(case_title(case), statistics.median(values), min(values), max(values), kind)
+
+
+def _curve(results: Results, measurement: str, across: str, title: str) -> Iterator[tuple[str, str, str]]:
+    series: dict[str, list[tuple[float, float]]] = {}
+    for case, samples in results.of(measurement).items():
+        late = statistics.median(samples["p99"])
+        if not math.isnan(late) and statistics.median(samples["share"]) >= 99:
+            name = f"{case_title(case)}, {STORE_TITLES[case.store]}"
+            series.setdefault(name, []).append((case.number, late))
+    if series:
+        yield f"how-fast-{measurement}.svg", title, lines(title, across, "ms", series)

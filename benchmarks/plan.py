@@ -1,0 +1,179 @@
+"""What is measured: all measurements by group, and the cases of each, in the order in which a round takes them.
+
+Cases that are compared stand side by side, so that a slow minute of the machine falls on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from benchmarks.contender.contenders import BROKER, CONTENDERS, Contender
+from benchmarks.figure import Case, Measurement
+from benchmarks.measure import (
+    fires,
+    footprint,
+    held_open,
+    herd,
+    history,
+    idle,
+    latency,
+    limits,
+    next_fires,
+    recovery,
+    schedules,
+    throughput,
+    vacuum,
+)
+from benchmarks.size import Size
+
+__all__ = ["GROUPS", "MEASUREMENTS", "Choice", "cases"]
+
+MEASUREMENTS = {
+    each.name: each
+    for each in (
+        Measurement(
+            "throughput", "throughput", "Runs that wait in a full queue", throughput.FIGURES, throughput.measure, "runs"
+        ),
+        Measurement(
+            "latency", "latency", "From enqueue to start, sent by another process", latency.FIGURES, latency.measure
+        ),
+        Measurement(
+            "latency_alone",
+            "latency",
+            "From enqueue to start, sent by the worker itself",
+            latency.FIGURES,
+            latency.measure_alone,
+        ),
+        Measurement(
+            "minute",
+            "schedules",
+            "Schedules once a minute, spread over the seconds",
+            schedules.FIGURES,
+            schedules.measure_minute,
+            "schedules",
+        ),
+        Measurement("herd", "schedules", "Schedules at one instant", herd.FIGURES, herd.measure, "schedules"),
+        Measurement(
+            "knee",
+            "schedules",
+            "More and more fires a second",
+            schedules.FIGURES,
+            schedules.measure_knee,
+            "fires a second",
+            is_once=True,
+        ),
+        Measurement("idle", "idle", "Nothing is due", idle.FIGURES, idle.measure, "schedules"),
+        Measurement("cost", "cost", "What a fire costs in full batches", herd.COST_FIGURES, herd.measure_cost, "fires"),
+        Measurement("fires", "cost", "Fires through the store alone", fires.FIGURES, fires.measure, is_once=True),
+        Measurement(
+            "kill", "recovery", "Work of a node that was killed", recovery.FIGURES, recovery.measure_kill, "runs"
+        ),
+        Measurement(
+            "stop", "recovery", "Work of a node that was stopped", recovery.FIGURES, recovery.measure_stop, "runs"
+        ),
+        Measurement(
+            "history", "growth", "After years", history.FIGURES, history.measure, "finished runs", is_once=True
+        ),
+        Measurement(
+            "held_open", "growth", "A transaction that is held open", held_open.FIGURES, held_open.measure, is_once=True
+        ),
+        Measurement("next_fires", "time", "Moments of cron expressions", next_fires.FIGURES, next_fires.measure),
+        Measurement("footprint", "footprint", "Import", footprint.FIGURES, footprint.measure),
+        Measurement("limits", "limits", "Limits under load", limits.FIGURES, limits.measure, "runs"),
+        Measurement("vacuum", "vacuum", "Options of the tables", vacuum.FIGURES, vacuum.measure, is_once=True),
+    )
+}
+GROUPS = tuple(dict.fromkeys(each.group for each in MEASUREMENTS.values()))
+# Of the nodes that meet at a limit.
+_LIMITED_PROCESSES = 3
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was asked for."""
+
+    groups: Collection[str]
+    stores: tuple[str, ...]
+    processes: tuple[int, ...]
+    has_peers: bool
+    has_million: bool
+    size: Size
+    # As few cases as reach every line.
+    is_quick: bool = False
+
+    @property
+    def contenders(self) -> list[Contender]:
+        """Those that have anything to do."""
+        wanted = [each for each in CONTENDERS if self.has_peers or not each.is_peer]
+        return [each for each in wanted if any(case.contender == each.name for case in cases(self))]
+
+
+def cases(choice: Choice) -> list[Case]:
+    return [
+        case for each in MEASUREMENTS.values() if each.group in choice.groups for case in _cases_of(each.name, choice)
+    ]
+
+
+def _cases_of(name: str, choice: Choice) -> Iterator[Case]:
+    for store in _stores(name, choice):
+        for number in _numbers(name, store, choice):
+            for processes in _processes(name, number, choice):
+                for variant in _variants(name, choice):
+                    for contender in _able(name, store, choice):
+                        if _can(contender, name, number, processes):
+                            yield Case(name, store, contender.name, processes, number, variant)
+
+
+def _stores(name: str, choice: Choice) -> tuple[str, ...]:
+    if name in ("next_fires", "footprint"):
+        return ("",)
+    if name in ("fires", "vacuum"):
+        return tuple(each for each in choice.stores if each == "postgres")
+    return (*choice.stores, BROKER) if name == "minute" else choice.stores
+
+
+def _numbers(name: str, store: str, choice: Choice) -> tuple[int, ...]:
+    size = choice.size
+    million = (schedules.MILLION,) if choice.has_million and store == "postgres" else ()
+    by_name: dict[str, tuple[int, ...]] = {
+        "throughput": (size.runs,),
+        "minute": (*size.schedules, *million),
+        "herd": size.herd,
+        "knee": size.knee,
+        "idle": million or (size.idle_schedules.get(store, 0),),
+        "cost": (size.cost_schedules,),
+        "kill": (size.held_runs,),
+        "stop": (size.held_runs,),
+        "history": (size.large_history,),
+        "next_fires": (size.next_fires,),
+        "footprint": (size.imports,),
+        "limits": (size.limited_runs,),
+    }
+    return by_name.get(name, (0,))
+
+
+def _processes(name: str, number: int, choice: Choice) -> tuple[int, ...]:
+    if name in ("throughput", "latency", "minute", "herd", "idle") and number < schedules.MILLION:
+        return choice.processes
+    return (_LIMITED_PROCESSES,) if name == "limits" else (2,) if name in ("kill", "stop") else (1,)
+
+
+def _variants(name: str, choice: Choice) -> tuple[str, ...]:
+    if name == "limits":
+        return tuple(limits.LIMITS)[-2 if choice.is_quick else 0 :]
+    return vacuum.VARIANTS if name == "vacuum" else ("",)
+
+
+def _able(name: str, store: str, choice: Choice) -> Iterator[Contender]:
+    for contender in CONTENDERS:
+        is_wanted = choice.has_peers or not contender.is_peer
+        is_double = choice.is_quick and contender.name == "evertick_default"
+        if is_wanted and not is_double and name in contender.measurements and (not store or store in contender.stores):
+            yield contender
+
+
+def _can(contender: Contender, name: str, number: int, processes: int) -> bool:
+    if processes > contender.most_processes and name != "limits":
+        return False
+    return name != "minute" or number <= contender.most_schedules

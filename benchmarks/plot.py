@@ -1,0 +1,107 @@
+"""Pictures of results as SVG: bars beside one another, and lines over a logarithmic scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from benchmarks.table import number_text
+
+__all__ = ["Bar", "bars", "lines"]
+
+_WIDTH, _LEFT, _RIGHT, _ROW = 720, 210, 130, 22
+_LINES_HEIGHT, _TOP, _BOTTOM = 320, 44, 40
+_INK, _GRID = "#888888", "#dddddd"
+_COLOURS = ("#00897b", "#ffb300", "#5c6bc0", "#d81b60", "#6d4c41", "#43a047", "#8e24aa", "#546e7a")
+_OURS, _YARDSTICK, _OTHERS = "#00897b", "#b0bec5", "#ffb300"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """`low` and `high` are the spread; 0 < low <= value <= high."""
+
+    title: str
+    value: float
+    low: float
+    high: float
+    kind: str
+
+
+def bars(title: str, unit: str, rows: Sequence[Bar]) -> str:
+    """From the largest to the smallest, each with its spread as a line."""
+    most = max(row.high for row in rows)
+    wide = (_WIDTH - _LEFT - _RIGHT) / most
+    parts = [_text(_LEFT, 16, f"{title}, {unit}", "start", 13)]
+    for number, row in enumerate(sorted(rows, key=lambda row: -row.value)):
+        top = 28 + number * _ROW
+        middle = top + _ROW / 2 - 2
+        colour = {"ours": _OURS, "raw": _YARDSTICK}.get(row.kind, _OTHERS)
+        parts.append(_text(_LEFT - 8, middle + 4, row.title, "end"))
+        parts.append(
+            f'<rect x="{_LEFT}" y="{top}" width="{row.value * wide:.1f}" height="{_ROW - 5}" fill="{colour}"/>'
+        )
+        parts.append(_line(_LEFT + row.low * wide, middle, _LEFT + row.high * wide, middle, _INK))
+        parts.append(_text(_LEFT + row.high * wide + 6, middle + 4, number_text(row.value), "start"))
+    return _svg(36 + len(rows) * _ROW, parts)
+
+
+def lines(title: str, across: str, up: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Points of (across, up), both on logarithmic scales; a line per name."""
+    points = [point for each in series.values() for point in each]
+    x = _Scale([point[0] for point in points], _LEFT - 140, _WIDTH - _RIGHT - 40)
+    y = _Scale([point[1] for point in points], _LINES_HEIGHT - _BOTTOM, _TOP)
+    floor = _LINES_HEIGHT - _BOTTOM
+    parts = [
+        _text(x.begin, 16, title, "start", 13),
+        _text(x.begin, 32, up, "start"),
+        _text(x.end, floor + 32, across, "end"),
+    ]
+    for value in x.marks():
+        parts += [
+            _line(x(value), _TOP, x(value), floor, _GRID),
+            _text(x(value), floor + 16, number_text(value), "middle"),
+        ]
+    for value in y.marks():
+        parts += [
+            _line(x.begin, y(value), x.end, y(value), _GRID),
+            _text(x.begin - 6, y(value) + 4, number_text(value), "end"),
+        ]
+    for number, (name, each) in enumerate(series.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        path = " ".join(f"{x(across):.1f},{y(up):.1f}" for across, up in sorted(each))
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts += [f'<circle cx="{x(a):.1f}" cy="{y(u):.1f}" r="3" fill="{colour}"/>' for a, u in each]
+        parts.append(_text(_WIDTH - _RIGHT - 30, _TOP + 8 + number * 16, name, "start", colour=colour))
+    return _svg(_LINES_HEIGHT, parts)
+
+
+class _Scale:
+    """A logarithmic one, from the power of ten below the least to the one above the most."""
+
+    def __init__(self, values: Sequence[float], begin: float, end: float) -> None:
+        self.begin, self.end = begin, end
+        self._low = math.floor(math.log10(min(values)))
+        self._high = max(math.ceil(math.log10(max(values))), self._low + 1)
+
+    def __call__(self, value: float) -> float:
+        share = (math.log10(value) - self._low) / (self._high - self._low)
+        return self.begin + share * (self.end - self.begin)
+
+    def marks(self) -> Iterator[float]:
+        return (10.0**power for power in range(self._low, self._high + 1))
+
+
+def _svg(height: float, parts: Sequence[str]) -> str:
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:g}" font-family="sans-serif">'
+    return "\n".join([head, *parts, "</svg>", ""])
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
+
+
+def _text(x: float, y: float, text: str, anchor: str, size: int = 11, colour: str = _INK) -> str:
+    where = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}"'
+    return f"<text {where}>{escape(text)}</text>"

@@ -1,0 +1,107 @@
+"""The rounds: every case once, then all of them again, each on an empty store.
+
+What goes wrong with Evertick or the raw loop ends the benchmark: a figure of lost or doubled runs is none. What goes
+wrong with a peer costs that peer its figure, and is told.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.contender.contenders import BROKER, CONTENDERS
+from benchmarks.contender.environment import Environment
+from benchmarks.figure import Case
+from benchmarks.machine import load
+from benchmarks.plan import MEASUREMENTS
+from benchmarks.results import Results
+from benchmarks.size import Size
+from benchmarks.stage import Stage
+from benchmarks.store.broker import BrokerPlace
+from benchmarks.store.place import Place
+from benchmarks.store.postgres import PostgresPlace
+from benchmarks.store.sqlite import SqlitePlace
+
+__all__ = ["Ground", "run_rounds"]
+
+# Cases side by side when nothing is really measured.
+_QUICK_AT_ONCE = 5
+_CONTENDERS = {each.name: each for each in CONTENDERS}
+
+
+class Ground:
+    """Where places are made: a folder on the disk to measure, and a server if PostgreSQL is measured."""
+
+    def __init__(self, folder: Path, dsn: str | None, environments: Mapping[str, Environment], size: Size) -> None:
+        self._folder, self._dsn, self.environments, self.size = folder, dsn, environments, size
+
+    @contextmanager
+    def place(self, store: str, contender: str) -> Iterator[Place]:
+        """An empty one, gone with the block."""
+        place = self._make(store, Path(tempfile.mkdtemp(dir=self._folder)), self.environments[contender])
+        try:
+            yield place
+        finally:
+            place.close()
+
+    def _make(self, store: str, folder: Path, environment: Environment) -> Place:
+        if store == "postgres":
+            assert self._dsn is not None
+            return PostgresPlace.make(folder, self._dsn)
+        if store == BROKER:
+            assert environment.folder is not None
+            return BrokerPlace(folder, environment.folder)
+        return SqlitePlace(folder)
+
+
+def run_rounds(ground: Ground, cases: list[Case], rounds: int, results: Results) -> None:
+    results.loads.append(load())
+    for number in range(rounds):
+        wanted = [case for case in cases if number == 0 or not MEASUREMENTS[case.measurement].is_once]
+        # What measures nothing need not be alone.
+        with ThreadPoolExecutor(_QUICK_AT_ONCE if results.quick else 1) as pool:
+            said = f"{number + 1}/{rounds}"
+            for done in [pool.submit(_measure, ground, case, results, said) for case in wanted]:
+                done.result()
+        results.loads.append(load())
+
+
+def _measure(ground: Ground, case: Case, results: Results, said: str) -> None:
+    began = time.monotonic()
+    try:
+        with ground.place(case.store, case.contender) as place:
+            stage = Stage(
+                place=place,
+                contender=_CONTENDERS[case.contender],
+                environment=ground.environments[case.contender],
+                store=case.store,
+                processes=case.processes,
+                number=case.number,
+                size=ground.size,
+                another_place=lambda: ground.place(case.store, case.contender),
+                variant=case.variant,
+            )
+            results.add(case, MEASUREMENTS[case.measurement].measure(stage))
+    except Exception as error:
+        if not _CONTENDERS[case.contender].is_peer:
+            raise
+        results.failed.append(f"{_title(case)}: {str(error).strip() or type(error).__name__}"[:500])
+        print(f"failed  {results.failed[-1]}", flush=True)
+        return
+    print(f"round {said}  {_title(case)}  {time.monotonic() - began:.1f} s", flush=True)
+
+
+def _title(case: Case) -> str:
+    words = [
+        case.measurement,
+        case.store,
+        case.contender,
+        f"{case.processes} processes",
+        f"{case.number}",
+        case.variant,
+    ]
+    return ", ".join(word for word in words if word)

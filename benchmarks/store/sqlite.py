@@ -1,0 +1,92 @@
+"""A file of its own for one measurement."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.store.place import HISTORY_DAYS, compare
+from evertick.clock import system_clock
+from evertick.store.sqlite import SqliteStore
+from evertick.when.moment import DAY
+
+__all__ = ["SqlitePlace"]
+
+# Written by the engine itself; the ids are in the order of time, as Evertick's are.
+_FILL = """
+WITH RECURSIVE n(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n + 1 < :count)
+INSERT INTO evertick_history (app, id, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
+    priority, state, verdict, attempts, losses, node, fence, created_at, started_at, finished_at, at_most_once,
+    is_cancel_requested, format)
+SELECT 'default', printf('%012x-7000-a000-%012x', at / 1000, n), n % 10000 + 1000000, 'old' || n % 10000, 1, 'count',
+    'fire', at, at, 'default', 0, 'done', 'succeeded', 1, 0, 'node', n, at, at, at, 0, 0, 1
+FROM (SELECT n, :first + n * (:length / :count) AS at FROM n)
+"""
+
+
+@dataclass(frozen=True)
+class SqlitePlace:
+    """In a folder that nobody else uses."""
+
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        return self.folder.resolve() / "ledger.db"
+
+    @property
+    def url(self) -> str:
+        """Every commit reaches the disk: written out, so that a change of the default changes no figure."""
+        return f"sqlite:///{self.path}?synchronous=full"
+
+    def settle(self) -> None: ...
+
+    def server_seconds(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder)
+
+    def check(self, count: int) -> None:
+        with self._open() as db:
+            live = db.execute("SELECT count(*) FROM evertick_runs").fetchone()[0]
+            question = "SELECT verdict, count(*) FROM evertick_history WHERE node <> 'node' GROUP BY verdict"
+            compare(count, live, dict(db.execute(question).fetchall()))
+
+    def succeeded(self, first_us: int, end_us: int) -> int:
+        question = "SELECT count(*) FROM evertick_history WHERE verdict = 'succeeded' AND fire_at >= ? AND fire_at < ?"
+        with self._open() as db:
+            count: int = db.execute(question, (first_us, end_us)).fetchone()[0]
+            return count
+
+    def add_history(self, count: int) -> None:
+        length = HISTORY_DAYS * DAY
+        first = time.time_ns() // 1000 - length
+        with self._open() as db, db:
+            db.execute(_FILL, {"count": count, "first": first, "length": length})
+
+    @asynccontextmanager
+    async def store(self) -> AsyncIterator[SqliteStore]:
+        store = SqliteStore(self.url, clock=system_clock)
+        await store.open(migrate="auto")
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    @asynccontextmanager
+    async def held_open(self) -> AsyncIterator[None]:
+        with self._open() as db:
+            db.execute("BEGIN")
+            db.execute("SELECT count(*) FROM evertick_due").fetchone()
+            yield
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self.path)) as db:
+            yield db
