@@ -1,11 +1,12 @@
-"""One measurement, one interpreter: nothing that an earlier one has allocated or cached is measured again."""
+"""A measurement inside of a process: in a new one, so that nothing an earlier one has allocated is measured again."""
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import ParamSpec, TypeVar
+
+from benchmarks.program import FORKING
 
 __all__ = ["in_fresh_process"]
 
@@ -14,6 +15,6 @@ R = TypeVar("R")
 
 
 def in_fresh_process(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a function of a module in a new interpreter. What it raises is raised here, its death too."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    """Call a function of a module in a new process. What it raises is raised here, its death too."""
+    with ProcessPoolExecutor(1, mp_context=FORKING) as pool:
         return pool.submit(function, *args, **kwargs).result()

@@ -1,7 +1,7 @@
 """The processes of a contender: started together, let go together, watched, stopped.
 
-A program says that it is ready by a file beside its tally and waits for a line on its standard input: so that what
-starts up is not measured, and two processes begin at one moment. TERM ends it as its documents say; a process that
+A program says that it is ready by a file beside its tally and waits for another: so that what starts up is not
+measured, and two processes begin at one moment. TERM ends it as its documents say; a process that
 does not end is killed.
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from benchmarks.program import Started, start
 from benchmarks.store.processor import bytes_written, private_megabytes, session
 
 __all__ = ["Workers"]
@@ -26,43 +27,35 @@ _STOP_SECONDS = 40
 class Workers:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path, count: int) -> None:
         self._command, self._environment, self._folder = command, environment, folder
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._gone: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Started] = []
+        self._gone: list[Started] = []
         for _ in range(count):
             self.add()
 
     def add(self) -> int:
         """One more, which waits for `go`. Answers its process id."""
-        with (self._folder / "workers.log").open("ab") as log:
-            process = subprocess.Popen(
-                self._command,
-                env=dict(self._environment),
-                cwd=self._environment["BENCH_ROOT"],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        process = start(self._command, self._environment, self._folder / "workers.log")
         self._processes.append(process)
         return process.pid
 
     def go(self) -> None:
         """Let those go that wait, all at once."""
         until = time.monotonic() + _START_SECONDS
-        waiting = [each for each in self._processes if each.stdin is not None and not each.stdin.closed]
+        waiting = [each for each in self._processes if not self._sign(each, "go").exists()]
         for process in waiting:
-            while not (self._folder / f"{process.pid}.ready").exists():
+            while not self._sign(process, "ready").exists():
                 self.check_alive()
                 assert time.monotonic() < until, f"a worker did not start:\n{self.said()}"
                 time.sleep(0.005)
         for process in waiting:
-            assert process.stdin is not None
-            process.stdin.write(b"go\n")
-            process.stdin.close()
+            self._sign(process, "go").touch()
+
+    def _sign(self, process: Started, name: str) -> Path:
+        return self._folder / f"{process.pid}.{name}"
 
     def check_alive(self) -> None:
         for process in self._processes:
-            assert process.poll() is None, f"a worker has ended by itself ({process.returncode}):\n{self.said()}"
+            assert process.poll() is None, f"a worker has ended by itself:\n{self.said()}"
 
     def said(self) -> str:
         return (self._folder / "workers.log").read_text(errors="replace")[-2_000:]
@@ -95,14 +88,12 @@ class Workers:
     def stop(self) -> None:
         for process in self._processes:
             if process.poll() is None:
-                process.terminate()
+                os.kill(process.pid, signal.SIGTERM)
         for process in [*self._processes, *self._gone]:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_STOP_SECONDS)
             _kill_session(process.pid)
             process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
         self._processes.clear()
         self._gone.clear()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -16,6 +15,7 @@ from benchmarks import tally
 from benchmarks.contender.contenders import Contender
 from benchmarks.contender.environment import Environment
 from benchmarks.processes import Workers
+from benchmarks.program import start
 from benchmarks.size import Size
 from benchmarks.store.place import LedgerPlace, Place
 
@@ -49,16 +49,12 @@ class Stage:
 
     def call(self, verb: str, *values: object) -> Any:
         """Call a verb of the program, in a process of its own."""
-        done = subprocess.run(
-            self._command(verb, *values),
-            env=self._variables(),
-            cwd=_ROOT,
-            capture_output=True,
-            text=True,
-            timeout=_CALL_SECONDS,
-        )
-        assert done.returncode == 0, f"{self.contender.title}, {verb}: {done.stderr[-2_000:]}"
-        return json.loads(done.stdout.splitlines()[-1])
+        out = self.place.folder / f"{verb}.out"
+        out.unlink(missing_ok=True)
+        code = start(self._command(verb, *values), self._variables(), out).wait(_CALL_SECONDS)
+        said = out.read_text(errors="replace")
+        assert code == 0, f"{self.contender.title}, {verb}: {said[-2_000:]}"
+        return json.loads(said.splitlines()[-1])
 
     def plan(self, schedules: int, period: int) -> float:
         """Add schedules, and say when the first is due: after the last is in, and the workers have started."""

@@ -92,7 +92,8 @@ const verbs = {
       task: 'fire', match: '* * * * *', identifier: `s${number}`, payload: { number },
     }));
     fs.writeFileSync(path.join(folder, `${process.pid}.ready`), '');
-    await new Promise((resolve) => process.stdin.once('data', resolve));
+    const go = path.join(folder, `${process.pid}.go`);
+    while (!fs.existsSync(go)) await new Promise((resolve) => setTimeout(resolve, 1));
     setInterval(flush, 20);
     const logger = new Logger(() => () => {});
     const runner = await run({ preset, taskList, parsedCronItems: parseCronItems(items), logger, noHandleSignals: true });

@@ -84,7 +84,8 @@ def _run(coroutine: Coroutine[Any, Any, object]) -> object:
 def ready() -> None:
     """All is imported and set up; comes back when it shall begin."""
     (FOLDER / f"{os.getpid()}.ready").touch()
-    sys.stdin.readline()
+    while not (FOLDER / f"{os.getpid()}.go").exists():
+        time.sleep(0.001)
 
 
 async def until_stopped() -> None:
