@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shutil
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from benchmarks.page import write_report
 from benchmarks.plan import GROUPS, MEASUREMENTS, Choice, cases
 from benchmarks.results import Results
 from benchmarks.rounds import Ground, run_rounds
-from benchmarks.size import FULL, QUICK
+from benchmarks.size import FULL, QUICK, Size
 from benchmarks.store.server import server, version
 from benchmarks.table import tables_of
 
@@ -39,7 +40,7 @@ def _run(asked: argparse.Namespace) -> None:
         processes=tuple(asked.processes or ((1,) if asked.quick else (1, 2))),
         has_peers=asked.peers,
         has_million=asked.million,
-        size=QUICK if asked.quick else FULL,
+        size=_size(asked),
         is_quick=asked.quick,
     )
     results = Results(describe(), {}, quick=asked.quick)
@@ -54,6 +55,12 @@ def _run(asked: argparse.Namespace) -> None:
         results.write(asked.json)
     if asked.plots is not None:
         write_report(results, asked.plots)
+
+
+def _size(asked: argparse.Namespace) -> Size:
+    size = QUICK if asked.quick else FULL
+    runs, schedules = asked.runs or size.runs, tuple(asked.schedules or size.schedules)
+    return dataclasses.replace(size, runs=runs, schedules=schedules)
 
 
 @contextmanager
@@ -111,7 +118,15 @@ def _arguments(given: list[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="measure")
     run.add_argument("--store", action="append", choices=STORES, help="that store alone (default: both)")
-    run.add_argument("--only", action="append", choices=GROUPS, metavar="GROUP", help=f"of {', '.join(GROUPS)}")
+    run.add_argument(
+        "--only",
+        action="append",
+        choices=[*GROUPS, *(name for name in MEASUREMENTS if name not in GROUPS)],
+        metavar="GROUP",
+        help=f"{', '.join(GROUPS)}; or a single measurement, by its name in the file",
+    )
+    run.add_argument("--runs", type=_positive, help="runs in the full queue (default: 60,000)")
+    run.add_argument("--schedules", action="append", type=_positive, help="so many (default: 1,000, 10,000, 100,000)")
     run.add_argument(
         "--processes", action="append", type=_positive, help="so many workers (default: 1, and 2; quick: 1)"
     )

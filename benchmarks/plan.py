@@ -87,11 +87,12 @@ MEASUREMENTS = {
 GROUPS = tuple(dict.fromkeys(each.group for each in MEASUREMENTS.values()))
 # Of the nodes that meet at a limit.
 _LIMITED_PROCESSES = 3
+_MINUTE = 60
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was asked for."""
+    """What was asked for; groups, or single measurements by their names."""
 
     groups: Collection[str]
     stores: tuple[str, ...]
@@ -111,7 +112,10 @@ class Choice:
 
 def cases(choice: Choice) -> list[Case]:
     return [
-        case for each in MEASUREMENTS.values() if each.group in choice.groups for case in _cases_of(each.name, choice)
+        case
+        for each in MEASUREMENTS.values()
+        if each.group in choice.groups or each.name in choice.groups
+        for case in _cases_of(each.name, choice)
     ]
 
 
@@ -121,7 +125,7 @@ def _cases_of(name: str, choice: Choice) -> Iterator[Case]:
             for processes in _processes(name, number, choice):
                 for variant in _variants(name, choice):
                     for contender in _able(name, store, choice):
-                        if _can(contender, name, number, processes):
+                        if _can(contender, name, number, processes, choice.size):
                             yield Case(name, store, contender.name, processes, number, variant)
 
 
@@ -173,7 +177,9 @@ def _able(name: str, store: str, choice: Choice) -> Iterator[Contender]:
             yield contender
 
 
-def _can(contender: Contender, name: str, number: int, processes: int) -> bool:
+def _can(contender: Contender, name: str, number: int, processes: int, size: Size) -> bool:
     if processes > contender.most_processes and name != "limits":
         return False
-    return name != "minute" or number <= contender.most_schedules
+    # Most others know no period but the minute.
+    is_possible = number <= contender.most_schedules and (size.period == _MINUTE or not contender.is_peer)
+    return name != "minute" or is_possible

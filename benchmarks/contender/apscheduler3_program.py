@@ -107,6 +107,7 @@ def next_fires(counts: dict[str, int]) -> dict[str, float]:
 def _seconds(expression: str, fires: int) -> float:
     trigger = CronTrigger.from_crontab(expression, timezone=_NEW_YORK)
     at = datetime(2026, 3, 7, 12, tzinfo=_NEW_YORK)
+    trigger.get_next_fire_time(at, at)  # the first question takes longer
     began = time.perf_counter()
     for _ in range(fires):
         at = trigger.get_next_fire_time(at, at)

