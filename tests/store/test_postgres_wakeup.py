@@ -163,11 +163,12 @@ async def test_of_a_burst_few_wake_ups_are_sent_and_the_last_is_not_lost(
     await connection.add_listener(f"evertick:{postgres_stores.schema}", lambda *about: said.put_nowait(about[3]))
     began = asyncio.get_running_loop().time()
     for _ in range(50):
-        await bench.enqueue(delay=HOUR)
+        await asyncio.gather(*(bench.enqueue(delay=HOUR) for _ in range(10)))
     took = asyncio.get_running_loop().time() - began
     await asyncio.wait_for(said.get(), PATIENCE)
     await asyncio.sleep(LONG_ENOUGH)
-    assert said.qsize() <= 10 * took + 2
+    # Of five hundred.
+    assert said.qsize() <= min(110 * took + 5, 400)
     while not said.empty():
         said.get_nowait()
     # The last of the burst was too soon after one that was sent; it comes alone, a little later.
@@ -186,9 +187,7 @@ async def test_a_wake_up_that_was_to_come_a_little_later_comes_when_its_store_cl
     assert await heard(listener, bench.store.close)
 
 
-async def test_a_wake_up_that_is_held_back_waits_for_its_commit(
-    pair: tuple[Bench, Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_wake_up_waits_for_its_commit(pair: tuple[Bench, Store], monkeypatch: pytest.MonkeyPatch) -> None:
     bench, listener = pair
     may_commit, commit = asyncio.Event(), session._commit
 
@@ -198,7 +197,8 @@ async def test_a_wake_up_that_is_held_back_waits_for_its_commit(
 
     assert await heard(listener, bench.enqueue)
     monkeypatch.setattr(session, "_commit", commit_late)
-    enqueueing = asyncio.create_task(bench.enqueue())
+    # With a unique key it takes several statements, and so a transaction.
+    enqueueing = asyncio.create_task(bench.enqueue(unique_key="key"))
     # Whoever looked now would find nothing, and not look again.
     assert not await listener.changed(APP, LONG_ENOUGH)
     may_commit.set()

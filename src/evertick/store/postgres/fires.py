@@ -15,16 +15,16 @@ from typing import Any
 
 import msgspec
 
-from evertick.clock import Clock
 from evertick.model import IDLE_STATES, Cause, NewRun, Reason, State, Verdict
 from evertick.store.base import Advance, Recorded
 from evertick.store.ending import Ending
 from evertick.store.postgres.connection import is_unwritable
 from evertick.store.postgres.endings import count_from_end, end
-from evertick.store.postgres.feed import tell, tell_runs
+from evertick.store.postgres.feed import tell
 from evertick.store.postgres.ids import is_run_id
+from evertick.store.postgres.insertion import insert_runs
 from evertick.store.postgres.limits import enter_gate
-from evertick.store.postgres.lookup import moments_of, written_before
+from evertick.store.postgres.lookup import written_before
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import Line, Session, columns_of
 from evertick.store.postgres.unique import duplicates_among, keep_for_periods, lock_keys
@@ -32,14 +32,12 @@ from evertick.store.rows import json_text, plain_text
 from evertick.unique import fires_counted, gaps_with_duplicates
 from evertick.when.moment import MINUTE
 
-__all__ = ["Taking", "lock_in_order", "record_fires", "run_columns", "take"]
+__all__ = ["Taking", "lock_in_order", "record_fires", "take"]
 
 # When to look again at a schedule whose rows could not be written.
 _UNWRITABLE_PAUSE = MINUTE
 # The bit of `live` that says: nothing but parked runs and what is blocked on them.
 _STUCK = 4
-# Where nearly all runs are; `insert_runs` has it, too.
-_QUEUE = "default"
 _BY_HAND = frozenset({Cause.TRIGGER, Cause.RERUN})
 
 
@@ -314,19 +312,21 @@ async def _insert_runs(
     doubles: set[str],
     taking: Taking,
 ) -> None:
-    runs = [(run, advance.after_end is not None) for advance in advances for run in advance.runs]
-    taking.duplicates += [run.id for run, _ in runs if run.id in doubles]
-    taking.left_out += [run.id for run, _ in runs if run.id in doubles]
-    wanted = [(run, frees) for run, frees in runs if run.id not in doubles]
+    owed = [(run, advance.after_end is not None) for advance in advances for run in advance.runs]
+    taking.duplicates += [run.id for run, _ in owed if run.id in doubles]
+    taking.left_out += [run.id for run, _ in owed if run.id in doubles]
+    wanted = [(run, frees) for run, frees in owed if run.id not in doubles]
     inserted: set[str] = set()
     for wave in _waves(wanted):
-        claimant = node if any(run.is_claimed for run, _ in wave) else None
-        rows = await db.rows("record_fires.runs", app, claimant, taking.fence or fence, *run_columns(wave, db.clock))
-        inserted |= {row["id"] for row in rows}
-        taking.fence = taking.fence or next((row["fence"] for row in rows if row["fence"] is not None), 0)
-        if any(row["fence"] is None for row in rows):
+        runs = [run for run, _ in wave]
+        claimant = node if any(run.is_claimed for run in runs) else None
+        part = await insert_runs(
+            db, app, runs, freeing=[frees for _, frees in wave], node=claimant, fence=taking.fence or fence
+        )
+        inserted |= part.ids
+        taking.fence = taking.fence or part.fence
+        if part.has_waiting:
             db.wake(app)
-    await tell_runs(db, app, "run.recorded", [run.id for run, _ in wanted if run.id in inserted])
     await keep_for_periods(db, app, [run for run, _ in wanted if run.id in inserted])
     missing = [run for run, _ in wanted if run.id not in inserted]
     taking.left_out += [run.id for run in missing]
@@ -350,43 +350,6 @@ def _waves(wanted: Sequence[tuple[NewRun, bool]]) -> list[list[tuple[NewRun, boo
         waves[number].append((run, frees))
     marked = set(blocked)
     return [[(run, frees or run.schedule_id in marked) for run, frees in wave] for wave in waves if wave]
-
-
-def run_columns(wanted: Sequence[tuple[NewRun, bool]], clock: Clock) -> list[object]:
-    """What `insert_runs` takes from its fourth parameter on. `clock` bounds where runs without a moment may be.
-
-    What is as usual is not sent (see `columns_of`); the statement knows it.
-    """
-    rows = [
-        (
-            run.id,
-            run.schedule_id,
-            run.version,
-            run.task,
-            run.cause.value,
-            run.fire_at,
-            None if run.due_at == run.fire_at else run.due_at,
-            run.delay or None,
-            None if run.queue == _QUEUE else run.queue,
-            run.priority or None,
-            run.state is State.BLOCKED or None,
-            plain_text(run.reason),
-            None if run.args is None else run.args.decode(),
-            json_text({plain_text(k): plain_text(v) for k, v in run.labels.items()}) if run.labels else None,
-            run.expires,
-            run.unique_key if run.unique_for is None else None,
-            None if run.unique_key is None else run.unique_until,
-            run.caused_by,
-            run.traceparent,
-            (run.is_claimed and run.state is not State.BLOCKED) or None,
-            run.timeout,
-            run.at_most_once or None,
-            frees or None,
-            None if run.format == 1 else run.format,
-        )
-        for run, frees in wanted
-    ]
-    return [*moments_of([run for run, _ in wanted], clock), *columns_of(rows)]
 
 
 async def _insert_gaps(db: Session, app: str, advances: Sequence[Advance], doubles: set[str]) -> None:

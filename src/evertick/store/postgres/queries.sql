@@ -78,50 +78,6 @@ r.id::text AS id, r.app, r.schedule_key, r.task, @args AS args, NULL AS schedule
 r.id::text AS id, r.task, @args AS args, r.fire_at, r.due_at, r.attempts, r.losses, r.schedule_id, r.schedule_key,
     r.cause, r.queue, r.priority, r.labels::text AS labels, r.traceparent, r.expires, r.limit_key, r.unique_until
 
--- part: insert_runs
--- Runs, unless their id or their nominal moment is in the ledger already: live or done, as seen at one and the same
--- moment, so that a run on its way into history cannot slip by. $4 and $5 bound the moments that history is asked for,
--- and with them the partitions that are opened. A blocked run waits for the last in line of its schedule, if any is live:
--- for the newest that nobody else waits for, or two would start at its end.
-WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
-claimant AS MATERIALIZED (
-    SELECT k.id AS node, coalesce($3::bigint, nextval('evertick.fence')) AS fence FROM evertick.nodes k
-    WHERE k.id = $2 AND k.died_at IS NULL)
-INSERT INTO evertick.runs AS r (app, id, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
-    priority, state, reason, args, labels, expires, unique_key, unique_until, caused_by, traceparent, created_at, node,
-    fence, started_at, deadline, at_most_once, blocked_on, frees, format)
-SELECT $1, n.id, n.schedule_id, s.key, n.version, n.task, n.cause, n.fire_at, coalesce(n.due_at, n.fire_at),
-    coalesce(n.queue, 'default'), coalesce(n.priority, 0), CASE WHEN b.id IS NOT NULL THEN 'blocked' WHEN c.fence IS NOT NULL THEN 'running' ELSE 'waiting' END,
-    n.reason, n.args, n.labels::jsonb, n.expires, n.unique_key, n.unique_until, n.caused_by, n.traceparent, n.now,
-    c.node, c.fence, CASE WHEN c.fence IS NOT NULL THEN n.now END, CASE WHEN c.fence IS NOT NULL THEN n.now + n.timeout END,
-    c.fence IS NOT NULL AND coalesce(n.at_most_once, false), b.id, coalesce(n.frees, false),
-    coalesce(n.format, 1)
-FROM (
-    SELECT w.*, t.now, coalesce(w.moment, t.now + coalesce(w.delay, 0)) AS fire_at
-    FROM unnest($6::uuid[], $7::bigint[], $8::int[], $9::text[], $10::text[], $11::bigint[], $12::bigint[], $13::bigint[],
-        $14::text[], $15::bigint[], $16::bool[], $17::text[], $18::text[], $19::text[], $20::bigint[], $21::text[],
-        $22::text[], $23::text[], $24::text[], $25::bool[], $26::bigint[], $27::bool[], $28::bool[], $29::int[])
-        AS w(id, schedule_id, version, task, cause, moment, due_at, delay, queue, priority, is_blocked, reason, args,
-            labels, expires, unique_key, unique_until, caused_by, traceparent, is_claimed, timeout, at_most_once, frees,
-            format)
-    CROSS JOIN clock t) n
-LEFT JOIN evertick.schedules s ON s.id = n.schedule_id
-LEFT JOIN LATERAL (
-    SELECT l.id FROM evertick.runs l WHERE n.is_blocked AND l.schedule_id = n.schedule_id AND NOT EXISTS (
-        SELECT FROM evertick.runs w
-        WHERE w.state = 'blocked' AND w.app = $1 AND w.schedule_id = n.schedule_id AND w.blocked_on = l.id OFFSET 0)
-    ORDER BY l.fire_at DESC, l.id DESC LIMIT 1) b ON true
-LEFT JOIN claimant c ON n.is_claimed AND b.id IS NULL
-WHERE CASE WHEN n.schedule_id IS NOT NULL AND n.cause IN ('fire', 'backfill')
-    THEN NOT EXISTS (SELECT FROM evertick.runs l
-            WHERE l.schedule_id = n.schedule_id AND l.fire_at = n.fire_at AND l.cause IN ('fire', 'backfill') OFFSET 0)
-        AND NOT EXISTS (SELECT FROM evertick.history h
-            WHERE h.schedule_id = n.schedule_id AND h.fire_at = n.fire_at AND h.cause IN ('fire', 'backfill')
-                AND h.fire_at BETWEEN $4 AND $5 OFFSET 0)
-    ELSE NOT EXISTS (SELECT FROM evertick.runs l WHERE l.id = n.id OFFSET 0)
-        AND NOT EXISTS (SELECT FROM evertick.history h WHERE h.id = n.id AND h.fire_at BETWEEN $4 AND $5 OFFSET 0) END
-ON CONFLICT DO NOTHING
-
 -- part: feed_epoch
 -- The epoch of the feed of an app; NULL for one without. Not correlated, so asked once per statement, and a filter
 -- `IS NOT NULL` on it keeps what follows from being looked at.
@@ -164,6 +120,70 @@ WHERE d.schedule_id = ANY($1::bigint[]) AND d.after_end IS NOT NULL
 -- Whether the end of a live run of these schedules may make room under a limit.
 SELECT EXISTS (
     SELECT FROM evertick.runs WHERE schedule_id = ANY($1::bigint[]) AND limit_key IS NOT NULL) AS has_limited;
+
+-- name: insert_runs
+-- Runs, unless their id or their nominal moment is in the ledger already: live or done, as seen at one and the same
+-- moment, so that a run on its way into history cannot slip by. $4 and $5 bound the moments that history is asked for,
+-- and with them the partitions that are opened. Ids are asked for all together: new ones are all at the right end of the
+-- indexes. A blocked run waits for the last in line of its schedule, if any is live: for the newest that nobody else
+-- waits for, or two would start at its end. Those to be claimed are running on the node at once, under one fence that is
+-- drawn when the locks are held, unless the node is dead. Answers the ids only if some are missing.
+WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+claimant AS MATERIALIZED (
+    SELECT k.id AS node, coalesce($3::bigint, nextval('evertick.fence')) AS fence FROM evertick.nodes k
+    WHERE k.id = $2 AND k.died_at IS NULL),
+known AS MATERIALIZED (
+    SELECT l.id FROM evertick.runs l WHERE l.id = ANY($6::uuid[])
+    UNION ALL
+    SELECT h.id FROM evertick.history h WHERE h.id = ANY($6::uuid[]) AND h.fire_at BETWEEN $4 AND $5),
+inserted AS (
+    INSERT INTO evertick.runs AS r (app, id, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
+        priority, state, reason, args, labels, expires, unique_key, unique_until, caused_by, traceparent, created_at,
+        node, fence, started_at, deadline, at_most_once, blocked_on, frees, format)
+    SELECT $1, n.id, n.schedule_id, s.key, n.version, coalesce(n.task, ($9::text[])[1]), n.cause, n.fire_at,
+        coalesce(n.due_at, n.fire_at), coalesce(n.queue, 'default'), coalesce(n.priority, 0),
+        CASE WHEN b.id IS NOT NULL THEN 'blocked' WHEN c.fence IS NOT NULL THEN 'running' ELSE 'waiting' END,
+        n.reason, n.args, n.labels::jsonb, n.expires, n.unique_key, n.unique_until, n.caused_by, n.traceparent, n.now,
+        c.node, c.fence, CASE WHEN c.fence IS NOT NULL THEN n.now END,
+        CASE WHEN c.fence IS NOT NULL THEN n.now + n.timeout END,
+        c.fence IS NOT NULL AND coalesce(n.at_most_once, false), b.id, coalesce(n.frees, false), coalesce(n.format, 1)
+    FROM (
+        SELECT w.*, t.now, coalesce(w.moment, t.now + coalesce(w.delay, 0)) AS fire_at,
+            coalesce(w.given_cause, ($10::text[])[1]) AS cause
+        FROM unnest($6::uuid[], $7::bigint[], $8::int[], $9::text[], $10::text[], $11::bigint[], $12::bigint[],
+            $13::bigint[], $14::text[], $15::bigint[], $16::bool[], $17::text[], $18::text[], $19::text[],
+            $20::bigint[], $21::text[], $22::text[], $23::text[], $24::text[], $25::bool[], $26::bigint[], $27::bool[],
+            $28::bool[], $29::int[])
+            AS w(id, schedule_id, version, task, given_cause, moment, due_at, delay, queue, priority, is_blocked, reason,
+                args, labels, expires, unique_key, unique_until, caused_by, traceparent, is_claimed, timeout,
+                at_most_once, frees, format)
+        CROSS JOIN clock t) n
+    LEFT JOIN evertick.schedules s ON s.id = ANY(ARRAY[n.schedule_id])
+    LEFT JOIN LATERAL (
+        SELECT l.id FROM evertick.runs l WHERE n.is_blocked AND l.schedule_id = n.schedule_id AND NOT EXISTS (
+            SELECT FROM evertick.runs w
+            WHERE w.state = 'blocked' AND w.app = $1 AND w.schedule_id = n.schedule_id AND w.blocked_on = l.id OFFSET 0)
+        ORDER BY l.fire_at DESC, l.id DESC LIMIT 1) b ON true
+    LEFT JOIN claimant c ON n.is_claimed AND b.id IS NULL
+    WHERE CASE WHEN n.schedule_id IS NOT NULL AND n.cause IN ('fire', 'backfill')
+        THEN NOT EXISTS (SELECT FROM evertick.runs l
+                WHERE l.schedule_id = n.schedule_id AND l.fire_at = n.fire_at AND l.cause IN ('fire', 'backfill')
+                OFFSET 0)
+            AND NOT EXISTS (SELECT FROM evertick.history h
+                WHERE h.schedule_id = n.schedule_id AND h.fire_at = n.fire_at AND h.cause IN ('fire', 'backfill')
+                    AND h.fire_at BETWEEN $4 AND $5 OFFSET 0)
+        ELSE n.id NOT IN (SELECT id FROM known) END
+    ON CONFLICT DO NOTHING
+    RETURNING id, schedule_key, task, fire_at, due_at, cause, reason, node, fence, created_at),
+told AS (
+    INSERT INTO evertick.feed (app, epoch, at, kind, body)
+    SELECT $1, @feed_epoch, (SELECT now FROM clock), 'run.recorded', json_agg(json_build_array(i.id, i.schedule_key,
+        i.task, i.fire_at, i.due_at, i.cause, NULL, i.reason, 0, i.node))::text
+    FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM inserted) i
+    WHERE @feed_epoch IS NOT NULL GROUP BY i.part)
+SELECT (SELECT now FROM clock) AS now, max(fence) AS fence, count(*) > count(fence) AS has_waiting,
+    CASE WHEN count(*) < cardinality($6) THEN coalesce(array_agg(id::text), '{}') END AS ids
+FROM inserted;
 
 -- name: run.to_lock
 -- What must be locked before these runs: the gate, if one of them has a key of a limit, and the schedules of those whose
@@ -304,11 +324,6 @@ FROM unnest($2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $
 WHERE d.schedule_id = ANY(ARRAY[p.schedule_id]) AND d.app = $1 AND d.version = p.version
     AND d.fire_at IS NOT DISTINCT FROM p.fire_at AND d.at IS NOT DISTINCT FROM p.at
 RETURNING d.schedule_id;
-
--- name: record_fires.runs
--- The runs that plans owe. Those to be claimed are running on the node at once, under one fence that is drawn when the
--- locks are held, unless the node is dead.
-@insert_runs RETURNING id::text AS id, fence;
 
 -- name: record_fires.count_back
 -- A fire that turned out to be recorded already was counted too early.
@@ -503,10 +518,6 @@ DELETE FROM evertick.calendars WHERE app = $1 AND name = $2 AND version = $3
     AND $4 IS DISTINCT FROM (SELECT content FROM evertick.calendars WHERE app = $1 AND name = $2 ORDER BY id DESC LIMIT 1);
 
 -- ================================================================================================= runs
-
--- name: enqueue
--- Runs by hand, answered as they will be read.
-@insert_runs RETURNING @live_run, @feed_epoch IS NOT NULL AS has_feed;
 
 -- part: period_holder
 -- The run that has the key of `w` for a period, live or done. One that the ledger no longer knows could not be answered.

@@ -18,11 +18,12 @@ from evertick.errors import StoreUnavailable
 from evertick.model import LIVE_STATES, Claimed, NewRun, Reason, Run, State, Verdict
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
 from evertick.store.ending import Ending
+from evertick.store.enqueued import is_all_there, run_as_enqueued
 from evertick.store.postgres.connection import is_unwritable
 from evertick.store.postgres.endings import end, finish_in, lock_runs
 from evertick.store.postgres.feed import tell_runs
-from evertick.store.postgres.fires import run_columns
 from evertick.store.postgres.ids import is_run_id
+from evertick.store.postgres.insertion import insert_runs
 from evertick.store.postgres.limits import KEYS_MOST, Gate, enter_gate, let_next, look_again
 from evertick.store.postgres.lookup import days_to_ask, moments_of
 from evertick.store.postgres.reading import runs as read_runs
@@ -37,11 +38,10 @@ from evertick.store.rows import (
     lines_text,
     plain_text,
     read_each,
-    run_of,
 )
 from evertick.store.unreadable import unreadable_runs
 
-__all__ = ["cancel", "claim", "enqueue", "note", "owned", "take_runs"]
+__all__ = ["cancel", "claim", "enqueue", "enqueue_in", "note", "owned", "take_runs"]
 
 log = logging.getLogger("evertick.store")
 
@@ -53,7 +53,20 @@ _PASSED_MOST = 1_000
 _HELD = (State.RUNNING, State.HANDED)
 
 
-async def enqueue(db: Session, app: str, runs: Sequence[NewRun]) -> list[Run]:
+async def enqueue(line: Line, app: str, runs: Sequence[NewRun]) -> list[Run]:
+    """Nearly always they are new and have no unique keys: then it is one statement."""
+    if len({run.id for run in runs}) < len(runs) or any(run.unique_key is not None for run in runs):
+        return await line.write(lambda db: enqueue_in(db, app, runs))
+    new = await line.ask(lambda db: _insert(db, app, runs))
+    if len(new) == len(runs):
+        return [new[run.id] for run in runs]
+    known = [run for run in runs if run.id not in new]
+    new |= {run.id: run for run in await line.write(lambda db: enqueue_in(db, app, known))}
+    return [new[run.id] for run in runs]
+
+
+async def enqueue_in(db: Session, app: str, runs: Sequence[NewRun]) -> list[Run]:
+    """Any runs, in a transaction that is open."""
     answers: dict[int, Run] = {}
     for _ in range(_ROUNDS_MOST):
         missing = [place for place in range(len(runs)) if place not in answers]
@@ -63,8 +76,6 @@ async def enqueue(db: Session, app: str, runs: Sequence[NewRun]) -> list[Run]:
         answers |= await _enqueue_known(db, app, runs, [place for place in missing if place not in answers])
     if len(answers) < len(runs):
         raise StoreUnavailable("runs with the same unique keys come and go too fast; try again")
-    if any(answer.is_new for answer in answers.values()):
-        db.wake(app)
     return [answers[place] for place in range(len(runs))]
 
 
@@ -79,14 +90,25 @@ async def _enqueue_new(db: Session, app: str, runs: Sequence[NewRun], places: Se
             continue
         first[run.id] = place
         keys |= set() if run.unique_key is None else {run.unique_key}
-    if not first:
+    new = await _insert(db, app, [runs[place] for place in first.values()])
+    await keep_for_periods(db, app, [runs[first[id_]] for id_ in new])
+    return {first[id_]: run for id_, run in new.items()}
+
+
+async def _insert(db: Session, app: str, runs: Sequence[NewRun]) -> dict[str, Run]:
+    """Those that were not there, as people read them. Of runs of a schedule only the ledger knows all."""
+    if not runs:
         return {}
-    wanted = [(runs[place], False) for place in first.values()]
-    rows = await db.rows("enqueue", app, None, None, *run_columns(wanted, db.clock))
-    await keep_for_periods(db, app, [runs[first[row["id"]]] for row in rows])
-    db.has_feed = rows[0]["has_feed"] if rows else db.has_feed
-    await tell_runs(db, app, "run.recorded", [row["id"] for row in rows])
-    return {first[row["id"]]: run_of(row) for row in rows}
+    inserted = await insert_runs(db, app, runs)
+    if inserted.ids:
+        db.wake(app)
+    new = [run for run in runs if run.id in inserted.ids]
+    answers = {run.id: run_as_enqueued(app, inserted.now, run) for run in new if is_all_there(run)}
+    others = tuple(run.id for run in new if run.id not in answers)
+    if others:
+        wanted = RunFilter(ids=others, states=LIVE_STATES, limit=len(others))
+        answers |= {run.id: run for run in await read_runs(db, app, wanted)}
+    return answers
 
 
 async def _enqueue_known(db: Session, app: str, runs: Sequence[NewRun], places: Sequence[int]) -> dict[int, Run]:

@@ -119,7 +119,7 @@ class Line:
         """One statement, which is a transaction by itself."""
         if self._where.is_pooled:
             return await self.write(act)
-        return await self._perform(lambda connection: act(Session(connection, self._sql, self._clock)))
+        return await self._perform(lambda connection: self._at_once(connection, act))
 
     async def borrow(self, act: Callable[[Connection], Awaitable[T]]) -> T:
         """A connection for what makes its own transactions."""
@@ -139,20 +139,24 @@ class Line:
                         raise
                 await asyncio.sleep(_PAUSE_SECONDS * tries * (1 + self._clock.uniform()))
 
+    async def _at_once(self, connection: Connection, act: Act[T]) -> T:
+        session = Session(connection, self._sql, self._clock)
+        answer = await act(session)
+        await self._bell.ring(connection, session.woken)
+        return answer
+
     async def _in_transaction(self, connection: Connection, begin: str, act: Act[T]) -> T:
         session = Session(connection, self._sql, self._clock)
         session.is_ours = True
         await connection.execute(begin)
         try:
             answer = await act(session)
-            is_rung = not session.woken or await self._bell.ring(connection, session.woken)
             await _commit(connection)
         except Exception:
             if not connection.is_closed():
                 await connection.execute("ROLLBACK")
             raise
-        if not is_rung:
-            self._bell.ring_later(session.woken)
+        await self._bell.ring(connection, session.woken)
         return answer
 
 

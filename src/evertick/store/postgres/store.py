@@ -211,7 +211,7 @@ class PostgresStore:
     # --- runs ----------------------------------------------------------------------------------------------------
 
     async def enqueue(self, app: str, new: Sequence[NewRun]) -> list[Run]:
-        return await self._open_line().write(lambda db: runs.enqueue(db, app, new))
+        return await runs.enqueue(self._open_line(), app, new)
 
     async def claim(
         self, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, base.TaskTerms], limit: int

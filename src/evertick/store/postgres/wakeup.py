@@ -1,8 +1,9 @@
-"""Wake-ups: NOTIFY inside the transaction that made something due, LISTEN on a connection of its own.
+"""Wake-ups: NOTIFY after the commit that made something due, LISTEN on a connection of its own.
 
-A hint, never relied on: whoever misses one finds the work at the next poll. At most some ten a second are sent by one
-store object, because transactions that notify are committed one after the other by the server. The last of a burst is
-always sent, a little later, outside of its transaction.
+A hint, never relied on: whoever misses one finds the work at the next poll. Not inside of the transaction: those that
+notify are committed one after the other by the server, and would wait for each other's disk; one that does nothing else
+waits for no disk. At most a hundred a second are sent by one store object; the last of a burst is always sent, a little
+later.
 
 What is said is who says it, and for which app: all apps of a schema share a channel, and wake only their own.
 """
@@ -27,7 +28,7 @@ log = logging.getLogger("evertick.store")
 # In the place of an app, where the news may be of any.
 EVERY_APP = ""
 _NOTIFY = "SELECT pg_notify($1, $2)"
-_INTERVAL_SECONDS = 0.1
+_INTERVAL_SECONDS = 0.01
 # Said in transactions of users, and of jobs: nobody's own voice, so that the node of this very store hears it, too.
 # Only their commit makes the work due, and nothing else tells when that was.
 _FOR_ALL = "all"
@@ -61,17 +62,23 @@ class Bell:
         self._unsaid: set[str] = set()
         self._later: asyncio.Task[None] | None = None
 
-    async def ring(self, connection: Connection, apps: Collection[str]) -> bool:
-        """Inside a transaction: heard when it is committed. False: it is too soon; ring later, when it is committed."""
+    async def ring(self, connection: Connection, apps: Collection[str]) -> None:
+        """After a commit, on its connection. Not before: who is woken looks once, and would find nothing."""
+        if not apps:
+            return
         if self._wait() > 0:
-            return False
+            self._ring_later(apps)
+            return
         self._rung_at = self._clock.elapsed()
-        for app in apps:
-            await connection.execute(_NOTIFY, self._channel, _said(self.name, app))
-        return True
+        self._unsaid.difference_update(apps)  # what was to be said later is said by this
+        try:
+            for app in apps:
+                await connection.execute(_NOTIFY, self._channel, _said(self.name, app))
+        except Exception:
+            # What was written is written, whatever comes of the hint.
+            self._ring_later(apps)
 
-    def ring_later(self, apps: Collection[str]) -> None:
-        """After a commit. Not before: who is woken looks once, and would find nothing."""
+    def _ring_later(self, apps: Collection[str]) -> None:
         self._unsaid.update(apps)
         if self._later is None or self._later.done():
             self._later = asyncio.get_running_loop().create_task(self._ring_unsaid(), name="evertick wake-up")

@@ -24,7 +24,7 @@ from evertick.store.postgres.endings import finish_in
 from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.outbox import send
-from evertick.store.postgres.runs import enqueue
+from evertick.store.postgres.runs import enqueue_in
 from evertick.store.postgres.session import Session
 from evertick.store.postgres.users import connection_of
 from evertick.store.postgres.wakeup import Bell
@@ -89,7 +89,7 @@ class UserTransaction:
         return getattr(self._connection, "is_async", True)
 
     async def enqueue(self, app: str, runs: Sequence[NewRun]) -> list[Run]:
-        return await self._perform(lambda db: enqueue(db, app, runs))
+        return await self._perform(lambda db: enqueue_in(db, app, runs))
 
     async def send(self, app: str, messages: Sequence[NewMessage]) -> list[Message]:
         return await self._perform(lambda db: send(db, app, messages))
