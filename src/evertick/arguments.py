@@ -27,7 +27,7 @@ ARGUMENTS_MAX_BYTES = 256 * 1024
 class Signature:
     """What a task's function takes, apart from its context."""
 
-    __slots__ = ("_bind", "_decoder", "defaults", "hash", "takes_context", "task", "text")
+    __slots__ = ("_bind", "_decoder", "_required", "defaults", "hash", "takes_context", "task", "text")
 
     def __init__(self, function: Callable[..., Any], task: str) -> None:
         self.task = task
@@ -38,6 +38,7 @@ class Signature:
         fields = [_field(p, hints.get(p.name, Any), task) for p in own if p.kind is not p.VAR_KEYWORD]
         # By name; ... where one must be given.
         self.defaults = {p.name: ... if p.default is p.empty else p.default for p in own if p.kind is not p.VAR_KEYWORD}
+        self._required = {name for name, default in self.defaults.items() if default is ...}
         is_open = any(p.kind is p.VAR_KEYWORD for p in own)
         shape = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=not is_open, kw_only=True)
         self._decoder = msgspec.json.Decoder(shape)
@@ -49,6 +50,17 @@ class Signature:
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The arguments of a call as JSON. Refused with the offending name when they do not fit."""
+        named = self._named(args, kwargs)
+        try:
+            data = msgspec.json.encode(named)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArguments(f"{self.task}({self.text}): arguments must be JSON-like data; {error}") from None
+        self.decode(data)
+        return data
+
+    def _named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if not args and type(kwargs) is dict and self._required <= kwargs.keys() <= self.defaults.keys():
+            return kwargs  # as Python would bind it, at a tenth of the cost
         if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
             raise InvalidArguments(f"{self.task}({self.text}): {kwargs!r} must be a dict of arguments by name")
         try:
@@ -61,12 +73,7 @@ class Signature:
                 named.update(value)
             else:
                 named[name] = value
-        try:
-            data = msgspec.json.encode(named)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidArguments(f"{self.task}({self.text}): arguments must be JSON-like data; {error}") from None
-        self.decode(data)
-        return data
+        return named
 
     def _unknown(self, kwargs: Mapping[str, Any]) -> str | None:
         """About a name that no parameter has: `bind` would rather tell of the one that is missing instead."""

@@ -189,10 +189,10 @@ class Enqueuer(Generic[P]):
         self._connection = connection
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run:
-        return (await self._put([self._new_run(self._task._encode_call(args, kwargs))]))[0]
+        return (await self._put(self._new_runs([self._task._encode_call(args, kwargs)])))[0]
 
     async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Run]:
-        return await self._put(self._new_runs(calls))
+        return await self._put(self._new_runs(self._encode_calls(calls)))
 
     async def _put(self, runs: list[NewRun]) -> list[Run]:
         scheduler = self._task._scheduler
@@ -201,38 +201,42 @@ class Enqueuer(Generic[P]):
         # Nobody is woken: the runs are there with the user's commit, which the nodes notice like any other.
         return await (await scheduler._store()).within(self._connection).enqueue(scheduler.app, runs)
 
-    def _new_runs(self, calls: Iterable[Mapping[str, Any]]) -> list[NewRun]:
+    def _encode_calls(self, calls: Iterable[Mapping[str, Any]]) -> list[bytes]:
         if not isinstance(calls, Iterable):
             raise InvalidInput(f"calls: {calls!r} is no list of arguments; pass [{{...}}, ...]")
-        runs = []
+        encoded = []
         for number, call in enumerate(calls):
             if number == ENQUEUE_MANY_MAX:
                 raise InvalidInput(f"more than {ENQUEUE_MANY_MAX} calls at once; enqueue them in several lists")
-            runs.append(self._new_run(self._task._encode_call((), call)))
-        return runs
+            encoded.append(self._task._encode_call((), call))
+        return encoded
+
+    def _new_runs(self, encoded: list[bytes]) -> list[NewRun]:
+        ids = self._task._scheduler._clock.new_ids(len(encoded))
+        name, placing, cause = self._task.name, self._placing, Cause.ENQUEUE
+        return [
+            NewRun(
+                id=id_,
+                task=name,
+                cause=cause,
+                fire_at=placing.at,
+                due_at=placing.at,
+                delay=placing.delay,
+                args=args,
+                queue=placing.queue,
+                priority=placing.priority,
+                expires=placing.expires,
+                labels=placing.labels,
+                unique_key=placing.unique,
+                unique_until=placing.unique_until,
+                unique_for=placing.unique_for,
+            )
+            for id_, args in zip(ids, encoded, strict=True)
+        ]
 
     @property
     def sync(self) -> SyncEnqueuer[P]:
         return SyncEnqueuer(self)
-
-    def _new_run(self, args: bytes) -> NewRun:
-        placing = self._placing
-        return NewRun(
-            id=self._task._scheduler._clock.new_id(),
-            task=self._task.name,
-            cause=Cause.ENQUEUE,
-            fire_at=placing.at,
-            due_at=placing.at,
-            delay=placing.delay,
-            args=args,
-            queue=placing.queue,
-            priority=placing.priority,
-            expires=placing.expires,
-            labels=placing.labels,
-            unique_key=placing.unique,
-            unique_until=placing.unique_until,
-            unique_for=placing.unique_for,
-        )
 
 
 class SyncEnqueuer(Generic[P]):
