@@ -64,15 +64,19 @@ class Threads:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._crew = _Crew()
+        # Calls that have come back, by the event loop that waits for them and has been woken.
+        self._back: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
         self.active = 0
 
     async def call(self, function: Callable[[], Any]) -> Any:
-        """Run the function in a thread, with the context variables of the caller."""
+        """Run the function in a thread, with the context variables of the caller.
+
+        A cancelled caller leaves the thread to itself; its late answer is nobody's.
+        """
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
-        self._submit(_Call(function, contextvars.copy_context(), loop, answer))
-        # Shielded: a cancelled caller leaves the thread to itself, and its late answer must find a future to fall into.
-        result = await asyncio.shield(answer)
+        call = _Call(function, contextvars.copy_context(), loop, loop.create_future())
+        self._submit(call)
+        result = await call.answer
         # A plain function around an async one (a decorator) only makes the coroutine; the work is still to be done.
         return await result if inspect.isawaitable(result) else result
 
@@ -101,6 +105,26 @@ class Threads:
             with self._lock:
                 self.active -= 1
                 crew.idle += 1
+                self._bring_back(call)
+            # The next call may be long in coming, and what this one has made may be large.
+            del call
+
+    def _bring_back(self, call: _Call) -> None:
+        """One wake-up of the event loop for all that come back before it has looked."""
+        waiting = self._back.setdefault(call.loop, [])
+        waiting.append(call)
+        if len(waiting) > 1 and not call.loop.is_closed():
+            return
+        try:
+            call.loop.call_soon_threadsafe(self._settle, call.loop)
+        except RuntimeError:  # the loop has ended; an abandoned thread has nobody left to tell
+            del self._back[call.loop]
+
+    def _settle(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            calls = self._back.pop(loop)
+        for call in calls:
+            call.settle()
 
 
 class _Crew:
@@ -115,7 +139,7 @@ class _Crew:
 
 
 class _Call:
-    __slots__ = ("_answer", "_context", "_function", "_loop")
+    __slots__ = ("_context", "_error", "_function", "_result", "answer", "loop")
 
     def __init__(
         self,
@@ -124,24 +148,24 @@ class _Call:
         loop: asyncio.AbstractEventLoop,
         answer: asyncio.Future[Any],
     ) -> None:
-        self._function, self._context, self._loop, self._answer = function, context, loop, answer
+        self._function, self._context, self.loop, self.answer = function, context, loop, answer
+        self._result: Any = None
+        self._error: BaseException | None = None
 
     def make(self) -> None:
+        """In the thread."""
         try:
-            result, error = self._context.run(self._function), None
+            self._result = self._context.run(self._function)
         except BaseException as raised:
-            result, error = None, raised
-        try:
-            self._loop.call_soon_threadsafe(self._settle, result, error)
-        except RuntimeError:  # the loop has ended; an abandoned thread has nobody left to tell
-            return
+            self._error = raised
 
-    def _settle(self, result: Any, error: BaseException | None) -> None:
-        if self._answer.done():
+    def settle(self) -> None:
+        """In the event loop."""
+        if self.answer.done():
             return
-        if error is None:
-            self._answer.set_result(result)
-        elif isinstance(error, StopIteration):  # a future refuses it
-            self._answer.set_exception(RuntimeError("the job raised StopIteration"))
+        if self._error is None:
+            self.answer.set_result(self._result)
+        elif isinstance(self._error, StopIteration):  # a future refuses it
+            self.answer.set_exception(RuntimeError("the job raised StopIteration"))
         else:
-            self._answer.set_exception(error)
+            self.answer.set_exception(self._error)
