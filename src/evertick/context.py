@@ -97,7 +97,7 @@ class Notebook:
             return taken
 
 
-class Context(msgspec.Struct, eq=False):
+class Context(msgspec.Struct, eq=False, gc=False):
     """One attempt at one run, as the job sees it."""
 
     _run: Claimed

@@ -2,7 +2,8 @@
 
 Two kinds of struct live here. What people read (`Run`, `Gap`, `Schedule`, `Node`) has datetimes. What the engine and
 the stores pass along (`Definition`, `NewRun`, `Claimed`, ...) has integer microseconds, which are cheap and exact.
-The legal transitions of a run are one table. Nothing here does anything.
+Those of which a busy node holds thousands are kept from the garbage collector (`gc=False`): plain data is part of no
+cycle. The legal transitions of a run are one table. Nothing here does anything.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     format: int = 1
 
 
-class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+class NewRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run to be inserted. `args` only where they are its own, else those of the schedule's version hold."""
 
     id: str
@@ -295,7 +296,7 @@ class NewGap(msgspec.Struct, frozen=True, kw_only=True):
     is_exact: bool = True
 
 
-class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+class Claimed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run as its owner holds it. Only (node, fence) may write about it."""
 
     id: str
@@ -325,7 +326,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_failed: bool = False
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an owner has to say about a run it holds: its verdict, or where it goes instead.
 
     done: ends with `verdict`. retry: back to waiting after `delay`, the attempt is spent. release: back to waiting at

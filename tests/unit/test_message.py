@@ -50,7 +50,7 @@ def test_what_cannot_be_sent_is_refused_with_what_is_wrong(given: dict[str, Any]
 
 def test_a_run_sends_a_bounded_number_of_messages() -> None:
     run = Claimed(id="r", fence=1, task="t", args=b"{}", fire_at=0, due_at=0, claimed_at=0)
-    context = Context(run, clock=system_clock, deadline=None)
+    context = Context(run, system_clock)
     ids = [context.send("mail", number) for number in range(MESSAGES_MAX)]
     assert [message.id for message in context._messages] == ids
     assert {message.caused_by for message in context._messages} == {"r"}
@@ -60,7 +60,7 @@ def test_a_run_sends_a_bounded_number_of_messages() -> None:
 
 def test_a_run_sends_a_bounded_number_of_bytes() -> None:
     run = Claimed(id="r", fence=1, task="t", args=b"{}", fire_at=0, due_at=0, claimed_at=0)
-    context = Context(run, clock=system_clock, deadline=None)
+    context = Context(run, system_clock)
     large = "x" * (BODY_MAX_BYTES - 2)
     for _ in range(16):
         context.send("mail", large)

@@ -1078,10 +1078,11 @@ async def test_a_chatty_job_is_cut_off(scheduler: Scheduler) -> None:
 
 async def test_progress_and_phases_can_be_read(scheduler: Scheduler) -> None:
     heard = Heard(scheduler)
-    go_on = asyncio.Event()
+    begin, go_on = asyncio.Event(), asyncio.Event()
 
     @scheduler.task
     async def job(ctx: Context) -> None:
+        await begin.wait()
         with ctx.phase("load"):
             ctx.progress(0.25, "loading")
         await go_on.wait()
@@ -1091,7 +1092,9 @@ async def test_progress_and_phases_can_be_read(scheduler: Scheduler) -> None:
     async with scheduler:
         run_id = (await job.enqueue()).id
         await heard.until("started")
-        await soon(after_call(scheduler._opened, "note"))
+        noted = after_call(scheduler._opened, "note")
+        begin.set()
+        await soon(noted)
         running = await scheduler.get_run(run_id)
         go_on.set()
         await heard.until("succeeded")

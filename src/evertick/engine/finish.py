@@ -1,9 +1,10 @@
 """Writing outcomes down.
 
-Outcomes that come while a write is under way go together in the next one, so that the batch grows with the load and a
-single run waits for nothing. A write whose answer was lost is simply repeated: the store answers per run, and "already"
-is as good as "done". Of a job that has ended its own run in a transaction, "already" says that it was committed: what
-the job did afterwards changes nothing. If it was rolled back, its outcome is written like any other.
+Outcomes that come while a write is under way, and in a moment after it, go together in the next one, so that the batch
+grows with the load and a single run waits for nothing. A write whose answer was lost is simply repeated: the store
+answers per run, and "already" is as good as "done". Of a job that has ended its own run in a transaction, "already"
+says that it was committed: what the job did afterwards changes nothing. If it was rolled back, its outcome is written
+like any other.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from evertick.engine.node import EVENT_OF, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.model import Cause, Outcome, Verdict
 from evertick.raised import what_was_raised
-from evertick.store.base import FinishAnswer
+from evertick.store.base import FinishAnswer, Finished
 from evertick.when.duration import duration_rounded
 
 __all__ = ["Finisher"]
@@ -35,6 +36,7 @@ class Finisher:
         self._node = node
         self._notes = notes
         self._backlog: deque[tuple[Attempt, Outcome]] = deque()
+        self._is_writing = False
         self.on_outcome: Callable[[], None] = lambda: None
         self.on_freed: Callable[[], None] = lambda: None
         # Outcomes were written that send messages.
@@ -47,8 +49,9 @@ class Finisher:
 
     def put(self, attempt: Attempt, outcome: Outcome) -> None:
         self._backlog.append((attempt, outcome))
-        # Behind others it goes with them: who writes those looks again.
-        if len(self._backlog) == 1:
+        # While a write is under way the others wait for its end; after it they gather.
+        waiting = len(self._backlog)
+        if not self._is_writing and (waiting == 1 or self._node.is_batch(waiting)):
             self.on_outcome()
 
     async def step(self) -> float | None:
@@ -56,9 +59,8 @@ class Finisher:
         batch = self._next_batch()
         if not batch:
             return None
-        await self._notes.carry([attempt for attempt, _ in batch])
         outcomes = [outcome for _, outcome in batch]
-        finished = await self._node.store.finish(self._node.app, batch[0][0].node, outcomes)
+        finished = await self._write(batch, outcomes)
         own_ends = _own_ends(batch, finished.answers)
         # How these ended is the ledger's word, not ours. Read before anything is settled: if it cannot be read, the
         # batch is written once more, and answered in the same way.
@@ -70,7 +72,15 @@ class Finisher:
             self.on_sent()
         if failed := _failed_fires(batch, finished.answers):
             self.on_failed(failed)
-        return 0.0 if self._backlog else None
+        return self._node.rest_for(len(self._backlog))
+
+    async def _write(self, batch: Sequence[tuple[Attempt, Outcome]], outcomes: Sequence[Outcome]) -> Finished:
+        self._is_writing = True
+        try:
+            await self._notes.carry([attempt for attempt, _ in batch])
+            return await self._node.store.finish(self._node.app, batch[0][0].node, outcomes)
+        finally:
+            self._is_writing = False
 
     def _next_batch(self) -> list[tuple[Attempt, Outcome]]:
         """The oldest outcomes of one incarnation; they stay in the backlog until they are answered."""

@@ -39,7 +39,7 @@ class Stop(StrEnum):
     LOST = "lost"
 
 
-class Returned(msgspec.Struct, frozen=True):
+class Returned(msgspec.Struct, frozen=True, gc=False):
     """The job came to its end. The result is JSON, or None."""
 
     result: bytes | None

@@ -81,9 +81,10 @@ class Loop:
 
     def wake(self) -> None:
         """Take the next step now. May be called at any time, any number of times."""
-        self._is_woken = True
-        if self._may_rise:
-            self._rise()
+        if not self._is_woken:
+            self._is_woken = True
+            if self._may_rise:
+                self._rise()
 
     def end(self) -> None:
         self._is_ended = True

@@ -24,7 +24,13 @@ from evertick.model import Claimed, Run, Verdict
 from evertick.store.base import NodeJoin, RunFilter, Store, TaskTerms
 from evertick.when.moment import from_us
 
-__all__ = ["EVENT_OF", "Attempt", "Hold", "LocalNode", "declarer_of", "ended_event"]
+__all__ = ["EVENT_OF", "GATHER_SECONDS", "Attempt", "Hold", "LocalNode", "declarer_of", "ended_event"]
+
+# A claim, or a write of outcomes, costs the store much the same for one run and for fifty. So under load (more is
+# waiting, or a write has just ended and there are more outcomes) those that come one by one wait for each other: until
+# they are one for so many slots, and for a moment at most. The first one never waits.
+_SLOTS_PER_BATCH = 8
+GATHER_SECONDS = 0.005
 
 
 class Attempt(msgspec.Struct, eq=False):
@@ -178,6 +184,16 @@ class LocalNode:
     def served(self) -> tuple[str, ...]:
         """All queues it works on: those it was told to, and its own."""
         return (*self.queues, own_queue(self.id))
+
+    def is_batch(self, count: int) -> bool:
+        """Whether so many free slots, or outcomes, are worth a statement under load."""
+        return count * _SLOTS_PER_BATCH >= self.hold.capacity or count >= self.batch_size
+
+    def rest_for(self, count: int) -> float | None:
+        """How long a loop rests that has so many of them left to do."""
+        if count == 0:
+            return None
+        return 0.0 if self.is_batch(count) else GATHER_SECONDS
 
     def is_limited(self, task: str) -> bool:
         return self.terms[task].is_limited or task in self.rates

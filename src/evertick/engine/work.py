@@ -10,19 +10,19 @@ import asyncio
 import functools
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from evertick.context import Context
 from evertick.engine.finish import Finisher
 from evertick.engine.judge import Ending, Raised, Returned, Stop, StoppedBy, Unfit, judge
-from evertick.engine.node import Attempt, LocalNode
+from evertick.engine.node import GATHER_SECONDS, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.engine.timeouts import Timeouts
 from evertick.errors import InvalidArguments
 from evertick.model import Claimed, Verdict
-from evertick.store.base import Claim, RunFilter
+from evertick.store.base import Claim, RunFilter, TaskTerms
 from evertick.transaction import Holder
 
 __all__ = ["Worker"]
@@ -42,8 +42,11 @@ class Worker:
         self._finisher = finisher
         self._timeouts = Timeouts(lambda attempt: self.stop(attempt, Stop.TIMEOUT))
         # Whether nothing waits ahead of a new run: the last claim found fewer than there was room for, and nothing has
-        # been put into the queue since. While it does not hold, every slot that comes free looks for work.
+        # been put into the queue since. While it does not hold, slots that come free look for work.
         self.queue_is_short = False
+        # Slots that come free while a claim is under way are looked at when it is answered.
+        self._is_claiming = False
+        self._gathering: asyncio.TimerHandle | None = None
         self.claimed_at: float | None = None
         self.on_slot_free: Callable[[], None] = lambda: None
 
@@ -58,11 +61,19 @@ class Worker:
                 return None
             tasks, most = node.rates.admit(node.terms, min(room, node.batch_size))
             had_lease = node.has_lease
-            claim = await node.store.claim(node.app, node.id, node.served, tasks, most)
+            claim = await self._claim(tasks, most)
             node.rates.started(claim.runs)
             self.start(claim.runs, had_lease=had_lease)
         await node.tell_ended(claim.expired)
         return self._rest_after(claim, most)
+
+    async def _claim(self, tasks: Mapping[str, TaskTerms], most: int) -> Claim:
+        self._stop_gathering()
+        self._is_claiming = True
+        try:
+            return await self._node.store.claim(self._node.app, self._node.id, self._node.served, tasks, most)
+        finally:
+            self._is_claiming = False
 
     def start(self, runs: Sequence[Claimed], *, had_lease: bool) -> None:
         """Begin the life of each run. Their claim must have been answered. `had_lease`: when it was asked for.
@@ -70,13 +81,17 @@ class Worker:
         A process that was frozen in between, or whose machine slept, hears of claims that others may have by now. It
         does not start them: the next beat gives them back, or tells us that we are dead.
         """
-        if runs and had_lease and not self._node.has_lease:
+        node, loop = self._node, asyncio.get_running_loop()
+        if not runs:
+            return
+        if had_lease and not node.has_lease:
             log.warning("the lease ran out while a claim was under way: %d runs are not started here", len(runs))
             return
-        node, begin = self._node, _task_maker(asyncio.get_running_loop())
         assert len(runs) <= node.hold.free, "runs are started into free slots"
-        holder = Holder(node.store, node.app, node.id, node.lease)
-        is_told = node.hooks.wants("started")
+        self._notes.begun()
+        if node.hooks.wants("started"):
+            loop.call_soon(self._tell_started, runs)  # after what the caller has to tell of them
+        holder, begin = Holder(node.store, node.app, node.id, node.lease), _task_maker(loop)
         for run in runs:
             work = node.works[run.task]
             deadline = None if work.timeout is None else run.claimed_at + work.timeout
@@ -84,11 +99,11 @@ class Worker:
             node.hold.take(attempt)
             if work.timeout is not None:
                 self._timeouts.watch(attempt, work.timeout)
-            if is_told:
-                node.tell("started", run)
             attempt.task = begin(self._live(attempt), name=f"evertick {run.task}")
-        if runs:
-            self._notes.begun()
+
+    def _tell_started(self, runs: Sequence[Claimed]) -> None:
+        for run in runs:
+            self._node.tell("started", run)
 
     def stop(self, attempt: Attempt, why: Stop) -> None:
         """Tell a running attempt to stop. A lost claim outranks every other reason; else the first one counts."""
@@ -176,8 +191,24 @@ class Worker:
             log.warning("the abandoned run %s of %r has come back", attempt.run.id, attempt.run.task)
         else:
             self._give_outcome(attempt, ending)
-        if not self.queue_is_short:
+        if not self.queue_is_short and not self._is_claiming:
+            self._look_for_more()
+
+    def _look_for_more(self) -> None:
+        """A slot has come free while more is waiting."""
+        if self._node.is_batch(self._node.hold.free):
             self.on_slot_free()
+        elif self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._gathered)
+
+    def _gathered(self) -> None:
+        self._gathering = None
+        self.on_slot_free()
+
+    def _stop_gathering(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
 
     def _give_outcome(self, attempt: Attempt, ending: Ending) -> None:
         if attempt.why is not None and attempt.why is Stop.LOST:
@@ -224,7 +255,7 @@ class Worker:
         self.claimed_at = self._node.clock.elapsed()
         self.queue_is_short = len(claim.runs) < asked
         if not self.queue_is_short:
-            return 0.0 if self._node.hold.free else None
+            return self._node.rest_for(self._node.hold.free)
         rests = [] if claim.next_due_at is None else [max((claim.next_due_at - claim.now) / 1e6, 0.001)]
         return min(rests + self._node.rates.rests(), default=None)
 
