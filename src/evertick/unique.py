@@ -32,10 +32,16 @@ def gaps_with_duplicates(gaps: Iterable[NewGap], runs: Iterable[NewRun], taken: 
 
 def fires_counted(runs: Iterable[NewRun], without: Container[str] = ()) -> int:
     """How many fires these runs are, those with the given ids left out: a moment that all nodes run is one."""
-    left = [run for run in runs if run.id not in without]
-    return sum(run.cause is Cause.FIRE for run in left) + len(
-        {run.fire_at for run in left if run.cause is Cause.EVERY_NODE}
-    )
+    count = 0
+    on_all_nodes: set[int | None] = set()
+    for run in runs:
+        if run.id in without:
+            continue
+        if run.cause is Cause.FIRE:
+            count += 1
+        elif run.cause is Cause.EVERY_NODE:
+            on_all_nodes.add(run.fire_at)
+    return count + len(on_all_nodes)
 
 
 def _gap(run: NewRun, at: int) -> NewGap:

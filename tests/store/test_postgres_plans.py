@@ -41,6 +41,7 @@ _FILL = """
 # Bounds of time; without them no day of history would have to be opened.
 _VALUES = {
     "insert_runs": {4: "1", 5: "9"},
+    "insert_runs.carefully": {4: "1", 5: "9"},
     "enqueue.known": {7: "1", 8: "9"},
     "finish.told_before": {5: "1", 6: "9"},
     "cancel.done": {3: "1", 4: "9"},

@@ -5,7 +5,7 @@ Reading never raises for one bad row: what cannot be decoded is left out, or sho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, cast
 
@@ -57,7 +57,6 @@ __all__ = [
     "moment",
     "node_of",
     "phases_text",
-    "plain_labels",
     "plain_text",
     "read_each",
     "run_of",
@@ -129,10 +128,6 @@ def plain_text(text: str | None) -> str | None:
     if "\x00" in text:
         text = text.replace("\x00", "\ufffd")
     return text if text.isascii() else text.encode(errors="replace").decode()
-
-
-def plain_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    return {str(plain_text(name)): str(plain_text(value)) for name, value in labels.items()}
 
 
 def phases_text(phases: Sequence[Phase]) -> str | None:

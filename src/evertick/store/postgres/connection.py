@@ -28,6 +28,7 @@ __all__ = [
     "OutOfOrder",
     "Speaks",
     "connect",
+    "is_taken",
     "is_unwritable",
     "limits_of",
     "part_from",
@@ -142,6 +143,7 @@ _NO_SETTINGS = "unsupported startup parameter"
 # At the start these cannot pass by themselves.
 _REFUSALS = ("28", "3D000", "42501")
 # What is wrong with the data itself: out of range, no UTF-8, not null.
+_TAKEN = "23505"
 _UNWRITABLE = ("22", "23", "54000", "42804")
 
 
@@ -214,6 +216,11 @@ def is_unwritable(error: Exception) -> bool:
     """Whether it was about the values of a row, not about the state of the store."""
     state = sqlstate_of(error)
     return state.startswith(_UNWRITABLE) if state else isinstance(error, (ValueError, OverflowError, TypeError))
+
+
+def is_taken(error: Exception) -> bool:
+    """Whether somebody else has written what may be there once only."""
+    return sqlstate_of(error) == _TAKEN
 
 
 def _trouble(error: Exception, where: Location) -> str | None:

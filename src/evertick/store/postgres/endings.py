@@ -236,7 +236,7 @@ async def lock_before(db: Session, app: str, ids: Sequence[str]) -> None:
     if before["has_limited"]:
         await enter_gate(db, app)
     if before["schedules"]:
-        await db.rows("schedule.lock", before["schedules"])
+        await db.only_row("schedule.lock", before["schedules"])
 
 
 async def lock_runs(db: Session, app: str, ids: Sequence[str]) -> dict[str, Row]:
@@ -273,7 +273,7 @@ async def _free(db: Session, app: str, ended: Sequence[Row]) -> bool:
     schedules = sorted({row["schedule_id"] for row in freeing})
     # Held already by nearly everybody; a run may have got its mark after its schedule was to be locked. After the lock
     # nobody can be on the way to being blocked on one of them.
-    await db.rows("schedule.lock", schedules)
+    await db.only_row("schedule.lock", schedules)
     unblocked = await db.count("run.unblock", app, schedules, [row["id"] for row in freeing])
     counted = await db.count("schedule.count_from_end", schedules)
     return unblocked > 0 or counted > 0

@@ -18,7 +18,7 @@ import msgspec
 from evertick.model import IDLE_STATES, Cause, NewRun, Reason, State, Verdict
 from evertick.store.base import Advance, Recorded
 from evertick.store.ending import Ending
-from evertick.store.postgres.connection import is_unwritable
+from evertick.store.postgres.connection import is_taken, is_unwritable
 from evertick.store.postgres.endings import count_from_end, end
 from evertick.store.postgres.feed import tell
 from evertick.store.postgres.ids import is_run_id
@@ -26,7 +26,7 @@ from evertick.store.postgres.insertion import insert_runs
 from evertick.store.postgres.limits import enter_gate
 from evertick.store.postgres.lookup import written_before
 from evertick.store.postgres.outbox import write_messages
-from evertick.store.postgres.session import Line, Session, columns_of
+from evertick.store.postgres.session import Line, Session, columns_of, once_if_alike, unless_all
 from evertick.store.postgres.unique import duplicates_among, keep_for_periods, lock_keys
 from evertick.store.rows import json_text, plain_text
 from evertick.unique import fires_counted, gaps_with_duplicates
@@ -56,12 +56,27 @@ class Taking(msgspec.Struct, kw_only=True):
 
 async def record_fires(line: Line, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
     try:
-        return await line.write(lambda db: _record_all(db, app, node, advances))
+        return await _record_boldly(line, app, node, advances)
     except Exception as error:
         # One of them cannot be written. A savepoint each would cost every batch; so only the batch that needs it.
         if not is_unwritable(error):
             raise
     return await line.write(lambda db: _record_each(db, app, node, advances))
+
+
+async def _record_boldly(line: Line, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+    """Guards and locks leave hardly anybody who could be writing the same runs; if one does, with care."""
+
+    async def act(db: Session) -> Recorded:
+        db.is_careful = False
+        return await _record_all(db, app, node, advances)
+
+    try:
+        return await line.write(act)
+    except Exception as error:
+        if not is_taken(error):
+            raise
+    return await line.write(lambda db: _record_all(db, app, node, advances))
 
 
 async def _record_all(db: Session, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
@@ -87,6 +102,9 @@ async def _record_all(db: Session, app: str, node: str | None, advances: Sequenc
 
 def _rounds(advances: Sequence[Advance]) -> list[list[int]]:
     """Places in the batch, each schedule and each unique key once in a round: of two, the first comes first."""
+    is_keyed = any(run.unique_key is not None for advance in advances for run in advance.runs)
+    if not is_keyed and len({advance.schedule_id for advance in advances}) == len(advances):
+        return [list(range(len(advances)))] if advances else []
     rounds: list[list[int]] = []
     next_round: dict[int | str, int] = {}
     for place, advance in enumerate(advances):
@@ -170,7 +188,7 @@ async def take(
     doubles = await duplicates_among(db, app, (run for advance in advances for run in advance.runs))
     pairs = []
     for advance, bump in sorted(zip(advances, bumps, strict=True), key=lambda pair: pair[0].schedule_id):
-        if _is_refused(advance, doubles):
+        if doubles and _is_refused(advance, doubles):
             taking.duplicates += [run.id for run in advance.runs]
         else:
             pairs.append((advance, bump or int(advance.occurrences is not None)))
@@ -182,7 +200,7 @@ async def take(
     moved = await db.only_row("record_fires.advance", app, *_advance_columns(pairs, doubles))
     taking.now = moved["now"]
     db.has_feed = moved["has_feed"]
-    taking.taken = set(moved["ids"] or ())
+    taking.taken = {advance.schedule_id for advance, _ in pairs} if moved["ids"] is None else set(moved["ids"])
     taken = [advance for advance, _ in pairs if advance.schedule_id in taking.taken]
     await _decide(db, taken)
     await _take_back(db, app, taken)
@@ -230,7 +248,7 @@ async def _lock_schedules(db: Session, app: str, advances: Sequence[Advance], *,
     ending += removed
     if ending and (await db.only_row("schedule.has_limited", ending))["has_limited"]:
         await enter_gate(db, app)
-    await db.rows("schedule.lock", [advance.schedule_id for advance in advances])
+    await db.only_row("schedule.lock", [advance.schedule_id for advance in advances])
 
 
 async def _lock_runs(db: Session, app: str, pairs: Sequence[tuple[Advance, int]]) -> list[tuple[Advance, int]]:
@@ -259,23 +277,20 @@ async def _take_back(db: Session, app: str, advances: Sequence[Advance]) -> None
 
 
 def _advance_columns(pairs: Sequence[tuple[Advance, int]], doubles: set[str]) -> list[list[Any]]:
-    rows = [
-        (
-            advance.schedule_id,
-            advance.version,
-            advance.fire_at,
-            advance.at,
-            advance.live,
-            bump,
-            advance.next_fire_at,
-            advance.next_at,
-            advance.after_end,
-            fires_counted(advance.runs, doubles) - (advance.takes_back is not None),
-            advance.fingerprint,
-        )
-        for advance, bump in pairs
+    advances = [advance for advance, _ in pairs]
+    return [
+        [advance.schedule_id for advance in advances],
+        once_if_alike([advance.version for advance in advances]),
+        [advance.fire_at for advance in advances],
+        [advance.at for advance in advances],
+        unless_all(None, [advance.live for advance in advances]),
+        unless_all(0, [bump for _, bump in pairs]),
+        [advance.next_fire_at for advance in advances],
+        [advance.next_at for advance in advances],
+        unless_all(None, [advance.after_end for advance in advances]),
+        once_if_alike([fires_counted(a.runs, doubles) - (a.takes_back is not None) for a in advances]),
+        unless_all("", [advance.fingerprint for advance in advances]),
     ]
-    return columns_of(rows)
 
 
 async def _replace_live(db: Session, app: str, advances: Sequence[Advance]) -> None:
@@ -337,6 +352,8 @@ async def _insert_runs(
 
 def _waves(wanted: Sequence[tuple[NewRun, bool]]) -> list[list[tuple[NewRun, bool]]]:
     """What is blocked is inserted after what it may be blocked on; of one schedule, one at a time."""
+    if not any(run.state is State.BLOCKED for run, _ in wanted):
+        return [list(wanted)] if wanted else []
     waves: list[list[tuple[NewRun, bool]]] = [[]]
     blocked: Counter[int | None] = Counter()
     for run, frees in wanted:
@@ -356,6 +373,7 @@ async def _insert_gaps(db: Session, app: str, advances: Sequence[Advance], doubl
     rows = [
         (a.schedule_id, gap.first_at, gap.last_at, gap.count, gap.is_exact, gap.verdict.value, plain_text(gap.reason))
         for a in advances
+        if a.gaps or doubles
         for gap in gaps_with_duplicates(a.gaps, a.runs, doubles)
     ]
     if rows:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from evertick.model import NewRun, State
 from evertick.store.postgres.lookup import moments_of
-from evertick.store.postgres.session import Session
-from evertick.store.rows import json_text, plain_labels, plain_text
+from evertick.store.postgres.session import Session, once_if_alike, unless_all
+from evertick.store.rows import json_text, plain_text
 
 __all__ = ["Inserted", "insert_runs"]
-
-T = TypeVar("T")
 
 
 class Inserted(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,11 +37,13 @@ async def insert_runs(
 ) -> Inserted:
     """Without those that are in the ledger already. Each id once. `freeing`: of each, whether it has the mark `frees`.
 
-    Those to be claimed are so by the node, under the given fence or a new one; without a node they wait.
+    Those to be claimed are so by the node, under the given fence or a new one; without a node they wait. What somebody
+    else is inserting at this very moment is an error, unless the session is careful.
     """
     ids = [run.id for run in runs]
     columns = _columns(runs, freeing)
-    row = await db.only_row("insert_runs", app, node, fence, *moments_of(runs, db.clock), ids, *columns)
+    name = "insert_runs.carefully" if db.is_careful else "insert_runs"
+    row = await db.only_row(name, app, node, fence, *moments_of(runs, db.clock), ids, *columns)
     return Inserted(
         now=row["now"],
         fence=row["fence"] or 0,
@@ -61,41 +61,31 @@ def _columns(runs: Sequence[NewRun], freeing: Sequence[bool]) -> list[Any]:
     # Those for a period have a row of their own.
     keys = [run.unique_key if run.unique_for is None else None for run in runs]
     return [
-        _unless_all(None, [run.schedule_id for run in runs]),
-        _unless_all(None, [run.version for run in runs]),
-        _once_if_alike([run.task for run in runs]),
-        _once_if_alike([run.cause for run in runs]),
-        _unless_all(None, moments),
+        unless_all(None, [run.schedule_id for run in runs]),
+        unless_all(None, [run.version for run in runs]),
+        once_if_alike([run.task for run in runs]),
+        once_if_alike([run.cause for run in runs]),
+        unless_all(None, moments),
         [] if due == moments else due,
-        _unless_all(0, [run.delay for run in runs]),
-        _unless_all("default", [run.queue for run in runs]),
-        _unless_all(0, [run.priority for run in runs]),
-        _unless_all(False, [run.state is State.BLOCKED for run in runs]),
-        [plain_text(reason) for reason in _unless_all(None, reasons)],
-        _unless_all(None, [None if run.args is None else run.args.decode() for run in runs]),
-        [_labels_text(each) for each in _unless_all({}, labels)],
-        _unless_all(None, [run.expires for run in runs]),
-        _unless_all(None, keys),
+        unless_all(0, [run.delay for run in runs]),
+        unless_all("default", [run.queue for run in runs]),
+        unless_all(0, [run.priority for run in runs]),
+        unless_all(False, [run.state is State.BLOCKED for run in runs]),
+        [plain_text(reason) for reason in unless_all(None, reasons)],
+        unless_all(None, [None if run.args is None else run.args.decode() for run in runs]),
+        [_labels_text(each) for each in unless_all({}, labels)],
+        unless_all(None, [run.expires for run in runs]),
+        unless_all(None, keys),
         [] if not any(run.unique_key for run in runs) else [run.unique_until for run in runs],
-        _unless_all(None, [run.caused_by for run in runs]),
-        _unless_all(None, [run.traceparent for run in runs]),
-        _unless_all(False, [run.is_claimed and run.state is not State.BLOCKED for run in runs]),
-        _unless_all(None, [run.timeout for run in runs]),
-        _unless_all(False, [run.at_most_once for run in runs]),
+        unless_all(None, [run.caused_by for run in runs]),
+        unless_all(None, [run.traceparent for run in runs]),
+        unless_all(False, [run.is_claimed and run.state is not State.BLOCKED for run in runs]),
+        unless_all(None, [run.timeout for run in runs]),
+        unless_all(False, [run.at_most_once for run in runs]),
         freeing if any(freeing) else [],
-        _unless_all(1, [run.format for run in runs]),
+        unless_all(1, [run.format for run in runs]),
     ]
 
 
-def _unless_all(usual: Any, values: list[T]) -> list[T]:
-    """What is as usual for all of them is not sent. `unnest` fills it up with NULL, for which the statement has it."""
-    return [] if values.count(usual) == len(values) else values
-
-
-def _once_if_alike(values: list[T]) -> list[T]:
-    """Of columns that are never empty. What `unnest` fills up is the first for the statement."""
-    return values[:1] if values.count(values[0]) == len(values) else values
-
-
 def _labels_text(labels: dict[str, str]) -> str | None:
-    return json_text(plain_labels(labels)) if labels else None
+    return json_text({plain_text(name): plain_text(value) for name, value in labels.items()}) if labels else None

@@ -19,7 +19,7 @@ from evertick.model import LIVE_STATES, Claimed, NewRun, Reason, Run, State, Ver
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
 from evertick.store.ending import Ending
 from evertick.store.enqueued import is_all_there, run_as_enqueued
-from evertick.store.postgres.connection import is_unwritable
+from evertick.store.postgres.connection import is_taken, is_unwritable
 from evertick.store.postgres.endings import end, finish_in, lock_runs
 from evertick.store.postgres.feed import tell_runs
 from evertick.store.postgres.ids import is_run_id
@@ -55,14 +55,23 @@ _HELD = (State.RUNNING, State.HANDED)
 
 async def enqueue(line: Line, app: str, runs: Sequence[NewRun]) -> list[Run]:
     """Nearly always they are new and have no unique keys: then it is one statement."""
-    if len({run.id for run in runs}) < len(runs) or any(run.unique_key is not None for run in runs):
-        return await line.write(lambda db: enqueue_in(db, app, runs))
-    new = await line.ask(lambda db: _insert(db, app, runs))
+    new: dict[str, Run] = {}
+    if len({run.id for run in runs}) == len(runs) and not any(run.unique_key is not None for run in runs):
+        try:
+            new = await line.ask(lambda db: _insert_boldly(db, app, runs))
+        except Exception as error:
+            if not is_taken(error):
+                raise
     if len(new) == len(runs):
         return [new[run.id] for run in runs]
-    known = [run for run in runs if run.id not in new]
-    new |= {run.id: run for run in await line.write(lambda db: enqueue_in(db, app, known))}
-    return [new[run.id] for run in runs]
+    left = [run for run in runs if run.id not in new]
+    answers = iter(await line.write(lambda db: enqueue_in(db, app, left)))
+    return [new.get(run.id) or next(answers) for run in runs]
+
+
+async def _insert_boldly(db: Session, app: str, runs: Sequence[NewRun]) -> dict[str, Run]:
+    db.is_careful = False
+    return await _insert(db, app, runs)
 
 
 async def enqueue_in(db: Session, app: str, runs: Sequence[NewRun]) -> list[Run]:

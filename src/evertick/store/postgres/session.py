@@ -20,7 +20,7 @@ from evertick.store.postgres.queries import statements_for
 from evertick.store.postgres.wakeup import Bell
 from evertick.store.rows import Row
 
-__all__ = ["Act", "Line", "Session", "columns_of"]
+__all__ = ["Act", "Line", "Session", "columns_of", "once_if_alike", "unless_all"]
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ _PAUSE_SECONDS = 0.01
 class Session:
     """A connection, and the statements of the store by name."""
 
-    __slots__ = ("_connection", "_sql", "clock", "has_feed", "is_in_gate", "is_ours", "woken")
+    __slots__ = ("_connection", "_sql", "clock", "has_feed", "is_careful", "is_in_gate", "is_ours", "woken")
 
     def __init__(self, connection: Speaks, sql: Mapping[str, str], clock: Clock) -> None:
         self._connection = connection
@@ -45,6 +45,9 @@ class Session:
         self.has_feed: bool | None = None
         # Whether the transaction holds the gate of the limits.
         self.is_in_gate = False
+        # Whether runs that somebody else is inserting at this very moment are left out; else that is an error, which is
+        # cheaper for those who can begin again.
+        self.is_careful = True
         # Whether the transaction is one that we began, and end as soon as we can; not a user's.
         self.is_ours = False
 
@@ -167,6 +170,16 @@ def columns_of(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
     element of an array before it sends it, and most columns of most runs are empty.
     """
     return [[] if all(value is None for value in column) else list(column) for column in zip(*rows, strict=True)]
+
+
+def unless_all(usual: Any, values: list[T]) -> list[T]:
+    """What is as usual for all of them is not sent. `unnest` fills it up with NULL, for which the statement has it."""
+    return [] if values.count(usual) == len(values) else values
+
+
+def once_if_alike(values: list[T]) -> list[T]:
+    """Of columns that are never empty. What `unnest` fills up is the first for the statement."""
+    return values[:1] if values.count(values[0]) == len(values) else values
 
 
 async def _commit(connection: Connection) -> None:
