@@ -89,7 +89,9 @@ def _measure(ground: Ground, case: Case, results: Results, said: str) -> None:
     except Exception as error:
         if not _CONTENDERS[case.contender].is_peer:
             raise
-        results.failed.append(f"{_title(case)}: {str(error).strip() or type(error).__name__}"[:500])
+        # The last line of a traceback is the one that tells.
+        said = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        results.failed.append(f"{_title(case)}: {said}"[:300])
         print(f"failed  {results.failed[-1]}", flush=True)
         return
     print(f"round {said}  {_title(case)}  {time.monotonic() - began:.1f} s", flush=True)

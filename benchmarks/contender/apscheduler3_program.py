@@ -70,7 +70,7 @@ def plan(schedules: int, period: int, ahead: float) -> float:
     models = [
         scheduler.add_job(
             apscheduler_jobs.fire,
-            CronTrigger(second=f"{second}-59/{period}", timezone=_BERLIN, start_date=start),
+            CronTrigger(second=verbs.cron_seconds(second, period), timezone=_BERLIN, start_date=start),
             args=[second, second, period],
             id=f"s{second}",
         )
@@ -87,7 +87,7 @@ def plan(schedules: int, period: int, ahead: float) -> float:
 
 
 def _copy(model: object, number: int) -> dict[str, object]:
-    state = model.__getstate__()  # type: ignore[operator]
+    state = model.__getstate__()
     assert isinstance(state, dict)
     state |= {"id": f"s{number}", "args": (number, *state["args"][1:])}
     at = state["next_run_time"].timestamp()

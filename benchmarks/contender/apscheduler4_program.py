@@ -61,7 +61,7 @@ async def plan(schedules: int, period: int, ahead: float) -> float:
     start = datetime.fromtimestamp(first, _BERLIN)
     async with _scheduler() as scheduler:
         for second in range(period):
-            trigger = CronTrigger(second=f"{second}-59/{period}", timezone=_BERLIN, start_time=start)
+            trigger = CronTrigger(second=verbs.cron_seconds(second, period), timezone=_BERLIN, start_time=start)
             args = [second, second, period]
             await scheduler.add_schedule(apscheduler_jobs.fire_async, trigger, args=args, id=f"s{second}")
         async with _engine.begin() as connection:

@@ -106,8 +106,7 @@ def _herd(start: datetime) -> When:
 
 
 def _once_in(period: int, second: int, start: datetime) -> When:
-    seconds = ",".join(str(each) for each in range(second, 60, period))
-    return Cron(f"{seconds} * * * * *", tz=_BERLIN, start=start)
+    return Cron(f"{verbs.cron_seconds(second, period)} * * * * *", tz=_BERLIN, start=start)
 
 
 def next_fires(counts: dict[str, int]) -> dict[str, float]:

@@ -68,7 +68,8 @@ async def work(schedules: int) -> None:
     await listening.add_listener("bench_raw", lambda *_: woken.set())
     verbs.ready()
     stopped = asyncio.create_task(verbs.until_stopped())
-    node, fence, done = f"raw{time.time_ns()}", 0, []
+    node, fence = f"raw{time.time_ns()}", 0
+    done: list[str] = []
     while not stopped.done():
         woken.clear()
         claimed = await connection.fetch(_FINISH_AND_CLAIM, done, fence, node, _BATCH)

@@ -53,7 +53,8 @@ async def work(schedules: int) -> None:
     db = await _empty()
     verbs.ready()
     stopped = asyncio.create_task(verbs.until_stopped())
-    node, fence, done = f"raw{time.time_ns()}", 0, []
+    node, fence = f"raw{time.time_ns()}", 0
+    done: list[str] = []
     while not stopped.done():
         fence += 1
         claimed = _finish_and_claim(db, done, node, fence)

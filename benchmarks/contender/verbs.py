@@ -40,6 +40,7 @@ __all__ = [
     "URL",
     "beginning",
     "bulks",
+    "cron_seconds",
     "last_moment",
     "main",
     "pace",
@@ -122,6 +123,11 @@ def pace_in_thread(count: int, per_second: float, send: Callable[[int, float], o
 def beginning(period: int, ahead: float) -> float:
     """The next beginning of a period so many seconds from now, in seconds since 1970."""
     return math.ceil((time.time() + ahead) / period) * float(period)
+
+
+def cron_seconds(second: int, period: int) -> str:
+    """The seconds of a minute that are so many into the period, as a list in a cron expression."""
+    return ",".join(str(each) for each in range(second, 60, period))
 
 
 def last_moment(second: int, period: int = 60) -> float:
