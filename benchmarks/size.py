@@ -19,8 +19,7 @@ class Size:
     schedules: tuple[int, ...]
     period: int
     periods: int
-    # What every second can be added at least: the first moment is after the last one is in.
-    adds_per_second: int
+    # From the last schedule added to the first moment of any, for the workers to start.
     ahead_seconds: float
     # After the last moment, for those that are late.
     tail_seconds: float
@@ -61,8 +60,7 @@ FULL = Size(
     schedules=(1_000, 10_000, 100_000),
     period=60,
     periods=1,
-    adds_per_second=1_500,
-    ahead_seconds=5,
+    ahead_seconds=10,
     tail_seconds=5,
     herd=(1_000, 20_000),
     knee=(2_000, 4_000, 8_000, 12_000, 16_000, 20_000, 24_000),
@@ -98,7 +96,6 @@ QUICK = Size(
     schedules=(20,),
     period=1,
     periods=1,
-    adds_per_second=1_000,
     ahead_seconds=1.5,
     tail_seconds=0.3,
     herd=(20,),

@@ -57,10 +57,8 @@ class Stage:
         return json.loads(said.splitlines()[-1])
 
     def plan(self, schedules: int, period: int) -> float:
-        """Add schedules, and say when the first is due: after the last is in, and the workers have started."""
-        first: float = self.call(
-            "plan", schedules, period, self.size.ahead_seconds + schedules / self.size.adds_per_second
-        )
+        """Add schedules, and say when the first is due: after the last is in, with time for the workers to start."""
+        first: float = self.call("plan", schedules, period, self.size.ahead_seconds)
         return first
 
     @contextmanager

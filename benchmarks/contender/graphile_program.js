@@ -116,7 +116,7 @@ const verbs = {
   // Its schedules are in its code, and its crontab has no seconds: there is nothing to add.
   async plan() {
     await runMigrations({ connectionString });
-    return Math.ceil(now() / 60) * 60;
+    return Math.ceil(now());
   },
 
   async left() {

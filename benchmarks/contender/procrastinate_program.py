@@ -64,7 +64,7 @@ async def plan(schedules: int, period: int, ahead: float) -> float:
     assert period == 60
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
-    return verbs.beginning(period, 0)
+    return verbs.beginning(0)
 
 
 def left() -> int:

@@ -120,8 +120,8 @@ def pace_in_thread(count: int, per_second: float, send: Callable[[int, float], o
         send(number, time.time())
 
 
-def beginning(period: int, ahead: float) -> float:
-    """The next beginning of a period so many seconds from now, in seconds since 1970."""
+def beginning(ahead: float, period: int = 1) -> float:
+    """The next full second so many seconds from now, or the beginning of a longer period, in seconds since 1970."""
     return math.ceil((time.time() + ahead) / period) * float(period)
 
 

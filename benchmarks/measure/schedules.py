@@ -1,7 +1,8 @@
 """Many schedules, each once a minute, spread over the seconds: which share began in its minute, and how late.
 
-Every schedule is due in the second that its number falls on, so all of one second are due at the same moment. The knee
-is the same with a period of a few seconds and more fires in each second, from case to case.
+Every schedule is due in the second that its number falls on, so all of one second are due at the same moment; from any
+full second on, a minute has one moment of each. The knee is the same with a period of a few seconds and more fires in
+each second, from case to case.
 
 Whoever cannot place schedules within the minute has them all when it begins, and whoever does not tell a job its moment
 is given the last one that fits: where fewer than all began in their minute, its percentiles mean nothing.
@@ -21,7 +22,7 @@ from benchmarks.watch import SHARES, Watch
 __all__ = ["FIGURES", "MILLION", "measure_knee", "measure_minute"]
 
 FIGURES = (
-    Figure("share", "in their minute", "%"),
+    Figure("share", "began in their period", "%"),
     Figure("p50", "late p50", "ms"),
     Figure("p99", "late p99", "ms"),
     Figure("max", "late max", "ms"),
@@ -50,7 +51,7 @@ def _watched(stage: Stage, schedules: int, period: int, periods: int) -> Measure
     stage.place.settle()
     with stage.workers("work", schedules) as workers:
         workers.go()
-        begin = max(first, verbs.beginning(period, stage.size.settle_seconds))
+        begin = max(first, verbs.beginning(stage.size.settle_seconds, 1 if stage.contender.has_seconds else period))
         end = begin + period * periods
         time.sleep(max(begin - time.time(), 0))
         with Watch(stage, workers) as watch:
