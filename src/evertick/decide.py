@@ -95,9 +95,8 @@ class Decider(Editor):
                 raise Refused(f"{key!r} has a live run, and its overlap is {overlap!r}: not run early")
             fire = Fire(fire_at=moment, due_at=current.time, is_blocked=admitted == "blocked")
             kept = () if interval_from_end(current.rule) is not None else _put(current, done(moment))
-            return _Decision(
-                about=moment, occurrences=kept, run=run_of(run_id, stored, fire), is_blocked=fire.is_blocked
-            )
+            run = run_of(run_id, stored, stored.definition, fire)
+            return _Decision(about=moment, occurrences=kept, run=run, is_blocked=fire.is_blocked)
 
         moment = (await self._decide(key, make)).about
         log.info("%s: the moment %s runs early", key, from_us(moment))
@@ -231,7 +230,7 @@ def _next_counted(current: Now) -> int:
         raise Refused(f"the next moment of {key!r} is not known: it counts from the end of its run; wait for that")
     if stored.fire_at <= current.time:
         raise Refused(f"the next moment of {key!r} has come already; wait for what becomes of it")
-    if skips_next(facts_of(stored, _rule(current))):
+    if skips_next(facts_of(stored, stored.definition, _rule(current))):
         raise Refused(f"the next moment of {key!r} is to be skipped already; take that back with undo() first")
     return stored.fire_at
 

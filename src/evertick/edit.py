@@ -25,7 +25,7 @@ from evertick.raised import what_was_raised
 from evertick.rules import blackout_named, blackout_of, fingerprint_of, load_calendars, rule_of
 from evertick.schedule_limits import ScheduleLimits
 from evertick.settle import settle
-from evertick.store.base import Advance, Change, DeclaredBy, DueSchedule, Failing, Store, StoredSchedule
+from evertick.store.base import Advance, Change, DeclaredBy, DueSchedule, Failing, Store, StoredSchedule, TaskTerms
 from evertick.when import Calendar, Every, Once, When, parse_when, to_us
 
 __all__ = [
@@ -438,7 +438,7 @@ class Editor:
         if becomes.keeps_held:
             fire_at, at = stored.fire_at, None if blackout is None else blackout.next_open(now)
         elif current.rule is not None:
-            facts = apart(facts_of(stored, current.rule, blackout=current.blackout))
+            facts = apart(facts_of(stored, stored.definition, current.rule, blackout=current.blackout))
             fires, gaps = settle(facts, now, reason, fresh=fresh, is_opened=becomes.lets_go)
         settled = self._settle_decisions(current, becomes, reason, cursor=fire_at, fresh=fresh, is_alone=not fires)
         if rule is not None and interval_from_end(rule) is None and not becomes.keeps_held:
@@ -451,7 +451,7 @@ class Editor:
             fire_at=stored.fire_at,
             at=stored.at,
             live=stored.live if fires and guards_live(stored.definition) else None,
-            runs=tuple(run_of(self._clock.new_id(), stored, fire) for fire in fires),
+            runs=tuple(run_of(self._clock.new_id(), stored, stored.definition, fire) for fire in fires),
             gaps=gaps + settled.gaps,
             next_fire_at=fire_at,
             next_at=soonest(at, settled.occurrences),
@@ -471,9 +471,8 @@ class Editor:
         if not stored.occurrences or known is None:
             return Settled(occurrences=stored.occurrences)
         rule = None if reason is Reason.REMOVED else becomes.rule
-        return settle_decisions(
-            facts_of(stored, known), current.time, reason, rule=rule, cursor=cursor, fresh=fresh, is_alone=is_alone
-        )
+        facts = facts_of(stored, stored.definition, known)
+        return settle_decisions(facts, current.time, reason, rule=rule, cursor=cursor, fresh=fresh, is_alone=is_alone)
 
 
 def _advance_by_hand(current: Now, run: NewRun, otherwise: str, as_if: RerunOverlap | None) -> Advance:
@@ -537,17 +536,22 @@ def soonest(at: int | None, occurrences: tuple[Occurrence, ...]) -> int | None:
     return min([*times, *([] if at is None else [at])], default=None)
 
 
-def run_of(run_id: str, stored: StoredSchedule, fire: Fire) -> NewRun:
-    """The row of a moment that becomes a run."""
-    definition = stored.definition
+def run_of(
+    run_id: str,
+    schedule: DueSchedule | StoredSchedule,
+    definition: Definition,
+    fire: Fire,
+    claim: TaskTerms | None = None,
+) -> NewRun:
+    """The row of a moment that becomes a run; with `claim` as one that the recording node runs at once, under these."""
     return NewRun(
         id=run_id,
         task=definition.task,
         cause=Cause.FIRE,
         fire_at=fire.fire_at,
         due_at=fire.due_at,
-        schedule_id=stored.id,
-        version=stored.version,
+        schedule_id=schedule.id,
+        version=schedule.version,
         queue=definition.queue,
         priority=definition.priority,
         state=State.BLOCKED if fire.is_blocked else State.WAITING,
@@ -557,24 +561,26 @@ def run_of(run_id: str, stored: StoredSchedule, fire: Fire) -> NewRun:
         unique_key=definition.unique,
         unique_until=definition.unique_until,
         unique_for=definition.unique_for,
+        is_claimed=claim is not None,
+        timeout=None if claim is None else claim.timeout,
+        at_most_once=claim is not None and claim.at_most_once,
     )
 
 
 def facts_of(
-    stored: StoredSchedule, rule: When, row: DueSchedule | None = None, *, blackout: Calendar | None = None
+    schedule: DueSchedule | StoredSchedule, definition: Definition, rule: When, *, blackout: Calendar | None = None
 ) -> Facts:
-    """What a plan is made from; the cursor as a tick has read it, where there was one."""
-    cursor = row or stored
+    """What a plan is made from."""
     return Facts(
-        key=stored.key,
-        definition=stored.definition,
+        key=schedule.key,
+        definition=definition,
         rule=rule,
-        fire_at=cursor.fire_at,
-        at=cursor.at,
-        fires=cursor.fires,
-        live=cursor.live if guards_live(stored.definition) else 0,
-        pause=stored.pause,
-        occurrences=stored.occurrences,
+        fire_at=schedule.fire_at,
+        at=schedule.at,
+        fires=schedule.fires,
+        live=schedule.live if guards_live(definition) else 0,
+        pause=schedule.pause,
+        occurrences=schedule.occurrences,
         blackout=blackout,
     )
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from evertick.facts import STUCK, Facts, Fire, Plan, admit, takes_place
+from evertick.facts import FRESH, LATE, STUCK, Facts, Fire, Plan, admit, takes_place
 from evertick.held import gap_of_held, newest_held, without_held
 from evertick.model import NewGap, Reason, Verdict
 from evertick.occurrence import apart, skips_next, with_decisions
@@ -38,11 +38,40 @@ from evertick.when.base import When
 from evertick.when.every import Every
 from evertick.when.moment import EARLIEST
 
-__all__ = ["plan"]
+__all__ = ["plan", "plan_closely"]
 
 
 def plan(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
     """What a schedule that wants to be looked at is owed at `now`."""
+    return _plan_ordinary(facts, now) or plan_closely(facts, now, uniform)
+
+
+def _plan_ordinary(facts: Facts, now: int) -> Plan | None:
+    """What nearly every tick finds: one moment has come, the next has not, and nothing stands against a run.
+
+    None: look closely. Says what that would say, at a third of its cost: there is nothing to search, count or draw.
+    """
+    fire_at, definition, rule = facts.fire_at, facts.definition, facts.rule
+    if fire_at is None or not 0 <= now - fire_at <= FRESH or not _has_plain_moments(rule):
+        return None
+    if facts.pause is not None or facts.occurrences or facts.blackout is not None or definition.grace is not None:
+        return None
+    if facts.live and definition.overlap != "allow":
+        return None
+    following = rule.next_us(fire_at)
+    if following is not None and following <= now:
+        return None
+    fire = Fire(fire_at=fire_at, due_at=fire_at, is_late=now - fire_at > LATE)
+    return Plan(fires=(fire,), next_fire_at=following, next_at=following)
+
+
+def _has_plain_moments(rule: When) -> bool:
+    """Whether each is due when it comes, however many there were before, and whatever became of them."""
+    is_counted = rule.bounds.max_fires is not None or (isinstance(rule, Every) and rule.is_after_end)
+    return not is_counted and not rule.bounds.jitter and rule.calendar is None
+
+
+def plan_closely(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
     if not facts.occurrences:
         return _plan_rule(facts, now, uniform)
     rest = apart(facts)

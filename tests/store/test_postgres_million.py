@@ -64,7 +64,7 @@ _TELL_PLANS = """
 _LARGE = ("due", "runs", "history")
 # The hot statements, by words that only they have, with the index by which each must get at what it is about.
 HOT = {
-    "due": ("array_agg(fingerprint)", "due_at"),
+    "due": ("array_agg(d.live)", "due_at"),
     "record": ("UPDATE {schema}.due d", "due_pkey"),
     "insert": ("INSERT INTO {schema}.runs", "runs_moment"),
     "claim": ("WITH RECURSIVE clock", "runs_claim"),

@@ -66,12 +66,12 @@ class Bench:
         due = await self.store.due_schedules(APP, 100)
         known = await Rules(self.store, APP).of(due.schedules)
         for row in due.schedules:
-            stored, rule = known[row.id].stored, known[row.id].rule
-            assert rule is not None
-            facts = facts_of(stored, rule, row, blackout=known[row.id].blackout)
+            means = known[row.id]
+            assert means.rule is not None
+            facts = facts_of(row, means.definition, means.rule, blackout=means.blackout)
             made = plan(facts, due.now, self.clock.uniform)
-            runs = tuple(run_of(self.clock.new_id(), stored, fire) for fire in made.fires)
-            recorded = await self.store.record_fires(APP, None, [advance_of(row, facts, made, runs)])
+            runs = tuple(run_of(self.clock.new_id(), row, means.definition, fire) for fire in made.fires)
+            recorded = await self.store.record_fires(APP, None, [advance_of(row, means, made, runs)])
             assert recorded.taken == [True]
 
     async def run_all(self) -> int:

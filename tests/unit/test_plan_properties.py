@@ -10,14 +10,16 @@ import random
 from datetime import timedelta
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning import DAY_START, bound, facts
 
+from evertick import plan as planning
 from evertick.facts import FRESH, Facts, Plan
 from evertick.model import Pause, Reason
 from evertick.owed import cursor_after
-from evertick.plan import plan
+from evertick.plan import plan, plan_closely
 from evertick.settle import settle
 from evertick.when import Cron, Every, Once, When, from_us
 from evertick.when.moment import DAY, HOUR, MINUTE, SECOND
@@ -288,3 +290,33 @@ def test_a_rule_counted_from_the_end_never_has_two_moments_at_once(
     else:
         raise AssertionError("it goes on for ever")
     assert max_fires is None or fires <= max_fires
+
+
+@given(
+    rules(),
+    policies,
+    st.integers(0, LIFE),
+    st.one_of(st.integers(0, 50_000), st.integers(0, 2 * FRESH), st.integers(0, LIFE)),
+    st.integers(0, 7),
+    st.booleans(),
+)
+@settings(max_examples=1000, deadline=None)
+def test_an_ordinary_fire_is_planned_as_a_close_look_would(
+    rule: When, policy: dict[str, object], since: int, late: int, live: int, is_promised_otherwise: bool
+) -> None:
+    fire_at, at = cursor_after(rule, "job", DAY_START + since, lambda: 0.5)
+    if fire_at is None or at is None:
+        return
+    if is_promised_otherwise:
+        # By zone rules that have changed since: no moment of the rule any more.
+        fire_at, at = fire_at - 1, at - 1
+    known = known_facts(rule, fire_at, at, policy, live=live)
+    assert plan(known, at + late, lambda: 0.5) == plan_closely(known, at + late, lambda: 0.5)
+
+
+def test_an_ordinary_fire_needs_no_close_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "plan_closely", None)
+    for rule in (Every("1h"), Cron("0 * * * *", tz="Europe/Berlin"), Once(from_us(DAY_START + HOUR))):
+        made = plan(facts(rule, DAY_START + HOUR), DAY_START + HOUR + 7, random.random)
+        assert [fire.fire_at for fire in made.fires] == [DAY_START + HOUR]
+        assert made.next_fire_at == (None if isinstance(rule, Once) else DAY_START + 2 * HOUR)

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
-
 from evertick.edit import facts_of, run_of
 from evertick.engine.node import LocalNode
 from evertick.engine.work import Worker
 from evertick.events import Event, EventKind
-from evertick.facts import Facts, Fire, Plan, guards_live
+from evertick.facts import Fire, Plan, guards_live
 from evertick.fan_out import fan_out
-from evertick.model import Claimed, NewGap, NewRun, Node, Reason
+from evertick.model import Claimed, Definition, NewGap, NewRun, Node, Reason
 from evertick.plan import plan
-from evertick.rules import KnownSchedule, Rules, fingerprint_of
+from evertick.rules import KnownDefinition, Rules
 from evertick.store.base import Advance, Due, DueSchedule, Recorded
 from evertick.unique import gaps_with_duplicates
 from evertick.when.moment import HOUR, MINUTE, from_us
@@ -31,6 +29,10 @@ log = logging.getLogger("evertick.fire")
 _EXPECTED = frozenset({Reason.OVERLAP, Reason.DUPLICATE, Reason.BY_HAND, Reason.BLACKOUT})
 
 
+# Ticks follow each other at this distance: what comes due in between goes together, at a fraction of the cost.
+_GATHER_SECONDS = 0.02
+
+
 class Recorder:
     """Turns due moments into rows of the ledger."""
 
@@ -39,66 +41,71 @@ class Recorder:
         self._worker = worker
         self._rules = Rules(node.store, node.app)
         self.ticked_at: float | None = None
+        # For the runs of this tick, the first one last.
+        self._ids: list[str] = []
+        # By `clock.elapsed`: when we heard what is due.
+        self._looked_at = 0.0
 
     async def step(self) -> float | None:
         """One tick: look, plan, record, start what was recorded as already ours."""
         due = await self._node.store.due_schedules(self._node.app, self._node.batch_size)
+        self._looked_at = self._node.clock.elapsed()
         known = await self._rules.of(due.schedules)
         nodes = await self._nodes(due, known)
         async with self._node.claiming:
             advances = self._plan(due, known, nodes)
             had_lease = self._node.has_lease
             recorded = await self._record(advances)
-            self._start(advances, recorded, known, had_lease=had_lease)
-        self._follow_up(advances, recorded, known)
+            self._start(due, advances, recorded, known, had_lease=had_lease)
+        self._follow_up(due, advances, recorded)
         return self._rest_after(due, advances, recorded)
 
-    async def _nodes(self, due: Due, known: dict[int, KnownSchedule]) -> list[Node]:
+    async def _nodes(self, due: Due, known: dict[int, KnownDefinition]) -> list[Node]:
         """Who is there for what runs on every node; read only when such a schedule is due, and then afresh."""
-        is_asked = any(
-            row.id in known and known[row.id].stored.definition.mode == "every-node" for row in due.schedules
-        )
+        is_asked = any(each.definition.mode == "every-node" for each in known.values())
         return await self._node.store.nodes(self._node.app) if is_asked else []
 
-    def _plan(self, due: Due, known: dict[int, KnownSchedule], nodes: list[Node]) -> list[Advance]:
+    def _plan(self, due: Due, known: dict[int, KnownDefinition], nodes: list[Node]) -> list[Advance]:
         room = 0 if self._node.is_draining or not self._worker.queue_is_short else self._node.hold.free
+        self._ids = self._node.clock.new_ids(len(due.schedules))[::-1]
         advances = []
         for row in due.schedules:
-            if row.id in known:
-                advance = fan_out(
-                    self._plan_one(row, known[row.id], due.now, room), known[row.id].stored.definition, nodes
-                )
-                room -= sum(run.is_claimed for run in advance.runs)
+            definition = known.get(row.id)
+            if definition is not None:
+                planned = self._plan_one(row, definition, due.now, room)
+                advance = fan_out(planned, definition.definition, nodes)
+                for run in advance.runs:
+                    room -= run.is_claimed
                 advances.append(advance)
         return advances
 
-    def _plan_one(self, row: DueSchedule, known: KnownSchedule, now: int, room: int) -> Advance:
+    def _plan_one(self, row: DueSchedule, known: KnownDefinition, now: int, room: int) -> Advance:
         """The plan of one schedule. One that cannot be planned is noted and looked at later; the others go on."""
-        stored = known.stored
         if known.rule is None:
             return _failed(row, now, known.error or "the rule cannot be read")
-        facts = facts_of(stored, known.rule, row, blackout=known.blackout)
         try:
-            made = plan(facts, now, self._node.clock.uniform)
+            made = plan(
+                facts_of(row, known.definition, known.rule, blackout=known.blackout), now, self._node.clock.uniform
+            )
         except Exception as error:
-            log.exception("the schedule %r cannot be planned", stored.key)
+            log.exception("the schedule %r cannot be planned", row.key)
             return _failed(row, now, f"{type(error).__name__}: {error}")
-        runs = tuple(self._run(known, fire, room - number) for number, fire in enumerate(made.fires))
-        return advance_of(row, facts, made, runs)
+        runs = [self._run(row, known.definition, fire, room - number) for number, fire in enumerate(made.fires)]
+        return advance_of(row, known, made, tuple(runs))
 
-    def _run(self, known: KnownSchedule, fire: Fire, room: int) -> NewRun:
-        run = run_of(self._node.clock.new_id(), known.stored, fire)
-        terms = self._node.terms.get(run.task)
+    def _run(self, row: DueSchedule, definition: Definition, fire: Fire, room: int) -> NewRun:
         # The fused claim: inserted as already running here, where a slot is free and nothing waits ahead of it. A run
         # that may expire goes through a claim, which judges that by the store's time; so does one with a limit, which
         # a claim alone passes, and one with a unique key, which may end with its first claim.
-        if known.stored.definition.mode == "every-node":
-            return run
-        if terms is None or room <= 0 or fire.is_blocked or run.expires is not None:
-            return run
-        if run.queue not in self._node.queues or self._node.is_limited(run.task) or run.unique_key is not None:
-            return run
-        return msgspec.structs.replace(run, is_claimed=True, timeout=terms.timeout, at_most_once=terms.at_most_once)
+        node, task = self._node, definition.task
+        is_held_back = fire.is_blocked or definition.expires is not None or definition.unique is not None
+        is_ours = task in node.terms and definition.queue in node.queues and definition.mode == "claimed"
+        may_claim = room > 0 and is_ours and not is_held_back and not node.is_limited(task)
+        return run_of(self._new_id(), row, definition, fire, node.terms[task] if may_claim else None)
+
+    def _new_id(self) -> str:
+        # Made together, one per schedule; what is owed more than one run takes one more each.
+        return self._ids.pop() if self._ids else self._node.clock.new_id()
 
     async def _record(self, advances: list[Advance]) -> Recorded | None:
         if not advances:
@@ -107,39 +114,45 @@ class Recorder:
 
     def _start(
         self,
+        due: Due,
         advances: list[Advance],
         recorded: Recorded | None,
-        known: dict[int, KnownSchedule],
+        known: dict[int, KnownDefinition],
         *,
         had_lease: bool,
     ) -> None:
         if recorded is None or not recorded.fence:
             return
+        keys = {row.id: row.key for row in due.schedules}
         left_out, fused = set(recorded.left_out), list[Claimed]()
         for advance, is_taken in zip(advances, recorded.taken, strict=True):
             if is_taken:
-                stored = known[advance.schedule_id].stored
-                fused += (
-                    _claimed(run, stored.key, msgspec.json.encode(stored.definition.args), recorded)
-                    for run in advance.runs
-                    if run.is_claimed and run.id not in left_out
-                )
+                schedule = advance.schedule_id
+                for run in advance.runs:
+                    if run.is_claimed and run.id not in left_out:
+                        fused.append(_claimed(run, keys[schedule], known[schedule].args, recorded))
         self._worker.start(fused, had_lease=had_lease)
 
-    def _follow_up(self, advances: list[Advance], recorded: Recorded | None, known: dict[int, KnownSchedule]) -> None:
+    def _follow_up(self, due: Due, advances: list[Advance], recorded: Recorded | None) -> None:
         """Whom it concerns: the work loop, the runs that are replaced, the hooks."""
         if recorded is None:
             return
+        taken = [advance for advance, is_taken in zip(advances, recorded.taken, strict=True) if is_taken]
+        if any(not run.is_claimed for advance in taken for run in advance.runs):
+            self._worker.queue_has_grown()
         duplicates = set(recorded.duplicates)
-        for advance, is_taken in zip(advances, recorded.taken, strict=True):
-            if not is_taken:
-                continue
-            if any(not run.is_claimed for run in advance.runs):
-                self._worker.queue_has_grown()
+        for advance in taken:
             # One whose unique key is taken does not run, and replaces nobody.
             if advance.replaces_live and not any(run.id in duplicates for run in advance.runs):
                 self._worker.stop_schedule(advance.schedule_id)
-            self._tell(known[advance.schedule_id].stored.key, advance, duplicates)
+        if self._node.hooks.wants("scheduled"):
+            to_tell = taken
+        else:
+            to_tell = [advance for advance in taken if advance.gaps or duplicates]
+        if to_tell:
+            keys = {row.id: row.key for row in due.schedules}
+            for advance in to_tell:
+                self._tell(keys[advance.schedule_id], advance, duplicates)
 
     def _tell(self, key: str, advance: Advance, duplicates: set[str]) -> None:
         for run in advance.runs:
@@ -177,17 +190,20 @@ class Recorder:
         next_at = min(
             (at for at in (due.next_at, *(each.next_at for each in advances)) if at is not None), default=None
         )
-        return None if next_at is None else max((next_at - due.now) / 1e6, 0.0005)
+        if next_at is None:
+            return None
+        since = self.ticked_at - self._looked_at
+        return max((next_at - due.now) / 1e6 - since, _GATHER_SECONDS - since, 0.0005)
 
 
-def advance_of(row: DueSchedule, facts: Facts, made: Plan, runs: tuple[NewRun, ...]) -> Advance:
+def advance_of(row: DueSchedule, known: KnownDefinition, made: Plan, runs: tuple[NewRun, ...]) -> Advance:
     """The plan with the guard of what it was made from."""
     return Advance(
         schedule_id=row.id,
         version=row.version,
         fire_at=row.fire_at,
         at=row.at,
-        live=row.live if guards_live(facts.definition) else None,
+        live=row.live if guards_live(known.definition) else None,
         runs=runs,
         gaps=made.gaps,
         next_fire_at=made.next_fire_at,
@@ -196,7 +212,7 @@ def advance_of(row: DueSchedule, facts: Facts, made: Plan, runs: tuple[NewRun, .
         replaces_live=made.replaces_live,
         ends_pause=made.ends_pause,
         occurrences=made.occurrences,
-        fingerprint=fingerprint_of(facts.rule, facts.blackout),
+        fingerprint=known.fingerprint,
     )
 
 

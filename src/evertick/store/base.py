@@ -138,15 +138,20 @@ class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DueSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """The narrow row that a tick reads; the definition comes from the cache of (id, version)."""
+    """What a tick reads of a schedule: all that a plan is made from, as it is at one moment."""
 
     id: int
+    key: str
     version: int
+    created_at: int
+    # Its definition, as text: thousands that are equal are read once.
+    definition: str
+    pause: Pause | None
+    occurrences: tuple[Occurrence, ...]
     fire_at: int | None
     at: int
     fires: int
     failures: int
-    fingerprint: str
     # Live runs of the schedule as read: bit 0 = any is live, bit 1 = one is blocked on another run (to be held back by
     # a limit does not count), bit 2 = none is live but parked ones and what is blocked on them. The guard of overlap.
     live: int

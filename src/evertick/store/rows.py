@@ -35,7 +35,7 @@ from evertick.model import (
     Tick,
     Verdict,
 )
-from evertick.store.base import DeclaredBy, DutyHold, StoredSchedule
+from evertick.store.base import DeclaredBy, DueSchedule, DutyHold, StoredSchedule
 from evertick.when.moment import SECOND, from_us
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "claimed_from",
     "claimed_message_of",
     "claimed_of",
+    "due_of",
     "duty_hold_of",
     "duty_of",
     "gap_of",
@@ -183,6 +184,31 @@ def stored_of(row: Row) -> StoredSchedule | None:
         fingerprint=row["fingerprint"],
         live=row["live"],
     )
+
+
+def due_of(rows: Iterable[Sequence[Any]]) -> list[DueSchedule]:
+    """From columns in the order of the struct. What cannot be decoded is left out."""
+    found: list[DueSchedule] = []
+    for id_, key, version, created_at, definition, pause, occurrences, fire_at, at, fires, failures, live in rows:
+        try:
+            due = DueSchedule(
+                id=id_,
+                key=key,
+                version=version,
+                created_at=created_at,
+                definition=definition,
+                pause=None if pause is None else _pauses.decode(pause),
+                occurrences=() if occurrences is None else _occurrences.decode(occurrences),
+                fire_at=fire_at,
+                at=at,
+                fires=fires,
+                failures=failures,
+                live=live,
+            )
+        except msgspec.MsgspecError:
+            continue
+        found.append(due)
+    return found
 
 
 def schedule_of(app: str, stored: StoredSchedule, last: Row | None, counts: Iterable[Row]) -> Schedule:

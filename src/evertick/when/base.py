@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, Self
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -140,6 +140,10 @@ def _checked_count(count: int) -> int:
     return count
 
 
+# What a rule remembers of its answers, before it was asked.
+_UNASKED: Final = {"_text": None, "_fingerprint": None, "_next": None}
+
+
 class When(ABC):
     """The rule of a schedule: which moments are nominal, in which zone, and how far a fire may be delayed.
 
@@ -147,13 +151,16 @@ class When(ABC):
     that the user wrote (or `bind` settled) from the default that `bind` may still replace.
     """
 
-    __slots__ = ("_text", "bounds", "calendar", "is_zone_given", "zone")
+    __slots__ = ("_fingerprint", "_next", "_text", "bounds", "calendar", "is_zone_given", "zone")
 
     bounds: Bounds
     zone: ZoneInfo
     is_zone_given: bool
     calendar: Calendar | None
     _text: str | None
+    _fingerprint: str | None
+    # The last question for the next moment, and its answer: thousands of schedules with one rule ask it at one moment.
+    _next: tuple[int, int | None] | None
 
     # What a rule implements. All times are microseconds, all sequences before bounds and calendar.
 
@@ -199,12 +206,12 @@ class When(ABC):
     ) -> None:
         """Set what every rule has. A calendar given by name alone stays unresolved until `bind`."""
         resolved = None if calendar is None or isinstance(calendar, str) else calendar.in_zone(zone)
-        self._fill(zone=zone, is_zone_given=is_zone_given, bounds=bounds, calendar=resolved, _text=None)
+        self._fill(zone=zone, is_zone_given=is_zone_given, bounds=bounds, calendar=resolved, **_UNASKED)
 
     def _with(self, **changes: object) -> Self:
         """A copy with some slots changed."""
         twin = object.__new__(type(self))
-        twin._fill(**{**self._slots(), "_text": None, **changes})
+        twin._fill(**{**self._slots(), **_UNASKED, **changes})
         return twin
 
     def _slots(self) -> dict[str, object]:
@@ -247,6 +254,14 @@ class When(ABC):
 
     def next_us(self, after: int) -> int | None:
         """The first moment strictly after, or None when there is none."""
+        last = self._next
+        if last is not None and last[0] == after:
+            return last[1]
+        found = self._find_next(after)
+        object.__setattr__(self, "_next", (after, found))
+        return found
+
+    def _find_next(self, after: int) -> int | None:
         self._check_complete()
         lowest, highest = self._reach()
         after = max(after, lowest - 1)
@@ -381,6 +396,12 @@ class When(ABC):
     @property
     def fingerprint(self) -> str:
         """Changes when the rules of the zone or the calendar do, so that moments computed with the old are redone."""
+        if self._fingerprint is None:
+            self._fill(_fingerprint=self._make_fingerprint())
+        assert self._fingerprint is not None
+        return self._fingerprint
+
+    def _make_fingerprint(self) -> str:
         zones = [self.zone.key] if self.calendar is None else [self.zone.key, self.calendar.zone.key]
         parts = [f"{name}={zone_fingerprint(name)}" for name in dict.fromkeys(zones)]
         if self.calendar is not None:

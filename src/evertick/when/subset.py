@@ -25,7 +25,7 @@ class _Part(When):
     def _fill_part(self, whole: When, calendar: Calendar | None) -> None:
         # The calendar that the whole rule names has had its say there.
         bounds = msgspec.structs.replace(whole.bounds, calendar=None)
-        self._fill(zone=whole.zone, is_zone_given=True, bounds=bounds, calendar=calendar, _text=None, _whole=whole)
+        self._fill(zone=whole.zone, is_zone_given=True, bounds=bounds, calendar=calendar, _next=None, _whole=whole)
 
     def jitter_cap_us(self, fire_at: int) -> int:
         """As in the whole rule."""

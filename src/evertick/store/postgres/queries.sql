@@ -264,17 +264,18 @@ WHERE state = 'blocked' AND app = $1 AND schedule_id = ANY($2::bigint[]) AND blo
 -- Longest due first; columns as arrays, which cost much less to read than rows. How long the tick may sleep after them.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 found AS (
-    SELECT schedule_id, version, fire_at, at, fires, failures, fingerprint, @live AS live
+    SELECT schedule_id, version, fire_at, at, fires, failures, @live AS live
     FROM evertick.due d
     WHERE app = $1 AND at <= (SELECT now FROM clock) AND format <= $2
     ORDER BY at LIMIT $3)
 SELECT (SELECT now FROM clock) AS now, (
         SELECT at FROM evertick.due
         WHERE app = $1 AND at > (SELECT now FROM clock) AND format <= $2 ORDER BY at LIMIT 1) AS next_at,
-    array_agg(schedule_id) AS ids, array_agg(version) AS versions, array_agg(fire_at) AS fire_ats, array_agg(at) AS ats,
-    array_agg(fires) AS fires, array_agg(failures) AS failures, array_agg(fingerprint) AS fingerprints,
-    array_agg(live) AS lives
-FROM found;
+    array_agg(d.schedule_id) AS ids, array_agg(s.key) AS keys, array_agg(d.version) AS versions,
+    array_agg(s.created_at) AS created_ats, array_agg(s.definition) AS definitions, array_agg(s.pause) AS pauses,
+    array_agg(s.occurrences) AS occurrences, array_agg(d.fire_at) AS fire_ats, array_agg(d.at) AS ats,
+    array_agg(d.fires) AS fires, array_agg(d.failures) AS failures, array_agg(d.live) AS lives
+FROM found d JOIN evertick.schedules s ON s.id = d.schedule_id;
 
 -- name: stored_schedules
 -- Definition and cursor, by id and as people name them; a newer format is left to newer nodes.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evertick.model import Schedule, Verdict
-from evertick.store.base import Due, DueSchedule, Failing, ScheduleFilter, StoredSchedule
+from evertick.store.base import Due, Failing, ScheduleFilter, StoredSchedule
 from evertick.store.postgres.session import Session
-from evertick.store.rows import FORMAT, Row, json_text, plain_text, schedule_of, stored_of
+from evertick.store.rows import FORMAT, Row, due_of, json_text, plain_text, schedule_of, stored_of
 
 __all__ = [
     "calendar_users",
@@ -24,27 +24,27 @@ __all__ = [
 ]
 
 
+# What a tick reads, a column each.
+_DUE = (
+    "ids",
+    "keys",
+    "versions",
+    "created_ats",
+    "definitions",
+    "pauses",
+    "occurrences",
+    "fire_ats",
+    "ats",
+    "fires",
+    "failures",
+    "lives",
+)
+
+
 async def due_schedules(db: Session, app: str, limit: int) -> Due:
     found = await db.only_row("due_schedules", app, FORMAT, limit)
-    names = ("ids", "versions", "fire_ats", "ats", "fires", "failures", "fingerprints", "lives")
-    columns = [found[name] or () for name in names]
-    return Due(
-        now=found["now"],
-        schedules=[
-            DueSchedule(
-                id=id_,
-                version=version,
-                fire_at=fire_at,
-                at=at,
-                fires=fires,
-                failures=failures,
-                fingerprint=fingerprint,
-                live=live,
-            )
-            for id_, version, fire_at, at, fires, failures, fingerprint, live in zip(*columns, strict=True)
-        ],
-        next_at=found["next_at"],
-    )
+    columns = [found[name] or () for name in _DUE]
+    return Due(now=found["now"], schedules=due_of(zip(*columns, strict=True)), next_at=found["next_at"])
 
 
 async def stored_schedules(db: Session, app: str, ids: Sequence[int], keys: Sequence[str]) -> list[StoredSchedule]:

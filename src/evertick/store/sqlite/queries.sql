@@ -119,12 +119,12 @@ EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = d.schedule_id)
         AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL)))
 
 -- name: due_schedules
--- Longest due first, with the live runs.
-SELECT schedule_id AS id, version, fire_at, at, fires, failures, fingerprint,
-    @live AS live
-FROM evertick_due d
-WHERE app = ?1 AND at <= ?2 AND format <= ?3
-ORDER BY at LIMIT ?4;
+-- Longest due first: all that a plan is made from.
+SELECT d.schedule_id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, d.fire_at, d.at, d.fires,
+    d.failures, @live AS live
+FROM evertick_due d CROSS JOIN evertick_schedules s NOT INDEXED ON s.id = d.schedule_id
+WHERE d.app = ?1 AND d.at <= ?2 AND d.format <= ?3
+ORDER BY d.at LIMIT ?4;
 
 -- name: due_schedules.next
 -- How long the tick may sleep.

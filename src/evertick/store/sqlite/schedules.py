@@ -6,8 +6,8 @@ import sqlite3
 from collections.abc import Sequence
 
 from evertick.model import Schedule
-from evertick.store.base import Due, DueSchedule, ScheduleFilter, StoredSchedule
-from evertick.store.rows import FORMAT, json_text, schedule_of, stored_of
+from evertick.store.base import Due, ScheduleFilter, StoredSchedule
+from evertick.store.rows import FORMAT, due_of, json_text, schedule_of, stored_of
 from evertick.store.sqlite.queries import SQL
 
 __all__ = [
@@ -29,7 +29,7 @@ def due_schedules(db: sqlite3.Connection, now: int, app: str, limit: int) -> Due
     following = db.execute(SQL["due_schedules.next"], (app, now, FORMAT)).fetchone()
     return Due(
         now=now,
-        schedules=[DueSchedule(**dict(row)) for row in rows],
+        schedules=due_of(rows),
         next_at=None if following is None else following["at"],
     )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
-from evertick.model import Cause, Pause, Reason, State, Verdict
+from evertick.model import Cause, Definition, Occurrence, Pause, Reason, State, Verdict
 from evertick.store.base import Change, StoredSchedule
 from evertick.testing.conformance.bench import (
     APP,
@@ -84,11 +85,23 @@ class Fires:
         assert [found.id for found in due.schedules] == [schedule.id]
 
     async def test_a_due_row_says_what_a_plan_is_made_from(self, bench: Bench) -> None:
-        await bench.fire(await bench.add(), {"fingerprint": "rules"})
+        await bench.fire(await bench.add(args={"name": "Ä"}))
         stored = await bench.stored()
         [due] = (await bench.store.due_schedules(APP, 10)).schedules
         assert (due.id, due.version, due.fire_at, due.at) == (stored.id, stored.version, stored.fire_at, stored.at)
-        assert (due.fires, due.failures, due.fingerprint) == (1, 0, "rules")
+        assert (due.key, due.created_at, due.fires, due.failures) == (stored.key, stored.created_at, 1, 0)
+        assert msgspec.json.decode(due.definition, type=Definition) == stored.definition
+        assert (due.pause, due.occurrences) == (None, ())
+
+    async def test_a_due_row_tells_of_a_pause_and_of_decisions(self, bench: Bench) -> None:
+        schedule = await bench.add()
+        pause = Pause(at=1, note="until later", until=2)
+        settle = an_advance(schedule, next_fire_at=1, next_at=2, occurrences=(Occurrence(fire_at=7, kind="skip"),))
+        assert await bench.change("pause", schedule, settle=settle, pause=pause)
+        [due] = (await bench.store.due_schedules(APP, 10)).schedules
+        stored = await bench.stored()
+        assert (due.version, due.pause, due.occurrences) == (stored.version, pause, stored.occurrences)
+        assert due.occurrences
 
     async def test_what_is_read_of_a_schedule_says_whether_runs_are_live_and_blocked(self, bench: Bench) -> None:
         async def live() -> int:

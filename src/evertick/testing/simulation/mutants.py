@@ -272,8 +272,8 @@ def _given_up_without_a_row(is_given_up: Callable[[Any, Reason, Any], bool]) -> 
 
 
 def _without_blackout(original: Any) -> Any:
-    def facts_of(stored: Any, rule: Any, row: Any = None, **more: Any) -> Any:
-        return original(stored, rule, row)
+    def facts_of(schedule: Any, definition: Any, rule: Any, **_: Any) -> Any:
+        return original(schedule, definition, rule)
 
     return facts_of
 

@@ -1,0 +1,91 @@
+"""What definitions mean, remembered by their text: once for all that are equal, and never stale."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from ledger_bench import APP, Bench
+
+from evertick import rules
+from evertick.rules import KnownDefinition, Rules
+from evertick.when import Calendar, Cron, Every
+from evertick.when.moment import HOUR
+
+
+@pytest.fixture
+async def bench() -> Bench:
+    made = Bench()
+    await made.open()
+    return made
+
+
+async def known(bench: Bench, remembered: Rules) -> dict[str, KnownDefinition]:
+    """What is due, by its key."""
+    due = (await bench.store.due_schedules(APP, 100)).schedules
+    found = await remembered.of(due)
+    return {row.key: found[row.id] for row in due}
+
+
+async def test_equal_definitions_are_read_once(bench: Bench) -> None:
+    for key in ("a", "b"):
+        await bench.add(Every("1h"), key=key, args={"n": 1})
+    bench.later(3600)
+    remembered = Rules(bench.store, APP)
+    first = await known(bench, remembered)
+    assert first["a"] is first["b"]
+    assert (await known(bench, remembered))["a"] is first["a"]
+
+
+async def test_definitions_that_differ_share_their_rule(bench: Bench) -> None:
+    for number, key in enumerate(("a", "b")):
+        await bench.add(Cron("0 * * * *", tz="Europe/Berlin"), key=key, args={"n": number})
+    bench.later(3600)
+    found = await known(bench, Rules(bench.store, APP))
+    assert found["a"].rule is found["b"].rule
+    assert (found["a"].args, found["b"].args) == (b'{"n":0}', b'{"n":1}')
+
+
+async def test_a_rule_that_is_spread_by_its_key_is_that_of_its_schedule(bench: Bench) -> None:
+    for key in ("a", "b", "c", "d"):
+        await bench.add(Cron("H * * * *"), key=key)
+    bench.later(3600)
+    found = await known(bench, Rules(bench.store, APP))
+    stored = {key: await bench.stored(key) for key in found}
+    for key, means in found.items():
+        assert means.rule is not None
+        assert stored[key].fire_at == means.rule.next_us(bench.start)
+    assert len({each.fire_at for each in stored.values()}) > 1
+
+
+async def test_a_calendar_that_has_changed_is_seen_at_once(bench: Bench) -> None:
+    remembered = Rules(bench.store, APP)
+    await bench.editor.put_calendar(Calendar("open", exclude=["2026-02-01"]))
+    await bench.add(Every("1h", calendar="open"))
+    bench.later(3600)
+    before = (await known(bench, remembered))["k"]
+    await bench.editor.put_calendar(Calendar("open", exclude=["2026-02-02"]))
+    bench.later(7200)
+    after = (await known(bench, remembered))["k"]
+    assert before.fingerprint != after.fingerprint
+
+
+async def test_what_is_remembered_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "_KNOWN_MAX", 5)
+    monkeypatch.setattr(rules, "_RULES_MAX", 5)
+    for number in range(20):
+        await bench.add(Every(f"{number + 1}m"), key=f"k{number}")
+    bench.later(HOUR / 1e6)
+    remembered = Rules(bench.store, APP)
+    for row in (await bench.store.due_schedules(APP, 100)).schedules:
+        assert row.id in await remembered.of([row])
+        assert len(remembered._known) <= 5
+        assert len(remembered._rules) <= 6
+
+
+async def test_a_definition_that_cannot_be_read_is_left_out_and_the_others_are_not(bench: Bench) -> None:
+    for key in ("good", "bad"):
+        await bench.add(Every("1h"), key=key)
+    bench.later(3600)
+    good, bad = (await bench.store.due_schedules(APP, 100)).schedules
+    bad = msgspec.structs.replace(bad, definition='{"task": 7}')
+    assert list(await Rules(bench.store, APP).of([good, bad])) == [good.id]
