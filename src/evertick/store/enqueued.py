@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evertick.model import NewRun, Reason, Run, State
-from evertick.store.rows import FORMAT, shown
+from evertick.store.rows import FORMAT, plain_text, shown
 from evertick.when.moment import from_us
 
 __all__ = ["is_all_there", "run_as_enqueued"]
@@ -29,7 +29,7 @@ def run_as_enqueued(app: str, now: int, run: NewRun) -> Run:
         due_at=shown_due_at,
         state=run.state,
         verdict=None,
-        reason=Reason.NEWER_FORMAT if run.format > FORMAT else run.reason,
+        reason=Reason.NEWER_FORMAT if run.format > FORMAT else plain_text(run.reason),
         cause=run.cause,
         attempts=0,
         losses=0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -44,6 +44,9 @@ class Found(NamedTuple):
 
     candidates: list[Candidate]
     unreadable: list[tuple[Row, str]]
+
+    def without(self, ids: Collection[str]) -> list[Candidate]:
+        return [run for run in self.candidates if run.id not in ids] if ids else self.candidates
 
 
 _all = msgspec.json.Decoder(list[Candidate])

@@ -11,6 +11,7 @@ import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -75,17 +76,15 @@ def claim(
         # They leave the index, and those behind them come into view; the same goes for what a limit holds back.
         end(db, now, app, [Ending(id_, Verdict.MISSED, Reason.EXPIRED) for id_ in too_old])
         expired += too_old
-        taken = taker.take([run for run in found.candidates if not _is_expired(run, now)], gate)
+        taken = taker.take(found.without(set(too_old)), gate)
         taker.set_aside(found.unreadable)
         passed += len(ids) - taken
         has_let_through = gate is not None and gate.settle(limit - len(taker.claimed))
         if taken == len(ids) and not has_let_through:
             break
-    next_due_at = min((lane.due_at for lane in _lanes(db, wanted)), default=None)
-    if gate is not None and (free_at := gate.next_free_at()) is not None:
-        next_due_at = free_at if next_due_at is None else min(free_at, next_due_at)
-    if has_more_to_look_at:
-        next_due_at = now
+    # More may be waiting than there were slots for; how much more is for the next claim to see.
+    has_more = has_more_to_look_at or len(taker.claimed) == limit > 0
+    next_due_at = now if has_more else _next_due(db, wanted, gate)
     return Claim(now=now, fence=taker.fence, runs=taker.claimed, expired=expired, next_due_at=next_due_at)
 
 
@@ -159,11 +158,19 @@ def _due(db: sqlite3.Connection, now: int, wanted: tuple[str, str, str], limit: 
         for lane in lanes:
             rows = db.execute(SQL["claim.due"], (app, lane.queue, priority, now, tasks, room)).fetchone()[0]
             found += _due_of.decode(rows)
-        found.sort(key=lambda each: each[0])
+        found.sort(key=itemgetter(0))
         ids += [id_ for _, id_ in found[:room]]
         if len(ids) == limit:
             break
     return ids
+
+
+def _next_due(db: sqlite3.Connection, wanted: tuple[str, str, str], gate: Gate | None) -> int | None:
+    """When a run is due, or a limit is free."""
+    times = [lane.due_at for lane in _lanes(db, wanted)]
+    if gate is not None and (free_at := gate.next_free_at()) is not None:
+        times.append(free_at)
+    return min(times, default=None)
 
 
 def _is_expired(run: Candidate, now: int) -> bool:

@@ -8,7 +8,7 @@ statements for all; the others one by one. The unique index on (schedule, fire_a
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -174,20 +174,15 @@ def _fitting(db: sqlite3.Connection, app: str, advances: Sequence[Advance]) -> l
 
 def _move_cursors(db: sqlite3.Connection, moves: Sequence[tuple[Advance, int, int]]) -> None:
     """Of advances that fit, with how much the version rises and how many fires they are."""
-    cursors = [
-        (
-            advance.schedule_id,
-            bump,
+    alike: defaultdict[tuple[object, ...], dict[int, tuple[int | None, int | None]]] = defaultdict(dict)
+    for advance, bump, fires in moves:
+        alike[bump, advance.after_end, fires, advance.fingerprint][advance.schedule_id] = (
             advance.next_fire_at,
             advance.next_at,
-            advance.after_end,
-            fires,
-            advance.fingerprint or None,
         )
-        for advance, bump, fires in moves
-    ]
-    as_numbers(at for _, _, *ats, _, _, _ in cursors for at in ats if at is not None)
-    db.execute(SQL["record_fires.advance"], (json_text(cursors),))
+    as_numbers(at for cursors in alike.values() for ats in cursors.values() for at in ats if at is not None)
+    for shared, cursors in alike.items():
+        db.execute(SQL["record_fires.advance"], (json_text(cursors), *shared))
 
 
 def _write_rows(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant: Claimant) -> None:

@@ -132,10 +132,10 @@ def as_numbers(numbers: Iterable[int]) -> None:
 def _insert(db: sqlite3.Connection, now: int, app: str, placed: Sequence[_Placed], claimant: Claimant) -> int:
     """How many of them were new."""
     alike: defaultdict[tuple[object, ...], dict[str, tuple[object, ...]]] = defaultdict(dict)
+    times: list[int] = []
     for run, state, blocked_on in placed:
         fire_at = run.fire_at if run.fire_at is not None else now + run.delay
         due_at = run.due_at if run.due_at is not None else fire_at
-        as_numbers((fire_at, due_at))
         args = None if run.args is None else run.args.decode()
         is_claimed = claimant.has(run, state)
         shared = (
@@ -157,6 +157,8 @@ def _insert(db: sqlite3.Connection, now: int, app: str, placed: Sequence[_Placed
             run.format,
         )
         alike[shared][run.id] = (run.schedule_id, run.version, fire_at, due_at, args)
+        times += fire_at, due_at
+    as_numbers(times)
     return sum(
         db.execute(SQL["record_fires.run"], (app, json_text(own), *shared)).rowcount for shared, own in alike.items()
     )

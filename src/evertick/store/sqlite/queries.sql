@@ -120,11 +120,10 @@ EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = d.schedule_id)
 
 -- name: due_schedules
 -- Longest due first: all that a plan is made from.
-SELECT d.schedule_id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, d.fire_at, d.at, d.fires,
-    d.failures, @live AS live
-FROM evertick_due d CROSS JOIN evertick_schedules s NOT INDEXED ON s.id = d.schedule_id
-WHERE d.app = ?1 AND d.at <= ?2 AND d.format <= ?3
-ORDER BY d.at LIMIT ?4;
+SELECT json_group_array(json_array(d.schedule_id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences,
+    d.fire_at, d.at, d.fires, d.failures, @live))
+FROM (SELECT * FROM evertick_due WHERE app = ?1 AND at <= ?2 AND format <= ?3 ORDER BY at LIMIT ?4) d
+CROSS JOIN evertick_schedules s NOT INDEXED ON s.id = d.schedule_id;
 
 -- name: due_schedules.next
 -- How long the tick may sleep.
@@ -175,13 +174,11 @@ WHERE d.app = ?1 AND d.version = json_extract(plan.value, '$[1]') AND d.fire_at 
         @live));
 
 -- name: record_fires.advance
--- New cursors, given as rows of a schedule and what becomes of it.
+-- New cursors, given as an object of schedules with the next moment and when to look at it.
 UPDATE evertick_due
-SET version = version + json_extract(moved.value, '$[1]'), fire_at = json_extract(moved.value, '$[2]'),
-    at = json_extract(moved.value, '$[3]'), after_end = json_extract(moved.value, '$[4]'),
-    fires = fires + json_extract(moved.value, '$[5]'),
-    fingerprint = coalesce(json_extract(moved.value, '$[6]'), fingerprint), failures = 0, error = NULL
-FROM json_each(?1) moved WHERE schedule_id = json_extract(moved.value, '$[0]');
+SET version = version + ?2, fire_at = json_extract(moved.value, '$[0]'), at = json_extract(moved.value, '$[1]'),
+    after_end = ?3, fires = fires + ?4, fingerprint = CASE ?5 WHEN '' THEN fingerprint ELSE ?5 END, failures = 0, error = NULL
+FROM json_each(?1) moved WHERE schedule_id = CAST(moved.key AS INTEGER);
 
 -- name: record_fires.decide
 -- What people have decided about single moments, as far as it is still to come; NULL for nothing.
@@ -520,8 +517,9 @@ SELECT EXISTS (SELECT 1 FROM evertick_history WHERE app = ?1 AND id = ?2 AND nod
 
 -- name: owned
 -- What the store believes a node holds.
-SELECT id, fence FROM evertick_runs INDEXED BY evertick_runs_running
-WHERE state = 'running' AND app = ?1 AND node = ?2 ORDER BY id;
+SELECT json_group_array(json_object('id', id, 'fence', fence)) FROM (
+    SELECT id, fence FROM evertick_runs INDEXED BY evertick_runs_running
+    WHERE state = 'running' AND app = ?1 AND node = ?2 ORDER BY id);
 
 -- name: cancel.find
 -- Live, done or unknown?

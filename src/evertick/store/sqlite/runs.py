@@ -23,10 +23,12 @@ __all__ = ["cancel", "enqueue", "note", "note_each", "owned"]
 
 log = logging.getLogger("evertick.store")
 
+_owned = msgspec.json.Decoder(list[Owned])
+
 
 def enqueue(db: sqlite3.Connection, now: int, app: str, runs: Sequence[NewRun]) -> list[Run]:
     claimant = Claimant(db, None)
-    if insert_together(db, now, app, runs, claimant):
+    if len(runs) > 1 and insert_together(db, now, app, runs, claimant):
         answers = [(run.id, True) for run in runs]
     else:
         answers = [_enqueue_one(db, now, app, run, claimant) for run in runs]
@@ -59,7 +61,7 @@ def _known_as(db: sqlite3.Connection, now: int, app: str, run: NewRun) -> str:
 
 
 def owned(db: sqlite3.Connection, now: int, app: str, node: str) -> list[Owned]:
-    return [Owned(id=row["id"], fence=row["fence"]) for row in db.execute(SQL["owned"], (app, node))]
+    return _owned.decode(db.execute(SQL["owned"], (app, node)).fetchone()[0])
 
 
 def note(db: sqlite3.Connection, now: int, app: str, node: str, notes: Sequence[Note]) -> list[str]:

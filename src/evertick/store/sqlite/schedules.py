@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from evertick.model import Schedule
 from evertick.store.base import Due, ScheduleFilter, StoredSchedule
@@ -23,15 +26,14 @@ __all__ = [
     "stored_schedules",
 ]
 
+_rows = msgspec.json.Decoder(list[tuple[Any, ...]])
+
 
 def due_schedules(db: sqlite3.Connection, now: int, app: str, limit: int) -> Due:
-    rows = db.execute(SQL["due_schedules"], (app, now, FORMAT, limit)).fetchall()
+    rows = db.execute(SQL["due_schedules"], (app, now, FORMAT, limit)).fetchone()[0]
     following = db.execute(SQL["due_schedules.next"], (app, now, FORMAT)).fetchone()
-    return Due(
-        now=now,
-        schedules=due_of(rows),
-        next_at=None if following is None else following["at"],
-    )
+    schedules = due_of(_rows.decode(rows))
+    return Due(now=now, schedules=schedules, next_at=None if following is None else following["at"])
 
 
 def stored_schedules(

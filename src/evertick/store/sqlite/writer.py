@@ -131,13 +131,23 @@ class Worker:
 
 
 def commit_group(db: sqlite3.Connection, time: StoreTime, where: Location, calls: list[Call]) -> None:
-    """One transaction for all, a savepoint for each."""
+    """One transaction for all, a savepoint for each; one that comes alone needs none."""
+    if len(calls) == 1:
+        _commit_one(db, time, where, calls[0])
+        return
     try:
         with translated(where), transaction(db):
             for call in calls:
                 _perform_one(db, time, where, call)
     except StoreUnavailable as error:
         _fail(calls, error)
+
+
+def _commit_one(db: sqlite3.Connection, time: StoreTime, where: Location, call: Call) -> None:
+    try:
+        call.answer = write_now(db, time, where, call.intent)
+    except Exception as error:
+        call.error = error
 
 
 def _perform_one(db: sqlite3.Connection, time: StoreTime, where: Location, call: Call) -> None:
