@@ -11,8 +11,8 @@ import pytest
 
 from evertick.clock import system_clock
 from evertick.limits import Concurrency, Rate, Subject
-from evertick.model import Cause, NewRun, Outcome, Verdict
-from evertick.store.base import NodeJoin, TaskTerms
+from evertick.model import Cause, Definition, NewRun, Outcome, Verdict
+from evertick.store.base import Advance, Change, DueSchedule, NodeJoin, RunFilter, TaskTerms
 from evertick.store.sqlite import SqliteStore
 from evertick.store.sqlite.lines import InlineLine
 from evertick.store.sqlite.queries import SQL
@@ -233,6 +233,79 @@ async def test_the_end_of_a_run_finds_the_next_of_every_lane_however_many_are_he
     await hold_back(store, [a_run("capped") for _ in range(20_000)])
     many = await steps_of_an_end()
     assert many <= few * 1.5
+
+
+async def statements_of_a_batch(store: SqliteStore, size: int) -> list[int]:
+    """How many statements it takes to enqueue, claim and end so many runs; to read, record and end so many fires."""
+    assert isinstance(store._line, InlineLine)
+    db, said, counts = store._line.shared.db, list[str](), list[int]()
+
+    def count() -> None:
+        counts.append(len(said))
+        said.clear()
+
+    now = await store.now()
+    every = Definition(task="t", when="every 1m")
+    added = [
+        Change(kind="add", key=f"{size}-{number}", definition=every, fire_at=now, at=now) for number in range(size)
+    ]
+    assert all(await store.change_schedules("a", added))
+    db.set_trace_callback(said.append)
+    await store.enqueue("a", [a_run() for _ in range(size)])
+    count()
+    claim = await store.claim("a", "n", ["default"], TASKS, size)
+    count()
+    await store.finish("a", "n", [ended(run.id, run.fence) for run in claim.runs])
+    count()
+    due = await store.due_schedules("a", size)
+    count()
+    plans = [a_plan(schedule) for schedule in due.schedules]
+    recorded = await store.record_fires("a", "n", plans)
+    count()
+    await store.finish("a", "n", [ended(run.id, recorded.fence) for plan in plans for run in plan.runs])
+    count()
+    db.set_trace_callback(None)
+    assert (len(claim.runs), recorded.taken) == (size, [True] * size)
+    assert len(await store.runs("a", RunFilter(verdicts=(Verdict.SUCCEEDED,), limit=1_000))) >= 2 * size
+    return counts
+
+
+def ended(run: str, fence: int) -> Outcome:
+    return Outcome(id=run, fence=fence, kind="done", verdict=Verdict.SUCCEEDED, attempts=1)
+
+
+def a_plan(due: DueSchedule) -> Advance:
+    assert due.fire_at is not None
+    run = NewRun(
+        id=system_clock.new_id(), task="t", cause=Cause.FIRE, fire_at=due.fire_at, schedule_id=due.id, is_claimed=True
+    )
+    later = due.fire_at + 60_000_000
+    return Advance(
+        schedule_id=due.id,
+        version=due.version,
+        fire_at=due.fire_at,
+        at=due.at,
+        live=due.live,
+        next_fire_at=later,
+        next_at=later,
+        runs=(run,),
+    )
+
+
+async def test_a_batch_takes_a_few_statements_however_large_it_is(store: SqliteStore) -> None:
+    few, many = await statements_of_a_batch(store, 2), await statements_of_a_batch(store, 200)
+    assert few == many
+    assert max(many) <= 20
+
+
+async def test_a_damaged_cursor_does_not_hide_what_is_due_beside_it(store: SqliteStore) -> None:
+    now = await store.now()
+    every = Definition(task="t", when="every 1m")
+    added = [Change(kind="add", key=key, definition=every, fire_at=now, at=now) for key in ("damaged", "sound")]
+    assert all(await store.change_schedules("a", added))
+    assert isinstance(store._line, InlineLine)
+    store._line.shared.db.execute("UPDATE evertick_due SET fire_at = 'soon' WHERE schedule_id = 1")
+    assert [due.fire_at for due in (await store.due_schedules("a", 10)).schedules] == ["soon", now]
 
 
 async def hold_back(store: SqliteStore, runs: list[NewRun]) -> None:
