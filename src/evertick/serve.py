@@ -85,13 +85,23 @@ def ending_in_one_line() -> Iterator[None]:
 
 def run_process(scheduler: Scheduler) -> int:
     """Run until a signal says stop; answers the exit code. A loop that does not close then is left with the process."""
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=_fast_loop()) as runner:
         code = runner.run(_serve(scheduler))
         end = threading.Timer(_CLOSE_SECONDS, _end_unclosed, [runner.get_loop(), code])
         end.daemon = True
         end.start()
     end.cancel()
     return code
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop, where it is installed: the process is ours, and its event loop, too. None: that of Python."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 async def _serve(scheduler: Scheduler) -> int:

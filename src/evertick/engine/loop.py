@@ -120,7 +120,9 @@ class Loop:
         loop = asyncio.get_running_loop()
         # A timer and a future: `asyncio.timeout` ends a rest by an exception, which costs more.
         self._rest_over = loop.create_future()
-        timer = loop.call_later(seconds, self._rise)
+        # uvloop counts in milliseconds and rounds: half a one too early, a step finds nothing due, and takes another.
+        rounded = 0.0 if isinstance(loop, asyncio.BaseEventLoop) else 0.0005
+        timer = loop.call_later(seconds + rounded, self._rise)
         try:
             await self._rest_over
         finally:

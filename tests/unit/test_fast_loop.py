@@ -1,0 +1,27 @@
+"""The event loop of a process that is nothing but a node."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from evertick import serve
+from evertick.scheduler import Scheduler
+
+
+class Told(asyncio.SelectorEventLoop):
+    """Stands for that of uvloop."""
+
+
+async def _loop_of(scheduler: Scheduler) -> int:
+    return 0 if isinstance(asyncio.get_running_loop(), Told) else 1
+
+
+@pytest.mark.parametrize(("is_there", "code"), [(True, 0), (False, 1)])
+def test_uvloop_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, is_there: bool, code: int) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", SimpleNamespace(new_event_loop=Told) if is_there else None)
+    monkeypatch.setattr(serve, "_serve", _loop_of)
+    assert serve.run_process(Scheduler("sqlite://")) == code
