@@ -27,7 +27,7 @@ ARGUMENTS_MAX_BYTES = 256 * 1024
 class Signature:
     """What a task's function takes, apart from its context."""
 
-    __slots__ = ("_bind", "_decoder", "_required", "defaults", "hash", "takes_context", "task", "text")
+    __slots__ = ("_bind", "_decoder", "_is_open", "_required", "defaults", "hash", "takes_context", "task", "text")
 
     def __init__(self, function: Callable[..., Any], task: str) -> None:
         self.task = task
@@ -39,8 +39,9 @@ class Signature:
         # By name; ... where one must be given.
         self.defaults = {p.name: ... if p.default is p.empty else p.default for p in own if p.kind is not p.VAR_KEYWORD}
         self._required = {name for name, default in self.defaults.items() if default is ...}
-        is_open = any(p.kind is p.VAR_KEYWORD for p in own)
-        shape = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=not is_open, kw_only=True)
+        # **kwargs: it takes any.
+        self._is_open = any(p.kind is p.VAR_KEYWORD for p in own)
+        shape = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=not self._is_open, kw_only=True)
         self._decoder = msgspec.json.Decoder(shape)
         self.text = ", ".join(
             f"{p.name}: {_type_text(hints.get(p.name, Any))}" + ("" if p.default is p.empty else f" = {p.default!r}")
@@ -78,13 +79,15 @@ class Signature:
     def _unknown(self, kwargs: Mapping[str, Any]) -> str | None:
         """About a name that no parameter has: `bind` would rather tell of the one that is missing instead."""
         name = next((name for name in kwargs if name not in self.defaults), None)
-        if name is None or len(self.defaults) < len(self._bind.parameters):  # **kwargs takes any
+        if name is None or self._is_open:
             return None
         alike = get_close_matches(name, self.defaults, 1)
         return f"got an unexpected keyword argument {name!r}" + (f"; it is called {alike[0]!r}" if alike else "")
 
     def decode(self, data: bytes) -> dict[str, Any]:
         """Typed keyword arguments from JSON. Raises InvalidArguments when they no longer fit."""
+        if data == b"{}" and not self.defaults:
+            return {}
         if len(data) > ARGUMENTS_MAX_BYTES:
             raise InvalidArguments(
                 f"{self.task}: arguments take {len(data)} bytes, more than {ARGUMENTS_MAX_BYTES}; "
@@ -93,7 +96,7 @@ class Signature:
         try:
             decoded = self._decoder.decode(data)
             named = msgspec.structs.asdict(decoded)
-            if len(named) < len(self._bind.parameters):  # **kwargs: what the struct does not name
+            if self._is_open:  # and what the struct does not name
                 named = {**msgspec.json.decode(data), **named}
         except Exception as error:  # also whatever the user's own types raise while they are made
             raise InvalidArguments(f"{self.task}({self.text}): {error}") from None

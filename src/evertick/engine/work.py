@@ -143,7 +143,8 @@ class Worker:
     # --- the life of one run
 
     async def _live(self, attempt: Attempt) -> None:
-        attempt.task = asyncio.current_task()  # which `start` may not know yet
+        if attempt.task is None:  # begun at once: `start` does not know it yet
+            attempt.task = asyncio.current_task()
         driver = attempt.work.driver
         try:
             arguments = driver.prepare(attempt.run.args)
