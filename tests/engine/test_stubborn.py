@@ -59,7 +59,7 @@ scheduler.run()
         ("job", "task 'evertick stubborn'"),
         ("duty", "task 'evertick duty stubborn'"),
         ("delivery", "task 'evertick stubborn'"),
-        ("thread", "thread 'asyncio_0'"),
+        ("thread", "_0'"),  # asyncio_0, or uvloop_0
     ],
 )
 async def test_a_process_ends_after_its_stop_time_whatever_goes_on_in_it(tmp_path: Path, kind: str, named: str) -> None:
