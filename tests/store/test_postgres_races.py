@@ -202,16 +202,23 @@ async def test_of_two_enqueues_of_one_key_at_once_one_is_new(
     race: Race, periods: tuple[int | None, int | None]
 ) -> None:
     first, second = (a_run(unique_key="k", unique_for=period) for period in periods)
-    async with race.held(lambda db: runs.enqueue(db, APP, [first])):
+    async with race.held(lambda db: runs.enqueue_in(db, APP, [first])):
         waiting = await race.waits(race.second.enqueue(APP, [second]))
     [answer] = await waiting
     assert (answer.id, answer.is_new) == (first.id, False)
 
 
+async def test_of_two_enqueues_of_one_run_at_once_one_is_new(race: Race) -> None:
+    first, other = a_run(), a_run()
+    async with race.held(lambda db: runs.enqueue_in(db, APP, [first])):
+        second = await race.waits(race.second.enqueue(APP, [first, other]))
+    assert [(run.id, run.is_new) for run in await second] == [(first.id, False), (other.id, True)]
+
+
 async def test_a_fire_and_an_enqueue_of_one_key(race: Race) -> None:
     schedule = await race.bench.add()
     new = a_run(unique_key="k")
-    async with race.held(lambda db: runs.enqueue(db, APP, [new])):
+    async with race.held(lambda db: runs.enqueue_in(db, APP, [new])):
         plan = an_advance(schedule, a_fire(schedule, unique_key="k"))
         waiting = await race.waits(race.second.record_fires(APP, None, [plan]))
     recorded = await waiting
