@@ -40,7 +40,7 @@ _LAST_WRITES_SECONDS = 5.0
 # Pruning asks a dozen questions, and history is kept for days.
 _SWEEPS_PER_PRUNE = 10
 # However often others wake us: no more looks than that come of it. The first one is never late.
-_WOKEN_LEAST_SECONDS = 0.03
+_WOKEN_LEAST_SECONDS = 0.01
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
