@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.contender.contenders import STORES
+from benchmarks.contender.contenders import CONTENDERS, STORES
 from benchmarks.contender.environment import Environment, Unavailable, environment_of
 from benchmarks.machine import describe
 from benchmarks.page import write_report
@@ -27,6 +28,8 @@ _PEERS = "peers"
 
 def main() -> None:
     asked = _arguments(sys.argv[1:])
+    # Whoever ends the benchmark ends what it has started, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if asked.command == "report":
         write_report(Results.read(asked.files), asked.folder)
     else:
@@ -39,6 +42,7 @@ def _run(asked: argparse.Namespace) -> None:
         stores=tuple(asked.store or STORES),
         processes=tuple(asked.processes or ((1,) if asked.quick else (1, 2))),
         has_peers=asked.peers,
+        names=tuple(asked.contender or ()),
         has_million=asked.million,
         size=_size(asked),
         is_quick=asked.quick,
@@ -131,6 +135,13 @@ def _arguments(given: list[str]) -> argparse.Namespace:
         "--processes", action="append", type=_positive, help="so many workers (default: 1, and 2; quick: 1)"
     )
     run.add_argument("--peers", action="store_true", help="install other schedulers and measure them, too")
+    run.add_argument(
+        "--contender",
+        action="append",
+        choices=[each.name for each in CONTENDERS],
+        metavar="NAME",
+        help=f"that one alone, of {', '.join(each.name for each in CONTENDERS)}",
+    )
     run.add_argument("--million", action="store_true", help="a million schedules as well, on PostgreSQL")
     run.add_argument("--rounds", type=_positive, help="how often everything is measured (default 5; quick: 1)")
     run.add_argument("--quick", action="store_true", help="tiny numbers: shows that it works, measures nothing")

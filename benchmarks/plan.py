@@ -98,6 +98,8 @@ class Choice:
     stores: tuple[str, ...]
     processes: tuple[int, ...]
     has_peers: bool
+    # Of contenders; all if there is none.
+    names: tuple[str, ...]
     has_million: bool
     size: Size
     # As few cases as reach every line.
@@ -106,8 +108,8 @@ class Choice:
     @property
     def contenders(self) -> list[Contender]:
         """Those that have anything to do."""
-        wanted = [each for each in CONTENDERS if self.has_peers or not each.is_peer]
-        return [each for each in wanted if any(case.contender == each.name for case in cases(self))]
+        names = {case.contender for case in cases(self)}
+        return [each for each in CONTENDERS if each.name in names]
 
 
 def cases(choice: Choice) -> list[Case]:
@@ -171,7 +173,7 @@ def _variants(name: str, choice: Choice) -> tuple[str, ...]:
 
 def _able(name: str, store: str, choice: Choice) -> Iterator[Contender]:
     for contender in CONTENDERS:
-        is_wanted = choice.has_peers or not contender.is_peer
+        is_wanted = contender.name in choice.names if choice.names else choice.has_peers or not contender.is_peer
         is_double = choice.is_quick and contender.name == "evertick_default"
         if is_wanted and not is_double and name in contender.measurements and (not store or store in contender.stores):
             yield contender

@@ -55,7 +55,8 @@ class Workers:
 
     def check_alive(self) -> None:
         for process in self._processes:
-            assert process.poll() is None, f"a worker has ended by itself:\n{self.said()}"
+            code = process.poll()
+            assert code is None, f"a worker has ended by itself ({code}):\n{self.said()}"
 
     def said(self) -> str:
         return (self._folder / "workers.log").read_text(errors="replace")[-2_000:]

@@ -89,8 +89,9 @@ def _measure(ground: Ground, case: Case, results: Results, said: str) -> None:
     except Exception as error:
         if not _CONTENDERS[case.contender].is_peer:
             raise
-        # The last line of a traceback is the one that tells.
-        said = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        # Of a traceback the last line tells.
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        said = " ".join(dict.fromkeys((lines[0], lines[-1])))
         results.failed.append(f"{_title(case)}: {said}"[:300])
         print(f"failed  {results.failed[-1]}", flush=True)
         return
