@@ -11,8 +11,11 @@ from benchmarks.table import number_text
 
 __all__ = ["Bar", "bars", "lines"]
 
-_WIDTH, _LEFT, _RIGHT, _ROW = 720, 210, 130, 22
-_LINES_HEIGHT, _TOP, _BOTTOM = 320, 44, 40
+_WIDTH = 760
+# Of bars: room for their names and figures.
+_LEFT, _RIGHT, _ROW = 260, 100, 22
+# Of lines: room for the scale and the names.
+_SCALE, _NAMES, _LINES_HEIGHT, _TOP, _BOTTOM = 70, 250, 340, 44, 40
 _INK, _GRID = "#888888", "#dddddd"
 _COLOURS = ("#00897b", "#ffb300", "#5c6bc0", "#d81b60", "#6d4c41", "#43a047", "#8e24aa", "#546e7a")
 _OURS, _YARDSTICK, _OTHERS = "#00897b", "#b0bec5", "#ffb300"
@@ -20,7 +23,7 @@ _OURS, _YARDSTICK, _OTHERS = "#00897b", "#b0bec5", "#ffb300"
 
 @dataclass(frozen=True)
 class Bar:
-    """`low` and `high` are the spread; 0 < low <= value <= high."""
+    """`low` and `high` are the spread."""
 
     title: str
     value: float
@@ -30,11 +33,11 @@ class Bar:
 
 
 def bars(title: str, unit: str, rows: Sequence[Bar]) -> str:
-    """From the largest to the smallest, each with its spread as a line."""
-    most = max(row.high for row in rows)
+    """In the order given, each with its spread as a line."""
+    most = max(row.high for row in rows) or 1
     wide = (_WIDTH - _LEFT - _RIGHT) / most
     parts = [_text(_LEFT, 16, f"{title}, {unit}", "start", 13)]
-    for number, row in enumerate(sorted(rows, key=lambda row: -row.value)):
+    for number, row in enumerate(rows):
         top = 28 + number * _ROW
         middle = top + _ROW / 2 - 2
         colour = {"ours": _OURS, "raw": _YARDSTICK}.get(row.kind, _OTHERS)
@@ -48,9 +51,9 @@ def bars(title: str, unit: str, rows: Sequence[Bar]) -> str:
 
 
 def lines(title: str, across: str, up: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Points of (across, up), both on logarithmic scales; a line per name."""
+    """Points of (across, up), both greater than 0 and on logarithmic scales; a line per name."""
     points = [point for each in series.values() for point in each]
-    x = _Scale([point[0] for point in points], _LEFT - 140, _WIDTH - _RIGHT - 40)
+    x = _Scale([point[0] for point in points], _SCALE, _WIDTH - _NAMES)
     y = _Scale([point[1] for point in points], _LINES_HEIGHT - _BOTTOM, _TOP)
     floor = _LINES_HEIGHT - _BOTTOM
     parts = [
@@ -73,7 +76,7 @@ def lines(title: str, across: str, up: str, series: Mapping[str, Sequence[tuple[
         path = " ".join(f"{x(across):.1f},{y(up):.1f}" for across, up in sorted(each))
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{x(a):.1f}" cy="{y(u):.1f}" r="3" fill="{colour}"/>' for a, u in each]
-        parts.append(_text(_WIDTH - _RIGHT - 30, _TOP + 8 + number * 16, name, "start", colour=colour))
+        parts.append(_text(_WIDTH - _NAMES + 10, _TOP + 8 + number * 16, name, "start", colour=colour))
     return _svg(_LINES_HEIGHT, parts)
 
 

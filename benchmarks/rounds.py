@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from benchmarks.contender.contenders import BROKER, CONTENDERS
@@ -62,12 +63,23 @@ def run_rounds(ground: Ground, cases: list[Case], rounds: int, results: Results)
     results.loads.append(load())
     for number in range(rounds):
         wanted = [case for case in cases if number == 0 or not MEASUREMENTS[case.measurement].is_once]
-        # What measures nothing need not be alone.
-        with ThreadPoolExecutor(_QUICK_AT_ONCE if results.quick else 1) as pool:
-            said = f"{number + 1}/{rounds}"
-            for done in [pool.submit(_measure, ground, case, results, said) for case in wanted]:
-                done.result()
+        measure = partial(_measure, ground, results=results, said=f"{number + 1}/{rounds}")
+        if results.quick:
+            _side_by_side(measure, wanted)
+        else:
+            for case in wanted:
+                measure(case)
         results.loads.append(load())
+
+
+def _side_by_side(measure: Callable[[Case], None], cases: list[Case]) -> None:
+    """What measures nothing need not be alone. After the first that fails no other begins."""
+    pool = ThreadPoolExecutor(_QUICK_AT_ONCE)
+    try:
+        for done in as_completed([pool.submit(measure, case) for case in cases]):
+            done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _measure(ground: Ground, case: Case, results: Results, said: str) -> None:
