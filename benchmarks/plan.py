@@ -127,8 +127,9 @@ def _cases_of(name: str, choice: Choice) -> Iterator[Case]:
             for processes in _processes(name, number, choice):
                 for variant in _variants(name, choice):
                     for contender in _able(name, store, choice):
-                        if _can(contender, name, number, processes, choice.size):
-                            yield Case(name, store, contender.name, processes, number, variant)
+                        case = Case(name, store, contender.name, processes, number, variant)
+                        if _can(contender, case, choice.size):
+                            yield case
 
 
 def _stores(name: str, choice: Choice) -> tuple[str, ...]:
@@ -168,6 +169,8 @@ def _processes(name: str, number: int, choice: Choice) -> tuple[int, ...]:
 def _variants(name: str, choice: Choice) -> tuple[str, ...]:
     if name == "limits":
         return tuple(limits.LIMITS)[-2 if choice.is_quick else 0 :]
+    if name == "minute":
+        return ("", schedules.EVENLY)
     return vacuum.VARIANTS if name == "vacuum" else ("",)
 
 
@@ -179,9 +182,13 @@ def _able(name: str, store: str, choice: Choice) -> Iterator[Contender]:
             yield contender
 
 
-def _can(contender: Contender, name: str, number: int, processes: int, size: Size) -> bool:
-    if processes > contender.most_processes and name != "limits":
+def _can(contender: Contender, case: Case, size: Size) -> bool:
+    if case.measurement == "limits":
+        return True
+    if case.processes > contender.most_processes:
         return False
-    # Most others know no period but the minute.
-    is_possible = number <= contender.most_schedules and (size.period == _MINUTE or not contender.is_peer)
-    return name != "minute" or is_possible
+    if case.measurement != "minute":
+        return True
+    # Most others know no period but the minute, and no moments but those of a crontab.
+    is_as_others = size.period == _MINUTE and not case.variant
+    return case.number <= contender.most_schedules and (is_as_others or not contender.is_peer)

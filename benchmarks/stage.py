@@ -56,11 +56,6 @@ class Stage:
         assert code == 0, f"{self.contender.title}, {verb}: {said[-2_000:]}"
         return json.loads(said.splitlines()[-1])
 
-    def plan(self, schedules: int, period: int) -> float:
-        """Add schedules, and say when the first is due: after the last is in, with time for the workers to start."""
-        first: float = self.call("plan", schedules, period, self.size.ahead_seconds)
-        return first
-
     @contextmanager
     def workers(self, verb: str, *values: object, count: int | None = None) -> Iterator[Workers]:
         """The processes of the contender, which wait for `go`."""

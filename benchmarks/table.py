@@ -39,7 +39,7 @@ def _table(measurement: Measurement, cases: dict[Case, Samples]) -> str:
 
 
 def case_title(case: Case) -> str:
-    words = [case.variant or _TITLES[case.contender]]
+    words = [_TITLES[case.contender], *([case.variant] if case.variant else [])]
     if case.processes > 1:
         words.append(f"{case.processes} processes")
     return ", ".join(words)

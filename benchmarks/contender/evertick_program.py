@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -88,12 +89,38 @@ async def _send_one(number: int, sent_at: float) -> object:
 
 
 async def plan(schedules: int, period: int, ahead: float) -> float:
+    def rules(start: datetime) -> Callable[[int], When]:
+        """As many as there are seconds, shared by all."""
+        seconds = [verbs.cron_seconds(second, period) for second in range(period)]
+        shared = [Cron(f"{each} * * * * *", tz=_BERLIN, start=start) for each in seconds]
+        return lambda number: shared[number % period]
+
+    return await _plan(schedules, ahead, rules)
+
+
+async def plan_evenly(schedules: int, period: int, ahead: float) -> float:
+    step = timedelta(seconds=period) / schedules
+
+    def rules(start: datetime) -> Callable[[int], When]:
+        return lambda number: Every(timedelta(seconds=period), since="start", start=start + number * step)
+
+    return await _plan(schedules, ahead, rules)
+
+
+async def plan_herd(schedules: int, ahead: float) -> float:
+    def rules(start: datetime) -> Callable[[int], When]:
+        rule = Every(timedelta(days=30), since="start", start=start)
+        return lambda number: rule
+
+    return await _plan(schedules, ahead, rules)
+
+
+async def _plan(schedules: int, ahead: float, rules: Callable[[datetime], Callable[[int], When]]) -> float:
     await scheduler.health()  # opens the ledger
     first = verbs.beginning(ahead + schedules * _PATIENCE * await _seconds_to_add_one())
-    start = datetime.fromtimestamp(first, UTC)
-    rules = [_once_in(period, second, start) for second in range(period)] or [_herd(start)]
+    rule = rules(datetime.fromtimestamp(first, UTC))
     for numbers in verbs.bulks(schedules):
-        await scheduler.add_many(_schedule(number, rules[number % len(rules)]) for number in numbers)
+        await scheduler.add_many(_schedule(number, rule(number)) for number in numbers)
     await scheduler.close()
     assert time.time() < first, "not all schedules had been added when the first were due"
     return first
@@ -101,7 +128,7 @@ async def plan(schedules: int, period: int, ahead: float) -> float:
 
 async def _seconds_to_add_one() -> float:
     """By adding some that are never due here; they stay."""
-    rule = _herd(datetime.now(UTC) + timedelta(days=30))
+    rule = Every("30d", since="start", start=datetime.now(UTC) + timedelta(days=30))
     began = time.perf_counter()
     await scheduler.add_many({**_schedule(number, rule), "key": f"probe{number}"} for number in range(_PROBES))
     return (time.perf_counter() - began) / _PROBES
@@ -109,14 +136,6 @@ async def _seconds_to_add_one() -> float:
 
 def _schedule(number: int, rule: When) -> dict[str, Any]:
     return {"key": f"s{number}", "when": rule, "task": fire, "args": {"number": number}}
-
-
-def _herd(start: datetime) -> When:
-    return Every(timedelta(days=30), since="start", start=start)
-
-
-def _once_in(period: int, second: int, start: datetime) -> When:
-    return Cron(f"{verbs.cron_seconds(second, period)} * * * * *", tz=_BERLIN, start=start)
 
 
 def next_fires(counts: dict[str, int]) -> dict[str, float]:
@@ -135,4 +154,4 @@ def _seconds(expression: str, fires: int) -> float:
 
 
 if __name__ == "__main__":
-    verbs.main(fill, fill_held, work, send, alone, plan, next_fires)
+    verbs.main(fill, fill_held, work, send, alone, plan, plan_evenly, plan_herd, next_fires)

@@ -51,7 +51,7 @@ function flush() {
 
 function lastMinute() {
   const at = now();
-  return at - (at % 60);
+  return Math.round(at - (at % 60));
 }
 
 const taskList = {

@@ -7,8 +7,10 @@ A program answers to those verbs that it has a function for:
 - `work(schedules)`: execute what there is until TERM. `schedules` is 0, or how many `plan` has made.
 - `send(count, per_second)`: enqueue runs at a steady pace, each with the moment at which it was sent.
 - `alone(count, per_second)`: work, and send from the same process.
-- `plan(count, period, ahead)`: as many schedules, each once in `period` seconds and spread over them, or with a period
-  of 0 all due at one instant; none before so many seconds from now. Answers when the first is due.
+- `plan(count, period, ahead)`: as many schedules, each once in `period` seconds, in the second that its number falls
+  on; none before so many seconds from now. Answers from when on they are due.
+- `plan_evenly`: the same, but as far apart from one another as the period allows.
+- `plan_herd(count, ahead)`: all due at one instant.
 - `left()`: how many runs are not done.
 - `next_fires(counts)`: how long it takes to work out so many moments of each cron expression.
 
@@ -133,4 +135,4 @@ def cron_seconds(second: int, period: int) -> str:
 def last_moment(second: int, period: int = 60) -> float:
     """The latest moment so many seconds into the period: for schedulers that do not tell a job what it was due."""
     now = time.time()
-    return now - (now - second) % period
+    return float(round(now - (now - second) % period))

@@ -68,7 +68,7 @@ def measure_cost(stage: Stage) -> Measured:
 
 def _burst(stage: Stage) -> _Burst:
     count, place = stage.number, stage.place
-    first = stage.plan(count, 0)
+    first = stage.call("plan_herd", count, stage.size.ahead_seconds)
     place.settle()
     with stage.workers("work", count) as workers:
         workers.go()

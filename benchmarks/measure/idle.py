@@ -22,7 +22,7 @@ _FAR_SECONDS = 30 * 24 * 3_600
 
 def measure(stage: Stage) -> Measured:
     place = stage.place
-    stage.call("plan", stage.number, 0, _FAR_SECONDS)
+    stage.call("plan_herd", stage.number, _FAR_SECONDS)
     place.settle()
     with stage.workers("work", stage.number) as workers:
         workers.go()

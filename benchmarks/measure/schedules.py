@@ -19,7 +19,7 @@ from benchmarks.spread import percentile
 from benchmarks.stage import Stage
 from benchmarks.watch import SHARES, Watch
 
-__all__ = ["FIGURES", "MILLION", "measure_knee", "measure_minute"]
+__all__ = ["EVENLY", "FIGURES", "MILLION", "measure_knee", "measure_minute"]
 
 FIGURES = (
     Figure("share", "began in their period", "%"),
@@ -30,6 +30,8 @@ FIGURES = (
     Figure("memory", "memory", "MB"),
 )
 MILLION = 1_000_000
+# A variant: no two are due at one moment, and no two have the same rule.
+EVENLY = "evenly"
 # As long as a checkpoint takes and longer.
 _MILLION_PERIODS = 5
 _KNEE_PERIODS = 4
@@ -47,7 +49,8 @@ def measure_knee(stage: Stage) -> Measured:
 
 
 def _watched(stage: Stage, schedules: int, period: int, periods: int) -> Measured:
-    first = stage.plan(schedules, period)
+    verb = "plan_evenly" if stage.variant == EVENLY else "plan"
+    first = stage.call(verb, schedules, period, stage.size.ahead_seconds)
     stage.place.settle()
     with stage.workers("work", schedules) as workers:
         workers.go()
@@ -72,16 +75,16 @@ def _watched(stage: Stage, schedules: int, period: int, periods: int) -> Measure
 
 def _late(stage: Stage, begin: float, end: float) -> list[float]:
     """By how much each moment of that time was late; each was executed once, and the ledger has it."""
-    seen = stage.witnessed()
+    seen, first_us, end_us = stage.witnessed(), round(begin * _MICRO), round(end * _MICRO)
     fires = [
-        (number, round(due), began - due)
+        (number, round(due * _MICRO), began - due)
         for number, due, began in zip(seen.numbers, seen.dues, seen.begans, strict=True)
-        if begin - 0.5 <= due < end - 0.5
+        if first_us <= round(due * _MICRO) < end_us
     ]
     if not stage.contender.has_copies:
         doubled = len(fires) - len({(number, due) for number, due, _ in fires})
         assert not doubled, f"{doubled} moments were executed twice"
     if stage.contender.has_ledger:
-        kept = stage.ledger.succeeded(round(begin * _MICRO), round(end * _MICRO))
+        kept = stage.ledger.succeeded(first_us, end_us)
         assert kept == len(fires), f"{len(fires)} moments were executed, the ledger has {kept}"
     return [late for _, _, late in fires]
