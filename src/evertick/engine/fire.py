@@ -6,7 +6,13 @@ nodes with the same idea one is taken and the others find nothing left to do.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import deque
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
 
 from evertick.edit import facts_of, run_of
 from evertick.engine.node import LocalNode
@@ -25,12 +31,41 @@ __all__ = ["Recorder", "advance_of"]
 
 log = logging.getLogger("evertick.fire")
 
+T = TypeVar("T")
+
 # Gaps that somebody has asked for, in advance or by a policy.
 _EXPECTED = frozenset({Reason.OVERLAP, Reason.DUPLICATE, Reason.BY_HAND, Reason.BLACKOUT})
 
 
-# Ticks follow each other at this distance: what comes due in between goes together, at a fraction of the cost.
-_GATHER_SECONDS = 0.02
+# Where so many ticks in a row came at less than this distance, they keep it: what comes due in between goes together,
+# at a fraction of the cost.
+_GATHER_SECONDS, _GATHER_AFTER = 0.02, 16
+
+
+# Longer work is done in turns of so many schedules: in between the event loop takes part in what else is under way,
+# above all in the conversation with the store about the batch that is being written.
+_TURN = 100
+# So many batches are read at once.
+_BATCHES_AHEAD = 4
+
+
+class Batch:
+    """Plans that are written together, and the answer to them."""
+
+    __slots__ = ("advances", "answer", "had_lease", "rows")
+
+    def __init__(
+        self, rows: list[DueSchedule], advances: list[Advance], answer: asyncio.Task[Recorded], *, had_lease: bool
+    ) -> None:
+        self.rows = rows
+        self.advances = advances
+        self.answer = answer
+        # When it was sent.
+        self.had_lease = had_lease
+
+    def taken(self) -> list[Advance]:
+        answers = self.answer.result().taken
+        return [advance for advance, is_taken in zip(self.advances, answers, strict=True) if is_taken]
 
 
 class Recorder:
@@ -41,24 +76,70 @@ class Recorder:
         self._worker = worker
         self._rules = Rules(node.store, node.app)
         self.ticked_at: float | None = None
-        # For the runs of this tick, the first one last.
+        # For the runs that are being planned, the first one last.
         self._ids: list[str] = []
-        # By `clock.elapsed`: when we heard what is due.
-        self._looked_at = 0.0
+        # Runs that are being written as claimed, and do not have their slots yet.
+        self._being_claimed = 0
+        # Others are at the same schedules.
+        self._has_company = False
+        # By `clock.elapsed`: when we heard what is due, the last times.
+        self._looked_at = deque[float](maxlen=_GATHER_AFTER)
+        # The shortest distance between a moment and the next of its schedule that we have seen.
+        self._closest_us = HOUR
 
     async def step(self) -> float | None:
         """One tick: look, plan, record, start what was recorded as already ours."""
-        due = await self._node.store.due_schedules(self._node.app, self._node.batch_size)
-        self._looked_at = self._node.clock.elapsed()
+        due = await self._node.store.due_schedules(self._node.app, _BATCHES_AHEAD * self._node.batch_size)
+        self._looked_at.append(self._node.clock.elapsed())
         known = await self._rules.of(due.schedules)
         nodes = await self._nodes(due, known)
         async with self._node.claiming:
-            advances = self._plan(due, known, nodes)
-            had_lease = self._node.has_lease
-            recorded = await self._record(advances)
-            self._start(due, advances, recorded, known, had_lease=had_lease)
-        self._follow_up(due, advances, recorded)
-        return self._rest_after(due, advances, recorded)
+            written = await self._write_all(due, known, nodes)
+        for batch in written:
+            self._follow_up(batch)
+        return self._rest_after(due, written)
+
+    async def _write_all(self, due: Due, known: dict[int, KnownDefinition], nodes: list[Node]) -> list[Batch]:
+        """A batch at a time. While one is being written, what came of the one before begins, and the next is planned:
+        so neither the store nor this process waits for the other."""
+        written: list[Batch] = []
+        under_way: Batch | None = None
+        self._being_claimed = 0
+        for rows in self._batches(due):
+            advances = await self._plan_in_turns(due, rows, known, nodes)
+            if not advances:
+                continue
+            before = under_way
+            if before is not None and not all((await before.answer).taken):
+                break  # somebody else is at it: look again
+            under_way = self._write(rows, advances)
+            if before is not None:
+                await self._start(before, known)
+                written.append(before)
+        if under_way is not None:
+            await under_way.answer
+            await self._start(under_way, known)
+            written.append(under_way)
+        return written
+
+    async def _plan_in_turns(
+        self, due: Due, rows: list[DueSchedule], known: dict[int, KnownDefinition], nodes: list[Node]
+    ) -> list[Advance]:
+        advances: list[Advance] = []
+        for turn in _turns(rows):
+            advances += self._plan(msgspec.structs.replace(due, schedules=turn), known, nodes)
+            if len(turn) < len(rows):
+                await asyncio.sleep(0)
+        return advances
+
+    def _batches(self, due: Due) -> Iterator[list[DueSchedule]]:
+        """Longest due first. Where others were at the same rows lately each begins somewhere else."""
+        size, rows = self._node.batch_size, due.schedules
+        begins = range(0, len(rows), size)
+        shift = int(self._node.clock.uniform() * len(begins)) if self._has_company and len(begins) > 1 else 0
+        for begin in (*begins[shift:], *begins[:shift]):
+            if not self._node.is_draining or begin == begins[shift]:
+                yield rows[begin : begin + size]
 
     async def _nodes(self, due: Due, known: dict[int, KnownDefinition]) -> list[Node]:
         """Who is there for what runs on every node; read only when such a schedule is due, and then afresh."""
@@ -66,7 +147,8 @@ class Recorder:
         return await self._node.store.nodes(self._node.app) if is_asked else []
 
     def _plan(self, due: Due, known: dict[int, KnownDefinition], nodes: list[Node]) -> list[Advance]:
-        room = 0 if self._node.is_draining or not self._worker.queue_is_short else self._node.hold.free
+        may_claim = not self._node.is_draining and self._worker.queue_is_short
+        room = first_room = self._node.hold.free - self._being_claimed if may_claim else 0
         self._ids = self._node.clock.new_ids(len(due.schedules))[::-1]
         advances = []
         for row in due.schedules:
@@ -77,6 +159,7 @@ class Recorder:
                 for run in advance.runs:
                     room -= run.is_claimed
                 advances.append(advance)
+        self._being_claimed += first_room - room
         return advances
 
     def _plan_one(self, row: DueSchedule, known: KnownDefinition, now: int, room: int) -> Advance:
@@ -107,50 +190,41 @@ class Recorder:
         # Made together, one per schedule; what is owed more than one run takes one more each.
         return self._ids.pop() if self._ids else self._node.clock.new_id()
 
-    async def _record(self, advances: list[Advance]) -> Recorded | None:
-        if not advances:
-            return None
+    def _write(self, rows: list[DueSchedule], advances: list[Advance]) -> Batch:
+        writing = asyncio.get_running_loop().create_task(self._record(advances), name="evertick record")
+        return Batch(rows, advances, writing, had_lease=self._node.has_lease)
+
+    async def _record(self, advances: list[Advance]) -> Recorded:
         return await self._node.store.record_fires(self._node.app, self._node.id, advances)
 
-    def _start(
-        self,
-        due: Due,
-        advances: list[Advance],
-        recorded: Recorded | None,
-        known: dict[int, KnownDefinition],
-        *,
-        had_lease: bool,
-    ) -> None:
-        if recorded is None or not recorded.fence:
-            return
-        keys = {row.id: row.key for row in due.schedules}
+    async def _start(self, batch: Batch, known: dict[int, KnownDefinition]) -> None:
+        recorded = batch.answer.result()
+        keys = {row.id: row.key for row in batch.rows}
         left_out, fused = set(recorded.left_out), list[Claimed]()
-        for advance, is_taken in zip(advances, recorded.taken, strict=True):
-            if is_taken:
-                schedule = advance.schedule_id
-                for run in advance.runs:
-                    if run.is_claimed and run.id not in left_out:
-                        fused.append(_claimed(run, keys[schedule], known[schedule].args, recorded))
-        self._worker.start(fused, had_lease=had_lease)
+        for advance in batch.taken() if recorded.fence else ():
+            schedule = advance.schedule_id
+            for run in advance.runs:
+                if run.is_claimed and run.id not in left_out:
+                    fused.append(_claimed(run, keys[schedule], known[schedule].args, recorded))
+        for turn in _turns(fused):
+            await asyncio.sleep(0)
+            self._being_claimed -= len(turn)
+            self._worker.start(turn, had_lease=batch.had_lease)
 
-    def _follow_up(self, due: Due, advances: list[Advance], recorded: Recorded | None) -> None:
+    def _follow_up(self, batch: Batch) -> None:
         """Whom it concerns: the work loop, the runs that are replaced, the hooks."""
-        if recorded is None:
-            return
-        taken = [advance for advance, is_taken in zip(advances, recorded.taken, strict=True) if is_taken]
+        taken = batch.taken()
         if any(not run.is_claimed for advance in taken for run in advance.runs):
             self._worker.queue_has_grown()
-        duplicates = set(recorded.duplicates)
+        duplicates = set(batch.answer.result().duplicates)
         for advance in taken:
             # One whose unique key is taken does not run, and replaces nobody.
             if advance.replaces_live and not any(run.id in duplicates for run in advance.runs):
                 self._worker.stop_schedule(advance.schedule_id)
-        if self._node.hooks.wants("scheduled"):
-            to_tell = taken
-        else:
-            to_tell = [advance for advance in taken if advance.gaps or duplicates]
+        is_told = bool(duplicates) or self._node.hooks.wants("scheduled")
+        to_tell = taken if is_told else [advance for advance in taken if advance.gaps]
         if to_tell:
-            keys = {row.id: row.key for row in due.schedules}
+            keys = {row.id: row.key for row in batch.rows}
             for advance in to_tell:
                 self._tell(keys[advance.schedule_id], advance, duplicates)
 
@@ -179,21 +253,35 @@ class Recorder:
                 )
             )
 
-    def _rest_after(self, due: Due, advances: list[Advance], recorded: Recorded | None) -> float | None:
+    def _rest_after(self, due: Due, written: list[Batch]) -> float | None:
         self.ticked_at = self._node.clock.elapsed()
-        if len(due.schedules) == self._node.batch_size:
-            log.info("a tick took its full batch of %d schedules; the next follows at once", self._node.batch_size)
-            return 0.0
-        if recorded is not None and not all(recorded.taken):
+        self._has_company = not all(all(batch.answer.result().taken) for batch in written)
+        if self._has_company:
             return 0.01
+        if len(due.schedules) == _BATCHES_AHEAD * self._node.batch_size:
+            log.info("a tick took all the %d schedules it may read; the next follows at once", len(due.schedules))
+            return 0.0
         # What was due when we looked is no longer in `next_at`; its next moment is in its plan.
-        next_at = min(
-            (at for at in (due.next_at, *(each.next_at for each in advances)) if at is not None), default=None
-        )
+        planned = (advance.next_at for batch in written for advance in batch.advances)
+        next_at = min((at for at in (due.next_at, *planned) if at is not None), default=None)
         if next_at is None:
             return None
-        since = self.ticked_at - self._looked_at
-        return max((next_at - due.now) / 1e6 - since, _GATHER_SECONDS - since, 0.0005)
+        since = self.ticked_at - self._looked_at[-1]
+        return max((next_at - due.now) / 1e6 - since, self._gather_seconds(written) - since, 0.0005)
+
+    def _gather_seconds(self, written: list[Batch]) -> float:
+        """How long after the last look the next comes at the soonest. Never so long that a schedule could owe two."""
+        for batch in written:
+            for advance in batch.advances:
+                if advance.next_fire_at is not None and advance.fire_at is not None:
+                    self._closest_us = min(self._closest_us, advance.next_fire_at - advance.fire_at)
+        looks = self._looked_at
+        is_busy = len(looks) == _GATHER_AFTER and looks[-1] - looks[0] < _GATHER_AFTER * _GATHER_SECONDS
+        return min(_GATHER_SECONDS, self._closest_us / 2e6) if is_busy else 0.0
+
+
+def _turns(items: list[T]) -> Iterator[list[T]]:
+    return (items[begin : begin + _TURN] for begin in range(0, len(items), _TURN))
 
 
 def advance_of(row: DueSchedule, known: KnownDefinition, made: Plan, runs: tuple[NewRun, ...]) -> Advance:

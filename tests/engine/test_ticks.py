@@ -1,0 +1,83 @@
+"""When the fire loop looks: at the moment where that is cheap, a little later where there are many; never too late."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from evertick import Every, Scheduler
+from evertick.store.sqlite import SqliteStore
+from evertick.testing import virtual_time
+from evertick.when import When
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Node:
+    """Has schedules once a second, spread evenly over it, from one second after its start."""
+
+    def __init__(self) -> None:
+        self.scheduler = Scheduler("sqlite://", concurrency=500)
+
+        @self.scheduler.task
+        async def note() -> None: ...
+
+    async def spread(self, count: int) -> None:
+        for number in range(count):
+            start = START + timedelta(seconds=1 + number / count)
+            await self.add(f"s{number}", Every("1s", since="start", start=start))
+
+    async def add(self, key: str, when: When, **options: Any) -> None:
+        await self.scheduler.add(key=key, when=when, task="note", **options)
+
+    async def latest(self) -> float:
+        """How many seconds after its moment the latest of all began."""
+        runs = await self.scheduler.runs(limit=1000)
+        return max((run.started_at - run.fire_at).total_seconds() for run in runs if run.started_at is not None)
+
+
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many plans were written together, each time."""
+    seen: list[int] = []
+    record = SqliteStore.record_fires
+
+    async def counted(self: SqliteStore, app: str, node: str | None, advances: Any) -> Any:
+        seen.append(len(advances))
+        return await record(self, app, node, advances)
+
+    monkeypatch.setattr(SqliteStore, "record_fires", counted)
+    return seen
+
+
+async def test_a_few_schedules_begin_at_their_moments(ticks: list[int]) -> None:
+    node = Node()
+    async with virtual_time(node.scheduler, start=START) as kit:
+        await node.spread(5)
+        await kit.advance("5s")
+        assert await node.latest() < 0.002
+    assert len(ticks) == sum(ticks) == 5 * 4 + 1
+
+
+async def test_what_many_schedules_owe_is_gathered(ticks: list[int]) -> None:
+    node = Node()
+    async with virtual_time(node.scheduler, start=START) as kit:
+        await node.spread(200)
+        await kit.advance("5s")
+        assert await node.latest() <= 0.021
+    assert sum(ticks) >= 200 * 4 - 5
+    # They come every 5 ms.
+    assert len(ticks) < 200 * 4 / 3
+
+
+async def test_a_schedule_of_a_few_milliseconds_misses_nothing_beside_many_others(ticks: list[int]) -> None:
+    node = Node()
+    async with virtual_time(node.scheduler, start=START) as kit:
+        await node.spread(50)
+        await node.add("quick", Every("5ms"), overlap="allow")
+        await kit.advance("4s")
+        quick = await node.scheduler.schedule("quick")
+        assert quick.fires == 800
+        assert await node.scheduler.gaps("quick") == []
