@@ -55,10 +55,11 @@ _GROUP_WORDS = {
     "latency": ("Latency", "50 calls a second; from the call that enqueues to the first line of the job."),
     "schedules": (
         "Schedules",
-        "Cron schedules with seconds, each once a minute, in a zone with summer time; all of one second are due at the "
-        "same moment. Evenly means that no two are, each with a rule of its own. Who has no seconds in its cron "
+        "Cron schedules with seconds, each once a minute, in a zone with summer time; all of one second are due at "
+        "the same moment. Evenly means that no two are, each with a rule of its own. Who has no seconds in its cron "
         "(graphile-worker, Celery beat) has all of them when the minute begins. Memory is what is the processes' "
-        "own. At one instant, all are due at the same microsecond. The knee is where fires do not begin in their period any more.",
+        "own. At one instant, all are due at the same microsecond. The knee is where fires do not begin in their "
+        "period any more.",
     ),
     "idle": ("Idle", "Nodes that have many schedules of which none is due for weeks. Heartbeats are in it."),
     "cost": (
