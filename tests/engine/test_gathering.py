@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from evertick import Event, Scheduler
 from evertick.driver.base import Work
 from evertick.driver.function import FunctionDriver, Threads
 from evertick.engine import loops
@@ -142,3 +143,32 @@ def test_outcomes_that_come_while_others_are_written_gather_for_a_moment(loop: V
     assert queue.writes[0][1] == 1
     assert len(queue.writes) < 60
     assert max(count for _, count in queue.writes) <= 15
+
+
+async def test_a_run_that_ends_at_once_is_followed_by_no_second_claim() -> None:
+    scheduler = Scheduler("sqlite://", concurrency=50)
+    has_looked, has_ended = asyncio.Event(), asyncio.Event()
+    claims: list[int] = []
+    store: Any = await scheduler._store()
+    claim = store.claim
+
+    async def counted(*args: Any) -> Claim:
+        answer: Claim = await claim(*args)
+        claims.append(len(answer.runs))
+        has_looked.set()
+        return answer
+
+    store.claim = counted
+
+    @scheduler.task
+    async def job() -> None: ...
+
+    @scheduler.on("succeeded")
+    async def ended(event: Event) -> None:
+        has_ended.set()
+
+    async with asyncio.timeout(60), scheduler:
+        await has_looked.wait()
+        await job.enqueue()
+        await has_ended.wait()
+    assert claims == [0, 1]

@@ -62,10 +62,12 @@ class Worker:
             tasks, most = node.rates.admit(node.terms, min(room, node.batch_size))
             had_lease = node.has_lease
             claim = await self._claim(tasks, most)
+            # Before anything is started: what ends at once must not look for more where there is none.
+            self.queue_is_short = len(claim.runs) < most
             node.rates.started(claim.runs)
             self.start(claim.runs, had_lease=had_lease)
         await node.tell_ended(claim.expired)
-        return self._rest_after(claim, most)
+        return self._rest_after(claim)
 
     async def _claim(self, tasks: Mapping[str, TaskTerms], most: int) -> Claim:
         self._stop_gathering()
@@ -252,9 +254,8 @@ class Worker:
         else:
             self._end(attempt, StoppedBy(attempt.why or Stop.SHUTDOWN))
 
-    def _rest_after(self, claim: Claim, asked: int) -> float | None:
+    def _rest_after(self, claim: Claim) -> float | None:
         self.claimed_at = self._node.clock.elapsed()
-        self.queue_is_short = len(claim.runs) < asked
         if not self.queue_is_short:
             return self._node.rest_for(self._node.hold.free)
         rests = [] if claim.next_due_at is None else [max((claim.next_due_at - claim.now) / 1e6, 0.001)]
