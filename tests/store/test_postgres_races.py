@@ -18,6 +18,7 @@ from evertick.limits import Concurrency, Subject
 from evertick.model import Cause, Outcome, State, Verdict
 from evertick.store.base import Change, NodeJoin, Store, TaskTerms
 from evertick.store.postgres import PostgresStore, changes, endings, fires, limits, nodes, runs
+from evertick.store.postgres.queries import in_schema
 from evertick.store.postgres.session import Session
 from evertick.testing.conformance import Bench, a_definition, a_fire, a_run, an_advance, an_outcome
 from evertick.testing.conformance.bench import APP, HOUR, TASK, TERMS
@@ -642,3 +643,32 @@ async def test_transactions_that_wait_crosswise_are_tried_again(race: Race) -> N
     lines = [store._open_line() for store in (race.bench.store, race.second) if isinstance(store, PostgresStore)]
     await asyncio.gather(lines[0].write(straight), lines[1].write(crosswise))
     assert tries == 3
+
+
+# --- the second line of defence ------------------------------------------------------------------------------------
+
+_DONE_BEFORE = """
+    INSERT INTO evertick.history (id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
+        priority, verdict, attempts, losses, created_at, finished_at, is_cancel_requested)
+    SELECT gen_random_uuid(), app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue, priority,
+        'succeeded', 1, 0, created_at, created_at, false
+    FROM evertick.runs WHERE id = $1
+"""
+
+
+async def test_a_moment_that_history_has_already_stops_no_other_end(
+    race: Race, postgres_stores: PostgresStores, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = await race.bench.node()
+    doubled = await race.bench.fire(await race.bench.add())
+    other = await race.bench.enqueue()
+    held = (await race.bench.claim(node)).runs
+    connection = await postgres_stores.connect()
+    await connection.execute(in_schema(_DONE_BEFORE, postgres_stores.schema), doubled)
+    await connection.close()
+    assert await race.bench.finish(node, *(an_outcome(each) for each in held)) == ["done", "done"]
+    assert await race.bench.state(other.id) is State.DONE
+    assert "had one of these moments already" in caplog.text
+    assert await race.bench.finish(node, *(an_outcome(each) for each in held)) == (
+        ["already" if each.id == other.id else "lost" for each in held]
+    )
