@@ -308,6 +308,18 @@ async def test_a_damaged_cursor_does_not_hide_what_is_due_beside_it(store: Sqlit
     assert [due.fire_at for due in (await store.due_schedules("a", 10)).schedules] == ["soon", now]
 
 
+@pytest.mark.parametrize(("limit", "read"), [(1_200, 1_200), (1_000, 1_000), (5_000, 1_500)])
+async def test_more_due_schedules_than_one_text_holds_are_all_read_once(
+    store: SqliteStore, limit: int, read: int
+) -> None:
+    now = await store.now()
+    every = Definition(task="t", when="every 1m")
+    added = [Change(kind="add", key=f"s{number}", definition=every, fire_at=now, at=now) for number in range(1_500)]
+    assert all(await store.change_schedules("a", added))
+    due = (await store.due_schedules("a", limit)).schedules
+    assert (len(due), len({schedule.id for schedule in due})) == (read, read)
+
+
 async def hold_back(store: SqliteStore, runs: list[NewRun]) -> None:
     """What claims do in bites, at once."""
     await store.enqueue("a", runs)

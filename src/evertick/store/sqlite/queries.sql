@@ -122,7 +122,7 @@ EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = d.schedule_id)
 -- Longest due first: all that a plan is made from.
 SELECT json_group_array(json_array(d.schedule_id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences,
     d.fire_at, d.at, d.fires, d.failures, @live))
-FROM (SELECT * FROM evertick_due WHERE app = ?1 AND at <= ?2 AND format <= ?3 ORDER BY at LIMIT ?4) d
+FROM (SELECT * FROM evertick_due WHERE app = ?1 AND at <= ?2 AND format <= ?3 ORDER BY at LIMIT ?4 OFFSET ?5) d
 CROSS JOIN evertick_schedules s NOT INDEXED ON s.id = d.schedule_id;
 
 -- name: due_schedules.next

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from evertick.model import Schedule
-from evertick.store.base import Due, ScheduleFilter, StoredSchedule
+from evertick.store.base import Due, DueSchedule, ScheduleFilter, StoredSchedule
 from evertick.store.rows import FORMAT, due_of, json_text, schedule_of, stored_of
+from evertick.store.sqlite.parts import PART_MOST
 from evertick.store.sqlite.queries import SQL
 
 __all__ = [
@@ -30,9 +31,14 @@ _rows = msgspec.json.Decoder(list[tuple[Any, ...]])
 
 
 def due_schedules(db: sqlite3.Connection, now: int, app: str, limit: int) -> Due:
-    rows = db.execute(SQL["due_schedules"], (app, now, FORMAT, limit)).fetchone()[0]
+    schedules: list[DueSchedule] = []
+    for first in range(0, limit, PART_MOST):
+        part = (min(PART_MOST, limit - first), first)
+        rows = _rows.decode(db.execute(SQL["due_schedules"], (app, now, FORMAT, *part)).fetchone()[0])
+        schedules += due_of(rows)
+        if len(rows) < PART_MOST:
+            break
     following = db.execute(SQL["due_schedules.next"], (app, now, FORMAT)).fetchone()
-    schedules = due_of(_rows.decode(rows))
     return Due(now=now, schedules=schedules, next_at=None if following is None else following["at"])
 
 
