@@ -80,6 +80,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     heart_in_thread: bool = True
     note_seconds: float = 1.0
     sweep_seconds: float = 60.0
+    prune_seconds: float = 600.0
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -517,6 +518,7 @@ class Scheduler(
             keep_per_schedule=self.settings.keep_per_schedule,
             note=self._parts.note_seconds,
             sweep=self._parts.sweep_seconds,
+            prune=self._parts.prune_seconds,
             heart_in_thread=self._parts.heart_in_thread,
             holds_duties=self.settings.duties,
         )

@@ -37,8 +37,6 @@ log = logging.getLogger("evertick.engine")
 # After the stop time, how long told-to-stop coroutines get to end, and how long the last outcomes get to be written.
 _LAST_WORDS_SECONDS = 1.0
 _LAST_WRITES_SECONDS = 5.0
-# Pruning asks a dozen questions, and history is kept for days.
-_SWEEPS_PER_PRUNE = 10
 # However often others wake us: no more looks than that come of it. The first one is never late.
 _WOKEN_LEAST_SECONDS = 0.01
 
@@ -53,6 +51,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_per_schedule: int | None = None
     note: float = 1.0
     sweep: float = 60.0
+    # Pruning asks a dozen questions, and history is kept for days.
+    prune: float = 600.0
     # Whether this node does what one node of the app does at a time.
     holds_duties: bool = True
     # The heart beats on the engine's own loop where time is virtual.
@@ -163,7 +163,7 @@ class Engine:
         if not settings.holds_duties:
             return []
         pruner = Pruner(self._node, retention=settings.retention, keep_per_schedule=settings.keep_per_schedule)
-        return [pruner.duty(every=settings.sweep * _SWEEPS_PER_PRUNE), *duties]
+        return [pruner.duty(every=settings.prune), *duties]
 
     async def start(self) -> None:
         """Join the store and begin."""

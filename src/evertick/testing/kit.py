@@ -191,6 +191,7 @@ class Kit(Ledger):
             heart_in_thread=False,
             note_seconds=_NOTE_SECONDS,
             sweep_seconds=_SWEEP_SECONDS,
+            prune_seconds=_SWEEP_SECONDS,
         )
         scheduler.settings = msgspec.structs.replace(
             scheduler.settings, poll_interval=_POLL, lease=_FOR_EVER, retention=_FOR_EVER, keep_per_schedule=10**9
