@@ -77,4 +77,7 @@ def become(command: list[str], variables: dict[str, str], out: Path) -> None:
     os.environ.update(variables)
     os.chdir(variables["BENCH_ROOT"])
     module, *sys.argv[1:] = command
+    # Whoever was imported before has read other variables.
+    for name in [each for each in sys.modules if each.startswith("benchmarks.contender")]:
+        del sys.modules[name]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -21,7 +21,7 @@ _BERLIN, _NEW_YORK = "Europe/Berlin", ZoneInfo("America/New_York")
 # Of the task that counts: its limits, and how many keys they are for.
 _task: TaskOptions = verbs.OPTIONS.pop("task", {})
 _keys: int = verbs.OPTIONS.pop("keys", 0)
-scheduler = Scheduler(verbs.URL or None, **verbs.OPTIONS)
+scheduler = Scheduler(verbs.URL, **verbs.OPTIONS)
 _hold = verbs.FOLDER / verbs.HOLD
 
 
