@@ -167,8 +167,8 @@ async def test_of_a_burst_few_wake_ups_are_sent_and_the_last_is_not_lost(
     took = asyncio.get_running_loop().time() - began
     await asyncio.wait_for(said.get(), PATIENCE)
     await asyncio.sleep(LONG_ENOUGH)
-    # Of five hundred.
-    assert said.qsize() <= min(110 * took + 5, 400)
+    # Of five hundred; a hundred a second, and those that were on their way.
+    assert said.qsize() <= min(200 * took + 20, 400)
     while not said.empty():
         said.get_nowait()
     # The last of the burst was too soon after one that was sent; it comes alone, a little later.
