@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +59,27 @@ class DutyFleet(Fleet):
         act = self.acts(duty)[-1]
         [node] = [node for node in self.nodes if node.pid == act.pid]
         return act.term, node
+
+    def freeze(self, node: subprocess.Popen[bytes]) -> None:
+        """Between two of its transactions: while it stands still in one on SQLite, nobody can write at all."""
+        os.kill(node.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, node.pid, os.WSTOPPED)
+        while self._is_locked():
+            os.kill(node.pid, signal.SIGCONT)
+            time.sleep(0.01)
+            os.kill(node.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, node.pid, os.WSTOPPED)
+
+    def _is_locked(self) -> bool:
+        if not self.url.startswith("sqlite"):
+            return False
+        # The others write for moments only.
+        with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=1.0, isolation_level=None)) as db:
+            try:
+                db.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+            return False
 
     def first_act(self, duty: str, *, after_term: int) -> Act:
         self.wait_for(lambda: any(act.term > after_term for act in self.acts(duty)), f"a new holder of {duty}")
@@ -136,7 +159,7 @@ def test_a_frozen_holder_finds_its_term_over(fleet: DutyFleet, duty: str) -> Non
     began = time.monotonic()
     fleet.wait_for(lambda: time.monotonic() > began + LEASE_SECONDS + 2 * BEAT_SECONDS, "the end of the first lease")
     term, frozen = fleet.holder(duty)
-    os.kill(frozen.pid, signal.SIGSTOP)
+    fleet.freeze(frozen)
     new = fleet.first_act(duty, after_term=term)
     assert new.pid != frozen.pid
     os.kill(frozen.pid, signal.SIGCONT)

@@ -123,8 +123,9 @@ def members(kind: type) -> Iterator[object]:
 
 def mentioned(subject: object) -> Iterator[type]:
     """The classes in the annotations of a function, or of the fields of a struct."""
-    for hint in typing.get_type_hints(subject, globalns=_names_for(subject)).values():
-        yield from _classes_of(hint)
+    for name, hint in typing.get_type_hints(subject, globalns=_names_for(subject)).items():
+        if not name.startswith("_"):
+            yield from _classes_of(hint)
 
 
 def _names_for(subject: typing.Any) -> dict[str, object]:
@@ -185,7 +186,7 @@ def test_every_class_that_users_meet_has_a_page() -> None:
 )
 def test_every_public_member_of_every_class_that_users_meet_is_documented(page: str, kind: type) -> None:
     fields = kind.__struct_fields__ if issubclass(kind, msgspec.Struct) else ()
-    assert not missing([*public(kind), *fields], page)
+    assert not missing([*public(kind), *(field for field in fields if not field.startswith("_"))], page)
 
 
 @pytest.mark.parametrize("kind", [When, Cron, Every, Once, Calendar, Kit, SyncKit, SettableClock])
