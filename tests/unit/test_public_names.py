@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -36,8 +36,11 @@ print(perf_counter() - began, process_time() - began_work)
 
 
 def in_a_fresh_interpreter(code: str) -> str:
-    # Isolated: neither the user's site nor a startup hook of a test tool may load anything beforehand.
-    answer = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    # Isolated: neither the user's site nor a startup hook of a test tool may load anything beforehand, or be at work.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    answer = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60, env=variables
+    )
     return answer.stdout.strip()
 
 
@@ -56,7 +59,8 @@ def test_importing_evertick_loads_msgspec_and_nothing_else_beyond_the_standard_l
 def test_importing_evertick_takes_less_than_150_milliseconds(record_property: Callable[[str, object], None]) -> None:
     in_a_fresh_interpreter(_SECONDS)  # the first one may have to compile
     taken = [in_a_fresh_interpreter(_SECONDS).split() for _ in range(5)]
-    elapsed, worked = (statistics.median(map(float, column)) for column in zip(*taken, strict=True))
+    # What else the machine does can only make it longer.
+    elapsed, worked = (min(map(float, column)) for column in zip(*taken, strict=True))
     record_property("import_ms", round(elapsed * 1000))
     print(f"import evertick: {elapsed * 1000:.0f} ms, of them {worked * 1000:.0f} ms at work")
     # The time at work: on a busy machine the rest is spent waiting for a processor.
