@@ -62,6 +62,7 @@ and matches each to one outcome. It is tested with doctored evidence: each kind 
 
 def write_report(figures: Figures, folder: Path) -> None:
     """The page, its picture, and the figures from which both can be written anew."""
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / PAGE).write_text(page_of(figures))
     (folder / PICTURE).write_text(picture_of(figures))
     (folder / FIGURES).write_bytes(msgspec.json.encode(figures))
