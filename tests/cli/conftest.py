@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from terminal import drawn_by
 
 from evertick import Every, Scheduler
 from evertick.cli import cli
@@ -116,19 +117,7 @@ def on_terminal(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., st
     """What a command writes to a terminal."""
 
     def draw(database: str, *args: str, **environment: str) -> str:
-        ours, theirs = pty.openpty()
-        variables = {"EVERTICK_DATABASE": database, "TERM": "xterm", **environment}
-        process = start(*args, env=variables, stdout=theirs, stdin=theirs)
-        os.close(theirs)
-        parts = []
-        try:
-            while part := os.read(ours, 65536):
-                parts.append(part)
-        except OSError:  # how Linux says that the other end was closed
-            pass
-        os.close(ours)
-        assert process.wait() == 0
-        return b"".join(parts).decode()
+        return drawn_by(start, *args, env={"EVERTICK_DATABASE": database, "TERM": "xterm", **environment})
 
     return draw
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import re
 import threading
 import time
 
 import pytest
+from terminal import drawn_by
 
 from evertick import Constant, Message, Scheduler
 from evertick.cli.output import Column, table_for_terminal
@@ -25,20 +24,9 @@ def narrow(start):
     """What a command writes to a narrow terminal, its errors and hints included."""
 
     def draw(database: str | None, *args: str, code: int = 0, **environment: str) -> list[str]:
-        ours, theirs = pty.openpty()
         named = {} if database is None else {"EVERTICK_DATABASE": database}
         variables = {**named, "TERM": "xterm", "COLUMNS": str(COLUMNS), **environment}
-        process = start(*args, env=variables, stdout=theirs, stdin=theirs, stderr=theirs)
-        os.close(theirs)
-        parts = []
-        try:
-            while part := os.read(ours, 65536):
-                parts.append(part)
-        except OSError:  # how Linux says that the other end was closed
-            pass
-        os.close(ours)
-        assert process.wait() == code, b"".join(parts).decode()
-        lines = plain(b"".join(parts).decode())
+        lines = plain(drawn_by(start, *args, env=variables, code=code, has_errors=True))
         assert max(len(line) for line in lines) <= COLUMNS, lines
         return lines
 
