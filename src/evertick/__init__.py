@@ -2,6 +2,7 @@
 
 from evertick.context import Context, current
 from evertick.driver.process import Process
+from evertick.driver.secret import Secret
 from evertick.duty import DutyContext
 from evertick.errors import (
     AlreadyDeclared,
@@ -14,6 +15,7 @@ from evertick.errors import (
     InvalidKey,
     InvalidSetting,
     InvalidWhen,
+    JobFailed,
     Lost,
     NotFound,
     ProcessDied,
@@ -63,6 +65,7 @@ __all__ = [
     "InvalidKey",
     "InvalidSetting",
     "InvalidWhen",
+    "JobFailed",
     "Linear",
     "Lost",
     "Message",
@@ -78,6 +81,7 @@ __all__ = [
     "Run",
     "Schedule",
     "Scheduler",
+    "Secret",
     "Skip",
     "State",
     "Stopped",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from hashlib import blake2b
 from typing import Any
@@ -18,7 +18,7 @@ import msgspec
 from evertick.context import Context
 from evertick.errors import InvalidArguments
 
-__all__ = ["ARGUMENTS_MAX_BYTES", "Signature"]
+__all__ = ["ARGUMENTS_MAX_BYTES", "FreeArguments", "Signature"]
 
 # Arguments are copied into every run that carries its own. Larger things belong in a table or a bucket, by reference.
 ARGUMENTS_MAX_BYTES = 256 * 1024
@@ -101,6 +101,68 @@ class Signature:
         except Exception as error:  # also whatever the user's own types raise while they are made
             raise InvalidArguments(f"{self.task}({self.text}): {error}") from None
         return named
+
+
+class FreeArguments:
+    """What a job without a function takes: any JSON-like data by name. It has the face of a `Signature`."""
+
+    __slots__ = ("task",)
+
+    takes_context = False
+    text = "**arguments"
+    # They always fit, so no run is ever parked for its arguments and waits for another hash.
+    hash = "free"
+
+    def __init__(self, task: str) -> None:
+        self.task = task
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        return _AnyName()
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The arguments of a call as JSON."""
+        if args:
+            raise InvalidArguments(f"{self.task}({self.text}): {args[0]!r:.100} has no name; pass arguments by name")
+        if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+            raise InvalidArguments(f"{self.task}({self.text}): {kwargs!r} must be a dict of arguments by name")
+        try:
+            data = msgspec.json.encode(kwargs)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArguments(f"{self.task}({self.text}): arguments must be JSON-like data; {error}") from None
+        self._check_size(data)
+        return data
+
+    def decode(self, data: bytes) -> dict[str, Any]:
+        """The arguments from JSON. Raises InvalidArguments where they are none."""
+        self._check_size(data)
+        try:
+            return msgspec.json.decode(data, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidArguments(f"{self.task}({self.text}): {error}") from None
+
+    def _check_size(self, data: bytes) -> None:
+        if len(data) > ARGUMENTS_MAX_BYTES:
+            raise InvalidArguments(
+                f"{self.task}: arguments take {len(data)} bytes, more than {ARGUMENTS_MAX_BYTES}; "
+                "pass a reference instead"
+            )
+
+
+class _AnyName(Mapping[str, Any]):
+    """Every name is one of an argument, and none has a default."""
+
+    def __contains__(self, name: object) -> bool:
+        return bool(name)
+
+    def __getitem__(self, name: str) -> Any:
+        return ...
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
 
 
 def _parameters(function: Callable[..., Any], task: str) -> tuple[list[inspect.Parameter], dict[str, Any]]:

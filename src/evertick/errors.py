@@ -17,6 +17,7 @@
     │   ├── StoreUnavailable             away, locked, read-only or full; the outcome of a write may be unknown
     │   └── StoreRefused                 this node must not use the store (newer schema, damaged migrations, no store)
     ├── ProcessDied                      the child process of a task ended before its job did
+    ├── JobFailed                        a job without a function says that it failed: an exit code, a status
     ├── TransactionTimeout (also TimeoutError)
     │                                    `ctx.transaction()` was open for too long, and was rolled back
     └── Stopped                          this run was asked to stop (raised by `ctx.check()`)
@@ -45,6 +46,7 @@ __all__ = [
     "InvalidKey",
     "InvalidSetting",
     "InvalidWhen",
+    "JobFailed",
     "Lost",
     "NotFound",
     "ProcessDied",
@@ -130,6 +132,10 @@ class StoreRefused(StoreError):
 
 class ProcessDied(EvertickError):
     """The child process of a task ended before its job did: a crash, an exit, a kill from outside."""
+
+
+class JobFailed(EvertickError):
+    """A job without a function came to its end, and its own verdict is that it failed. Retried by the task's policy."""
 
 
 class Stopped(EvertickError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,10 @@ from evertick.driver.base import Work
 from evertick.driver.function import Threads
 from evertick.driver.inside import check_may_open_store, check_may_start
 from evertick.driver.pool import Children
+from evertick.driver.registry import IN_PYTHON
+from evertick.driver.secret import Secrets
 from evertick.driver.sender import Sender
+from evertick.driver.spec import DriverParts, Spec
 from evertick.engine.engine import Engine, EngineHealth, EngineSettings
 from evertick.engine.node import LocalNode, declarer_of
 from evertick.errors import AlreadyDeclared, InvalidInput, InvalidSetting, Refused
@@ -59,7 +62,7 @@ from evertick.store.base import Pulse, Store
 from evertick.store.url import open_store
 from evertick.sync import Portal
 from evertick.sync_scheduler import SyncScheduler
-from evertick.task import Task, TaskOptions
+from evertick.task import Task, TaskOptions, task_of_function, task_of_spec
 from evertick.version import VERSION
 from evertick.when import Every, Once, When
 from evertick.when.cron import rule as cron_rule
@@ -132,6 +135,7 @@ class Scheduler(
     start_timeout: how long `run()` waits at its start for a store that is away.
     min_interval: a rule that fires more often is refused. allow_schedules: the only rules that are not, as text.
     feed: how long events are kept for other programs, "off" for not any more; None leaves the app's feed as it is.
+    drivers: the kinds of tasks that this node runs; those of others are left to nodes that do.
     """
 
     def __init__(
@@ -157,6 +161,7 @@ class Scheduler(
         duties: bool = True,
         batch_size: int = 1_000,
         start_timeout: Duration = "30s",
+        drivers: Sequence[str] = IN_PYTHON,
         **unknown: Never,
     ) -> None:
         refuse_unknown(unknown)
@@ -181,6 +186,7 @@ class Scheduler(
             duties=duties,
             batch_size=batch_size,
             start_timeout=start_timeout,
+            drivers=drivers,
         )
         self._parts = _system_parts()
         self._tasks: dict[str, Task[Any, Any]] = {}
@@ -190,6 +196,10 @@ class Scheduler(
         self._senders: dict[str, Sender] = {}
         self._threads = Threads()
         self._children = Children()
+        # What a configuration fills: where secrets are found, and how to reach what drivers talk to.
+        self._secrets = Secrets()
+        self._connections: dict[str, object] = {}
+        self._closing: list[Callable[[], Awaitable[None]]] = []
         self._hooks = Hooks(self._threads.call)
         self._portal = Portal()
         self._opened: Store | None = None
@@ -227,6 +237,17 @@ class Scheduler(
         if function is not None:
             return self._keep_task(self._make_task(function, name, options, place), place)
         return lambda function: self._keep_task(self._make_task(function, name, options, place), place)
+
+    def job(self, name: str, spec: Spec, /, **options: Unpack[TaskOptions]) -> Task[..., Any]:
+        """Make a task that needs no function: `scheduler.job("backup", Shell("backup.sh"), timeout="1h")`.
+
+        What it does is this node's to say, and is not in the database. Its arguments are any JSON-like data by name.
+        Its driver must be one that this scheduler runs: `Scheduler(drivers=["function", "process", "shell"])`.
+        """
+        place = calling_place(1)
+        task = self._make_job(name, spec, options, place)
+        self._check_enabled(task)
+        return self._keep_task(task, place)
 
     def cron(
         self, text: str, *, key: str | None = None, name: str | None = None, **options: Unpack[CronOptions]
@@ -368,14 +389,44 @@ class Scheduler(
         chosen = name if name is not None else getattr(function, "__name__", None)
         if chosen is None or chosen == "<lambda>":
             raise InvalidSetting(f"{function!r} has no name of its own; give it one with name=")
-        if chosen in self._tasks:
+        self._check_new(chosen, place)
+        task = task_of_function(self, chosen, function, options)
+        self._check_enabled(task)
+        return task
+
+    def _make_job(self, name: str, spec: Spec, options: TaskOptions, place: str) -> Task[..., Any]:
+        """A task of a specification, whether this node runs it or leaves it to others."""
+        self._check_new(name, place)
+        return task_of_spec(self, name, spec, options)
+
+    def _check_new(self, name: str, place: str) -> None:
+        if name in self._tasks:
             raise AlreadyDeclared(
-                f"task {chosen!r} is defined twice: at {self._task_places[chosen]} and at {place}; "
+                f"task {name!r} is defined twice: at {self._task_places[name]} and at {place}; "
                 "give one of them another name="
             )
         if self._is_started:
-            raise Refused(f"task {chosen!r} is defined after the scheduler has started; define it before")
-        return Task(self, function, chosen, options)
+            raise Refused(f"task {name!r} is defined after the scheduler has started; define it before")
+
+    def _check_enabled(self, task: Task[..., Any]) -> None:
+        driver, drivers = task.work.driver.name, self.settings.drivers
+        if driver not in drivers:
+            raise InvalidSetting(
+                f"task {task.name!r}: this scheduler does not run the driver {driver!r}; enable it with "
+                f"Scheduler(drivers={[*drivers, driver]})"
+            )
+
+    @property
+    def _driver_parts(self) -> DriverParts:
+        return DriverParts(
+            app=self.app,
+            clock=self._clock,
+            threads=self._threads,
+            children=self._children,
+            connections=self._connections,
+            resolve_secret=lambda name: self._secrets.resolve(name),
+            at_close=self._closing.append,
+        )
 
     def _keep_task(self, task: Task[Any, Any], place: str) -> Task[Any, Any]:
         self._tasks[task.name] = task
@@ -472,6 +523,8 @@ class Scheduler(
             await store.close()
         if self._engine is None:
             await self._children.close()
+            for each in self._closing:
+                await each()
         self._threads.close()
 
     def _hurry(self) -> None:
@@ -491,7 +544,10 @@ class Scheduler(
         return self._opened
 
     def _node(self, store: Store) -> LocalNode:
-        works: dict[str, Work] = {name: task.work for name, task in self._tasks.items()}
+        drivers = self.settings.drivers
+        works: dict[str, Work] = {
+            name: task.work for name, task in self._tasks.items() if task.work.driver.name in drivers
+        }
         return LocalNode(
             name=self.settings.node_name,
             app=self.app,

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from evertick.driver.registry import IN_PYTHON, check_drivers
 from evertick.errors import InvalidKey, InvalidSetting, InvalidWhen
 from evertick.masked import masked
 from evertick.schedule_limits import ScheduleLimits, check_allowed
@@ -49,6 +50,7 @@ _OTHER_NAMES = {
     "name": "node_name",
     "namespace": "app",
     "queue": "queues",
+    "driver": "drivers",
 }
 _SCHEME = re.compile(r"[\w+.-]+://")
 _KEY_LONGEST = 200
@@ -88,6 +90,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int = 1_000
     # How long a program that is nothing but a node waits at its start for a store that is away.
     start_timeout: int = 30 * SECOND
+    # Which kinds of tasks this node carries out.
+    drivers: tuple[str, ...] = IN_PYTHON
 
     def __repr__(self) -> str:
         # Tracebacks and logs show it, and the URL may hold a password.
@@ -125,6 +129,7 @@ def make_settings(
     duties: bool,
     batch_size: int,
     start_timeout: Duration,
+    drivers: Sequence[str],
 ) -> Settings:
     """Check every setting; the error names the setting, the value and what would be right.
 
@@ -163,6 +168,7 @@ def make_settings(
         duties=_yes_or_no(duties, "duties"),
         batch_size=_whole(batch_size, "batch_size", 1, _BATCH_MAX),
         start_timeout=_between(start_timeout, "start_timeout", 0, DAY),
+        drivers=check_drivers(drivers),
     )
 
 

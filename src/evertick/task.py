@@ -1,4 +1,4 @@
-"""Tasks: functions under a name, that can be called, enqueued and scheduled."""
+"""Tasks: work under a name that can be enqueued and scheduled. Most are functions, and stay callable as such."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, TypedDict, Typ
 
 import msgspec
 
+from evertick.arguments import FreeArguments, Signature
 from evertick.context import Context, current
-from evertick.driver.base import OnLost, OnUnreachable, Work
+from evertick.driver.base import Driver, OnLost, OnUnreachable, Work
 from evertick.driver.function import FunctionDriver
 from evertick.driver.process import Process, ProcessDriver, check_process
+from evertick.driver.registry import check_spec
+from evertick.driver.spec import LeftToOthers, Spec
 from evertick.errors import InvalidInput, InvalidSetting, Refused
 from evertick.limits import Rate, make_concurrency, make_rate
 from evertick.masked import shown_value
@@ -26,7 +29,7 @@ from evertick.when.moment import DAY, to_us
 if TYPE_CHECKING:
     from evertick.scheduler import Scheduler
 
-__all__ = ["ENQUEUE_MANY_MAX", "Enqueuer", "SyncEnqueuer", "Task", "TaskOptions"]
+__all__ = ["ENQUEUE_MANY_MAX", "Enqueuer", "SyncEnqueuer", "Task", "TaskOptions", "task_of_function", "task_of_spec"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,29 +77,40 @@ _OTHER_NAMES = {"countdown": "delay", "eta": "at", "run_at": "at", "unique_key":
 
 
 class Task(Generic[P, R]):
-    """A function that Evertick can run. It stays callable as the function it was."""
+    """Work that Evertick can run. One that was made of a function stays callable as the function it was."""
 
-    def __init__(self, scheduler: Scheduler, function: Callable[..., R], name: str, options: TaskOptions) -> None:
-        self.name = check_key(name, what="task")
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        name: str,
+        driver: Driver,
+        arguments: Signature | FreeArguments,
+        options: TaskOptions,
+        function: Callable[..., R] | None = None,
+    ) -> None:
+        self.name = name
         self._scheduler = scheduler
+        self._arguments = arguments
         self._function = function
-        self._driver = self._make_driver(options.get("process", False))
-        self.work = make_work(self.name, self._driver, options)
+        self.work = make_work(name, driver, arguments, options)
         self._check_rate(self.work.rate)
-        functools.update_wrapper(self, function)
-
-    def _make_driver(self, process: bool | Process) -> FunctionDriver | ProcessDriver:
-        scheduler, settings = self._scheduler, check_process(process, self.name)
-        inside = FunctionDriver(self._function, self.name, scheduler._threads)
-        if settings is None:
-            return inside
-        return ProcessDriver(self._function, inside, settings, scheduler._children, lambda: scheduler.settings.url)
+        if function is not None:
+            functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself, here and now. One that takes a context gets the current one if none is given."""
-        if self._driver.signature.takes_context and not (args and isinstance(args[0], Context)):
-            return self._function(current(), *args, **kwargs)
-        return self._function(*args, **kwargs)
+        function = self._callable()
+        if self._arguments.takes_context and not (args and isinstance(args[0], Context)):
+            return function(current(), *args, **kwargs)
+        return function(*args, **kwargs)
+
+    def _callable(self) -> Callable[..., R]:
+        if self._function is None:
+            raise Refused(
+                f"task {self.name!r} is a job of the driver {self.work.driver.name!r} and no function that could be "
+                "called; enqueue it, or give it a schedule"
+            )
+        return self._function
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run:
         """Have it run soon, once, on a node that knows it."""
@@ -169,15 +183,15 @@ class Task(Generic[P, R]):
 
     def _encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The arguments of a call as they are kept. Raises InvalidArguments when they do not fit."""
-        return self._driver.signature.encode(args, kwargs)
+        return self._arguments.encode(args, kwargs)
 
     def _enter_child(self, url: str) -> Callable[..., R]:
         """The function, for a child process that has found this task; what it enqueues goes to the node's database."""
         self._scheduler.use_database(url)
-        return self._function
+        return self._callable()
 
     def __repr__(self) -> str:
-        return f"<Task {self.name}({self._driver.signature.text})>"
+        return f"<Task {self.name}({self._arguments.text})>"
 
 
 class Enqueuer(Generic[P]):
@@ -263,7 +277,29 @@ class SyncEnqueuer(Generic[P]):
         return at_once(make())
 
 
-def make_work(name: str, driver: FunctionDriver | ProcessDriver, options: TaskOptions) -> Work:
+def task_of_function(scheduler: Scheduler, name: str, function: Callable[..., R], options: TaskOptions) -> Task[Any, R]:
+    """A task that calls a function: here, or in a process of its own."""
+    check_key(name, what="task")
+    inside = FunctionDriver(function, name, scheduler._threads)
+    settings = check_process(options.get("process", False), name)
+    driver: Driver = inside
+    if settings is not None:
+        driver = ProcessDriver(function, inside, settings, scheduler._children, lambda: scheduler.settings.url)
+    return Task(scheduler, name, driver, inside.signature, options, function)
+
+
+def task_of_spec(scheduler: Scheduler, name: str, spec: Spec, options: TaskOptions) -> Task[..., Any]:
+    """A task that does what its specification says. Where this node does not run its driver, others do."""
+    check_key(name, what="task")
+    check_spec(name, spec)
+    if "process" in options:
+        raise InvalidSetting(f"task {name!r}: process: it is for functions; a job of {spec.driver!r} has no use for it")
+    is_run_here = spec.driver in scheduler.settings.drivers
+    driver = spec.make_driver(name, scheduler._driver_parts) if is_run_here else LeftToOthers(spec.driver, name)
+    return Task(scheduler, name, driver, FreeArguments(name), options)
+
+
+def make_work(name: str, driver: Driver, arguments: Signature | FreeArguments, options: TaskOptions) -> Work:
     """Check a task's options."""
     unknown = sorted(set(options) - set(TaskOptions.__annotations__))
     if unknown:
@@ -284,18 +320,17 @@ def make_work(name: str, driver: FunctionDriver | ProcessDriver, options: TaskOp
     return Work(
         task=name,
         driver=driver,
-        hash=driver.signature.hash,
+        hash=arguments.hash,
         retry=retry,
         retry_on=check_exceptions(options.get("retry_on", Exception), f"task {name!r}: retry_on"),
         give_up_on=check_exceptions(options.get("give_up_on", ()), f"task {name!r}: give_up_on"),
         timeout=None if timeout is None else duration_us(timeout, what="timeout"),
         on_lost=on_lost,  # type: ignore[arg-type]
         on_unreachable=on_unreachable,  # type: ignore[arg-type]
-        kill_after=driver.kill_after if isinstance(driver, ProcessDriver) else 0,
         concurrency=make_concurrency(
-            options.get("concurrency"), options.get("concurrency_key"), name, driver.signature.defaults
+            options.get("concurrency"), options.get("concurrency_key"), name, arguments.defaults
         ),
-        rate=make_rate(options.get("rate"), options.get("rate_key"), name, driver.signature.defaults),
+        rate=make_rate(options.get("rate"), options.get("rate_key"), name, arguments.defaults),
     )
 
 

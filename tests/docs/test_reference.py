@@ -43,8 +43,14 @@ from evertick import (
 from evertick import errors as errors_module
 from evertick.change import ChangedFire, ChangePlan, MovedFire, OptionChange
 from evertick.cli import cli
+from evertick.clock import Clock
+from evertick.driver.base import Driver
+from evertick.driver.function import Threads
+from evertick.driver.pool import Children
 from evertick.driver.process import Process
+from evertick.driver.secret import Secret
 from evertick.driver.sender import RETRY
+from evertick.driver.spec import DriverParts, Spec
 from evertick.duty import DutyContext
 from evertick.engine.engine import EngineHealth
 from evertick.engine.loop import LoopHealth
@@ -82,12 +88,15 @@ PAGES: dict[str, tuple[type, ...]] = {
     "reference/tasks.md": (
         *(Task, Enqueuer, SyncEnqueuer, Context, Transaction, Constant, Linear, Exponential, Process),
     ),
+    "reference/drivers.md": (Spec, DriverParts, Driver, Secret),
     "reference/ledger.md": (Run, Gap, Schedule, Node, Attempt, LogLine, Phase, OccurrenceEdit, Tick),
     "reference/ha.md": (HaTable, HaLine, HaNode),
     "reference/outbox.md": (Message,),
     "reference/events.md": (Event, FeedEvent, FeedPage),
     "reference/testing.md": (Kit, SyncKit, SettableClock),
 }
+# What drivers are lent: the page says what they may do with it, and the rest of it is Evertick's own.
+LENT = (Clock, Threads, Children)
 
 REFERENCE = sorted((ROOT / "docs/reference").glob("*.md"))
 
@@ -163,6 +172,8 @@ def met_by_users() -> set[type]:
         if inspect.isfunction(subject):
             todo += mentioned(subject)
         elif inspect.isclass(subject) and subject.__module__.startswith("evertick") and subject not in found:
+            if subject in LENT:
+                continue
             found.add(subject)
             todo += [each for member in members(subject) for each in mentioned(member)]
             todo += mentioned(subject) if issubclass(subject, msgspec.Struct) else ()

@@ -12,9 +12,9 @@ import evertick
 NAMES = """
 AlreadyDeclared Calendar Cause Constant Context Cron CursorGone Duty DutyContext Event EvertickError Every Exponential
 FeedEvent FeedPage Forked Gap InvalidArguments InvalidDuration InvalidInput InvalidKey InvalidSetting InvalidWhen
-Linear Lost Message MessageState Node NotFound Once Process ProcessDied Reason Refused Retry Run Schedule Scheduler
-Skip State Stopped StoreError StoreRefused StoreUnavailable Task TransactionTimeout Verdict WouldBlock __version__
-current parse_when
+JobFailed Linear Lost Message MessageState Node NotFound Once Process ProcessDied Reason Refused Retry Run Schedule
+Scheduler Secret Skip State Stopped StoreError StoreRefused StoreUnavailable Task TransactionTimeout Verdict WouldBlock
+__version__ current parse_when
 """
 
 _FOREIGN = """

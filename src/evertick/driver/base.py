@@ -30,6 +30,8 @@ class Driver(Protocol):
     name: str
     # True: cancelling the asyncio task that awaits `execute` ends the work. False: it can only be asked.
     can_be_cancelled: bool
+    # How long it takes itself, in microseconds, to end work that does not stop when told to.
+    kill_after: int
 
     def prepare(self, args: bytes) -> dict[str, Any]:
         """Arguments as the work wants them. Raises InvalidArguments when the stored ones no longer fit."""
@@ -66,10 +68,12 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     timeout: int | None = None
     on_lost: OnLost = "rerun"
     on_unreachable: OnUnreachable = "continue"
-    # How long the driver itself takes to end work that does not stop when told to.
-    kill_after: int = 0
     concurrency: Concurrency | None = None
     rate: Rate | None = None
+
+    @property
+    def kill_after(self) -> int:
+        return self.driver.kill_after
 
     @property
     def terms(self) -> TaskTerms:

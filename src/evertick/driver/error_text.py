@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from evertick.errors import EvertickError
+from evertick.errors import EvertickError, JobFailed
 
 __all__ = ["error_text"]
 
@@ -17,8 +17,10 @@ _ERROR_MAX_CHARS = 16_384
 
 def error_text(error: BaseException) -> str:
     """The error with its traceback, cut in the middle when it is long: both ends say the most."""
-    own = _without_our_frames(error)
-    text = "".join(traceback.format_exception(type(error), error, own)).rstrip()
+    if isinstance(error, JobFailed):
+        text = str(error)  # the job's own verdict: no line of Python has to do with it
+    else:
+        text = "".join(traceback.format_exception(type(error), error, _without_our_frames(error))).rstrip()
     if len(text) <= _ERROR_MAX_CHARS:
         return text
     half = _ERROR_MAX_CHARS // 2

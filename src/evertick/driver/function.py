@@ -37,6 +37,7 @@ class FunctionDriver:
     """Calls one function."""
 
     name = "function"
+    kill_after = 0
 
     def __init__(self, function: Callable[..., Any], task: str, threads: Threads) -> None:
         self.signature = Signature(function, task)

@@ -66,6 +66,7 @@ class ProcessDriver:
     ) -> None:
         self._inside = inside
         self._settings = settings
+        self.kill_after = settings.kill_after
         self._place = place_of(function, self.signature.task)
         self._children = children
         self._url = url
@@ -77,10 +78,6 @@ class ProcessDriver:
     @property
     def signature(self) -> Signature:
         return self._inside.signature
-
-    @property
-    def kill_after(self) -> int:
-        return self._settings.kill_after
 
     def prepare(self, args: bytes) -> dict[str, Any]:
         return self._inside.prepare(args)

@@ -1,0 +1,145 @@
+"""The kinds of drivers that are known here, and specifications from what people write in files.
+
+The built-in ones are found without a search, as stores are. Others register the class of their specification under the
+entry point group `evertick.drivers`, by the name of the driver.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from evertick.driver.spec import Spec
+from evertick.errors import InvalidSetting
+from evertick.masked import shown_value
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["IN_PYTHON", "check_drivers", "check_spec", "known_drivers", "spec_class", "spec_from"]
+
+_GROUP = "evertick.drivers"
+# Tasks of these are Python functions, and have no specification.
+IN_PYTHON = ("function", "process")
+_BUILT_IN = {
+    "shell": "evertick.driver.shell_spec:Shell",
+    "http": "evertick.driver.http_spec:Http",
+    "redis": "evertick.driver.redis_spec:Redis",
+    "nats": "evertick.driver.nats_spec:Nats",
+}
+_PATH = re.compile(r"(?s)(.*?)(?: - at `(?:key in )?\$([^`]*)`)?")
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
+_MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
+
+
+def known_drivers() -> tuple[str, ...]:
+    """The names of all drivers that are installed, the built-in ones first."""
+    return (*IN_PYTHON, *_BUILT_IN, *sorted(_registered().keys() - {*IN_PYTHON, *_BUILT_IN}))
+
+
+def check_drivers(names: Any) -> tuple[str, ...]:
+    """The setting: which drivers a node runs."""
+    if isinstance(names, str):
+        raise InvalidSetting(f"drivers: {names!r} is one text; pass a list of names, e.g. drivers=[{names!r}]")
+    if not isinstance(names, Sequence) or not names:
+        raise InvalidSetting(f"drivers: {names!r:.100} must be a list of names, like {list(IN_PYTHON)}")
+    for name in names:
+        _check_known(name, "drivers")
+    return tuple(dict.fromkeys(names))
+
+
+def spec_class(name: str) -> type[Spec]:
+    """What the jobs of a driver are written with."""
+    _check_known(name, "driver")
+    if name in IN_PYTHON:
+        raise InvalidSetting(f"driver: {name!r} runs functions of a program; make such a task with @scheduler.task")
+    if name in _BUILT_IN:
+        module, _, attribute = _BUILT_IN[name].partition(":")
+        found = getattr(import_module(module), attribute)
+    else:
+        found = _load(_registered()[name])
+    if not isinstance(found, type) or not issubclass(found, Spec):
+        raise InvalidSetting(f"driver: {name!r}: {found!r:.100} is no Spec; its entry point must name a class of one")
+    if getattr(found, "driver", None) != name:
+        given = getattr(found, "driver", None)
+        raise InvalidSetting(f"driver: {name!r}: its entry point names the Spec of the driver {given!r}; rename one")
+    return found
+
+
+def spec_from(name: str, value: object) -> Spec:
+    """A specification from what stands in a file: a table of its fields, or the value of its short form."""
+    kind = spec_class(name)
+    if not isinstance(value, Mapping):
+        if kind.short is None:
+            fields = ", ".join(kind.__struct_encode_fields__)
+            raise InvalidSetting(f"{name}: {shown_value(value)} is no table; write its fields: {fields}")
+        value = {kind.short: value}
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidSetting(_told(kind, value, error)) from None
+
+
+def check_spec(task: str, spec: object) -> Spec:
+    """A specification from code: a struct does not look at the types of what it is made with."""
+    if not isinstance(spec, Spec):
+        raise InvalidSetting(
+            f"task {task!r}: {shown_value(spec)} is no specification; pass one like Shell('…'), or make a task of a "
+            "function with @scheduler.task"
+        )
+    try:
+        fields = msgspec.to_builtins(spec)
+        msgspec.convert(fields, type(spec))
+    except msgspec.ValidationError as error:
+        raise InvalidSetting(f"task {task!r}: {_told(type(spec), fields, error)}") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidSetting(f"task {task!r}: {spec.driver}: it must be plain data; {error}") from None
+    spec.check(task)
+    return spec
+
+
+def _check_known(name: object, what: str) -> None:
+    if name in IN_PYTHON or name in _BUILT_IN:
+        return  # without looking through all that is installed
+    known = known_drivers()
+    if name not in known:
+        alike = get_close_matches(name, known, 1) if isinstance(name, str) else ()
+        meant = f"; {alike[0]!r} is meant?" if alike else ";"
+        raise InvalidSetting(f"{what}: no driver {name!r:.100} is known here{meant} known are {', '.join(known)}")
+
+
+def _registered() -> dict[str, EntryPoint]:
+    from importlib import metadata
+
+    return {entry.name: entry for entry in metadata.entry_points(group=_GROUP)}
+
+
+def _load(entry: EntryPoint) -> object:
+    try:
+        found: object = entry.load()
+    except Exception as error:  # somebody else's module, which may raise anything
+        raise InvalidSetting(f"driver: {entry.name!r} ({entry.value}) cannot be loaded: {error}") from error
+    return found
+
+
+def _told(kind: type[Spec], value: Mapping[str, Any], error: msgspec.ValidationError) -> str:
+    """What msgspec found, with the name of the field and the value as people wrote them."""
+    found = _PATH.fullmatch(str(error))
+    assert found is not None, "it matches every text"
+    words, path = found[1], (found[2] or "").removeprefix(".")
+    where = f"{kind.driver}: {path}: " if path else f"{kind.driver}: "
+    if unknown := _UNKNOWN_FIELD.fullmatch(words):
+        known = [] if path else list(kind.__struct_encode_fields__)
+        alike = get_close_matches(unknown[1], known, 1)
+        fix = f"it is called {alike[0]!r}" if alike else f"known are {', '.join(known)}" if known else "leave it out"
+        return f"{where}no such field {unknown[1]!r}; {fix}"
+    if missing := _MISSING_FIELD.fullmatch(words):
+        return f"{where}{missing[1]} is missing; give it"
+    field = re.split(r"[.\[]", path, maxsplit=1)[0]
+    given = f"{shown_value(value[field])}: " if field in value else ""
+    return f"{where}{given}{words[:1].lower()}{words[1:]}"

@@ -1,0 +1,73 @@
+"""Jobs without a function: a task is a name and a specification, and the specification makes its driver.
+
+A specification is plain data that was checked where it was written. It is the node's own, from its code or its
+configuration: the database has the name of the task and the arguments of its runs, and never what to run. Its file is
+light to import; whatever the driver needs beyond that is imported by `make_driver`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar, Never
+
+import msgspec
+
+from evertick.arguments import FreeArguments
+from evertick.clock import Clock
+from evertick.context import Context
+from evertick.driver.base import Driver
+from evertick.driver.function import Threads
+from evertick.driver.pool import Children
+
+__all__ = ["DriverParts", "LeftToOthers", "Spec"]
+
+
+class DriverParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scheduler lends to its drivers."""
+
+    # The name of the namespace that the runs are in.
+    app: str
+    # An attempt has the clock that it runs under in its context; this one is for what is beside attempts.
+    clock: Clock
+    threads: Threads
+    children: Children
+    # How to reach what a driver talks to, by the driver's name: settings, or a URL. Filled by the configuration, which
+    # may come later than the job; so look when it is needed.
+    connections: Mapping[str, object]
+    # The value of a secret by its name, at the time of the run. What comes of it must not be shown.
+    resolve_secret: Callable[[str], str]
+    # Have something closed when the scheduler closes. It may be used again after that.
+    at_close: Callable[[Callable[[], Awaitable[None]]], None]
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one job does, by one kind of driver."""
+
+    # The name of the kind: "shell", "http", "redis", "nats", or a third party's own.
+    driver: ClassVar[str]
+    # The field that is meant where somebody writes one value in place of all fields: `shell = "backup.sh"`.
+    short: ClassVar[str | None] = None
+
+    def check(self, task: str) -> None:
+        """Refuse what cannot be, by an `InvalidSetting` that names the task, the field, the value and the fix."""
+
+    def make_driver(self, task: str, parts: DriverParts) -> Driver:
+        """What carries out the task. Nothing is opened yet: it may never run here."""
+        raise NotImplementedError(f"{type(self).__name__}.make_driver")
+
+
+class LeftToOthers:
+    """Stands for the driver of a task that this node does not run: it can be enqueued here, and runs elsewhere."""
+
+    can_be_cancelled = True
+    kill_after = 0
+
+    def __init__(self, name: str, task: str) -> None:
+        self.name = name
+        self._arguments = FreeArguments(task)
+
+    def prepare(self, args: bytes) -> dict[str, Any]:
+        return self._arguments.decode(args)
+
+    async def execute(self, context: Context, arguments: dict[str, Any]) -> Never:
+        raise AssertionError(f"task {context.task!r} is claimed by a node that does not run {self.name!r}")

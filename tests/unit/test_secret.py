@@ -1,0 +1,106 @@
+"""Secrets are named where they are needed and looked up when they are; what others could read is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from evertick import InvalidSetting, NotFound, Refused, Secret
+from evertick.driver.secret import Secrets
+
+
+def put(folder: Path, name: str, value: bytes, mode: int = 0o600) -> Path:
+    path = folder / name
+    path.write_bytes(value)
+    path.chmod(mode)
+    return path
+
+
+def test_a_secret_shows_its_name_and_reads_from_a_table() -> None:
+    assert repr(Secret("DB")) == "Secret(name='DB')"
+    assert msgspec.convert({"secret": "DB"}, Secret) == Secret("DB")
+    assert msgspec.to_builtins(Secret("DB")) == {"secret": "DB"}
+
+
+def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
+    put(tmp_path, "db-password", b"from the file\n")
+    assert Secrets(tmp_path, {}).resolve("db-password") == "from the file"
+    assert Secrets(tmp_path, {"EVERTICK_SECRET_DB_PASSWORD": "from here"}).resolve("db-password") == "from here"
+
+
+@pytest.mark.parametrize(
+    ("written", "read"), [(b"x", "x"), (b"x\n", "x"), (b"x\r\n", "x"), (b" x \n\n", " x \n"), ("grün".encode(), "grün")]
+)
+def test_only_the_end_of_the_last_line_is_not_part_of_a_secret(tmp_path: Path, written: bytes, read: str) -> None:
+    put(tmp_path, "S", written)
+    assert Secrets(tmp_path, {}).resolve("S") == read
+
+
+def test_a_changed_secret_counts_from_the_next_look_on(tmp_path: Path) -> None:
+    secrets = Secrets(tmp_path, {})
+    put(tmp_path, "S", b"old")
+    assert secrets.resolve("S") == "old"
+    put(tmp_path, "S", b"new")
+    assert secrets.resolve("S") == "new"
+
+
+def test_a_missing_secret_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(NotFound) as without_folder:
+        Secrets(None, {}).resolve("db.pw")
+    assert (
+        str(without_folder.value) == "secret 'db.pw' is not there; set the environment variable EVERTICK_SECRET_DB_PW"
+    )
+    with pytest.raises(NotFound) as with_folder:
+        Secrets(tmp_path, {}).resolve("S")
+    assert str(with_folder.value).endswith(f"or put it into the file {tmp_path / 'S'} (mode 0600)")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644, 0o777])
+def test_a_file_that_others_may_read_is_refused_with_the_command_that_mends_it(tmp_path: Path, mode: int) -> None:
+    path = put(tmp_path, "S", b"value", mode)
+    with pytest.raises(Refused) as refused:
+        Secrets(tmp_path, {}).resolve("S")
+    assert str(refused.value) == f"secret 'S': others may read {path} (mode {mode:04o}); run `chmod 600 {path}`"
+    assert "value" not in str(refused.value)
+
+
+def test_a_file_that_only_its_owner_may_read_is_taken(tmp_path: Path) -> None:
+    put(tmp_path, "S", b"value", 0o400)
+    assert Secrets(tmp_path, {}).resolve("S") == "value"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    os.chown(put(tmp_path, "S", b"value"), 65534, 65534)
+    with pytest.raises(Refused, match=r"belongs to another user \(65534\)"):
+        Secrets(tmp_path, {}).resolve("S")
+
+
+def test_what_is_no_text_of_a_sane_size_is_refused(tmp_path: Path) -> None:
+    for value, told in (
+        (b"", "is empty"),
+        (b"\n", "is empty"),
+        (b"a\0b", "holds a zero"),
+        (b"\xff", "no UTF-8 text"),
+        (b"x" * 65_537, "more than 65536 bytes"),
+    ):
+        put(tmp_path, "S", value)
+        with pytest.raises(Refused, match=told):
+            Secrets(tmp_path, {}).resolve("S")
+
+
+def test_a_pipe_or_folder_of_that_name_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(Refused, match="is no file"):
+            Secrets(tmp_path, {}).resolve(name)
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a b", "x" * 101, "a\n", "ß"])
+def test_what_cannot_be_a_name_never_becomes_a_path(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidSetting, match="cannot be the name of a secret"):
+        Secrets(tmp_path, {}).resolve(name)
