@@ -551,6 +551,7 @@ def run_of(
         fire_at=fire.fire_at,
         due_at=fire.due_at,
         schedule_id=schedule.id,
+        schedule_key=schedule.key,
         version=schedule.version,
         queue=definition.queue,
         priority=definition.priority,

@@ -231,6 +231,8 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     due_at: int | None = None
     delay: int = 0
     schedule_id: int | None = None
+    # As people call it; a store that is not told looks it up.
+    schedule_key: str | None = None
     version: int | None = None
     args: bytes | None = None
     queue: str = "default"

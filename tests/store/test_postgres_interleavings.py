@@ -181,11 +181,19 @@ def _record(stage: Stage, me: str) -> Act:
 
 
 def _record_and_claim(stage: Stage, me: str) -> Act:
+    return _record_as_claimed(stage, me)
+
+
+def _record_without_stamp(stage: Stage, me: str) -> Act:
+    return _record_as_claimed(stage, me, stamp=None)
+
+
+def _record_as_claimed(stage: Stage, me: str, **fields: Any) -> Act:
     new = a_fire(stage.schedule, is_claimed=True)
     stage.names[new.id] = f"fire of {me}"
 
     async def act(store: PostgresStore) -> Any:
-        answer = await store.record_fires(stage.app, me, [an_advance(stage.schedule, new)])
+        answer = await store.record_fires(stage.app, me, [an_advance(stage.schedule, new, **fields)])
         return answer.taken, stage.named(*answer.left_out), answer.fence > 0
 
     return act
@@ -311,6 +319,7 @@ _INTENTS: dict[str, Callable[[Stage, str], Act]] = {
 # Other ways of theirs, each beside those that it can get in the way of.
 _VARIANTS: dict[str, Callable[[Stage, str], Act]] = {
     "record and claim": _record_and_claim,
+    "record without a stamp": _record_without_stamp,
     "claim and drop the old": _claim,
     "retry": _retry,
     "remove": _remove,
@@ -326,6 +335,7 @@ _PUT_OFF: dict[str, Any] = {"expire": ((), 0, [])}
 _PAIRS = [
     *combinations_with_replacement(_INTENTS, 2),
     *(("record and claim", other) for other in ("record and claim", "record", "expire", "edit", "remove")),
+    *(("record without a stamp", other) for other in ("record without a stamp", "record and claim", "edit", "remove")),
     *(("claim and drop the old", other) for other in ("claim and drop the old", "record", "cancel", "enqueue")),
     *(("retry", other) for other in ("retry", "record", "finish", "expire", "edit", "cancel", "remove")),
     *(("remove", other) for other in ("remove", "record", "claim", "finish", "expire", "edit", "cancel")),

@@ -42,6 +42,7 @@ _FILL = """
 _VALUES = {
     "insert_runs": {4: "1", 5: "9"},
     "insert_runs.carefully": {4: "1", 5: "9"},
+    "record_fires.ordinary": {4: "1", 5: "9"},
     "enqueue.known": {7: "1", 8: "9"},
     "finish.told_before": {5: "1", 6: "9"},
     "cancel.done": {3: "1", 4: "9"},
@@ -125,6 +126,8 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("prune.messages", "using outbox_forget on outbox"),
         ("record_fires.advance", "using due_pkey on due d"),
         ("record_fires.advance", "using runs_moment on runs r"),
+        ("record_fires.ordinary", "using due_pkey on due d"),
+        ("record_fires.ordinary", "One-Time Filter"),
         ("insert_runs", "using runs_moment on runs l"),
         ("insert_runs", "_schedule_id_fire_at_"),
         ("insert_runs", "using schedules_pkey on schedules s"),
@@ -180,6 +183,7 @@ async def test_a_statement_searches_by_its_index(planner: Planner, name: str, se
     [
         "due_schedules",
         "record_fires.advance",
+        "record_fires.ordinary",
         "insert_runs",
         "claim",
         "finish.alike",
@@ -214,6 +218,7 @@ async def empty_planner(postgres_dsn: str) -> AsyncIterator[Planner]:
     [
         "stored_schedules",
         "record_fires.advance",
+        "record_fires.ordinary",
         "record_fires.fail",
         "record_fires.count_back",
         "take",

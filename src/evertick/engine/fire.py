@@ -292,6 +292,7 @@ def advance_of(row: DueSchedule, known: KnownDefinition, made: Plan, runs: tuple
         fire_at=row.fire_at,
         at=row.at,
         live=row.live if guards_live(known.definition) else None,
+        stamp=row.stamp,
         runs=runs,
         gaps=made.gaps,
         next_fire_at=made.next_fire_at,

@@ -135,6 +135,8 @@ class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str
     # Live runs as read, like DueSchedule.live.
     live: int
+    # Like DueSchedule.stamp.
+    stamp: int | None = None
 
 
 class DueSchedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +157,8 @@ class DueSchedule(msgspec.Struct, frozen=True, kw_only=True):
     # Live runs of the schedule as read: bit 0 = any is live, bit 1 = one is blocked on another run (to be held back by
     # a limit does not count), bit 2 = none is live but parked ones and what is blocked on them. The guard of overlap.
     live: int
+    # Which writing of its row was read, where the store can tell. Whatever records a run of the schedule writes it.
+    stamp: int | None = None
 
 
 class Due(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +180,9 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     fire_at: int | None
     at: int | None
     live: int | None = None
+    # Where the store gave one with what was read: a row that still has it is as it was, and so are its live runs if
+    # there were none. Lets a store take the plan without a look at them.
+    stamp: int | None = None
     runs: tuple[NewRun, ...] = ()
     gaps: tuple[NewGap, ...] = ()
     next_fire_at: int | None = None

@@ -183,13 +183,14 @@ def stored_of(row: Row) -> StoredSchedule | None:
         error=row["error"],
         fingerprint=row["fingerprint"],
         live=row["live"],
+        stamp=row["stamp"],
     )
 
 
 def due_of(rows: Iterable[Sequence[Any]]) -> list[DueSchedule]:
     """From columns in the order of the struct. What cannot be decoded is left out."""
     found: list[DueSchedule] = []
-    for id_, key, version, created_at, definition, pause, occurrences, fire_at, at, fires, failures, live in rows:
+    for id_, key, version, created_at, definition, pause, occurrences, fire_at, at, fires, failed, live, stamp in rows:
         try:
             due = DueSchedule(
                 id=id_,
@@ -202,8 +203,9 @@ def due_of(rows: Iterable[Sequence[Any]]) -> list[DueSchedule]:
                 fire_at=fire_at,
                 at=at,
                 fires=fires,
-                failures=failures,
+                failures=failed,
                 live=live,
+                stamp=stamp,
             )
         except msgspec.MsgspecError:
             continue

@@ -1,5 +1,7 @@
 """Recording fires: runs and gaps into the ledger and the cursor forward, guarded, many schedules in few statements.
 
+Nearly all plans are ordinary, and written by one statement (ordinary.py). What is said here holds for the others.
+
 The guard is one UPDATE of the narrow rows in `due`: each either matches what its plan was made from and moves the
 cursor, or nothing of that plan is written. Where a guard looks at live runs, the rows are locked by a statement before
 it: of two triggers at once, the later one waits, and then sees the run of the earlier one. Where a plan takes the place
@@ -25,6 +27,7 @@ from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.insertion import insert_runs
 from evertick.store.postgres.limits import enter_gate
 from evertick.store.postgres.lookup import written_before
+from evertick.store.postgres.ordinary import IsKnown, are_ordinary, record_ordinary
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import Line, Session, columns_of, once_if_alike, unless_all
 from evertick.store.postgres.unique import duplicates_among, keep_for_periods, lock_keys
@@ -69,10 +72,14 @@ async def _record_boldly(line: Line, app: str, node: str | None, advances: Seque
 
     async def act(db: Session) -> Recorded:
         db.is_careful = False
+        if are_ordinary(advances):
+            return await record_ordinary(db, app, node, advances)
         return await _record_all(db, app, node, advances)
 
     try:
         return await line.write(act)
+    except IsKnown:
+        pass
     except Exception as error:
         if not is_taken(error):
             raise

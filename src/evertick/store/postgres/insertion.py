@@ -12,7 +12,7 @@ from evertick.store.postgres.lookup import moments_of
 from evertick.store.postgres.session import Session, once_if_alike, unless_all
 from evertick.store.rows import json_text, plain_text
 
-__all__ = ["Inserted", "insert_runs"]
+__all__ = ["Inserted", "insert_runs", "labels_text"]
 
 
 class Inserted(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ def _columns(runs: Sequence[NewRun], freeing: Sequence[bool]) -> list[Any]:
         unless_all(False, [run.state is State.BLOCKED for run in runs]),
         [plain_text(reason) for reason in unless_all(None, reasons)],
         unless_all(None, [None if run.args is None else run.args.decode() for run in runs]),
-        [_labels_text(each) for each in unless_all({}, labels)],
+        [labels_text(each) for each in unless_all({}, labels)],
         unless_all(None, [run.expires for run in runs]),
         unless_all(None, keys),
         [] if not any(run.unique_key for run in runs) else [run.unique_until for run in runs],
@@ -87,5 +87,5 @@ def _columns(runs: Sequence[NewRun], freeing: Sequence[bool]) -> list[Any]:
     ]
 
 
-def _labels_text(labels: dict[str, str]) -> str | None:
+def labels_text(labels: dict[str, str]) -> str | None:
     return json_text({plain_text(name): plain_text(value) for name, value in labels.items()}) if labels else None

@@ -12,7 +12,8 @@
 --   get the mark `frees`, after that look: whoever then finds that it needs the gate lets go of all and begins again; who
 --   needs a schedule takes it late. Whoever gets the order wrong is told of a deadlock, and begins again, too. Passing
 --   over what is locked (SKIP LOCKED) is allowed anywhere, and so is adding a row that nobody else can know of.
--- * All inserts of runs for a schedule happen under the lock of its row in `due`. A run that `frees` others ends under
+-- * All inserts of runs for a schedule happen under the lock of its row in `due`, and write that row: while its `xmin` (the
+--   stamp of what was read) is the same, no run has come. A run that `frees` others ends under
 --   that lock, too. A run without that mark can have nobody blocked on it: to block on it, one must first set the mark,
 --   which waits for whoever is ending it.
 -- * Batches come as arrays. They are joined from the array to the table by a primary key; `state` is left out of such a
@@ -41,7 +42,7 @@
 -- part: stored
 -- Definition and cursor of a schedule, from `s` and `d`.
 s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, s.declared, d.fire_at, d.at, d.fires,
-    d.failures, d.error, d.fingerprint, @live AS live
+    d.failures, d.error, d.fingerprint, @live AS live, d.xmin AS stamp
 
 -- part: args
 -- Arguments of a run `r`: its own, or those of the schedule's version it was recorded under.
@@ -176,7 +177,7 @@ inserted AS (
         ELSE n.id NOT IN (SELECT id FROM known) END
 
 -- part: tell_new
--- The event of them, and the answer: the ids only if some are missing.
+-- The event of them.
     RETURNING id, schedule_key, task, fire_at, due_at, cause, reason, node, fence),
 told AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
@@ -184,17 +185,19 @@ told AS (
         i.task, i.fire_at, i.due_at, i.cause, NULL, i.reason, 0, i.node))::text
     FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM inserted) i
     WHERE @feed_epoch IS NOT NULL GROUP BY i.part)
+
+-- part: answer_new
+-- The answer, of `inserted`: the ids only if some are missing.
 SELECT (SELECT now FROM clock) AS now, max(fence) AS fence, count(*) > count(fence) AS has_waiting,
     CASE WHEN count(*) < cardinality($6) THEN coalesce(array_agg(id::text), '{}') END AS ids
-FROM inserted
 
 -- name: insert_runs
 -- Fails if somebody is inserting one of them at this very moment.
-@insert_new @tell_new;
+@insert_new @tell_new @answer_new FROM inserted;
 
 -- name: insert_runs.carefully
 -- Then it is left out. That costs a fifth of an insertion, and a tenth of its log.
-@insert_new ON CONFLICT DO NOTHING @tell_new;
+@insert_new ON CONFLICT DO NOTHING @tell_new @answer_new FROM inserted;
 
 -- name: run.to_lock
 -- What must be locked before these runs: the gate, if one of them has a key of a limit, and the schedules of those whose
@@ -264,7 +267,7 @@ WHERE state = 'blocked' AND app = $1 AND schedule_id = ANY($2::bigint[]) AND blo
 -- Longest due first; columns as arrays, which cost much less to read than rows. How long the tick may sleep after them.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 found AS (
-    SELECT schedule_id, version, fire_at, at, fires, failures, @live AS live
+    SELECT schedule_id, version, fire_at, at, fires, failures, @live AS live, d.xmin AS stamp
     FROM evertick.due d
     WHERE app = $1 AND at <= (SELECT now FROM clock) AND format <= $2
     ORDER BY at LIMIT $3)
@@ -274,7 +277,8 @@ SELECT (SELECT now FROM clock) AS now, (
     array_agg(d.schedule_id) AS ids, array_agg(s.key) AS keys, array_agg(d.version) AS versions,
     array_agg(s.created_at) AS created_ats, array_agg(s.definition) AS definitions, array_agg(s.pause) AS pauses,
     array_agg(s.occurrences) AS occurrences, array_agg(d.fire_at) AS fire_ats, array_agg(d.at) AS ats,
-    array_agg(d.fires) AS fires, array_agg(d.failures) AS failures, array_agg(d.live) AS lives
+    array_agg(d.fires) AS fires, array_agg(d.failures) AS failures, array_agg(d.live) AS lives,
+    array_agg(d.stamp) AS stamps
 FROM found d JOIN evertick.schedules s ON s.id = d.schedule_id;
 
 -- name: stored_schedules
@@ -326,6 +330,47 @@ WITH moved AS (
 SELECT (SELECT evertick.now_us()) AS now, @feed_epoch IS NOT NULL AS has_feed,
     CASE WHEN count(*) < cardinality($2) THEN coalesce(array_agg(schedule_id), '{}') END AS ids
 FROM moved;
+
+-- name: record_fires.ordinary
+-- What nearly all plans are: the cursor forward and one run of its moment, with no look at other runs. The guard is the
+-- stamp: whoever records a run of a schedule writes its row, so while that is the very row which was read, nothing is live
+-- that was not. Two at once: the later one waits for the row, and then finds another. What is the same for all comes once,
+-- what is as usual not at all. Fails if a run of the moment is live all the same; leaves out what history has, which the
+-- counts of both answers show. Ids of schedules only if some are missing.
+WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+claimant AS MATERIALIZED (
+    SELECT k.id AS node, nextval('evertick.fence') AS fence FROM evertick.nodes k
+    WHERE k.id = $2 AND k.died_at IS NULL),
+moved AS (
+    UPDATE evertick.due d
+    SET fire_at = p.next_fire_at, at = CASE WHEN cardinality($15) = 0 THEN p.next_fire_at ELSE p.next_at END,
+        after_end = NULL, fires = d.fires + 1, failures = 0, error = NULL,
+        fingerprint = coalesce(nullif(coalesce(p.fingerprint, ($16::text[])[1]), ''), d.fingerprint)
+    FROM unnest($3::xid[], $6::uuid[], $7::bigint[], $8::text[], $9::int[], $10::text[], $11::bigint[], $12::bigint[],
+        $13::bigint[], $14::bigint[], $15::bigint[], $16::text[], $17::text[], $18::bigint[], $19::text[], $20::text[],
+        $21::bigint[], $22::bool[], $23::bigint[], $24::bool[], $25::int[])
+        AS p(stamp, id, schedule_id, schedule_key, version, task, fire_at, at, due_at, next_fire_at, next_at, fingerprint,
+            queue, priority, reason, labels, expires, is_waiting, timeout, at_most_once, format)
+    WHERE d.schedule_id = ANY(ARRAY[p.schedule_id]) AND d.xmin = p.stamp AND d.app = $1
+        AND d.version = coalesce(p.version, ($9::int[])[1])
+        AND d.fire_at IS NOT DISTINCT FROM p.fire_at AND d.at IS NOT DISTINCT FROM coalesce(p.at, p.fire_at)
+    RETURNING d.version AS read_version, p.*),
+inserted AS (
+    INSERT INTO evertick.runs AS r (app, id, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
+        priority, state, reason, labels, expires, created_at, node, fence, started_at, deadline, at_most_once, format)
+    SELECT $1, m.id, m.schedule_id, m.schedule_key, m.read_version, coalesce(m.task, ($10::text[])[1]), 'fire', m.fire_at,
+        coalesce(m.due_at, m.fire_at), coalesce(m.queue, 'default'), coalesce(m.priority, 0),
+        CASE WHEN c.fence IS NOT NULL THEN 'running' ELSE 'waiting' END, m.reason, m.labels::jsonb, m.expires, t.now,
+        c.node, c.fence, CASE WHEN c.fence IS NOT NULL THEN t.now END,
+        CASE WHEN c.fence IS NOT NULL THEN t.now + m.timeout END,
+        c.fence IS NOT NULL AND coalesce(m.at_most_once, false), coalesce(m.format, 1)
+    FROM moved m CROSS JOIN clock t LEFT JOIN claimant c ON m.is_waiting IS NOT TRUE
+    WHERE NOT EXISTS (SELECT FROM evertick.history h
+        WHERE h.schedule_id = m.schedule_id AND h.fire_at = m.fire_at AND h.cause IN ('fire', 'backfill')
+            AND h.fire_at BETWEEN $4 AND $5 OFFSET 0)
+@tell_new @answer_new, (SELECT count(*) FROM moved) AS moved,
+    CASE WHEN count(*) < cardinality($6) THEN (SELECT coalesce(array_agg(schedule_id), '{}') FROM moved) END AS taken
+FROM inserted;
 
 -- name: record_fires.decide
 -- What people have decided about single moments, as far as it is still to come; NULL for nothing.

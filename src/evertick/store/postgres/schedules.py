@@ -38,6 +38,7 @@ _DUE = (
     "fires",
     "failures",
     "lives",
+    "stamps",
 )
 
 

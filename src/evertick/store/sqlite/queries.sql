@@ -104,7 +104,8 @@ SELECT s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrence
         WHERE r.state = 'blocked' AND r.app = s.app AND r.schedule_id = s.id AND r.blocked_on IS NOT NULL)
     + 4 * (EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id) AND NOT EXISTS (
         SELECT 1 FROM evertick_runs r WHERE r.schedule_id = s.id
-            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live
+            AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL))) AS live,
+    NULL AS stamp
 
 -- part: live
 -- The live runs of a schedule with the cursor `d`, as overlap looks at them (bit 0: any; bit 1: one is blocked on another
@@ -121,7 +122,7 @@ EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = d.schedule_id)
 -- name: due_schedules
 -- Longest due first: all that a plan is made from.
 SELECT json_group_array(json_array(d.schedule_id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences,
-    d.fire_at, d.at, d.fires, d.failures, @live))
+    d.fire_at, d.at, d.fires, d.failures, @live, NULL))
 FROM (SELECT * FROM evertick_due WHERE app = ?1 AND at <= ?2 AND format <= ?3 ORDER BY at LIMIT ?4 OFFSET ?5) d
 CROSS JOIN evertick_schedules s NOT INDEXED ON s.id = d.schedule_id;
 

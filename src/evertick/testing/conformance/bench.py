@@ -130,6 +130,7 @@ def a_fire(schedule: StoredSchedule, **fields: Any) -> NewRun:
         "fire_at": schedule.fire_at,
         "due_at": fields.get("fire_at", schedule.fire_at),
         "schedule_id": schedule.id,
+        "schedule_key": schedule.key,
         "version": schedule.version,
     }
     return a_run(**{**own, **fields})
@@ -148,6 +149,7 @@ def an_advance(schedule: StoredSchedule, *runs: NewRun, **fields: Any) -> Advanc
         "version": schedule.version,
         "fire_at": schedule.fire_at,
         "at": schedule.at,
+        "stamp": schedule.stamp,
         "runs": runs,
         "next_fire_at": next_at,
         "next_at": next_at,

@@ -261,6 +261,49 @@ class Fires:
         assert (await bench.record(an_advance(ended, by_hand))).taken == [True]
         assert (await bench.run(by_hand.id)).cause is Cause.TRIGGER
 
+    async def test_a_plan_is_refused_if_a_run_by_hand_came_after_it_was_made(self, bench: Bench) -> None:
+        schedule = await bench.add()
+        by_hand = a_fire(schedule, cause=Cause.TRIGGER, fire_at=None, due_at=None)
+        stays = {"next_fire_at": schedule.fire_at, "next_at": schedule.at}
+        assert (await bench.record(an_advance(schedule, by_hand, live=0, **stays))).taken == [True]
+        assert (await bench.record(an_advance(schedule, a_fire(schedule), live=0))).taken == [False]
+        assert [run.id for run in await bench.runs()] == [by_hand.id]
+
+    async def test_a_stamp_is_of_the_row_that_was_read(self, bench: Bench) -> None:
+        schedule = await bench.add()
+        [due] = (await bench.store.due_schedules(APP, 10)).schedules
+        assert due.stamp == schedule.stamp
+        await bench.fire(schedule)
+        written = await bench.stored()
+        assert schedule.stamp is None or written.stamp != schedule.stamp
+
+    async def test_what_is_written_of_a_plan_does_not_depend_on_its_stamp(self, bench: Bench) -> None:
+        node = await bench.node()
+        fields = {"queue": "q", "priority": 3, "labels": {"a": "b"}, "reason": Reason.LATE, "expires": HOUR}
+        claims: list[dict[str, Any]] = [{}, {"is_claimed": True, "timeout": HOUR, "at_most_once": True}]
+        moment = await bench.now() - MINUTE
+        told = []
+        for number, claim in enumerate(claims):
+            for stamp in (True, False):
+                schedule = await bench.add(f"{number} {stamp}", fire_at=moment, at=moment + 1)
+                run = a_fire(schedule, due_at=moment + 1, **fields, **claim)
+                own = {"next_at": moment + MINUTE + 2, "fingerprint": "f"} | ({} if stamp else {"stamp": None})
+                plan = an_advance(schedule, run, live=0, **own)
+                recorded = await bench.record(plan, node=node)
+                assert (recorded.taken, recorded.fence > 0) == ([True], bool(claim))
+                written, cursor = await bench.run(run.id), await bench.stored(schedule.key)
+                assert written.schedule_key == schedule.key
+                told.append(
+                    (
+                        msgspec.structs.replace(
+                            written, id="", schedule_key="", created_at=None, started_at=None, fence=None
+                        ),
+                        msgspec.structs.replace(cursor, id=0, key="", stamp=None),
+                    )
+                )
+        assert told[0] == told[1]
+        assert told[2] == told[3]
+
     async def test_the_same_plan_sent_again_is_refused(self, bench: Bench) -> None:
         schedule = await bench.add()
         plan = an_advance(schedule, a_fire(schedule), gaps=(a_gap(1, 2),))
