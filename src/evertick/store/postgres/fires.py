@@ -27,7 +27,7 @@ from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.insertion import insert_runs
 from evertick.store.postgres.limits import enter_gate
 from evertick.store.postgres.lookup import written_before
-from evertick.store.postgres.ordinary import IsKnown, are_ordinary, record_ordinary
+from evertick.store.postgres.ordinary import are_ordinary, is_in_history, record_ordinary
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import Line, Session, columns_of, once_if_alike, unless_all
 from evertick.store.postgres.unique import duplicates_among, keep_for_periods, lock_keys
@@ -72,16 +72,14 @@ async def _record_boldly(line: Line, app: str, node: str | None, advances: Seque
 
     async def act(db: Session) -> Recorded:
         db.is_careful = False
-        if are_ordinary(advances):
-            return await record_ordinary(db, app, node, advances)
         return await _record_all(db, app, node, advances)
 
     try:
+        if are_ordinary(advances):
+            return await line.ask(lambda db: record_ordinary(db, app, node, advances))
         return await line.write(act)
-    except IsKnown:
-        pass
     except Exception as error:
-        if not is_taken(error):
+        if not (is_taken(error) or is_in_history(error)):
             raise
     return await line.write(lambda db: _record_all(db, app, node, advances))
 

@@ -12,18 +12,17 @@ from typing import Any
 
 from evertick.model import Cause, NewRun, State
 from evertick.store.base import Advance, Recorded
+from evertick.store.postgres.connection import sqlstate_of
 from evertick.store.postgres.insertion import labels_text
 from evertick.store.postgres.lookup import moments_of
 from evertick.store.postgres.session import Session, once_if_alike, unless_all
 from evertick.store.rows import plain_text
 
-__all__ = ["IsKnown", "are_ordinary", "record_ordinary"]
+__all__ = ["are_ordinary", "is_in_history", "record_ordinary"]
 
 _FIRE, _WAITING = Cause.FIRE, State.WAITING
-
-
-class IsKnown(Exception):
-    """The ledger has one of these moments already."""
+# A row without an id: see the statement.
+_NO_ID = "23502"
 
 
 def are_ordinary(advances: Sequence[Advance]) -> bool:
@@ -65,20 +64,23 @@ def _is_ordinary_run(advance: Advance, run: NewRun) -> bool:
 
 
 async def record_ordinary(db: Session, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
-    """Of a batch that is ordinary. Raises IsKnown; the transaction must be rolled back then."""
+    """Of a batch that is ordinary. Fails if the ledger has one of the moments already, live or in history."""
     # By schedule, as everybody locks them.
     in_order = sorted(advances, key=lambda advance: advance.schedule_id)
     runs = [advance.runs[0] for advance in in_order]
     bounds, ids = moments_of(runs, db.clock), [run.id for run in runs]
     stamps = [advance.stamp for advance in in_order]
     row = await db.only_row("record_fires.ordinary", app, node, stamps, *bounds, ids, *_columns(in_order, runs))
-    if row["ids"] is not None and len(row["ids"]) < row["moved"]:
-        raise IsKnown
     if row["has_waiting"]:
         db.wake(app)
     moved = row["taken"]
     taken = [True] * len(advances) if moved is None else _are_among(set(moved), advances)
     return Recorded(now=row["now"], fence=row["fence"] or 0, taken=taken)
+
+
+def is_in_history(error: Exception) -> bool:
+    """Whether it was a moment that history has."""
+    return sqlstate_of(error) == _NO_ID
 
 
 def _are_among(moved: set[int], advances: Sequence[Advance]) -> list[bool]:

@@ -187,17 +187,18 @@ told AS (
     WHERE @feed_epoch IS NOT NULL GROUP BY i.part)
 
 -- part: answer_new
--- The answer, of `inserted`: the ids only if some are missing.
+-- The ids only if some are missing.
 SELECT (SELECT now FROM clock) AS now, max(fence) AS fence, count(*) > count(fence) AS has_waiting,
     CASE WHEN count(*) < cardinality($6) THEN coalesce(array_agg(id::text), '{}') END AS ids
+FROM inserted
 
 -- name: insert_runs
 -- Fails if somebody is inserting one of them at this very moment.
-@insert_new @tell_new @answer_new FROM inserted;
+@insert_new @tell_new @answer_new;
 
 -- name: insert_runs.carefully
 -- Then it is left out. That costs a fifth of an insertion, and a tenth of its log.
-@insert_new ON CONFLICT DO NOTHING @tell_new @answer_new FROM inserted;
+@insert_new ON CONFLICT DO NOTHING @tell_new @answer_new;
 
 -- name: run.to_lock
 -- What must be locked before these runs: the gate, if one of them has a key of a limit, and the schedules of those whose
@@ -335,8 +336,8 @@ FROM moved;
 -- What nearly all plans are: the cursor forward and one run of its moment, with no look at other runs. The guard is the
 -- stamp: whoever records a run of a schedule writes its row, so while that is the very row which was read, nothing is live
 -- that was not. Two at once: the later one waits for the row, and then finds another. What is the same for all comes once,
--- what is as usual not at all. Fails if a run of the moment is live all the same; leaves out what history has, which the
--- counts of both answers show. Ids of schedules only if some are missing.
+-- what is as usual not at all. Nothing is written if the ledger has one of the moments already: a live one by the index
+-- of moments; one in history has no id here, which no row may be without. Answers the schedules only if some are missing.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 claimant AS MATERIALIZED (
     SELECT k.id AS node, nextval('evertick.fence') AS fence FROM evertick.nodes k
@@ -358,17 +359,18 @@ moved AS (
 inserted AS (
     INSERT INTO evertick.runs AS r (app, id, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
         priority, state, reason, labels, expires, created_at, node, fence, started_at, deadline, at_most_once, format)
-    SELECT $1, m.id, m.schedule_id, m.schedule_key, m.read_version, coalesce(m.task, ($10::text[])[1]), 'fire', m.fire_at,
+    SELECT $1, CASE WHEN NOT EXISTS (SELECT FROM evertick.history h
+            WHERE h.schedule_id = m.schedule_id AND h.fire_at = m.fire_at AND h.cause IN ('fire', 'backfill')
+                AND h.fire_at BETWEEN $4 AND $5 OFFSET 0) THEN m.id END,
+        m.schedule_id, m.schedule_key, m.read_version, coalesce(m.task, ($10::text[])[1]), 'fire', m.fire_at,
         coalesce(m.due_at, m.fire_at), coalesce(m.queue, 'default'), coalesce(m.priority, 0),
         CASE WHEN c.fence IS NOT NULL THEN 'running' ELSE 'waiting' END, m.reason, m.labels::jsonb, m.expires, t.now,
         c.node, c.fence, CASE WHEN c.fence IS NOT NULL THEN t.now END,
         CASE WHEN c.fence IS NOT NULL THEN t.now + m.timeout END,
         c.fence IS NOT NULL AND coalesce(m.at_most_once, false), coalesce(m.format, 1)
     FROM moved m CROSS JOIN clock t LEFT JOIN claimant c ON m.is_waiting IS NOT TRUE
-    WHERE NOT EXISTS (SELECT FROM evertick.history h
-        WHERE h.schedule_id = m.schedule_id AND h.fire_at = m.fire_at AND h.cause IN ('fire', 'backfill')
-            AND h.fire_at BETWEEN $4 AND $5 OFFSET 0)
-@tell_new @answer_new, (SELECT count(*) FROM moved) AS moved,
+@tell_new
+SELECT (SELECT now FROM clock) AS now, max(fence) AS fence, count(*) > count(fence) AS has_waiting,
     CASE WHEN count(*) < cardinality($6) THEN (SELECT coalesce(array_agg(schedule_id), '{}') FROM moved) END AS taken
 FROM inserted;
 
