@@ -22,11 +22,15 @@ class Watch:
     def __init__(self, stage: Stage, workers: Workers) -> None:
         self._place, self._workers = stage.place, workers
         self.shares: dict[str, float] = {}
+        # At most, and how much it was when the block began and when it ended.
         self.megabytes = 0.0
+        self.first_megabytes = 0.0
+        self.last_megabytes = 0.0
 
     def __enter__(self) -> Self:
         self._began = time.perf_counter()
         self._before = self._workers.seconds(), self._place.server_seconds()
+        self.first_megabytes = self._workers.megabytes()
         return self
 
     def look_until(self, moment: float) -> None:
@@ -44,3 +48,4 @@ class Watch:
             took = time.perf_counter() - self._began
             self.shares["node"] = (self._workers.seconds() - node) / took * 100
             self.shares["server"] = (self._place.server_seconds() - server) / took * 100
+            self.last_megabytes = self._workers.megabytes()

@@ -14,8 +14,8 @@ from evertick import Context, Cron, Every, Scheduler
 from evertick.task import TaskOptions
 from evertick.when import When
 
-# Schedules that are added to see how long it takes, and how much longer it may take for all of them.
-_PROBES, _PATIENCE = 100, 2
+# How many schedules are added at least to see how long it takes, and how much longer it may take for all of them.
+_PROBES_LEAST, _PATIENCE = 100, 2
 _BERLIN, _NEW_YORK = "Europe/Berlin", ZoneInfo("America/New_York")
 
 # Of the task that counts: its limits, and how many keys they are for.
@@ -117,7 +117,7 @@ async def plan_herd(schedules: int, ahead: float) -> float:
 
 async def _plan(schedules: int, ahead: float, rules: Callable[[datetime], Callable[[int], When]]) -> float:
     await scheduler.health()  # opens the ledger
-    first = verbs.beginning(ahead + schedules * _PATIENCE * await _seconds_to_add_one())
+    first = verbs.beginning(ahead + schedules * _PATIENCE * await _seconds_to_add_one(schedules))
     rule = rules(datetime.fromtimestamp(first, UTC))
     for numbers in verbs.bulks(schedules):
         await scheduler.add_many(_schedule(number, rule(number)) for number in numbers)
@@ -126,12 +126,13 @@ async def _plan(schedules: int, ahead: float, rules: Callable[[datetime], Callab
     return first
 
 
-async def _seconds_to_add_one() -> float:
-    """By adding some that are never due here; they stay."""
+async def _seconds_to_add_one(schedules: int) -> float:
+    """By adding some that are never due here; they stay. As many at once as later, where one costs a fraction."""
     rule = Every("30d", since="start", start=datetime.now(UTC) + timedelta(days=30))
+    probes = max(min(schedules, verbs.BULK), _PROBES_LEAST)
     began = time.perf_counter()
-    await scheduler.add_many({**_schedule(number, rule), "key": f"probe{number}"} for number in range(_PROBES))
-    return (time.perf_counter() - began) / _PROBES
+    await scheduler.add_many({**_schedule(number, rule), "key": f"probe{number}"} for number in range(probes))
+    return (time.perf_counter() - began) / probes
 
 
 def _schedule(number: int, rule: When) -> dict[str, Any]:

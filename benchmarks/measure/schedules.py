@@ -17,6 +17,8 @@ from benchmarks.contender import verbs
 from benchmarks.figure import Figure, Measured
 from benchmarks.spread import percentile
 from benchmarks.stage import Stage
+from benchmarks.store import meter
+from benchmarks.store.postgres import PostgresPlace
 from benchmarks.watch import SHARES, Watch
 
 __all__ = ["EVENLY", "FIGURES", "MILLION", "measure_knee", "measure_minute"]
@@ -28,6 +30,10 @@ FIGURES = (
     Figure("max", "late max", "ms"),
     *SHARES,
     Figure("memory", "memory", "MB"),
+    Figure("memory_first", "at the beginning", "MB"),
+    Figure("memory_last", "at the end", "MB"),
+    Figure("bytes", "log", "bytes per fire"),
+    Figure("checkpoints", "checkpoints", "began meanwhile"),
 )
 MILLION = 1_000_000
 # A variant: no two are due at one moment, and no two have the same rule.
@@ -35,6 +41,8 @@ EVENLY = "evenly"
 # As long as a checkpoint takes and longer.
 _MILLION_PERIODS = 5
 _KNEE_PERIODS = 4
+# Before the first moment: the server is asked what it has counted, when nobody minds.
+_ASKED_SECONDS = 1
 _MICRO = 1_000_000
 
 
@@ -56,10 +64,13 @@ def _watched(stage: Stage, schedules: int, period: int, periods: int) -> Measure
         workers.go()
         begin = max(first, verbs.beginning(stage.size.settle_seconds, 1 if stage.contender.has_seconds else period))
         end = begin + period * periods
+        time.sleep(max(begin - _ASKED_SECONDS - time.time(), 0))
+        before = meter.read(stage.place) if isinstance(stage.place, PostgresPlace) else None
         time.sleep(max(begin - time.time(), 0))
         with Watch(stage, workers) as watch:
             watch.look_until(end)
         watch.look_until(end + stage.size.tail_seconds)
+        used = meter.read(stage.place).since(before) if isinstance(stage.place, PostgresPlace) and before else None
     late = _late(stage, begin, end)
     expected = schedules * periods
     assert late or stage.contender.is_peer, f"none of {expected} moments began"
@@ -70,21 +81,33 @@ def _watched(stage: Stage, schedules: int, period: int, periods: int) -> Measure
         "max": max(late, default=math.nan) * 1e3,
         **watch.shares,
         "memory": watch.megabytes,
+        "memory_first": watch.first_megabytes,
+        "memory_last": watch.last_megabytes,
+        **_logged(used, len(late)),
     }
 
 
+def _logged(used: meter.Reading | None, fires: int) -> Measured:
+    if used is None:
+        return {}
+    return {"bytes": used.log_bytes / fires if fires else math.nan, "checkpoints": used.checkpoints}
+
+
 def _late(stage: Stage, begin: float, end: float) -> list[float]:
-    """By how much each moment of that time was late; each was executed once, and the ledger has it."""
+    """By how much each moment of that time was late, in order; each was executed once, and the ledger has it."""
     seen, first_us, end_us = stage.witnessed(), round(begin * _MICRO), round(end * _MICRO)
-    fires = [
-        (number, round(due * _MICRO), began - due)
-        for number, due, began in zip(seen.numbers, seen.dues, seen.begans, strict=True)
-        if first_us <= round(due * _MICRO) < end_us
-    ]
+    late: list[float] = []
+    # Numbers, not pairs: there may be millions.
+    moments: set[int] = set()
+    length = end_us - first_us
+    for number, due, began in zip(seen.numbers, seen.dues, seen.begans, strict=True):
+        if first_us <= (due_us := round(due * _MICRO)) < end_us:
+            late.append(began - due)
+            moments.add(number * length + due_us - first_us)
     if not stage.contender.has_copies:
-        doubled = len(fires) - len({(number, due) for number, due, _ in fires})
+        doubled = len(late) - len(moments)
         assert not doubled, f"{doubled} moments were executed twice"
     if stage.contender.has_ledger:
         kept = stage.ledger.succeeded(first_us, end_us)
-        assert kept == len(fires), f"{len(fires)} moments were executed, the ledger has {kept}"
-    return [late for _, _, late in fires]
+        assert kept == len(late), f"{len(late)} moments were executed, the ledger has {kept}"
+    return sorted(late)

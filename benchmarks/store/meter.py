@@ -19,10 +19,13 @@ __all__ = ["Reading", "read", "read_here"]
 _COUNTED = """
 SELECT coalesce(sum(s.calls), 0)::bigint AS statements,
     pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS commits,
-    pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint AS log_bytes
+    pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint AS log_bytes, ({checkpoints})::bigint AS checkpoints
 FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
 WHERE d.datname = $1 AND s.query !~* '^(BEGIN|COMMIT|ROLLBACK)'
 """
+# Those that have begun.
+_CHECKPOINTS = "SELECT num_timed + num_requested FROM pg_stat_checkpointer"
+_CHECKPOINTS_BEFORE_17 = "SELECT checkpoints_timed + checkpoints_req FROM pg_stat_bgwriter"
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,14 @@ class Reading:
     statements: int
     commits: int
     log_bytes: int
+    checkpoints: int
 
     def since(self, before: Reading) -> Reading:
         return Reading(
-            self.statements - before.statements, self.commits - before.commits, self.log_bytes - before.log_bytes
+            self.statements - before.statements,
+            self.commits - before.commits,
+            self.log_bytes - before.log_bytes,
+            self.checkpoints - before.checkpoints,
         )
 
 
@@ -47,6 +54,7 @@ async def read_here(place: PostgresPlace) -> Reading:
     connection: Any = await asyncpg.connect(place.admin)
     try:
         await connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
-        return Reading(**await connection.fetchrow(_COUNTED, place.database))
+        checkpoints = _CHECKPOINTS if connection.get_server_version().major >= 17 else _CHECKPOINTS_BEFORE_17
+        return Reading(**await connection.fetchrow(_COUNTED.format(checkpoints=checkpoints), place.database))
     finally:
         await connection.close()
