@@ -22,15 +22,13 @@ class Watch:
     def __init__(self, stage: Stage, workers: Workers) -> None:
         self._place, self._workers = stage.place, workers
         self.shares: dict[str, float] = {}
-        # At most, and how much it was when the block began and when it ended.
+        # At most, and when the block ended.
         self.megabytes = 0.0
-        self.first_megabytes = 0.0
         self.last_megabytes = 0.0
 
     def __enter__(self) -> Self:
         self._began = time.perf_counter()
         self._before = self._workers.seconds(), self._place.server_seconds()
-        self.first_megabytes = self._workers.megabytes()
         return self
 
     def look_until(self, moment: float) -> None:
