@@ -166,6 +166,7 @@ def _advance_of(row: DueSchedule) -> Advance:
         fire_at=row.fire_at,
         due_at=row.fire_at,
         schedule_id=row.id,
+        schedule_key=row.key,
         version=row.version,
         is_claimed=True,
     )
@@ -175,6 +176,7 @@ def _advance_of(row: DueSchedule) -> Advance:
         fire_at=row.fire_at,
         at=row.at,
         live=row.live,
+        stamp=row.stamp,
         runs=(run,),
         next_fire_at=row.fire_at + SECOND,
         next_at=row.at + SECOND,
