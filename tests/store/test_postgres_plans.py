@@ -127,6 +127,7 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("record_fires.advance", "using due_pkey on due d"),
         ("record_fires.advance", "using runs_moment on runs r"),
         ("record_fires.ordinary", "using due_pkey on due d"),
+        ("declared_schedules", "using schedules_declared on schedules s"),
         ("record_fires.ordinary", "One-Time Filter"),
         ("insert_runs", "using runs_moment on runs l"),
         ("insert_runs", "_schedule_id_fire_at_"),

@@ -84,6 +84,7 @@ def plan(db: sqlite3.Connection, statement: str) -> list[str]:
         ("prune.old_runs", "evertick_history_time (app=? AND fire_at<?)"),
         ("prune.finished_schedules", "evertick_due_finished (app=?)"),
         ("failing.all", "s USING INDEX evertick_schedules_pause_after (app=?)"),
+        ("declared_schedules", "s USING INDEX evertick_schedules_declared (app=?)"),
         ("failing.of", "s USING INTEGER PRIMARY KEY (rowid=?)"),
         ("failing.verdicts", "evertick_history_moment (schedule_id=?)"),
         ("care.next_app", "evertick_history_time (app>?)"),

@@ -49,6 +49,8 @@ CREATE TABLE evertick.schedules (
 );
 -- The few schedules that pause themselves: looked at by every sweep.
 CREATE INDEX schedules_pause_after ON evertick.schedules (app, id) WHERE pause_after IS NOT NULL;
+-- Those that code declares, however many others there are: the same.
+CREATE INDEX schedules_declared ON evertick.schedules (app, key) WHERE declared IS NOT NULL;
 
 -- A definition as it was from a version on. Kept after removal, so that old runs can show their arguments.
 CREATE TABLE evertick.schedule_versions (

@@ -41,6 +41,8 @@ CREATE TABLE evertick_schedules (
 -- The few schedules that pause themselves: looked at by every node that starts.
 CREATE INDEX evertick_schedules_pause_after ON evertick_schedules (app, id)
     WHERE json_extract(definition, '$.pause_after') IS NOT NULL;
+-- Those that code declares, however many others there are: looked at by every sweep.
+CREATE INDEX evertick_schedules_declared ON evertick_schedules (app, key) WHERE declared IS NOT NULL;
 
 -- A definition as it was from a version on. Kept after removal, so that old runs can show their arguments.
 CREATE TABLE evertick_schedule_versions (
