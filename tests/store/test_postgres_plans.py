@@ -40,8 +40,10 @@ _FILL = """
 """
 # Bounds of time; without them no day of history would have to be opened.
 _VALUES = {
-    "insert_runs": {4: "1", 5: "9"},
-    "insert_runs.carefully": {4: "1", 5: "9"},
+    "insert_runs": {2: "1", 3: "9"},
+    "insert_runs.carefully": {2: "1", 3: "9"},
+    "insert_enqueued": {2: "1", 3: "9"},
+    "insert_enqueued.carefully": {2: "1", 3: "9"},
     "record_fires.ordinary": {4: "1", 5: "9"},
     "enqueue.known": {7: "1", 8: "9"},
     "finish.told_before": {5: "1", 6: "9"},
@@ -133,6 +135,8 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("insert_runs", "_schedule_id_fire_at_"),
         ("insert_runs", "using schedules_pkey on schedules s"),
         ("insert_runs", "_id_idx on history_"),
+        ("insert_enqueued", "using runs_pkey on runs l"),
+        ("insert_enqueued", "_id_idx on history_"),
         ("claim", "using runs_claim on runs r"),
         ("claim", "using runs_pkey on runs r"),
         ("claim", "using runs_expiring on runs r"),
@@ -172,6 +176,7 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("finish.alike", "One-Time Filter"),
         ("finish.done", "One-Time Filter"),
         ("claim", "One-Time Filter"),
+        ("insert_enqueued", "One-Time Filter"),
     ],
 )
 async def test_a_statement_searches_by_its_index(planner: Planner, name: str, search: str) -> None:
@@ -186,6 +191,7 @@ async def test_a_statement_searches_by_its_index(planner: Planner, name: str, se
         "record_fires.advance",
         "record_fires.ordinary",
         "insert_runs",
+        "insert_enqueued",
         "claim",
         "finish.alike",
         "finish.done",
@@ -198,7 +204,7 @@ async def test_no_hot_statement_reads_a_table_from_its_beginning(planner: Planne
     assert "Seq Scan" not in plan, plan
     # The hashes that are wanted: of the runs that a claim has just picked, of the ids that are known.
     hashes = len(re.findall(r"hashed SubPlan", plan))
-    assert hashes <= (1 if name in ("claim", "insert_runs") else 0), plan
+    assert hashes <= (1 if name in ("claim", "insert_runs", "insert_enqueued") else 0), plan
     assert "Hash Join" not in plan, plan
     assert "Merge Join" not in plan, plan
 
@@ -248,6 +254,7 @@ async def test_a_plan_for_an_empty_table_searches_for_each_of_a_batch(empty_plan
     "name",
     [
         "insert_runs",
+        "insert_enqueued",
         "enqueue.known",
         "finish.told_before",
         "cancel.done",

@@ -296,8 +296,9 @@ class Engine:
     # --- what may have become due
 
     def _look_again(self) -> None:
-        self._fire.wake()
+        # Runs first: somebody waits for the start of one, and whoever is woken first has sent its statement first.
         self._worker.queue_has_grown()
+        self._fire.wake()
 
     async def _watch_store(self) -> float | None:
         if not await self._node.store.changed(self._node.app, self._settings.poll):

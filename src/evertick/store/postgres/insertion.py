@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from evertick.model import NewRun, State
+from evertick.store.enqueued import is_all_there
 from evertick.store.postgres.lookup import moments_of
 from evertick.store.postgres.session import Session, once_if_alike, unless_all
 from evertick.store.rows import json_text, plain_text
@@ -41,9 +42,10 @@ async def insert_runs(
     else is inserting at this very moment is an error, unless the session is careful.
     """
     ids = [run.id for run in runs]
-    columns = _columns(runs, freeing)
-    name = "insert_runs.carefully" if db.is_careful else "insert_runs"
-    row = await db.only_row(name, app, node, fence, *moments_of(runs, db.clock), ids, *columns)
+    name, columns = _statement(runs, freeing, node, fence)
+    if db.is_careful:
+        name += ".carefully"
+    row = await db.only_row(name, app, *moments_of(runs, db.clock), ids, *columns)
     return Inserted(
         now=row["now"],
         fence=row["fence"] or 0,
@@ -52,39 +54,87 @@ async def insert_runs(
     )
 
 
+def _statement(
+    runs: Sequence[NewRun], freeing: Sequence[bool], node: str | None, fence: int | None
+) -> tuple[str, list[Any]]:
+    """What inserts them, and all that it takes from its fifth parameter on."""
+    if all(map(is_all_there, runs)):
+        return "insert_enqueued", _enqueued_columns(runs)
+    return "insert_runs", [node, fence, *_columns(runs, freeing)]
+
+
+def _enqueued_columns(runs: Sequence[NewRun]) -> list[Any]:
+    return [
+        once_if_alike([run.task for run in runs]),
+        once_if_alike([run.cause for run in runs]),
+        *_times(runs),
+        *_place(runs),
+        *_words(runs),
+        *_unique_keys(runs),
+        *_origin(runs),
+        unless_all(1, [run.format for run in runs]),
+    ]
+
+
 def _columns(runs: Sequence[NewRun], freeing: Sequence[bool]) -> list[Any]:
-    """What the statement takes from its seventh parameter on."""
-    moments = [run.fire_at for run in runs]
-    due = [run.due_at for run in runs]
-    reasons = [run.reason for run in runs]
-    labels = [run.labels for run in runs]
-    # Those for a period have a row of their own.
-    keys = [run.unique_key if run.unique_for is None else None for run in runs]
     return [
         unless_all(None, [run.schedule_id for run in runs]),
         unless_all(None, [run.version for run in runs]),
         once_if_alike([run.task for run in runs]),
         once_if_alike([run.cause for run in runs]),
-        unless_all(None, moments),
-        [] if due == moments else due,
-        unless_all(0, [run.delay for run in runs]),
-        unless_all("default", [run.queue for run in runs]),
-        unless_all(0, [run.priority for run in runs]),
+        *_times(runs),
+        *_place(runs),
         unless_all(False, [run.state is State.BLOCKED for run in runs]),
-        [plain_text(reason) for reason in unless_all(None, reasons)],
-        unless_all(None, [None if run.args is None else run.args.decode() for run in runs]),
-        [labels_text(each) for each in unless_all({}, labels)],
-        unless_all(None, [run.expires for run in runs]),
-        unless_all(None, keys),
-        [] if not any(run.unique_key for run in runs) else [run.unique_until for run in runs],
-        unless_all(None, [run.caused_by for run in runs]),
-        unless_all(None, [run.traceparent for run in runs]),
+        *_words(runs),
+        *_unique_keys(runs),
+        *_origin(runs),
         unless_all(False, [run.is_claimed and run.state is not State.BLOCKED for run in runs]),
         unless_all(None, [run.timeout for run in runs]),
         unless_all(False, [run.at_most_once for run in runs]),
         freeing if any(freeing) else [],
         unless_all(1, [run.format for run in runs]),
     ]
+
+
+def _times(runs: Sequence[NewRun]) -> list[Any]:
+    """Moment, due time, delay."""
+    moments = [run.fire_at for run in runs]
+    due = [run.due_at for run in runs]
+    return [
+        unless_all(None, moments),
+        [] if due == moments else due,
+        unless_all(0, [run.delay for run in runs]),
+    ]
+
+
+def _place(runs: Sequence[NewRun]) -> list[Any]:
+    """Queue, priority."""
+    return [unless_all("default", [run.queue for run in runs]), unless_all(0, [run.priority for run in runs])]
+
+
+def _words(runs: Sequence[NewRun]) -> list[Any]:
+    """Reason, arguments, labels, and how long it may be too late."""
+    reasons = [run.reason for run in runs]
+    labels = [run.labels for run in runs]
+    return [
+        [plain_text(reason) for reason in unless_all(None, reasons)],
+        unless_all(None, [None if run.args is None else run.args.decode() for run in runs]),
+        [labels_text(each) for each in unless_all({}, labels)],
+        unless_all(None, [run.expires for run in runs]),
+    ]
+
+
+def _unique_keys(runs: Sequence[NewRun]) -> list[Any]:
+    """Key, and until when. Those for a period have a row of their own."""
+    if not any(run.unique_key for run in runs):
+        return [[], []]
+    keys = [run.unique_key if run.unique_for is None else None for run in runs]
+    return [unless_all(None, keys), [run.unique_until for run in runs]]
+
+
+def _origin(runs: Sequence[NewRun]) -> list[Any]:
+    """Cause, trace."""
+    return [unless_all(None, [run.caused_by for run in runs]), unless_all(None, [run.traceparent for run in runs])]
 
 
 def labels_text(labels: dict[str, str]) -> str | None:

@@ -123,21 +123,24 @@ WHERE d.schedule_id = ANY($1::bigint[]) AND d.after_end IS NOT NULL
 SELECT EXISTS (
     SELECT FROM evertick.runs WHERE schedule_id = ANY($1::bigint[]) AND limit_key IS NOT NULL) AS has_limited;
 
+-- part: known
+-- Which of the new runs ($4) are in the ledger already: live or done, as seen at one and the same moment, so that a run
+-- on its way into history cannot slip by. $2 and $3 bound the moments that history is asked for, and with them the
+-- partitions that are opened. Ids are asked for all together: new ones are all at the right end of the indexes.
+known AS MATERIALIZED (
+    SELECT l.id FROM evertick.runs l WHERE l.id = ANY($4::uuid[])
+    UNION ALL
+    SELECT h.id FROM evertick.history h WHERE h.id = ANY($4::uuid[]) AND h.fire_at BETWEEN $2 AND $3)
+
 -- part: insert_new
--- Runs, unless their id or their nominal moment is in the ledger already: live or done, as seen at one and the same
--- moment, so that a run on its way into history cannot slip by. $4 and $5 bound the moments that history is asked for,
--- and with them the partitions that are opened. Ids are asked for all together: new ones are all at the right end of the
--- indexes. A blocked run waits for the last in line of its schedule, if any is live: for the newest that nobody else
--- waits for, or two would start at its end. Those to be claimed are running on the node at once, under one fence that is
--- drawn when the locks are held, unless the node is dead.
+-- Runs, unless their id or their nominal moment is in the ledger already. A blocked run waits for the last in line of its
+-- schedule, if any is live: for the newest that nobody else waits for, or two would start at its end. Those to be claimed
+-- are running on the node at once, under one fence that is drawn when the locks are held, unless the node is dead.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 claimant AS MATERIALIZED (
-    SELECT k.id AS node, coalesce($3::bigint, nextval('evertick.fence')) AS fence FROM evertick.nodes k
-    WHERE k.id = $2 AND k.died_at IS NULL),
-known AS MATERIALIZED (
-    SELECT l.id FROM evertick.runs l WHERE l.id = ANY($6::uuid[])
-    UNION ALL
-    SELECT h.id FROM evertick.history h WHERE h.id = ANY($6::uuid[]) AND h.fire_at BETWEEN $4 AND $5),
+    SELECT k.id AS node, coalesce($6::bigint, nextval('evertick.fence')) AS fence FROM evertick.nodes k
+    WHERE k.id = $5 AND k.died_at IS NULL),
+@known,
 inserted AS (
     INSERT INTO evertick.runs AS r (app, id, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
         priority, state, reason, args, labels, expires, unique_key, unique_until, caused_by, traceparent, created_at,
@@ -152,7 +155,7 @@ inserted AS (
     FROM (
         SELECT w.*, t.now, coalesce(w.moment, t.now + coalesce(w.delay, 0)) AS fire_at,
             coalesce(w.given_cause, ($10::text[])[1]) AS cause
-        FROM unnest($6::uuid[], $7::bigint[], $8::int[], $9::text[], $10::text[], $11::bigint[], $12::bigint[],
+        FROM unnest($4::uuid[], $7::bigint[], $8::int[], $9::text[], $10::text[], $11::bigint[], $12::bigint[],
             $13::bigint[], $14::text[], $15::bigint[], $16::bool[], $17::text[], $18::text[], $19::text[],
             $20::bigint[], $21::text[], $22::text[], $23::text[], $24::text[], $25::bool[], $26::bigint[], $27::bool[],
             $28::bool[], $29::int[])
@@ -173,8 +176,29 @@ inserted AS (
                 OFFSET 0)
             AND NOT EXISTS (SELECT FROM evertick.history h
                 WHERE h.schedule_id = n.schedule_id AND h.fire_at = n.fire_at AND h.cause IN ('fire', 'backfill')
-                    AND h.fire_at BETWEEN $4 AND $5 OFFSET 0)
+                    AND h.fire_at BETWEEN $2 AND $3 OFFSET 0)
         ELSE n.id NOT IN (SELECT id FROM known) END
+
+-- part: insert_enqueued
+-- The same of runs that no schedule has, and nobody claims as they are inserted. Nearly all that is enqueued, and often
+-- one at a time: then most of the price is what a statement could have to do, and not what it does.
+WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+@known,
+inserted AS (
+    INSERT INTO evertick.runs (app, id, task, cause, fire_at, due_at, queue, priority, state, reason, args, labels,
+        expires, unique_key, unique_until, caused_by, traceparent, created_at, format)
+    SELECT $1, n.id, coalesce(n.task, ($5::text[])[1]), coalesce(n.cause, ($6::text[])[1]), n.fire_at,
+        coalesce(n.due_at, n.fire_at), coalesce(n.queue, 'default'), coalesce(n.priority, 0), 'waiting', n.reason, n.args,
+        n.labels::jsonb, n.expires, n.unique_key, n.unique_until, n.caused_by, n.traceparent, n.now, coalesce(n.format, 1)
+    FROM (
+        SELECT w.*, t.now, coalesce(w.moment, t.now + coalesce(w.delay, 0)) AS fire_at
+        FROM unnest($4::uuid[], $5::text[], $6::text[], $7::bigint[], $8::bigint[], $9::bigint[], $10::text[],
+            $11::bigint[], $12::text[], $13::text[], $14::text[], $15::bigint[], $16::text[], $17::text[], $18::text[],
+            $19::text[], $20::int[])
+            AS w(id, task, cause, moment, due_at, delay, queue, priority, reason, args, labels, expires, unique_key,
+                unique_until, caused_by, traceparent, format)
+        CROSS JOIN clock t) n
+    WHERE n.id NOT IN (SELECT id FROM known)
 
 -- part: tell_new
 -- The event of them.
@@ -189,7 +213,7 @@ told AS (
 -- part: answer_new
 -- The ids only if some are missing.
 SELECT (SELECT now FROM clock) AS now, max(fence) AS fence, count(*) > count(fence) AS has_waiting,
-    CASE WHEN count(*) < cardinality($6) THEN coalesce(array_agg(id::text), '{}') END AS ids
+    CASE WHEN count(*) < cardinality($4) THEN coalesce(array_agg(id::text), '{}') END AS ids
 FROM inserted
 
 -- name: insert_runs
@@ -199,6 +223,14 @@ FROM inserted
 -- name: insert_runs.carefully
 -- Then it is left out. That costs a fifth of an insertion, and a tenth of its log.
 @insert_new ON CONFLICT DO NOTHING @tell_new @answer_new;
+
+-- name: insert_enqueued
+-- The two of them for runs that are enqueued.
+@insert_enqueued @tell_new @answer_new;
+
+-- name: insert_enqueued.carefully
+-- Those that somebody is inserting at this very moment are left out.
+@insert_enqueued ON CONFLICT DO NOTHING @tell_new @answer_new;
 
 -- name: run.to_lock
 -- What must be locked before these runs: the gate, if one of them has a key of a limit, and the schedules of those whose
