@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import asyncpg
 from postgres_stores import PostgresStores
 
+from evertick.store.base import News
 from evertick.store.postgres import PostgresStore
 from evertick.store.postgres.connection import Connection, connect
 from evertick.store.postgres.queries import statements_for
@@ -100,8 +101,7 @@ class _Stepped:
 class _Mute(Bell):
     """Wake-ups would be sent at times of their own, and wait for nobody."""
 
-    async def ring(self, connection: Connection, apps: Collection[str]) -> bool:
-        return True
+    async def ring(self, connection: Connection, news: Mapping[str, News]) -> None: ...
 
 
 class Session:

@@ -301,8 +301,12 @@ class Engine:
         self._fire.wake()
 
     async def _watch_store(self) -> float | None:
-        if not await self._node.store.changed(self._node.app, self._settings.poll):
+        news = await self._node.store.changed(self._node.app, self._settings.poll)
+        if news is None:
             return 0.0
+        if news == "runs":  # most news by far; nothing else needs a look for them
+            self._worker.queue_has_grown()
+            return _WOKEN_LEAST_SECONDS
         self._look_again()
         self._relays.look_again()
         if self._duties.wants_more:

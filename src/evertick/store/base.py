@@ -75,6 +75,7 @@ __all__ = [
     "GivenBack",
     "MessageClaim",
     "MessageFilter",
+    "News",
     "NodeJoin",
     "Note",
     "Owned",
@@ -95,6 +96,8 @@ __all__ = [
 
 MigrateMode = Literal["auto", "check"]
 FinishAnswer = Literal["done", "already", "lost"]
+# What may have been written: runs that wait to be claimed, and nothing else; or anything, those included.
+News = Literal["runs", "anything"]
 
 
 # --- schedules ---------------------------------------------------------------------------------------------------
@@ -614,10 +617,10 @@ class Store(Protocol):
         """A line for the thread that calls it."""
         ...
 
-    async def changed(self, app: str, timeout: float) -> bool:
-        """Wait until another process may have written something of this app, at most `timeout` seconds.
+    async def changed(self, app: str, timeout: float) -> News | None:
+        """Wait until another process may have written something of this app, at most `timeout` seconds: None by then.
 
-        A hint, never relied on. It may come for what was written of another app.
+        A hint, never relied on. It may come for what was written of another app, and say more than there is.
         """
         ...
 

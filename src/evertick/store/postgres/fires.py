@@ -346,7 +346,7 @@ async def _insert_runs(
         inserted |= part.ids
         taking.fence = taking.fence or part.fence
         if part.has_waiting:
-            db.wake(app)
+            db.wake(app, "runs")
     await keep_for_periods(db, app, [run for run, _ in wanted if run.id in inserted])
     missing = [run for run, _ in wanted if run.id not in inserted]
     taking.left_out += [run.id for run in missing]

@@ -110,7 +110,7 @@ async def _insert(db: Session, app: str, runs: Sequence[NewRun]) -> dict[str, Ru
         return {}
     inserted = await insert_runs(db, app, runs)
     if inserted.ids:
-        db.wake(app)
+        db.wake(app, "runs")
     new = [run for run in runs if run.id in inserted.ids]
     answers = {run.id: run_as_enqueued(app, inserted.now, run) for run in new if is_all_there(run)}
     others = tuple(run.id for run in new if run.id not in answers)

@@ -13,11 +13,12 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from evertick.clock import Clock
+from evertick.store.base import News
 from evertick.store.postgres.connection import BEGIN, CONFLICTS, PLAIN_PLANS, Connection, Speaks, limits_of, translated
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.pool import Pools
 from evertick.store.postgres.queries import statements_for
-from evertick.store.postgres.wakeup import Bell
+from evertick.store.postgres.wakeup import Bell, add_news
 from evertick.store.rows import Row
 
 __all__ = ["Act", "Line", "Session", "columns_of", "once_if_alike", "unless_all"]
@@ -39,8 +40,8 @@ class Session:
         self._sql = sql
         # Only to guess where something may be; what is due is the store's to say.
         self.clock = clock
-        # Apps whose nodes are woken with the commit.
-        self.woken: set[str] = set()
+        # Apps whose nodes are woken with the commit, and by what.
+        self.woken: dict[str, News] = {}
         # Whether the app has a feed, where a statement has told; None: ask the server, by telling it.
         self.has_feed: bool | None = None
         # Whether the transaction holds the gate of the limits.
@@ -51,9 +52,9 @@ class Session:
         # Whether the transaction is one that we began, and end as soon as we can; not a user's.
         self.is_ours = False
 
-    def wake(self, app: str) -> None:
+    def wake(self, app: str, news: News = "anything") -> None:
         """Something of this app has become due, or somebody is to hear of a cancel."""
-        self.woken.add(app)
+        add_news(self.woken, app, news)
 
     async def rows(self, name: str, *values: object) -> list[Row]:
         return await self._connection.fetch(self._sql[name], *values)

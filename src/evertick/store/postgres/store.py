@@ -134,14 +134,14 @@ class PostgresStore:
         assert self._pools is not None
         return OwnBeatLine(self._where, statements_for(self._where.schema), self._clock, self._pools.renew)
 
-    async def changed(self, app: str, timeout: float) -> bool:
+    async def changed(self, app: str, timeout: float) -> base.News | None:
         self._open_line()
         assert self._pools is not None
         assert self._bell is not None
         if not self._where.listens:
             # Nobody will tell: somebody may have written.
             await asyncio.sleep(min(timeout, UNHEARD_SECONDS))
-            return True
+            return "anything"
         pool, own_name = await self._pools.here(), self._bell.name
         if pool.ear is None:
             pool.ear = Ear(self._where.listening(), own_name)

@@ -5,23 +5,25 @@ notify are committed one after the other by the server, and would wait for each 
 waits for no disk. At most a hundred a second are sent by one store object; the last of a burst is always sent, a little
 later.
 
-What is said is who says it, and for which app: all apps of a schema share a channel, and wake only their own.
+What is said is who says it, what there is, and for which app: all apps of a schema share a channel, and wake only
+their own; and for a run that waits to be claimed nobody looks at schedules.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
 
 from evertick.clock import Clock
 from evertick.errors import StoreError
+from evertick.store.base import News
 from evertick.store.postgres.connection import CLOSE_SECONDS, Connection, Speaks, connect, part_from, translated
 from evertick.store.postgres.location import Location
 
-__all__ = ["EVERY_APP", "UNHEARD_SECONDS", "Bell", "Ear", "channel_of"]
+__all__ = ["EVERY_APP", "UNHEARD_SECONDS", "Bell", "Ear", "add_news", "channel_of"]
 
 log = logging.getLogger("evertick.store")
 
@@ -49,6 +51,12 @@ def channel_of(schema: str) -> str:
     return f"evertick:{blake2b(schema.encode(), digest_size=16).hexdigest()}"
 
 
+def add_news(known: dict[str, News], app: str, news: News) -> None:
+    """Who looks at anything looks at runs, too."""
+    if known.get(app) != "anything":
+        known[app] = news
+
+
 class Bell:
     """Wakes the others. `name` tells our own voice from theirs."""
 
@@ -58,35 +66,39 @@ class Bell:
         self._send = send
         self.name = clock.new_token()
         self._rung_at = -_INTERVAL_SECONDS
-        # The apps of what was committed too soon after the last ring.
-        self._unsaid: set[str] = set()
+        # By app, what was committed too soon after the last ring.
+        self._unsaid: dict[str, News] = {}
         self._later: asyncio.Task[None] | None = None
 
-    async def ring(self, connection: Connection, apps: Collection[str]) -> None:
+    async def ring(self, connection: Connection, news: Mapping[str, News]) -> None:
         """After a commit, on its connection. Not before: who is woken looks once, and would find nothing."""
-        if not apps:
+        if not news:
             return
         if self._wait() > 0:
-            self._ring_later(apps)
+            self._ring_later(news)
             return
         self._rung_at = self._clock.elapsed()
-        self._unsaid.difference_update(apps)  # what was to be said later is said by this
+        saying = dict(news)
+        for app in news:
+            if app in self._unsaid:  # what was to be said later is said by this
+                add_news(saying, app, self._unsaid.pop(app))
         try:
-            for app in apps:
-                await connection.execute(_NOTIFY, self._channel, _said(self.name, app))
+            for app, what in saying.items():
+                await connection.execute(_NOTIFY, self._channel, _said(self.name, what, app))
         except Exception:
             # What was written is written, whatever comes of the hint.
-            self._ring_later(apps)
+            self._ring_later(saying)
 
-    def _ring_later(self, apps: Collection[str]) -> None:
-        self._unsaid.update(apps)
+    def _ring_later(self, news: Mapping[str, News]) -> None:
+        for app, what in news.items():
+            add_news(self._unsaid, app, what)
         if self._later is None or self._later.done():
             self._later = asyncio.get_running_loop().create_task(self._ring_unsaid(), name="evertick wake-up")
 
-    async def ring_in(self, connection: Speaks, apps: Collection[str]) -> None:
+    async def ring_in(self, connection: Speaks, news: Mapping[str, News]) -> None:
         """Inside a transaction of somebody else, who may commit it at any time: now or never, and to everybody."""
-        for app in apps:
-            await connection.execute(_NOTIFY, self._channel, _said(_FOR_ALL, app))
+        for app, what in news.items():
+            await connection.execute(_NOTIFY, self._channel, _said(_FOR_ALL, what, app))
 
     async def close(self) -> None:
         """What was to be said a little later is said now: a node that leaves hands its work over by it."""
@@ -108,13 +120,14 @@ class Bell:
             await self._say_unsaid()
 
     async def _say_unsaid(self) -> None:
-        apps, self._unsaid = self._unsaid, set()
+        saying, self._unsaid = self._unsaid, {}
         try:
             with suppress(StoreError):
-                for app in apps:
-                    await self._send(_NOTIFY, self._channel, _said(self.name, app))
+                for app, what in saying.items():
+                    await self._send(_NOTIFY, self._channel, _said(self.name, what, app))
         except asyncio.CancelledError:
-            self._unsaid |= apps  # whoever closes the store says it
+            for app, what in saying.items():
+                add_news(self._unsaid, app, what)  # whoever closes the store says it
             raise
 
     def _wait(self) -> float:
@@ -128,16 +141,17 @@ class Ear:
         self._where = where
         self._channel = channel_of(where.schema)
         self._own_name = own_name
-        # By app, of those that somebody has waited for.
+        # By app, of those that somebody has waited for; and what was said since.
         self._heard: dict[str, asyncio.Event] = {}
+        self._news: dict[str, News] = {}
         self._has_line = False
         # Whether it was said that there is none.
         self._is_said = False
         self._listening: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
 
-    async def wait(self, app: str, timeout: float) -> bool:
-        """Whether there may be news of an app: something was said, or nothing could have been heard."""
+    async def wait(self, app: str, timeout: float) -> News | None:
+        """What news of an app there may be: something was said, or nothing could have been heard."""
         if self._listening is None:
             self._listening = asyncio.get_running_loop().create_task(self._listen(), name="evertick wake-ups")
         heard = self._heard_of(app)
@@ -145,9 +159,10 @@ class Ear:
             async with asyncio.timeout(timeout if self._has_line else min(timeout, UNHEARD_SECONDS)):
                 await heard.wait()
         except TimeoutError:
-            return not self._has_line
+            return None if self._has_line else "anything"
         heard.clear()
-        return True
+        # Of several who wait together, the others do not know what was said.
+        return self._news.pop(app, "anything")
 
     def _heard_of(self, app: str) -> asyncio.Event:
         heard = self._heard.get(app)
@@ -210,18 +225,21 @@ class Ear:
                     await connection.execute(_PROBE)
 
     def _hear(self, _connection: object, _pid: int, _channel: str, said: str) -> None:
-        name, _, app = said.partition(" ")
+        name, _, rest = said.partition(" ")
+        what, _, app = rest.partition(" ")
         if name == self._own_name:
             return
         if app == EVERY_APP:
             self._wake_all()
         elif app in self._heard:
+            add_news(self._news, app, "runs" if what == "runs" else "anything")
             self._heard[app].set()
 
     def _wake_all(self) -> None:
-        for heard in self._heard.values():
+        for app, heard in self._heard.items():
+            add_news(self._news, app, "anything")
             heard.set()
 
 
-def _said(name: str, app: str) -> str:
-    return f"{name} {app}"
+def _said(name: str, what: News, app: str) -> str:
+    return f"{name} {what} {app}"

@@ -154,8 +154,8 @@ class SqliteStore:
         line = self._open_line()
         return FileBeatLine(self._where, self._time) if isinstance(line, FileLine) else SharedBeatLine(line)
 
-    async def changed(self, app: str, timeout: float) -> bool:
-        return await self._open_line().changed(timeout)
+    async def changed(self, app: str, timeout: float) -> base.News | None:
+        return "anything" if await self._open_line().changed(timeout) else None
 
     def _open_line(self) -> Line:
         self._refuse_fork()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from evertick.errors import StoreUnavailable
-from evertick.store.base import BeatLine, Store
+from evertick.store.base import BeatLine, News, Store
 from evertick.testing.simulation.clock import TrueClock
 from evertick.testing.simulation.journal import Deed, Journal
 
@@ -137,10 +137,10 @@ class FarStore:
     async def close(self) -> None:
         """Hanging up is no call."""
 
-    async def changed(self, app: str, timeout: float) -> bool:
+    async def changed(self, app: str, timeout: float) -> News | None:
         """A hint that may be late, early or missing."""
         await asyncio.sleep(timeout)
-        return self._hints.random() < _HINTED_SHARE
+        return "anything" if self._hints.random() < _HINTED_SHARE else None
 
     async def _send(self, way: _Way, args: Any, kwargs: Any) -> Any:
         loop = asyncio.get_running_loop()
