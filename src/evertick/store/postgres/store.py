@@ -70,6 +70,8 @@ class PostgresStore:
         if is_inline:
             raise InvalidSetting("a simulation needs a store without threads and network; use sqlite://")
         self._where = location_of(url)
+        # What and where it is; safe to log. Every intent has it at hand, so it is put into words once.
+        self.description = self._where.description
         self._clock = clock
         self._line: Line | None = None
         self._pools: Pools | None = None
@@ -80,11 +82,6 @@ class PostgresStore:
         self._prune_cursor: upkeep.PruneCursor = {}
         self._limits_cursor: upkeep.LimitsCursor = {}
         self._partitions_at: int | None = None
-
-    @property
-    def description(self) -> str:
-        """What and where it is; safe to log."""
-        return self._where.description
 
     # --- life ----------------------------------------------------------------------------------------------------
 
