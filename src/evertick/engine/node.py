@@ -44,6 +44,8 @@ class Attempt(msgspec.Struct, eq=False):
     task: asyncio.Task[None] | None = None
     # Why it was told to stop.
     why: Stop | None = None
+    # Its work takes a slot; before that it waits for one.
+    has_slot: bool = False
     # The work has ended and its slot is free.
     is_over: bool = False
     # Its outcome was given without waiting for the work, which did not stop when asked.
@@ -57,11 +59,24 @@ class Hold:
         self.capacity = capacity
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._busy = 0
+        # Claimed, and not in a slot yet.
+        self._waiting = 0
         # What did not stop when told to, and has not come back.
         self.abandoned: list[Attempt] = []
 
     @property
     def free(self) -> int:
+        """Slots that are for whoever comes, with nobody waiting for them."""
+        return max(self.room, 0)
+
+    @property
+    def room(self) -> int:
+        """The same, but less than nothing by as many as wait in vain."""
+        return self.idle - self._waiting
+
+    @property
+    def idle(self) -> int:
+        """Slots in which nothing is at work."""
         return self.capacity - self._busy
 
     @property
@@ -81,13 +96,23 @@ class Hold:
         claim = (attempt.run.id, attempt.run.fence)
         assert claim not in self._attempts, "a claim is started once"
         self._attempts[claim] = attempt
+        self._waiting += 1
+
+    def give_slot(self, attempt: Attempt) -> None:
+        assert not attempt.has_slot, "a slot is given once"
+        assert self.idle > 0, "no more is at work than there are slots"
+        attempt.has_slot = True
+        self._waiting -= 1
         self._busy += 1
 
     def work_ended(self, attempt: Attempt) -> None:
-        """The slot is free again."""
+        """The slot is free again, or is not needed any more."""
         assert not attempt.is_over, "a slot is given back once"
         attempt.is_over = True
-        self._busy -= 1
+        if attempt.has_slot:
+            self._busy -= 1
+        else:
+            self._waiting -= 1
         if attempt.is_abandoned:
             self.abandoned.remove(attempt)
 

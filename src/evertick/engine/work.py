@@ -17,6 +17,7 @@ import msgspec
 from evertick.context import Context
 from evertick.engine.finish import Finisher
 from evertick.engine.judge import Ending, Raised, Returned, Stop, StoppedBy, Unfit, judge
+from evertick.engine.line import Line
 from evertick.engine.node import GATHER_SECONDS, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.engine.timeouts import Timeouts
@@ -47,15 +48,16 @@ class Worker:
         # Slots that come free while a claim is under way are looked at when it is answered.
         self._is_claiming = False
         self._gathering: asyncio.TimerHandle | None = None
+        self._line = Line(node, self._begin, lambda attempt: self.stop(attempt, Stop.SHUTDOWN))
         self.claimed_at: float | None = None
         self.on_slot_free: Callable[[], None] = lambda: None
 
     async def step(self) -> float | None:
-        """Claim as many due runs as there are free slots, and start them."""
+        """Claim as many due runs as there are free slots, or soon will be, and start them."""
         node = self._node
         async with node.claiming:
             # Counted under the lock: while we wait for it, a fused claim may take the slots.
-            room = node.hold.free
+            room = node.hold.room + self._line.look()
             if room <= 0 or node.is_draining:
                 self.queue_is_short = False  # nobody has looked; the next free slot does
                 return None
@@ -65,7 +67,7 @@ class Worker:
             # Before anything is started: what ends at once must not look for more where there is none.
             self.queue_is_short = len(claim.runs) < most
             node.rates.started(claim.runs)
-            self.start(claim.runs, had_lease=had_lease)
+            self._start(claim.runs, had_lease=had_lease)
         await node.tell_ended(claim.expired)
         return self._rest_after(claim)
 
@@ -83,25 +85,40 @@ class Worker:
         A process that was frozen in between, or whose machine slept, hears of claims that others may have by now. It
         does not start them: the next beat gives them back, or tells us that we are dead.
         """
-        node, loop = self._node, asyncio.get_running_loop()
+        assert len(runs) <= self._node.hold.free, "runs are started into free slots"
+        self._start(runs, had_lease=had_lease)
+
+    def _start(self, runs: Sequence[Claimed], *, had_lease: bool) -> None:
+        node = self._node
         if not runs:
             return
         if had_lease and not node.has_lease:
             log.warning("the lease ran out while a claim was under way: %d runs are not started here", len(runs))
             return
-        assert len(runs) <= node.hold.free, "runs are started into free slots"
         self._notes.begun()
-        if node.hooks.wants("started"):
-            loop.call_soon(self._tell_started, runs)  # after what the caller has to tell of them
-        holder, begin = Holder(node.store, node.app, node.id, node.lease), _task_maker(loop)
+        holder = Holder(node.store, node.app, node.id, node.lease)
+        attempts: list[Attempt] = []
         for run in runs:
             work = node.works[run.task]
             deadline = None if work.timeout is None else run.claimed_at + work.timeout
             attempt = Attempt(run, work, Context(run, node.clock, deadline, holder), node.id)
             node.hold.take(attempt)
-            if work.timeout is not None:
-                self._timeouts.watch(attempt, work.timeout)
-            attempt.task = begin(self._live(attempt), name=f"evertick {run.task}")
+            attempts.append(attempt)
+        self._line.put(attempts)
+
+    def _begin(self, attempts: Sequence[Attempt]) -> None:
+        """Their work, each in a slot and a task of its own."""
+        loop = asyncio.get_running_loop()
+        if self._node.hooks.wants("started"):
+            # After what the caller has to tell of them.
+            loop.call_soon(self._tell_started, [attempt.run for attempt in attempts])
+        begin = _task_maker(loop)
+        for attempt in attempts:
+            self._node.hold.give_slot(attempt)
+            timeout = attempt.work.timeout
+            if timeout is not None:
+                self._timeouts.watch(attempt, timeout)
+            attempt.task = begin(self._live(attempt), name=f"evertick {attempt.run.task}")
 
     def _tell_started(self, runs: Sequence[Claimed]) -> None:
         for run in runs:
@@ -114,6 +131,10 @@ class Worker:
         is_first = attempt.why is None
         attempt.why = why
         attempt.context._stopped = why.value
+        if not attempt.has_slot:
+            self._line.leave(attempt)
+            self._end(attempt, StoppedBy(why))
+            return
         if attempt.work.driver.can_be_cancelled and attempt.task is not None:
             attempt.task.cancel()
             attempt.task.add_done_callback(lambda _: self.end_unlived(attempt))
@@ -188,8 +209,10 @@ class Worker:
 
     def _end(self, attempt: Attempt, ending: Ending) -> None:
         self._node.hold.work_ended(attempt)
-        if attempt.work.timeout is not None:
-            self._timeouts.forget(attempt, attempt.work.timeout)
+        if attempt.has_slot:
+            if attempt.work.timeout is not None:
+                self._timeouts.forget(attempt, attempt.work.timeout)
+            self._line.has_ended()
         if attempt.is_abandoned:
             log.warning("the abandoned run %s of %r has come back", attempt.run.id, attempt.run.task)
         else:
@@ -199,7 +222,7 @@ class Worker:
 
     def _look_for_more(self) -> None:
         """A slot has come free while more is waiting."""
-        if self._node.is_batch(self._node.hold.free):
+        if self._line.is_worth_a_claim:
             self.on_slot_free()
         elif self._gathering is None:
             self._gathering = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._gathered)
@@ -257,7 +280,7 @@ class Worker:
     def _rest_after(self, claim: Claim) -> float | None:
         self.claimed_at = self._node.clock.elapsed()
         if not self.queue_is_short:
-            return self._node.rest_for(self._node.hold.free)
+            return 0.0 if self._line.is_worth_a_claim else self._node.rest_for(self._node.hold.free)
         rests = [] if claim.next_due_at is None else [max((claim.next_due_at - claim.now) / 1e6, 0.001)]
         return min(rests + self._node.rates.rests(), default=None)
 

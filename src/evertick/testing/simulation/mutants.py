@@ -760,7 +760,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="node_over_its_slots",
         what="a node takes one run more than it has slots",
         seeds=(20, 103, 31),
-        patches=(_attribute(node.Hold, "free", property(_one_slot_too_many)),),
+        patches=(_attribute(node.Hold, "idle", property(_one_slot_too_many)),),
     ),
     # --- decisions about single moments, and blackouts
     Mutant(
