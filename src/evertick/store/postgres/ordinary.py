@@ -72,7 +72,7 @@ async def record_ordinary(db: Session, app: str, node: str | None, advances: Seq
     stamps = [advance.stamp for advance in in_order]
     row = await db.only_row("record_fires.ordinary", app, node, stamps, *bounds, ids, *_columns(in_order, runs))
     if row["has_waiting"]:
-        db.wake(app)
+        db.wake(app, "runs")
     moved = row["taken"]
     taken = [True] * len(advances) if moved is None else _are_among(set(moved), advances)
     return Recorded(now=row["now"], fence=row["fence"] or 0, taken=taken)
