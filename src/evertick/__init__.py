@@ -3,6 +3,7 @@
 from evertick.context import Context, current
 from evertick.driver.process import Process
 from evertick.driver.secret import Secret
+from evertick.driver.shell_spec import Shell
 from evertick.duty import DutyContext
 from evertick.errors import (
     AlreadyDeclared,
@@ -82,6 +83,7 @@ __all__ = [
     "Schedule",
     "Scheduler",
     "Secret",
+    "Shell",
     "Skip",
     "State",
     "Stopped",

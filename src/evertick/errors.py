@@ -135,7 +135,14 @@ class ProcessDied(EvertickError):
 
 
 class JobFailed(EvertickError):
-    """A job without a function came to its end, and its own verdict is that it failed. Retried by the task's policy."""
+    """A job without a function came to its end, and its own verdict is that it failed. Retried by the task's policy.
+
+    result: what is kept as the result of the run all the same, like an exit code.
+    """
+
+    def __init__(self, message: str, *, result: object = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class Stopped(EvertickError):

@@ -32,6 +32,7 @@ from evertick.cli import cli
 
 # Pages whose examples run in a test file of their own.
 ELSEWHERE = {
+    "docs/how-to/write-a-driver.md": "test_driver_page.py",
     "docs/how-to/django.md": "test_django.py",
     "docs/how-to/postgresql.md": "test_postgres_pages.py",
     "docs/how-to/transactions-on-postgresql.md": "test_postgres_pages.py",

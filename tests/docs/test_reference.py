@@ -36,6 +36,7 @@ from evertick import (
     Reason,
     Run,
     Scheduler,
+    Shell,
     State,
     Task,
     Verdict,
@@ -88,7 +89,7 @@ PAGES: dict[str, tuple[type, ...]] = {
     "reference/tasks.md": (
         *(Task, Enqueuer, SyncEnqueuer, Context, Transaction, Constant, Linear, Exponential, Process),
     ),
-    "reference/drivers.md": (Spec, DriverParts, Driver, Secret),
+    "reference/drivers.md": (Spec, DriverParts, Driver, Secret, Shell),
     "reference/ledger.md": (Run, Gap, Schedule, Node, Attempt, LogLine, Phase, OccurrenceEdit, Tick),
     "reference/ha.md": (HaTable, HaLine, HaNode),
     "reference/outbox.md": (Message,),

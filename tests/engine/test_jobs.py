@@ -36,7 +36,7 @@ from evertick.testing import virtual_time
 SECONDS_MAX = 30.0
 
 
-class Echo(Spec):
+class Echo(Spec, frozen=True):
     """Answers with its word and its arguments, or as it is told to."""
 
     driver: ClassVar[str] = "echo"

@@ -37,7 +37,7 @@ away = no_such_module_of_drivers:Fax
 """
 
 
-class Letter(Spec):
+class Letter(Spec, frozen=True):
     driver: ClassVar[str] = "letter"
     to: str
     copies: int = 1

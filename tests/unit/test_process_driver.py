@@ -31,6 +31,7 @@ from evertick.driver.message import (
     pack,
     unpack,
 )
+from evertick.driver.output import Lines
 from evertick.driver.place import Place, find, place_of, type_name, type_names
 from evertick.engine.judge import Raised, judge
 from evertick.errors import NotFound
@@ -231,7 +232,7 @@ def test_an_errand_survives_the_way_to_the_child() -> None:
 
 async def kept(*command: str, lines: list[tuple[str, str]] | None = None) -> Kept:
     heard = [] if lines is None else lines
-    return Kept(command, lambda stream, text: heard.append((stream, text)))
+    return Kept(command, Lines(lambda stream, text: heard.append((stream, text))))
 
 
 async def ending(started: Kept) -> Ending:
@@ -241,19 +242,19 @@ async def ending(started: Kept) -> Ending:
 async def test_a_kept_command_has_its_output_read_as_lines_and_its_end_told() -> None:
     lines: list[tuple[str, str]] = []
     started = await kept("sh", "-c", "echo one; echo two >&2; printf 'no end'; exit 4", lines=lines)
-    assert await ending(started) == Ending(code=4)
+    assert (await ending(started)).code == 4
     assert sorted(lines) == [("stderr", "two"), ("stdout", "no end"), ("stdout", "one")]
 
 
 async def test_a_kept_command_that_cannot_be_started_says_why() -> None:
     end = await ending(await kept("/no/such/program"))
-    assert str(end) == "it could not be started: [Errno 2] No such file or directory"
+    assert str(end) == "it could not be started: /no/such/program: No such file or directory"
 
 
 async def test_a_flood_without_lines_is_cut_into_lines() -> None:
     lines: list[tuple[str, str]] = []
     started = await kept("sh", "-c", "head -c 100000 /dev/zero | tr '\\0' x", lines=lines)
-    assert await ending(started) == Ending(code=0)
+    assert (await ending(started)).code == 0
     assert sum(len(text) for _, text in lines) == 100_000
     assert max(len(text) for _, text in lines) <= 8192 + 65_536
 
@@ -267,7 +268,7 @@ async def test_a_kept_command_that_ignores_term_is_killed_when_its_time_is_up() 
     started.stop(60)
     started.stop(0.2)  # the shorter one counts
     started.stop(60)
-    assert await ending(started) == Ending(signal=signal.SIGKILL)
+    assert (await ending(started)).signal == signal.SIGKILL
     assert 0.2 <= asyncio.get_running_loop().time() - began < 10
 
 
@@ -307,4 +308,4 @@ async def test_neither_keeper_nor_command_has_the_files_of_the_node(tmp_path: Pa
     assert [each.partition(":")[0] for each in others] == ["pipe", "pipe", "socket"]
     assert others[0] == others[1], "both ends of one pipe"
     started.stop(1)
-    assert await ending(started) == Ending(signal=signal.SIGTERM)
+    assert (await ending(started)).signal == signal.SIGTERM

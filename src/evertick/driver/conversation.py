@@ -18,7 +18,7 @@ import msgspec
 from evertick.context import MESSAGES_MAX, PHASES_MAX, Context
 from evertick.driver.base import Reported
 from evertick.driver.child import Errand
-from evertick.driver.kept import DEATH_GRACE_SECONDS, Ending, Kept
+from evertick.driver.kept import DEATH_GRACE_SECONDS, Ending, Kept, stop_seconds
 from evertick.driver.message import (
     BadFrame,
     Call,
@@ -34,6 +34,7 @@ from evertick.driver.message import (
     pack,
     unpack,
 )
+from evertick.driver.output import Lines
 from evertick.errors import ProcessDied, Retry, Skip
 from evertick.model import NewMessage
 
@@ -43,9 +44,6 @@ log = logging.getLogger("evertick.process")
 
 _BOOT = str(Path(__file__).with_name("boot.py"))
 _CHUNK = 65_536
-# Why an attempt is stopped while there is time: somebody wants its run to end. Every other stop is about a claim that
-# is, or is about to be, no longer ours: then what a dead node's children get must do.
-_UNHURRIED = frozenset({"requested", "replaced", "timeout"})
 
 Answer = JobReturned | JobRaised | NotFoundThere | Ending
 
@@ -69,7 +67,7 @@ class Conversation:
         self._channel, childs_end = socket.socketpair()
         self._channel.setblocking(False)
         try:
-            self._kept = Kept(_command(childs_end.fileno()), self._hear_line, files=(childs_end.fileno(),))
+            self._kept = Kept(_command(childs_end.fileno()), Lines(self._hear_line), files=(childs_end.fileno(),))
         except BaseException:
             self._channel.close()
             raise
@@ -115,8 +113,7 @@ class Conversation:
         """Let a child go, whatever it does."""
         self.is_stopped = True
         self._close_channel()  # which says that there are no more calls
-        self._kept.stop(DEATH_GRACE_SECONDS)
-        await asyncio.wait([self.ended])
+        await self._kept.end()
 
     async def _see_off(self) -> None:
         """It has had its last call and ends by itself, unless the job has left something that keeps it."""
@@ -129,12 +126,7 @@ class Conversation:
         self.is_stopped = True
         why = context._stopped or "shutdown"
         self._send(pack(StopJob(why)))
-        self._kept.stop(self._kill_after if why in _UNHURRIED else DEATH_GRACE_SECONDS)
-        while not self.ended.done():
-            try:
-                await asyncio.wait([self.ended])
-            except asyncio.CancelledError:  # told a second time: the claim is lost, or the program ends
-                self._kept.stop(DEATH_GRACE_SECONDS)
+        await self._kept.put_down(stop_seconds(why, self._kill_after))
         self._heard_end(self.ended)  # which its callback may not have told yet
 
     def _judge(self, context: Context, answer: Answer) -> Any:

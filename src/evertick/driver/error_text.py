@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from evertick.errors import EvertickError, JobFailed
+from evertick.errors import EvertickError, JobFailed, Retry
 
 __all__ = ["error_text"]
 
@@ -17,10 +17,11 @@ _ERROR_MAX_CHARS = 16_384
 
 def error_text(error: BaseException) -> str:
     """The error with its traceback, cut in the middle when it is long: both ends say the most."""
-    if isinstance(error, JobFailed):
-        text = str(error)  # the job's own verdict: no line of Python has to do with it
+    own = _without_our_frames(error)
+    if isinstance(error, JobFailed) or (isinstance(error, Retry) and own is None):
+        text = str(error)  # the verdict of a job that is no Python: no line of it has to do with it
     else:
-        text = "".join(traceback.format_exception(type(error), error, _without_our_frames(error))).rstrip()
+        text = "".join(traceback.format_exception(type(error), error, own)).rstrip()
     if len(text) <= _ERROR_MAX_CHARS:
         return text
     half = _ERROR_MAX_CHARS // 2
@@ -33,4 +34,4 @@ def _without_our_frames(error: BaseException) -> TracebackType | None:
     while own is not None and own.tb_frame.f_code.co_filename.startswith(_OUR_FILES):
         own = own.tb_next
     # Frames that are all ours show where a fault of ours is; what we raise on purpose says everything by its message.
-    return error.__traceback__ if own is None and not isinstance(error, EvertickError) else own
+    return error.__traceback__ if own is None and not isinstance(error, EvertickError | Retry) else own

@@ -1,11 +1,17 @@
 """Runs one command line, and leaves nothing of it behind. A program of its own:
 
-    python -I -S keeper.py LINE GRACE COMMAND...
+    python -I -S keeper.py LINE GRACE [--order=FILE] COMMAND...
 
 LINE is a socket from the node. Its end, by whatever death of the node, or the word `stop SECONDS` on it, means: TERM to
 the command and all that came of it, and KILL after that time (GRACE seconds where the node has died without a word).
 What the command leaves running when it ends by itself goes the same way. The keeper says `started PID`, then
-`exited CODE`, `killed SIGNAL` or `failed WHY` on the line, and ends when nothing is left.
+`exited CODE CPU MEMORY`, `killed SIGNAL CPU MEMORY` or `failed WHY` on the line, and ends when nothing is left. CPU is
+the processor time of all that came of the command, in seconds; MEMORY the most that one process of it had, in bytes.
+
+FILE says how to start the command, where not as the keeper was started: an open file of entries `name=value`, each
+ended by a zero. `cwd`, `uid`, `gid`, `groups`, `nice`, `memory` (the address space of each process, in bytes), and as
+many `env` as the environment has variables. In a file, since an environment may hold secrets, and all users may read
+command lines.
 
 It has the standard library only, and little of that: one runs beside every job, and starts before it. It passes every
 file it was given on to the command, and keeps none but the line: neither the store of the node nor the pipes of the job
@@ -19,6 +25,7 @@ has made for itself: none is left exactly when it has no children any more. Else
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import sys
@@ -26,16 +33,20 @@ from _collections_abc import Callable  # what `os` has loaded already; `typing` 
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# What Python ignores from its start on; a command would be born with it, and `yes | head` would complain.
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 # A descendant that forks while it is looked for is found by the next look.
 _LOOK_AGAIN_SECONDS = 0.02
+_ORDER = "--order="
 
 
 class Keeper:
     """One command, and what the node says about it."""
 
-    def __init__(self, line: int, grace: float) -> None:
+    def __init__(self, line: int, grace: float, order: dict[str, list[str]]) -> None:
         self._line = line
         self._grace = grace
+        self._order = order
         self._prctl = _find_prctl()
         self._adopts_orphans = self._prctl is not None and os.path.isdir("/proc/self")
         self._is_line_open = True
@@ -79,16 +90,29 @@ class Keeper:
             raise OSError(text)
 
     def _become(self, command: list[str], report: int) -> None:
+        step = "its process group"
         try:
             os.setpgid(0, 0)
-            if self._prctl is not None:
-                # Should the keeper itself be killed, the command must not run on without one.
-                self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             signal.set_wakeup_fd(-1)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            os.execvp(command[0], command)  # noqa: S606 - what to run is the node's to say
+            for number in _IGNORED_BY_PYTHON:
+                signal.signal(number, signal.SIG_DFL)
+            for name, take in _STEPS:
+                step = name
+                take(self._order)
+            if self._prctl is not None:
+                # Should the keeper itself be killed, the command must not run on without one. A change of the user
+                # undoes it, so it comes after that.
+                self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            step = command[0]
+            environment = dict(each.split("=", 1) for each in self._order["env"]) if "env" in self._order else None
+            # Last of all: what is left to do here must not need more memory than the command may have.
+            _limit_memory(self._order)
+            if environment is None:
+                os.execvp(command[0], command)  # noqa: S606 - what to run is the node's to say
+            os.execvpe(command[0], command, environment)  # noqa: S606
         except BaseException as error:
-            os.write(report, str(error).encode())
+            os.write(report, f"{step}: {_why(error, step)}".encode(errors="replace"))
         finally:
             os._exit(127)
 
@@ -209,6 +233,56 @@ def _let_go_of_files(but: set[int]) -> None:
     os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
 
+def _read_order(file: int) -> dict[str, list[str]]:
+    """The entries by their names."""
+    found: dict[str, list[str]] = {}
+    with open(file, "rb") as order:
+        entries = order.read().split(b"\0")[:-1]
+    for entry in entries:
+        name, _, value = os.fsdecode(entry).partition("=")
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def _be_nice(order: dict[str, list[str]]) -> None:
+    if "nice" in order:
+        os.nice(int(order["nice"][0]))
+
+
+def _become_user(order: dict[str, list[str]]) -> None:
+    """The groups first: without its user the process may not change them any more."""
+    if "uid" not in order:
+        return
+    os.setgroups([int(each) for each in order["groups"][0].split(",") if each])
+    os.setgid(int(order["gid"][0]))
+    os.setuid(int(order["uid"][0]))
+
+
+def _go_to(order: dict[str, list[str]]) -> None:
+    """As the user that runs it: who may not enter the folder does not."""
+    if "cwd" in order:
+        os.chdir(order["cwd"][0])
+
+
+def _limit_memory(order: dict[str, list[str]]) -> None:
+    if "memory" in order:
+        most = int(order["memory"][0])
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+# What the order may ask for, in the order in which it works, by the words that an error of it begins with.
+_STEPS = (("nice", _be_nice), ("user", _become_user), ("cwd", _go_to))
+
+
+def _why(error: BaseException, what: str) -> str:
+    """The words of an error, with the file that it is about, if that says more than what was to be done."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    # Of a program that is nowhere it is the last place where it was looked for, in bytes.
+    is_telling = isinstance(error.filename, str) and error.filename != what
+    return f"{error.filename}: {error.strerror}" if is_telling else error.strerror
+
+
 def _seconds(said: bytes, default: float) -> float:
     """The shortest time that the words give; the default where there are none."""
     try:
@@ -221,8 +295,22 @@ def _words(status: int | None) -> str:
     if status is None:
         return "failed its end was not seen"
     code = os.waitstatus_to_exitcode(status)
-    return f"exited {code}" if code >= 0 else f"killed {-code}"
+    return f"exited {code} {_used()}" if code >= 0 else f"killed {-code} {_used()}"
+
+
+def _used() -> str:
+    """Processor time and memory of all that has been waited for: the command, what it waited for, and its orphans."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return f"{used.ru_utime + used.ru_stime:.6f} {used.ru_maxrss * unit}"
+
+
+def main(line: str, grace: str, *command: str) -> None:
+    order: dict[str, list[str]] = {}
+    if command[0].startswith(_ORDER):
+        order, command = _read_order(int(command[0].removeprefix(_ORDER))), command[1:]
+    Keeper(int(line), float(grace), order).keep(list(command))
 
 
 if __name__ == "__main__":
-    Keeper(int(sys.argv[1]), float(sys.argv[2])).keep(sys.argv[3:])
+    main(*sys.argv[1:])

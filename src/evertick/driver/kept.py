@@ -15,15 +15,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
-from evertick.context import LINE_MAX_CHARS
+from evertick.driver.output import Output
 
-__all__ = ["DEATH_GRACE_SECONDS", "Ending", "Kept"]
+__all__ = ["DEATH_GRACE_SECONDS", "Ending", "Kept", "Order", "stop_seconds"]
 
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
 # What a command gets between TERM and KILL when its node has died. Short: its run is given to another node when the
@@ -36,12 +37,25 @@ _CHUNKS_AT_ONCE = 4
 _REAP_AGAIN_SECONDS = 0.002
 
 
+# Why an attempt is stopped while there is time: somebody wants its run to end. Every other stop is about a claim that
+# is, or is about to be, no longer ours: then what a dead node's children get must do.
+_UNHURRIED = frozenset({"requested", "replaced", "timeout"})
+
+
+def stop_seconds(why: str, kill_after_seconds: float) -> float:
+    """How long what is stopped for this reason gets between TERM and KILL."""
+    return kill_after_seconds if why in _UNHURRIED else DEATH_GRACE_SECONDS
+
+
 class Ending(msgspec.Struct, frozen=True):
     """How a command ended: with an exit code, by a signal, or never begun."""
 
     code: int | None = None
     signal: int | None = None
     failure: str | None = None
+    # What it took: processor time of all its processes, and the most memory that one of them had.
+    cpu_seconds: float | None = None
+    max_rss_bytes: int | None = None
 
     def __str__(self) -> str:
         if self.failure is not None:
@@ -52,10 +66,41 @@ class Ending(msgspec.Struct, frozen=True):
         return f"it was ended by signal {_signal_name(self.signal)}{hint}"
 
 
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command is started, where not as the node itself was."""
+
+    cwd: str | None = None
+    # All variables, not only others.
+    env: Mapping[str, str] | None = None
+    # User, group, and the groups beside it: all three or none.
+    uid: int | None = None
+    gid: int | None = None
+    groups: tuple[int, ...] = ()
+    nice: int = 0
+    memory: int | None = None
+
+    def entries(self) -> bytes:
+        """As the keeper reads it. No value holds a zero: that was looked at where it was written."""
+        found = {"cwd": self.cwd, "memory": self.memory, "nice": self.nice or None}
+        if self.uid is not None:
+            found |= {"uid": self.uid, "gid": self.gid, "groups": ",".join(map(str, self.groups))}
+        texts = [f"{name}={value}" for name, value in found.items() if value is not None]
+        texts += [f"env={name}={value}" for name, value in (self.env or {}).items()]
+        assert not any("\0" in text for text in texts), "an entry ends with a zero"
+        return b"".join(os.fsencode(text) + b"\0" for text in texts)
+
+
 class Kept:
     """One command. Made on a running event loop; `files` are passed on to the command under their own numbers."""
 
-    def __init__(self, command: Sequence[str], on_line: Callable[[str, str], None], files: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        output: Output,
+        files: Sequence[int] = (),
+        order: Order | None = None,
+        stdin: bytes | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[Ending] = self._loop.create_future()
         self._words = b""
@@ -66,17 +111,24 @@ class Kept:
             )
             out, outs_end = _pipe(ours, theirs)
             err, errs_end = _pipe(ours, theirs)
+            orders = None if order is None else _file_of(theirs, order.entries()).fileno()
             self._keeper = subprocess.Popen(  # noqa: S603 - the command is the caller's own
-                [sys.executable, "-I", "-S", _KEEPER, str(line.fileno()), str(DEATH_GRACE_SECONDS), *command],
-                stdin=subprocess.DEVNULL,
+                [
+                    *(sys.executable, "-I", "-S", _KEEPER),
+                    *(str(line.fileno()), str(DEATH_GRACE_SECONDS)),
+                    *(() if orders is None else (f"--order={orders}",)),
+                    *command,
+                ],
+                stdin=subprocess.DEVNULL if stdin is None else _file_of(theirs, stdin),
                 stdout=outs_end,
                 stderr=errs_end,
-                pass_fds=(line.fileno(), *files),
+                pass_fds=(line.fileno(), *files, *(() if orders is None else (orders,))),
                 start_new_session=True,  # Ctrl-C at a terminal is for the node, which stops its work in its own way
             )
             ours.pop_all()  # it has begun: they are closed at its end
         self._line.setblocking(False)
-        self._output = [_Output(out, "stdout", on_line), _Output(err, "stderr", on_line)]
+        self._output = output
+        self._pipes = [_Pipe(out, "stdout", output), _Pipe(err, "stderr", output)]
         self._loop.add_reader(self._line, self._hear)
 
     @property
@@ -91,8 +143,23 @@ class Kept:
 
     def catch_up(self) -> None:
         """Read what the command has written so far; a line without an end is one, too."""
-        for output in self._output:
-            output.catch_up()
+        for pipe in self._pipes:
+            pipe.catch_up()
+        self._output.flush()
+
+    async def put_down(self, seconds: float) -> None:
+        """Stop it, and come back only when nothing of it is left. Cancelled meanwhile, it makes haste."""
+        self.stop(seconds)
+        while not self.ended.done():
+            try:
+                await asyncio.wait([self.ended])
+            except asyncio.CancelledError:  # told a second time: the claim is lost, or the program ends
+                self.stop(DEATH_GRACE_SECONDS)
+
+    async def end(self) -> None:
+        """Let it go, whatever it does."""
+        self.stop(DEATH_GRACE_SECONDS)
+        await asyncio.wait([self.ended])
 
     def _hear(self) -> None:
         try:
@@ -121,20 +188,20 @@ class Kept:
             if self._group is not None:
                 with contextlib.suppress(OSError):
                     os.killpg(self._group, signal.SIGKILL)
-        for output in self._output:
-            output.close()
+        for pipe in self._pipes:
+            pipe.close()
+        self._output.flush()
         if not self.ended.done():
             self.ended.set_result(ending)
 
 
-class _Output:
-    """A pipe of the command, read as lines. Bounded: what is no text of lines is cut into such."""
+class _Pipe:
+    """A pipe of the command, read as it fills."""
 
-    def __init__(self, file: IO[bytes], name: str, on_line: Callable[[str, str], None]) -> None:
+    def __init__(self, file: IO[bytes], name: str, output: Output) -> None:
         self._file = file
         os.set_blocking(file.fileno(), False)
-        self._name, self._on_line = name, on_line
-        self._rest = b""
+        self._name, self._output = name, output
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(file, self._read)
 
@@ -145,12 +212,7 @@ class _Output:
         except OSError:
             chunk = b""
         if chunk:
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            for line in lines:
-                self._say(line)
-            while len(self._rest) > LINE_MAX_CHARS:
-                self._say(self._rest[:LINE_MAX_CHARS])
-                self._rest = self._rest[LINE_MAX_CHARS:]
+            self._output.take(self._name, chunk)
         elif chunk == b"":
             self._loop.remove_reader(self._file)
         return bool(chunk)
@@ -159,17 +221,11 @@ class _Output:
         for _ in range(_CHUNKS_AT_ONCE):
             if self._file.closed or not self._read():
                 break
-        if self._rest:
-            self._say(self._rest)
-            self._rest = b""
 
     def close(self) -> None:
         self.catch_up()
         self._loop.remove_reader(self._file)
         self._file.close()
-
-    def _say(self, line: bytes) -> None:
-        self._on_line(self._name, line.decode(errors="replace").rstrip("\r"))
 
 
 def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
@@ -178,13 +234,25 @@ def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[IO[
     return ours.enter_context(open(reader, "rb", buffering=0)), writing
 
 
+def _file_of(stack: contextlib.ExitStack, data: bytes) -> IO[bytes]:
+    """A file without a name, to be read from its beginning. In memory where there is such a thing."""
+    if hasattr(os, "memfd_create"):
+        file: IO[bytes] = open(os.memfd_create("evertick"), "w+b", buffering=0)  # noqa: SIM115 - entered below
+    else:
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+    stack.enter_context(file)
+    file.write(data)
+    file.seek(0)
+    return file
+
+
 def _read_ending(words: bytes) -> Ending | None:
     kind, _, rest = words.decode(errors="replace").rstrip("\n").rpartition("\n")[2].partition(" ")
     match kind:
-        case "exited":
-            return Ending(code=int(rest))
-        case "killed":
-            return Ending(signal=int(rest))
+        case "exited" | "killed":
+            number, cpu, memory = rest.split()
+            code, by = (int(number), None) if kind == "exited" else (None, int(number))
+            return Ending(code=code, signal=by, cpu_seconds=float(cpu), max_rss_bytes=int(memory))
         case "failed":
             return Ending(failure=f"it could not be started: {rest}")
         case _:

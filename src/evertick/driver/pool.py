@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from evertick.context import Context
 from evertick.driver.child import Errand
 from evertick.driver.conversation import Conversation
+from evertick.driver.kept import Ending
 
 __all__ = ["Children", "Pool"]
 
@@ -105,18 +106,33 @@ class Pool:
         task.add_done_callback(self._ending.discard)
 
 
+class Child(Protocol):
+    """What runs under a keeper, whatever talks to it."""
+
+    @property
+    def ended(self) -> asyncio.Future[Ending]: ...
+
+    async def end(self) -> None: ...
+
+
+C = TypeVar("C", bound=Child)
+
+
 class Children:
     """All children of a scheduler, and the pools of its tasks. None outlives its engine."""
 
     def __init__(self) -> None:
         self._pools: list[Pool] = []
-        self._alive: set[Conversation] = set()
+        self._alive: set[Child] = set()
 
     def add(self, pool: Pool) -> None:
         self._pools.append(pool)
 
     def start(self, errand: Errand, kill_after_seconds: float) -> Conversation:
-        child = Conversation(errand, kill_after_seconds)
+        return self.watch(Conversation(errand, kill_after_seconds))
+
+    def watch(self, child: C) -> C:
+        """Have a child that was started elsewhere ended with the others."""
         self._alive.add(child)
         child.ended.add_done_callback(lambda _: self._alive.discard(child))
         return child

@@ -46,7 +46,10 @@ class Returned(msgspec.Struct, frozen=True, gc=False):
 
 
 class Raised(msgspec.Struct, frozen=True):
+    """The result, if the job has one though it failed, is JSON."""
+
     error: BaseException
+    result: bytes | None = None
 
 
 class StoppedBy(msgspec.Struct, frozen=True):
@@ -93,8 +96,8 @@ def judge(run: Claimed, work: Work, ending: Ending, draw: Draw, phases: tuple[Ph
             )
         case StoppedBy(why):
             return _judge_stop(run, work, why, draw, phases)
-        case Raised(error):
-            return _judge_error(run, work, error, draw, phases)
+        case Raised(error, result):
+            return _judge_error(run, work, error, draw, phases, result)
         case _:
             assert_never(ending)
 
@@ -119,7 +122,14 @@ def _judge_stop(run: Claimed, work: Work, why: Stop, draw: Draw, phases: tuple[P
             assert_never(why)
 
 
-def _judge_error(run: Claimed, work: Work, error: BaseException, draw: Draw, phases: tuple[Phase, ...]) -> Outcome:
+def _judge_error(
+    run: Claimed,
+    work: Work,
+    error: BaseException,
+    draw: Draw,
+    phases: tuple[Phase, ...],
+    result: bytes | None = None,
+) -> Outcome:
     if isinstance(error, Skip):
         return _done(run, Verdict.SKIPPED, str(error.reason)[:_REASON_MAX_CHARS] or "skipped by the job", phases=phases)
     reason = Reason.TIMEOUT if isinstance(error, TimeoutError) and not error.__traceback__ else Reason.ERROR
@@ -127,7 +137,7 @@ def _judge_error(run: Claimed, work: Work, error: BaseException, draw: Draw, pha
     asked = error.retry if isinstance(error, Reported) else error if isinstance(error, Retry) else None
     policy = _ASKED_FOR if asked is not None and work.retry.attempts == 1 else work.retry
     if not policy.allows_another(attempt) or not (asked is not None or _may_retry(work, error)):
-        return _done(run, Verdict.FAILED, reason, error=text, phases=phases)
+        return _done(run, Verdict.FAILED, reason, error=text, result=result, phases=phases)
     delay = policy.delay_with_jitter(attempt, draw())
     if asked is not None and asked.after is not None:
         try:
@@ -158,6 +168,7 @@ def _done(
     reason: str | None,
     *,
     error: str | None = None,
+    result: bytes | None = None,
     phases: tuple[Phase, ...] = (),
 ) -> Outcome:
     return Outcome(
@@ -167,6 +178,7 @@ def _done(
         verdict=verdict,
         reason=reason,
         error=error,
+        result=result,
         attempts=run.attempts + 1,
         phases=phases,
     )

@@ -21,7 +21,7 @@ from evertick.engine.line import Line
 from evertick.engine.node import GATHER_SECONDS, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.engine.timeouts import Timeouts
-from evertick.errors import InvalidArguments
+from evertick.errors import InvalidArguments, JobFailed
 from evertick.model import Claimed, Verdict
 from evertick.store.base import Claim, RunFilter, TaskTerms
 from evertick.transaction import Holder
@@ -183,7 +183,7 @@ class Worker:
                 raise  # this coroutine is closed, for its event loop has ended
             # Whatever it is, the run must not be left without an outcome. What a job raises on its way out, once it was
             # told to stop, is no failure of its own.
-            ending = Raised(error) if attempt.why is None else StoppedBy(attempt.why)
+            ending = self._judge_raise(attempt, error) if attempt.why is None else StoppedBy(attempt.why)
         self._end(attempt, ending)
 
     def _ending_of(self, attempt: Attempt, result: object) -> Ending:
@@ -199,6 +199,10 @@ class Worker:
                     level="warning",
                 )
         return Returned(attempt.context._encode_result(result))
+
+    def _judge_raise(self, attempt: Attempt, error: BaseException) -> Ending:
+        result = error.result if isinstance(error, JobFailed) else None
+        return Raised(error, attempt.context._encode_result(result))
 
     def _judge_cancel(self, attempt: Attempt, error: asyncio.CancelledError) -> Ending:
         if attempt.why is not None:

@@ -1,0 +1,25 @@
+"""What a run tells the program that carries it out, as variables of its environment."""
+
+from __future__ import annotations
+
+from evertick.context import Context
+from evertick.when.moment import moment_text
+
+__all__ = ["run_variables"]
+
+
+def run_variables(context: Context, app: str) -> dict[str, str]:
+    """The variables of one attempt. A run that belongs to no schedule has no EVERTICK_SCHEDULE."""
+    variables = {
+        "EVERTICK_APP": app,
+        "EVERTICK_TASK": context.task,
+        "EVERTICK_RUN_ID": context.run_id,
+        "EVERTICK_IDEMPOTENCY_KEY": context.run_id,
+        "EVERTICK_FIRE_AT": moment_text(context._run.fire_at),
+        "EVERTICK_ATTEMPT": str(context.attempt),
+        "EVERTICK_FENCE": str(context.fence),
+        "EVERTICK_ARGS": context._run.args.decode(),
+    }
+    if context.schedule_key is not None:
+        variables["EVERTICK_SCHEDULE"] = context.schedule_key
+    return variables

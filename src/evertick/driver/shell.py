@@ -1,0 +1,150 @@
+"""Commands as tasks: each run is a process group of its own under a keeper.
+
+The keeper sees to it that nothing of a command outlives its run: not after a timeout, not after a cancel, not after the
+death of the node. `execute` comes back only when every process that came of the command is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from evertick.arguments import FreeArguments
+from evertick.clock import system_clock
+from evertick.context import Context
+from evertick.driver.account import Account, account_to_become
+from evertick.driver.kept import Ending, Kept, Order, stop_seconds
+from evertick.driver.output import Captured
+from evertick.driver.run_variables import run_variables
+from evertick.driver.secret import Secret
+from evertick.driver.shell_spec import TEXT_MAX_BYTES, Shell
+from evertick.driver.spec import DriverParts
+from evertick.errors import JobFailed, Retry, Skip
+
+__all__ = ["ShellDriver"]
+
+# What a command does not get from the node: the node's own settings and secrets, and what its supervisor told it alone.
+_NOT_PASSED_ON = ("EVERTICK_", "LISTEN_", "WATCHDOG_")
+_NEITHER = frozenset({"NOTIFY_SOCKET", "JOURNAL_STREAM", "INVOCATION_ID", "MAINPID"})
+# Of a clean environment these stay: without them times and texts would be those of another place.
+_ALWAYS = ("LANG", "LC_ALL", "TZ")
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class ShellDriver:
+    """Runs one command."""
+
+    name = "shell"
+    can_be_cancelled = True
+
+    def __init__(self, spec: Shell, task: str, parts: DriverParts) -> None:
+        self._spec = spec
+        self._parts = parts
+        self._arguments = FreeArguments(task)
+        self.kill_after = spec.kill_after_us
+
+    def prepare(self, args: bytes) -> dict[str, Any]:
+        return self._arguments.decode(args)
+
+    async def execute(self, context: Context, arguments: dict[str, Any]) -> Any:
+        if context._clock is not system_clock:
+            # A process cannot live in virtual time, and a test of schedules must not run backups.
+            context.log(f"not run in virtual time: {' '.join(self._spec.words)}")
+            return None
+        secrets = self._secrets()
+        notebook = context._notebook
+        output = Captured(notebook.write, context._clock.now_us, secrets.values())
+        kept = self._start(context, secrets, output)
+        try:
+            await self._wait(kept, context)
+        finally:
+            output.close()
+            if kept.ended.done() and kept.pid is not None:
+                context.log(_told(kept.ended.result(), context._stopped))
+        return self._judge(kept.ended.result(), output)
+
+    async def _wait(self, kept: Kept, context: Context) -> None:
+        try:
+            await asyncio.wait([kept.ended])
+        except asyncio.CancelledError:
+            was_done = kept.ended.done()
+            await kept.put_down(stop_seconds(context._stopped or "shutdown", self.kill_after / 1e6))
+            # What ends after TERM has reached it may have done half of its work, whatever its exit code says.
+            if not was_done:
+                raise
+
+    def _start(self, context: Context, secrets: dict[str, str], output: Captured) -> Kept:
+        spec = self._spec
+        account = None if spec.user is None else account_to_become(spec.user)
+        order = Order(
+            cwd=spec.cwd or (None if account is None else account.folder),
+            env=self._environment(context, account, secrets),
+            uid=None if account is None else account.uid,
+            gid=None if account is None else account.gid,
+            groups=() if account is None else account.groups,
+            nice=spec.nice,
+            memory=spec.memory_bytes,
+        )
+        stdin = _value(spec.stdin, secrets)
+        data = None if stdin is None else stdin.encode(errors="surrogateescape")
+        try:
+            kept = Kept(spec.words, output, order=order, stdin=data)
+        except OSError as error:  # out of processes, files or memory
+            raise JobFailed(f"it could not be started: {error.strerror or error}") from None
+        return self._parts.children.watch(kept)
+
+    def _environment(self, context: Context, account: Account | None, secrets: dict[str, str]) -> dict[str, str]:
+        """Another user's command begins with nothing of the node's, as a login does."""
+        is_clean = self._spec.clean_env or account is not None
+        variables = _clean_environment() if is_clean else _environment_of_node()
+        if account is not None:
+            variables |= {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": "/bin/sh"}
+        variables |= {name: _value(value, secrets) for name, value in self._spec.env.items()}
+        variables |= run_variables(context, self._parts.app)
+        if len(variables["EVERTICK_ARGS"].encode()) > TEXT_MAX_BYTES:
+            raise JobFailed(f"the arguments take more than the {TEXT_MAX_BYTES} bytes of a variable; pass a reference")
+        return variables
+
+    def _secrets(self) -> dict[str, str]:
+        """The values of all secrets that the command is given, by their names."""
+        named = [*self._spec.env.values(), self._spec.stdin]
+        names = {each.name for each in named if isinstance(each, Secret)}
+        return {name: self._parts.resolve_secret(name) for name in sorted(names)}
+
+    def _judge(self, ending: Ending, output: Captured) -> dict[str, Any]:
+        spec, code = self._spec, ending.code
+        words = f": {output.last_words}" if output.last_words else ""
+        if code is not None and code in spec.skip_codes:
+            raise Skip(f"exit code {code}{words}")
+        if code is not None and code in spec.retry_codes:
+            raise Retry(f"it ended with exit code {code}, which asks for another try{words}")
+        result = {"exit_code": code, "cpu_seconds": ending.cpu_seconds, "max_rss_bytes": ending.max_rss_bytes}
+        if code is None or code not in spec.success_codes:
+            raise JobFailed(f"{ending}{words}", result=None if ending.failure is not None else result)
+        return result
+
+
+def _environment_of_node() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_NOT_PASSED_ON) and name not in _NEITHER
+    }
+
+
+def _clean_environment() -> dict[str, str]:
+    return {"PATH": _PATH, **{name: os.environ[name] for name in _ALWAYS if name in os.environ}}
+
+
+def _value(value: Any, secrets: dict[str, str]) -> Any:
+    return secrets[value.name] if isinstance(value, Secret) else value
+
+
+def _told(ending: Ending, stopped: str) -> str:
+    """The last line of the log: how it ended, and what it took."""
+    words = f"it was stopped ({stopped}), and is gone with all that came of it" if stopped else str(ending)
+    if ending.cpu_seconds is None or ending.max_rss_bytes is None:
+        return words
+    memory = ending.max_rss_bytes / 2**20
+    return f"{words}; {ending.cpu_seconds:.2f} s of processor time, at most {memory:.1f} MiB in one process"

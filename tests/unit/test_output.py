@@ -1,0 +1,226 @@
+"""What is kept of the output of a command: text of lines, its head and tail, and no secret."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evertick.context import LINE_MAX_CHARS, LINES_MAX, LOG_MAX_CHARS
+from evertick.driver.output import HEAD_BYTES, HEAD_LINES, TAIL_BYTES, TAIL_LINES, Captured, Lines, Mask
+
+
+def lines_of(*chunks: bytes) -> list[str]:
+    heard: list[str] = []
+    lines = Lines(lambda _, text: heard.append(text))
+    for chunk in chunks:
+        lines.take("stdout", chunk)
+    lines.flush()
+    return heard
+
+
+class Log:
+    """What is written, and by when."""
+
+    def __init__(self, secrets: Sequence[str] = ()) -> None:
+        self.lines: list[tuple[int, str, str]] = []
+        self.now = 0
+        self.captured = Captured(lambda at, level, text: self.lines.append((at, level, text)), self._tick, secrets)
+
+    def _tick(self) -> int:
+        self.now += 1
+        return self.now
+
+    def texts(self, level: str | None = None) -> list[str]:
+        return [text for _, each, text in self.lines if level in (None, each)]
+
+
+# --- lines
+
+
+@pytest.mark.parametrize(
+    ("chunks", "lines"),
+    [
+        ([b""], []),
+        ([b"one\ntwo\n"], ["one", "two"]),
+        ([b"o", b"ne\nt", b"wo"], ["one", "two"]),
+        ([b"a\r\n\r\nb"], ["a", "", "b"]),
+        ([b"\xff\xfe\n\x00\n"], ["\ufffd\ufffd", "\x00"]),
+        ([b"gr", "ü".encode()[:1], "ü".encode()[1:], b"n\n"], ["grün"]),
+    ],
+)
+def test_bytes_become_lines_however_they_come(chunks: list[bytes], lines: list[str]) -> None:
+    assert lines_of(*chunks) == lines
+
+
+def test_a_line_without_end_is_cut_between_characters() -> None:
+    text = "ü" * 20_000  # two bytes each
+    pieces = lines_of(text.encode()[:30_001], text.encode()[30_001:])
+    assert "".join(pieces) == text
+    assert max(map(len, pieces)) <= LINE_MAX_CHARS
+    euros = "x" + "€" * 9_000  # three bytes each, in one chunk with its end
+    assert "".join(lines_of(euros.encode() + b"\n")) == euros
+    # What is no text at all is cut anywhere.
+    assert sum(map(len, lines_of(b"\x80" * 20_000))) == 20_000
+
+
+# --- secrets
+
+
+def masked(secrets: Sequence[str], *chunks: bytes) -> bytes:
+    mask = Mask(secrets)
+    return b"".join([*(mask.take(chunk) for chunk in chunks), mask.flush()])
+
+
+def test_a_secret_is_hidden_wherever_it_is_cut() -> None:
+    whole = b"user=ada password=open sesame; open sesam, open sesame"
+    for place in range(len(whole)):
+        assert masked(["open sesame"], whole[:place], whole[place:]) == b"user=ada password=***; open sesam, ***"
+    assert masked(["open sesame"], *(bytes([each]) for each in whole)) == b"user=ada password=***; open sesam, ***"
+
+
+def test_only_what_may_become_a_secret_is_held_back() -> None:
+    mask = Mask(["open sesame"])
+    assert mask.take(b"see") == b"see"
+    assert mask.take(b" the ope") == b" the "
+    assert mask.take(b"ra\n") == b"opera\n"
+    assert mask.flush() == b""
+
+
+def test_of_two_secrets_at_one_place_the_longer_is_hidden_whole() -> None:
+    assert masked(["abc", "abcdef"], b"abc", b"def abcx abc") == b"*** ***x ***"
+    assert masked(["aba"], b"ababa") == b"***ba"
+
+
+def test_the_lines_of_a_key_are_hidden_one_by_one_and_its_frame_is_not() -> None:
+    key = "-----BEGIN KEY-----\nMIIBVAIBADAN\nshort\nBgkqhkiG9w0B\n-----END KEY-----\n"
+    assert masked([key], key.encode()) == b"***"
+    assert masked([key], b"1 MIIBVAIBADAN\n2 short\n") == b"1 ***\n2 short\n"
+    assert masked([key], b"-----BEGIN KEY-----\nother\n") == b"-----BEGIN KEY-----\nother\n"
+
+
+@given(
+    st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=3),
+    st.text("abc", max_size=40),
+    st.lists(st.integers(0, 40), max_size=6),
+)
+def test_however_the_output_is_cut_it_is_masked_as_if_it_came_at_once(
+    secrets: list[str], text: str, places: list[int]
+) -> None:
+    data = text.encode()
+    cuts = [0, *sorted(min(place, len(data)) for place in places), len(data)]
+    chunks = [data[start:end] for start, end in itertools.pairwise(cuts)]
+    shown = masked(secrets, *chunks)
+    assert shown == masked(secrets, data)
+    # What is left between the stars holds none.
+    assert not any(secret.encode() in part for part in shown.split(b"***") for secret in secrets)
+
+
+# --- head and tail
+
+
+def test_what_fits_is_kept_whole_and_as_it_comes() -> None:
+    log = Log()
+    log.captured.take("stdout", b"one\ntw")
+    assert log.texts() == ["one"]
+    log.captured.take("stderr", b"oops\n")
+    log.captured.take("stdout", b"o\n")
+    log.captured.close()
+    assert [(level, text) for _, level, text in log.lines] == [("stdout", "one"), ("stderr", "oops"), ("stdout", "two")]
+    assert log.captured.last_words == "oops"
+
+
+def test_of_a_long_output_head_and_tail_are_kept_and_the_cut_is_counted() -> None:
+    log = Log()
+    written = [b"line %07d\n" % number for number in range(100_000)]
+    for number in range(0, len(written), 1_000):
+        log.captured.take("stdout", b"".join(written[number : number + 1_000]))
+    assert log.texts("info") == ["… there is more output; its end follows when the command has ended …"]
+    log.captured.close()
+    kept, whole = log.texts("stdout"), b"".join(written)
+    assert kept[:HEAD_LINES] == [f"line {number:07d}" for number in range(HEAD_LINES)]
+    assert kept[-1] == "line 0099999"
+    assert len(kept) == HEAD_LINES + TAIL_LINES
+    gone = len(written) - len(kept)
+    assert log.texts("info")[1] == f"… {gone * 13} bytes, {gone} lines of output left out here …"
+    assert sum(len(text) + 1 for text in kept) + gone * 13 == len(whole)
+    # Between the two, and at the moments when they came.
+    assert [level for _, level, _ in log.lines].index("info") == HEAD_LINES
+    assert len(log.lines) < LINES_MAX
+    assert sum(len(text) for text in log.texts()) < LOG_MAX_CHARS
+
+
+def test_what_is_between_head_and_tail_without_a_cut_is_one_text() -> None:
+    log = Log()
+    line = b"x" * 99 + b"\n"
+    count = (HEAD_BYTES + TAIL_BYTES) // 100 - 10
+    for _ in range(count):
+        log.captured.take("stdout", line)
+    log.captured.close()
+    assert log.texts() == ["x" * 99] * count
+
+
+def test_a_flood_without_lines_is_bounded_too() -> None:
+    log = Log()
+    for _ in range(100):
+        log.captured.take("stdout", b"\xff" * 65_536)
+    log.captured.close()
+    assert sum(map(len, log.texts("stdout"))) == HEAD_BYTES + TAIL_BYTES
+    assert (
+        log.texts("info")[-1] == f"… {100 * 65_536 - HEAD_BYTES - TAIL_BYTES} bytes, 0 lines of output left out here …"
+    )
+    assert sum(len(text) for text in log.texts()) < LOG_MAX_CHARS
+
+
+def test_a_flood_of_empty_lines_on_both_streams_is_bounded_too() -> None:
+    log = Log()
+    for _ in range(50_000):
+        log.captured.take("stdout", b"\n")
+        log.captured.take("stderr", b"\n")
+    log.captured.close()
+    assert len(log.lines) <= HEAD_LINES + TAIL_LINES + 2
+    assert log.captured.last_words == ""
+    kept = len(log.texts("stdout")) + len(log.texts("stderr"))
+    assert log.texts("info")[-1] == f"… {100_000 - kept} bytes, {100_000 - kept} lines of output left out here …"
+
+
+def test_the_memory_does_not_grow_with_the_output() -> None:
+    log = Log(["open sesame"])
+    chunk = b"some words of no interest\n" * 2_500
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            log.captured.take("stdout", chunk)
+        after_some = tracemalloc.get_traced_memory()[0]
+        for _ in range(500):
+            log.captured.take("stdout", chunk)
+        assert tracemalloc.get_traced_memory()[0] < after_some + 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_secret_at_the_cut_is_hidden_too() -> None:
+    secret = "0123456789abcdef"
+    for extra in range(20):
+        log = Log([secret])
+        log.captured.take("stdout", b"x" * (HEAD_BYTES - extra) + secret.encode() + b"y" * 300_000)
+        log.captured.take("stdout", secret.encode() + b"z" * (TAIL_BYTES - extra))
+        log.captured.close()
+        shown = "".join(log.texts("stdout"))
+        assert not any(part in shown for part in (secret[:4], secret[-4:]))
+
+
+def test_the_last_words_are_those_of_stderr_from_wherever_they_come() -> None:
+    log = Log()
+    log.captured.take("stderr", b"disk full\n")
+    log.captured.take("stdout", b"going on\n" * 100_000 + b"done\n")
+    log.captured.close()
+    assert log.captured.last_words == "disk full"
+    log = Log()
+    log.captured.take("stdout", b"going on\n" * 100_000 + b"x" * 1_000 + b"\n\n")
+    log.captured.close()
+    assert log.captured.last_words == "x" * 300

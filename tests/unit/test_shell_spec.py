@@ -1,0 +1,92 @@
+"""A shell job as people write it: what it means, and what is refused, with field, value and fix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from evertick import InvalidSetting, Scheduler, Secret, Shell
+from evertick.driver.registry import spec_from
+
+
+def test_a_text_is_for_the_shell_and_a_list_for_none() -> None:
+    assert Shell("a | b").words == ["/bin/sh", "-c", "a | b"]
+    assert Shell("a | b", shell="/bin/bash").words == ["/bin/bash", "-c", "a | b"]
+    assert Shell("a | b", shell=["/bin/bash", "-eu", "-c"]).words == ["/bin/bash", "-eu", "-c", "a | b"]
+    assert Shell(["a", "|", "b"]).words == ["a", "|", "b"]
+
+
+def test_a_file_may_give_the_command_alone_or_all_of_it() -> None:
+    assert spec_from("shell", "backup.sh") == Shell("backup.sh")
+    assert spec_from("shell", ["backup", "--all"]) == Shell(["backup", "--all"])
+    made = spec_from(
+        "shell",
+        {
+            "command": "backup.sh",
+            "env": {"LEVEL": "3", "PASSWORD": {"secret": "DB"}},
+            "stdin": {"secret": "KEY"},
+            "success_codes": [0, 2],
+            "kill_after": "1m",
+            "memory_limit": "1GiB",
+            "user": "backup",
+        },
+    )
+    assert isinstance(made, Shell)
+    assert (made.env["PASSWORD"], made.stdin, made.user) == (Secret("DB"), Secret("KEY"), "backup")
+    assert (made.kill_after_us, made.memory_bytes) == (60_000_000, 2**30)
+    assert list(made.success_codes) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"command": ""}, "command: '' is empty; write something, or leave it out"),
+        ({"command": []}, "command: a list of 0 words; it must have 1 to 1000"),
+        ({"command": ["", "x"]}, "command: '' is empty"),
+        ({"command": "a\0b"}, "command: it holds a zero character"),
+        ({"command": "x" * 200_000}, "command: it has more than 102400 bytes; put it into a file"),
+        ({"command": 7}, "command: 7: expected `str | array`, got `int`"),
+        ({"command": ["ls", 7]}, "command[1]: ['ls', 7]: expected `str`, got `int`"),
+        (
+            {"command": ["ls"], "shell": "/bin/bash"},
+            "shell: '/bin/bash' has nothing to do with a command that is a list",
+        ),
+        ({"shell": ""}, "shell: '' is empty"),
+        ({"cwd": "data"}, "cwd: 'data' is not absolute; write the whole path"),
+        ({"env": {"1A": "x"}}, "env: '1A' is no name of a variable; use letters, digits and '_', no digit first"),
+        ({"env": {"A": "x\0"}}, "env: A: it holds a zero character"),
+        ({"env": {"A": Secret("../x")}}, "env: A: '../x' cannot be the name of a secret; use up to 100 letters"),
+        ({"env": {"EVERTICK_TASK": "x"}}, "env: 'EVERTICK_TASK': names with 'EVERTICK_' are set by Evertick"),
+        ({"env": {"A": 7}}, "env[...]: {'A': 7}: expected `str | object`, got `int`"),
+        ({"stdin": Secret("a b")}, "stdin: 'a b' cannot be the name of a secret"),
+        ({"stdin": "x" * 1_100_000}, "stdin: it has more than 1048576 bytes; put it into a file"),
+        ({"user": ""}, "user: '' is empty"),
+        ({"user": -1}, "user: -1 is no number of a user"),
+        ({"success_codes": [0, 256]}, "success_codes: 256 is no exit code; they go from 0 to 255"),
+        ({"skip_codes": [0]}, "skip_codes: 0 is in success_codes, too; an exit code has one meaning"),
+        ({"retry_codes": [7], "skip_codes": [7]}, "retry_codes: 7 is in skip_codes, too"),
+        ({"kill_after": "soon"}, "kill_after: 'soon'"),
+        ({"kill_after": "1h"}, "kill_after: '1h' is more than 5m"),
+        ({"memory_limit": "1MiB"}, "memory_limit: '1MiB' is less than 16MiB, in which hardly a program starts"),
+        ({"memory_limit": "much"}, "memory_limit: 'much' is no size"),
+        ({"nice": 20}, "nice: 20 must be from -20 to 19; 19 stands back the most"),
+    ],
+)
+def test_what_cannot_be_is_refused_where_it_is_written(fields: dict[str, Any], told: str) -> None:
+    scheduler = Scheduler("sqlite://", drivers=["shell"])
+    with pytest.raises(InvalidSetting) as refused:
+        scheduler.job("backup", Shell(**{"command": "true", **fields}))
+    assert str(refused.value).startswith(f"task 'backup': shell: {told}")
+    assert "backup" not in scheduler._tasks
+
+
+def test_an_unknown_field_of_a_file_is_told_the_nearest() -> None:
+    with pytest.raises(InvalidSetting, match="shell: no such field 'comand'; it is called 'command'"):
+        spec_from("shell", {"comand": "x"})
+    with pytest.raises(InvalidSetting, match="shell: command is missing; give it"):
+        spec_from("shell", {"cwd": "/"})
+
+
+def test_a_password_in_a_place_of_its_own_is_not_in_what_is_shown() -> None:
+    assert repr(Shell("x", env={"A": Secret("DB")})).count("DB") == 1
