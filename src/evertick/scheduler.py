@@ -7,6 +7,7 @@ runs while the scheduler is entered (`async with`, `with`) or by `run()`; withou
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
@@ -69,6 +70,8 @@ from evertick.when.cron import rule as cron_rule
 from evertick.when.duration import Duration
 
 __all__ = ["Health", "Parts", "Scheduler"]
+
+log = logging.getLogger("evertick.scheduler")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -523,8 +526,11 @@ class Scheduler(
             await store.close()
         if self._engine is None:
             await self._children.close()
-            for each in self._closing:
-                await each()
+            for close in self._closing:
+                try:
+                    await close()
+                except Exception:  # one that fails must not keep the others open
+                    log.exception("a driver could not be closed")
         self._threads.close()
 
     def _hurry(self) -> None:

@@ -294,8 +294,15 @@ def task_of_spec(scheduler: Scheduler, name: str, spec: Spec, options: TaskOptio
     check_spec(name, spec)
     if "process" in options:
         raise InvalidSetting(f"task {name!r}: process: it is for functions; a job of {spec.driver!r} has no use for it")
-    is_run_here = spec.driver in scheduler.settings.drivers
-    driver = spec.make_driver(name, scheduler._driver_parts) if is_run_here else LeftToOthers(spec.driver, name)
+    if spec.driver not in scheduler.settings.drivers:
+        return Task(scheduler, name, LeftToOthers(spec.driver, name), FreeArguments(name), options)
+    try:
+        driver = spec.make_driver(name, scheduler._driver_parts)
+    except ImportError as error:
+        raise InvalidSetting(
+            f"task {name!r}: the driver {spec.driver!r} cannot be loaded ({error}); install what it needs, for a "
+            f"built-in one with `pip install 'evertick[{spec.driver}]'`"
+        ) from error
     return Task(scheduler, name, driver, FreeArguments(name), options)
 
 

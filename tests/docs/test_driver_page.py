@@ -1,14 +1,20 @@
-"""The package of the page about drivers is built from its own description, and its own test passes."""
+"""The page about writing a driver: its package is built, and passes its own test. The reference is complete."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-from pages import ROOT, blocks
+from pages import ROOT, blocks, doc
 from programs import clean_environment
+
+from evertick import Context, Shell
+from evertick.clock import system_clock
+from evertick.driver.run_variables import run_variables
+from evertick.model import Claimed
 
 PAGE = ROOT / "docs/how-to/write-a-driver.md"
 
@@ -44,3 +50,21 @@ def run(*words: object, cwd: Path | None = None, **variables: str) -> str:
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
+
+
+def test_the_defaults_of_a_shell_job_are_those_of_the_reference() -> None:
+    section = doc("reference/drivers.md").partition("\n## Shell\n")[2].partition("\n### ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*)\|", section, re.MULTILINE))
+    spec = Shell("true")
+    assert list(rows) == list(Shell.__struct_fields__)
+    for name, told in rows.items():
+        default = getattr(spec, name)
+        is_nothing = name == "command" or default is None or default == {}
+        shown = list(default) if isinstance(default, tuple) else default
+        assert told.strip().strip("`") == ("" if is_nothing else repr(shown).replace("'", '"')), name
+
+
+def test_every_variable_of_a_run_is_in_the_reference() -> None:
+    run = Claimed(id="r", fence=7, task="t", args=b"{}", fire_at=0, due_at=0, claimed_at=0, schedule_key="k")
+    page = doc("reference/drivers.md")
+    assert [name for name in run_variables(Context(run, system_clock), "app") if f"`{name}`" not in page] == []

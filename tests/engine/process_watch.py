@@ -9,13 +9,13 @@ import time
 MARK = "MARK_OF_TEST"
 
 
-def marked(token: str) -> dict[int, str]:
+def marked(token: str, name_of_mark: str = MARK) -> dict[int, str]:
     """The processes that were started with this mark in their environment, with their command lines."""
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/environ", "rb") as file:
-                is_marked = f"{MARK}={token}".encode() in file.read().split(b"\0")
+                is_marked = f"{name_of_mark}={token}".encode() in file.read().split(b"\0")
             with open(f"/proc/{name}/cmdline", "rb") as file:
                 command = file.read().replace(b"\0", b" ").decode(errors="replace")
         except OSError:  # it has ended, or is another user's

@@ -197,6 +197,20 @@ async def test_a_driver_is_closed_with_the_scheduler() -> None:
     assert driver.is_closed
 
 
+async def test_a_driver_that_cannot_be_closed_keeps_nobody_else_open(caplog: pytest.LogCaptureFixture) -> None:
+    scheduler = made()
+
+    async def fail() -> None:
+        raise OSError("the line is dead")
+
+    scheduler._driver_parts.at_close(fail)
+    driver = scheduler.job("shout", Echo(word="hello")).work.driver
+    assert isinstance(driver, EchoDriver)
+    await scheduler.close()
+    assert driver.is_closed
+    assert "a driver could not be closed" in caplog.text
+
+
 async def test_a_job_runs_in_virtual_time() -> None:
     scheduler = made()
     scheduler.cron("0 3 * * *")(scheduler.job("shout", Echo(word="hello")))
@@ -206,6 +220,26 @@ async def test_a_job_runs_in_virtual_time() -> None:
 
 
 # --- refusing
+
+
+class Heavy(Spec, frozen=True):
+    driver: ClassVar[str] = "echo"
+
+    def make_driver(self, task: str, parts: DriverParts) -> Driver:
+        import no_such_library_of_drivers  # type: ignore[import-not-found]
+
+        return no_such_library_of_drivers.driver  # type: ignore[no-any-return]
+
+
+def test_a_driver_whose_library_is_missing_is_refused_with_what_to_install() -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        made().job("lift", Heavy())
+    assert str(refused.value) == (
+        "task 'lift': the driver 'echo' cannot be loaded (No module named 'no_such_library_of_drivers'); install what "
+        "it needs, for a built-in one with `pip install 'evertick[echo]'`"
+    )
+    # Where it is not run, it is not loaded.
+    made(drivers=["function"])._make_job("lift", Heavy(), {}, "here")
 
 
 def test_a_job_of_a_driver_that_is_not_enabled_is_refused_with_the_fix() -> None:

@@ -20,7 +20,7 @@ import pytest
 from process_watch import MARK, marked, seconds_until_gone
 
 from evertick import Constant, Run, Scheduler, Secret, Shell, Task
-from evertick.driver import account
+from evertick.driver import account, kept
 from evertick.driver.output import HEAD_BYTES, TAIL_BYTES
 from evertick.testing import virtual_time
 
@@ -525,8 +525,13 @@ async def test_in_virtual_time_no_command_is_run(bench: Bench, tmp_path: Path) -
     assert not (tmp_path / "ran").exists()
 
 
-async def test_a_command_whose_keeper_is_killed_fails_and_ends_as_well(bench: Bench, mark: str) -> None:
-    job = bench.job("echo begun; exec sleep 1000")
+@pytest.mark.parametrize("user", [None, pytest.param("nobody", marks=as_root)])
+async def test_a_command_whose_keeper_is_killed_fails_and_ends_as_well(
+    bench: Bench, mark: str, user: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept.os, "killpg", lambda *_: None)  # as if the node had died with the keeper
+    token = uuid4().hex
+    job = bench.job("echo begun; exec sleep 1000", user=user, env={"OWN_MARK": token})
     async with bench.scheduler:
         run = await job.enqueue()
         await until_line(bench, run, "begun")
@@ -534,3 +539,4 @@ async def test_a_command_whose_keeper_is_killed_fails_and_ends_as_well(bench: Be
         os.kill(keeper, signal.SIGKILL)
         ended = await bench.ended(run)
     assert ended.error == "its keeper was killed, so it was ended, too: begun"
+    await until(lambda: not marked(token, "OWN_MARK"))

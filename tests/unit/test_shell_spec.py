@@ -46,6 +46,8 @@ def test_a_file_may_give_the_command_alone_or_all_of_it() -> None:
         ({"command": ["", "x"]}, "command: '' is empty"),
         ({"command": "a\0b"}, "command: it holds a zero character"),
         ({"command": "x" * 200_000}, "command: it has more than 102400 bytes; put it into a file"),
+        ({"command": "x \ud800"}, "command: 'x \\ud800' holds half a character; write it anew"),
+        ({"stdin": "\ud800"}, "stdin: '\\ud800' holds half a character"),
         ({"command": 7}, "command: 7: expected `str | array`, got `int`"),
         ({"command": ["ls", 7]}, "command[1]: ['ls', 7]: expected `str`, got `int`"),
         (

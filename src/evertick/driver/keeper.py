@@ -79,9 +79,10 @@ class Keeper:
         if self._prctl is not None:
             self._prctl(_PR_SET_CHILD_SUBREAPER, 1)
         trouble, report = os.pipe()
+        keeper = os.getpid()
         self._child = os.fork()
         if self._child == 0:
-            self._become(command, report)
+            self._become(command, report, keeper)
         os.close(report)
         with open(trouble, "rb") as words:
             text = words.read().decode(errors="replace")
@@ -89,7 +90,7 @@ class Keeper:
             os.waitpid(self._child, 0)
             raise OSError(text)
 
-    def _become(self, command: list[str], report: int) -> None:
+    def _become(self, command: list[str], report: int, keeper: int) -> None:
         step = "its process group"
         try:
             os.setpgid(0, 0)
@@ -104,6 +105,8 @@ class Keeper:
                 # Should the keeper itself be killed, the command must not run on without one. A change of the user
                 # undoes it, so it comes after that.
                 self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != keeper:  # it was killed before that
+                os._exit(127)
             step = command[0]
             environment = dict(each.split("=", 1) for each in self._order["env"]) if "env" in self._order else None
             # Last of all: what is left to do here must not need more memory than the command may have.
@@ -266,7 +269,9 @@ def _go_to(order: dict[str, list[str]]) -> None:
 
 def _limit_memory(order: dict[str, list[str]]) -> None:
     if "memory" in order:
-        most = int(order["memory"][0])
+        most, (_, hard) = int(order["memory"][0]), resource.getrlimit(resource.RLIMIT_AS)
+        if hard != resource.RLIM_INFINITY:  # nobody but root may have more than he was given
+            most = min(most, hard)
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 

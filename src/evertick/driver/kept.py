@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -239,6 +238,8 @@ def _file_of(stack: contextlib.ExitStack, data: bytes) -> IO[bytes]:
     if hasattr(os, "memfd_create"):
         file: IO[bytes] = open(os.memfd_create("evertick"), "w+b", buffering=0)  # noqa: SIM115 - entered below
     else:
+        import tempfile  # needed here alone, and slow to load
+
         file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
     stack.enter_context(file)
     file.write(data)

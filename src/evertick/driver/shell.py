@@ -53,26 +53,26 @@ class ShellDriver:
             context.log(f"not run in virtual time: {' '.join(self._spec.words)}")
             return None
         secrets = self._secrets()
-        notebook = context._notebook
-        output = Captured(notebook.write, context._clock.now_us, secrets.values())
+        output = Captured(context._notebook.write, context._clock.now_us, secrets.values())
         kept = self._start(context, secrets, output)
-        try:
-            await self._wait(kept, context)
-        finally:
-            output.close()
-            if kept.ended.done() and kept.pid is not None:
-                context.log(_told(kept.ended.result(), context._stopped))
-        return self._judge(kept.ended.result(), output)
-
-    async def _wait(self, kept: Kept, context: Context) -> None:
         try:
             await asyncio.wait([kept.ended])
         except asyncio.CancelledError:
-            was_done = kept.ended.done()
-            await kept.put_down(stop_seconds(context._stopped or "shutdown", self.kill_after / 1e6))
-            # What ends after TERM has reached it may have done half of its work, whatever its exit code says.
-            if not was_done:
+            if not kept.ended.done():
+                await self._stop(kept, context, output)
+                # What ends after TERM has reached it may have done half of its work, whatever its exit code says.
                 raise
+        ending = kept.ended.result()
+        output.close()
+        if ending.failure is None:
+            context.log(f"{ending}{_used(ending)}")
+        return self._judge(ending, output)
+
+    async def _stop(self, kept: Kept, context: Context, output: Captured) -> None:
+        why = context._stopped or "shutdown"
+        await kept.put_down(stop_seconds(why, self.kill_after / 1e6))
+        output.close()
+        context.log(f"it was stopped ({why}), and is gone with all that came of it{_used(kept.ended.result())}")
 
     def _start(self, context: Context, secrets: dict[str, str], output: Captured) -> Kept:
         spec = self._spec
@@ -141,10 +141,8 @@ def _value(value: Any, secrets: dict[str, str]) -> Any:
     return secrets[value.name] if isinstance(value, Secret) else value
 
 
-def _told(ending: Ending, stopped: str) -> str:
-    """The last line of the log: how it ended, and what it took."""
-    words = f"it was stopped ({stopped}), and is gone with all that came of it" if stopped else str(ending)
+def _used(ending: Ending) -> str:
     if ending.cpu_seconds is None or ending.max_rss_bytes is None:
-        return words
+        return ""
     memory = ending.max_rss_bytes / 2**20
-    return f"{words}; {ending.cpu_seconds:.2f} s of processor time, at most {memory:.1f} MiB in one process"
+    return f"; {ending.cpu_seconds:.2f} s of processor time, at most {memory:.1f} MiB in one process"

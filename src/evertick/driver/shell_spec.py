@@ -80,7 +80,7 @@ class Shell(Spec, frozen=True):
         self._check_environment(what)
         if isinstance(self.stdin, Secret):
             check_secret(self.stdin.name, f"{what}: stdin")
-        elif self.stdin is not None and len(self.stdin.encode(errors="surrogateescape")) > _STDIN_MAX_BYTES:
+        elif self.stdin is not None and _size(self.stdin, f"{what}: stdin") > _STDIN_MAX_BYTES:
             raise InvalidSetting(f"{what}: stdin: it has more than {_STDIN_MAX_BYTES} bytes; put it into a file")
         self._check_user(what)
         self._check_codes(what)
@@ -172,5 +172,13 @@ def _check_text(text: Any, what: str, *, may_be_empty: bool = False) -> None:
         raise InvalidSetting(f"{what}: {text!r:.20} is empty; write something, or leave it out")
     if "\0" in text:
         raise InvalidSetting(f"{what}: it holds a zero character, which no command can be given; leave it out")
-    if len(text.encode(errors="surrogateescape")) > TEXT_MAX_BYTES:
+    if _size(text, what) > TEXT_MAX_BYTES:
         raise InvalidSetting(f"{what}: it has more than {TEXT_MAX_BYTES} bytes; put it into a file")
+
+
+def _size(text: str, what: str) -> int:
+    """In bytes, as programs get it: names of files that are no UTF-8 stay what they are."""
+    try:
+        return len(text.encode(errors="surrogateescape"))
+    except UnicodeEncodeError:
+        raise InvalidSetting(f"{what}: {text!r:.60} holds half a character; write it anew") from None
