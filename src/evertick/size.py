@@ -11,7 +11,7 @@ __all__ = ["size_bytes", "size_text"]
 
 _UNITS = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _UNITS |= {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-_SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,6}))? ?([a-z]{1,3})", re.ASCII)
+_SIZE = re.compile(r"(\d{1,19})(?:\.(\d{1,6}))? ?([a-z]{1,3})", re.ASCII)
 # What people write for the binary unit, to be told how it is written here.
 _SHORT = re.compile(r"(\d{1,15}) ?([kmgt])i?", re.ASCII)
 _MOST = 2**60

@@ -1,0 +1,101 @@
+"""Runs of shell jobs on the command line: logs, show, why and failed tell what became of a command."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from evertick import Scheduler, Secret, Shell
+
+Evertick = Callable[..., Result]
+
+JOBS = {
+    "good": Shell(
+        "echo hello; printf 'a \\033[31mred\\033[0m word\\n' >&2; echo $TOKEN",
+        env={"TOKEN": Secret("T")},
+    ),
+    "bad": Shell("echo begun; echo 'tar: /x: No such file' >&2; exit 2"),
+    "idle": Shell("echo nothing to do; exit 3", skip_codes=[3]),
+    "hangs": Shell("echo begun; sleep 1000"),
+}
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A ledger in which each of the jobs has run once, by its schedule."""
+    monkeypatch.setenv("EVERTICK_SECRET_T", "open sesame")
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    scheduler, left = Scheduler(url, drivers=["shell"], node_name="ops@host"), threading.Semaphore(0)
+    for name, spec in JOBS.items():
+        scheduler.every("1h")(scheduler.job(name, spec, timeout="500ms" if name == "hangs" else None))
+    for kind in ("succeeded", "failed", "skipped"):
+        scheduler.on(kind, lambda event: left.release())
+    with scheduler:
+        for name in JOBS:
+            scheduler.sync.trigger(name)
+        for _ in JOBS:
+            assert left.acquire(timeout=60)
+    return url
+
+
+def lines_of(result: Result) -> list[str]:
+    assert result.exit_code == 0, result.output
+    return [re.sub(r"^ *\d{4}-\S+ \S+  ", "", line) for line in result.stdout.splitlines()]
+
+
+def test_logs_has_the_output_by_its_stream_and_what_the_command_took(url: str, evertick: Evertick) -> None:
+    *written, last = lines_of(evertick("logs", "good", "--database", url))
+    # In the order of its streams; between two streams nobody knows it. Control characters reach no terminal.
+    assert sorted(written) == ["stderr   a  [31mred [0m word", "stdout   ***", "stdout   hello"]
+    took = r"info     it ended with exit code 0; \d+\.\d\d s of processor time, at most \d+\.\d MiB in one process"
+    assert re.fullmatch(took, last)
+
+
+def test_show_has_the_error_and_the_result_of_a_failed_command(url: str, evertick: Evertick) -> None:
+    manager = Scheduler(url, concurrency=0)
+    [run] = manager.sync.runs(task="bad")
+    manager.sync.close()
+    text = evertick("show", run.id, "--database", url).stdout
+    assert re.search(r'^Result +\{"exit_code": 2, "cpu_seconds": [\d.]+, "max_rss_bytes": \d+\}$', text, re.MULTILINE)
+    assert "Error\n  it ended with exit code 2: tar: /x: No such file\n" in text
+    assert re.search(r"stderr   tar: /x: No such file$", text, re.MULTILINE)
+    told = json.loads(evertick("show", run.id, "--json", "--database", url).stdout)
+    assert told["run"]["result"]["exit_code"] == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("bad", r"ended as failed: .*\(it ended with exit code 2: tar: /x: No such file\)"),
+        ("idle", r"ended as skipped: exit code 3: nothing to do"),
+        ("hangs", r"ended as failed: it took longer than its timeout"),
+        ("good", r"succeeded"),
+    ],
+)
+def test_why_says_how_the_last_command_ended(url: str, evertick: Evertick, key: str, told: str) -> None:
+    assert re.search(rf"^Last +the run of .* {told}", evertick("why", key, "--database", url).stdout, re.MULTILINE)
+
+
+def test_a_command_that_was_stopped_says_so_in_its_log(url: str, evertick: Evertick) -> None:
+    first, last = lines_of(evertick("logs", "hangs", "--database", url))
+    assert first == "stdout   begun"
+    assert last.startswith("info     it was stopped (timeout), and is gone with all that came of it; ")
+
+
+def test_failed_lists_the_last_words_of_a_command(url: str, evertick: Evertick) -> None:
+    text = evertick("failed", "--database", url).stdout
+    assert re.search(r"bad .*it ended with exit code 2: tar: /x: No such file$", text, re.MULTILINE)
+
+
+def test_why_of_a_job_that_no_node_runs_says_that_nobody_knows_its_task(tmp_path: Path, evertick: Evertick) -> None:
+    url = f"sqlite:///{tmp_path}/other.db"
+    manager = Scheduler(url, concurrency=0, drivers=["shell"])
+    run = manager.job("backup", Shell("true")).sync.enqueue()
+    manager.sync.close()
+    assert "no live node knows task 'backup'; start one that does" in evertick("why", run.id, "--database", url).stdout
