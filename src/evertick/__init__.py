@@ -1,6 +1,7 @@
 """Evertick runs jobs on time, once per promised moment, in one process or in a fleet, and can always say why."""
 
 from evertick.context import Context, current
+from evertick.driver.http_spec import Http, HttpBasic, HttpExpect
 from evertick.driver.process import Process
 from evertick.driver.secret import Secret
 from evertick.driver.shell_spec import Shell
@@ -60,6 +61,9 @@ __all__ = [
     "FeedPage",
     "Forked",
     "Gap",
+    "Http",
+    "HttpBasic",
+    "HttpExpect",
     "InvalidArguments",
     "InvalidDuration",
     "InvalidInput",

@@ -11,7 +11,8 @@ import evertick
 
 NAMES = """
 AlreadyDeclared Calendar Cause Constant Context Cron CursorGone Duty DutyContext Event EvertickError Every Exponential
-FeedEvent FeedPage Forked Gap InvalidArguments InvalidDuration InvalidInput InvalidKey InvalidSetting InvalidWhen
+FeedEvent FeedPage Forked Gap Http HttpBasic HttpExpect InvalidArguments InvalidDuration InvalidInput InvalidKey
+InvalidSetting InvalidWhen
 JobFailed Linear Lost Message MessageState Node NotFound Once Process ProcessDied Reason Refused Retry Run Schedule
 Scheduler Secret Shell Skip State Stopped StoreError StoreRefused StoreUnavailable Task TransactionTimeout Verdict
 WouldBlock __version__ current parse_when

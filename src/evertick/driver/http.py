@@ -1,0 +1,153 @@
+"""Jobs that make HTTP requests: `Http(...)` carried out.
+
+What the server says is the result of the run, or, where it is not what was expected, its error. Nothing that the
+request keeps secret is in either, though a server may repeat it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from evertick.arguments import FreeArguments
+from evertick.context import Context
+from evertick.driver.address import Allowed, LookUp, allowed_of, look_up_in
+from evertick.driver.http_exchange import Answer, Exchange, trusting
+from evertick.driver.http_expect import statuses_of, unmet
+from evertick.driver.http_request import Outgoing, make_request
+from evertick.driver.http_spec import Http, HttpSettings
+from evertick.driver.spec import DriverParts
+from evertick.errors import JobFailed, Retry
+from evertick.when.duration import duration_text, duration_us
+from evertick.when.moment import SECOND
+
+__all__ = ["HttpDriver"]
+
+# A result is at most 64 KiB of JSON, where a letter may take six.
+_KEPT_MAX_CHARS = 8_192
+_SHOWN_MAX_CHARS = 2_000
+_BUSY = (429, 503)
+# Who is asked to try again at once is asked to do so again and again.
+_WAIT_LEAST = SECOND
+_KEPT_HEADERS = ("content-type", "content-length", "date", "etag", "last-modified", "retry-after")
+
+
+class HttpDriver:
+    """Makes the request of one task."""
+
+    name = "http"
+    can_be_cancelled = True
+    kill_after = 0
+
+    def __init__(self, spec: Http, task: str, parts: DriverParts, look_up: LookUp | None = None) -> None:
+        self._spec, self._task, self._parts = spec, task, parts
+        self._arguments = FreeArguments(task)
+        self._look_up = look_up or look_up_in(parts.threads)
+        self._statuses = statuses_of(spec.expect.status, f"task {task!r}: http: expect: status")
+        self._longest_wait = duration_us(spec.retry_after_max, what="retry_after_max")
+        if spec.ca is not None:
+            trusting(spec.ca)
+
+    def prepare(self, args: bytes) -> dict[str, Any]:
+        return self._arguments.decode(args)
+
+    async def execute(self, context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+        parts, began = self._parts, context._clock.elapsed()
+        outgoing = make_request(self._spec, context, arguments, parts.app, parts.resolve_secret)
+        answer = await self._exchange().carry_out(outgoing)
+        seconds = round(context._clock.elapsed() - began, 6)
+        context.log(
+            f"{outgoing.method} {answer.shown}: {_status(answer)} from {answer.address} after {seconds:.3g} s, "
+            f"{len(answer.body)} bytes" + (" read, and there are more" if answer.is_cut else "")
+        )
+        await self._check(outgoing, answer, context)
+        return _result(outgoing, answer, seconds)
+
+    def _exchange(self) -> Exchange:
+        spec, node = self._spec, _node_settings(self._parts)
+        return Exchange(
+            allowed=allowed_of(spec.allow, "allow") | _allowed_by(node),
+            look_up=self._look_up,
+            ca=spec.ca or node.ca,
+            timeout=duration_us(spec.timeout, what="timeout") / SECOND,
+            redirects=spec.redirects,
+            read_limit=spec.read_limit,
+            awaited=self._statuses,
+        )
+
+    async def _check(self, outgoing: Outgoing, answer: Answer, context: Context) -> None:
+        doing, expect = f"{outgoing.method} {answer.shown}", self._spec.expect
+        if answer.status not in self._statuses:
+            said = _quoted(outgoing, answer)
+            asked = _asked_to_wait(answer, context._clock.now_us()) if answer.status in _BUSY else None
+            if asked is None:
+                raise JobFailed(f"{doing}: {_status(answer)}, which is not expected{said}")
+            wait = min(max(asked, _WAIT_LEAST), max(self._longest_wait, _WAIT_LEAST))
+            raise Retry(
+                f"{doing}: {_status(answer)}, and to be asked again after {duration_text(wait)}{said}",
+                after=wait / SECOND,
+            )
+        wrong = await unmet(expect, answer.text, self._parts.threads)
+        if wrong is not None:
+            cut = f" (only the first {len(answer.body)} bytes are read; see read_limit)" if answer.is_cut else ""
+            raise JobFailed(f"{doing}: {_status(answer)}, but {outgoing.hide(wrong)}{cut}{_quoted(outgoing, answer)}")
+
+
+def _node_settings(parts: DriverParts) -> HttpSettings:
+    found = parts.connections.get("http")
+    return found if isinstance(found, HttpSettings) else HttpSettings()
+
+
+def _allowed_by(node: HttpSettings) -> Allowed:
+    return allowed_of(node.allow, "http: allow", is_private=node.allow_private)
+
+
+def _status(answer: Answer) -> str:
+    return f"{answer.status} {answer.phrase[:100]}".rstrip()
+
+
+def _quoted(outgoing: Outgoing, answer: Answer) -> str:
+    """The beginning of what the server said, for the error."""
+    text = outgoing.hide(answer.text).strip()
+    if not text:
+        return ""
+    more = "…" if len(text) > _SHOWN_MAX_CHARS or answer.is_cut else ""
+    return f"; it says:\n{text[:_SHOWN_MAX_CHARS]}{more}"
+
+
+def _result(outgoing: Outgoing, answer: Answer, seconds: float) -> dict[str, Any]:
+    text = outgoing.hide(answer.text)
+    return {
+        "status": answer.status,
+        "url": answer.shown,
+        "address": answer.address,
+        "seconds": seconds,
+        "redirects": answer.redirects,
+        "headers": {
+            name: outgoing.hide(answer.headers[name])[:500] for name in _KEPT_HEADERS if name in answer.headers
+        },
+        "body": text[:_KEPT_MAX_CHARS],
+        "is_cut": answer.is_cut or len(text) > _KEPT_MAX_CHARS,
+    }
+
+
+def _asked_to_wait(answer: Answer, now_us: int) -> int | None:
+    """How long the server asks to be left alone, in microseconds: it says so in seconds, or by a moment."""
+    text = answer.headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdigit():
+        return int(text[:9]) * SECOND
+    until = _moment(text)
+    if until is None:
+        return None
+    # By its own clock, if it shows it.
+    now = _moment(answer.headers.get("date", "")) or datetime.fromtimestamp(now_us / SECOND, UTC)
+    return max(round((until - now).total_seconds() * SECOND), 0)
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -1,0 +1,137 @@
+"""Which addresses a job may talk to."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from evertick import InvalidSetting, Refused
+from evertick.driver.address import ADDRESSES_MAX, Allowed, allowed_of, look_up_in, permitted
+from evertick.driver.function import Threads
+
+NOTHING = Allowed()
+PRIVATE = Allowed(is_private=True)
+
+
+def told(host: str, *addresses: str, allowed: Allowed = NOTHING) -> str:
+    with pytest.raises(Refused) as refused:
+        permitted(host, addresses, allowed)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "93.184.216.34", "2606:2800:220:1::1", "2001:4860:4860::8888"])
+def test_public_addresses_are_talked_to(address: str) -> None:
+    assert list(map(str, permitted("example.org", [address], NOTHING))) == [address]
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("127.0.0.1", "a loopback address"),
+        ("127.8.8.8", "a loopback address"),
+        ("::1", "a loopback address"),
+        ("10.1.2.3", "a private address"),
+        ("172.31.255.255", "a private address"),
+        ("192.168.0.1", "a private address"),
+        ("100.64.0.1", "a shared address of a provider"),
+        ("fd12::1", "a private address"),
+    ],
+)
+def test_private_addresses_are_opened_by_the_node_by_a_network_and_by_the_name(address: str, words: str) -> None:
+    assert told("inside.test", address) == (
+        f"'inside.test' is {address}, {words}, and is not talked to; if it is meant, allow it: allow = ['{address}'] "
+        "of the task or allow_private of the node"
+    )
+    for allowed in (PRIVATE, allowed_of([address], "allow"), allowed_of(["Inside.TEST."], "allow")):
+        assert list(map(str, permitted("inside.test", [address], allowed))) == [address]
+    told("inside.test", address, allowed=allowed_of(["other.test", "8.8.8.0/24", "2001:db8::/32"], "allow"))
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("169.254.169.254", "where a cloud gives out credentials"),
+        ("168.63.129.16", "where a cloud gives out credentials"),
+        ("100.100.100.200", "where a cloud gives out credentials"),
+        ("fd00:ec2::254", "where a cloud gives out credentials"),
+        ("169.254.1.1", "a link-local address"),
+        ("fe80::1", "a link-local address"),
+        ("224.0.0.1", "a multicast address"),
+        ("ff02::1", "a multicast address"),
+        ("0.0.0.0", "an address of this host itself"),
+        ("255.255.255.255", "a reserved address"),
+        ("192.0.2.1", "an address for documentation"),
+        ("198.18.0.1", "an address for benchmarks"),
+        ("2002:7f00:1::", "an address of 6to4"),
+        ("2001:0:53aa:64c::1", "an address of a tunnel"),
+        ("64:ff9b:1::1", "no public address"),
+        ("::", "no public address"),
+        ("::127.0.0.1", "no public address"),
+    ],
+)
+def test_what_is_worse_than_private_is_opened_by_its_network_alone(address: str, words: str) -> None:
+    for allowed in (NOTHING, PRIVATE, allowed_of(["inside.test", "10.0.0.0/8"], "allow")):
+        assert f", {words}, and is not talked to" in told("inside.test", address, allowed=allowed)
+    assert "allow_private" not in told("inside.test", address)
+    assert permitted("inside.test", [address], allowed_of([address], "allow"))
+
+
+@pytest.mark.parametrize(
+    ("carrier", "carried"),
+    [("::ffff:127.0.0.1", "127.0.0.1"), ("::ffff:a9fe:a9fe", "169.254.169.254"), ("64:ff9b::a00:1", "10.0.0.1")],
+)
+def test_an_address_that_carries_another_is_judged_by_that_one(carrier: str, carried: str) -> None:
+    told("x.test", carrier)
+    assert permitted("x.test", [carrier], allowed_of([f"{carried}/32"], "allow"))
+
+
+def test_an_address_that_carries_a_public_one_is_talked_to() -> None:
+    assert list(map(str, permitted("x.test", ["::ffff:8.8.8.8"], NOTHING))) == ["8.8.8.8"]
+    assert list(map(str, permitted("x.test", ["64:ff9b::808:808"], NOTHING))) == ["64:ff9b::808:808"]
+
+
+def test_of_several_addresses_only_those_that_pass_are_left() -> None:
+    found = permitted("x.test", ["10.0.0.1", "8.8.8.8", "8.8.8.8", "::1", "9.9.9.9"], NOTHING)
+    assert list(map(str, found)) == ["8.8.8.8", "9.9.9.9"]
+    many = [f"8.8.8.{number}" for number in range(50)]
+    assert len(permitted("x.test", many, NOTHING)) == ADDRESSES_MAX
+
+
+def test_a_name_without_an_address_is_refused() -> None:
+    assert told("x.test") == "'x.test' has no address"
+
+
+def test_an_address_in_place_of_a_name_is_told_once() -> None:
+    assert told("10.0.0.1", "10.0.0.1").startswith("10.0.0.1, a private address")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("10.0.0.0/8", "allow: '10.0.0.0/8' is no list; write it like"),
+        ([5], "allow: 5 is not text; write a network like '10.0.0.0/8'"),
+        (["10.0.0.1/8"], "allow: '10.0.0.1/8' is an address within a network; write '10.0.0.0/8' or the address alone"),
+        (["10.0.0"], "allow: '10.0.0' is neither a network like '10.0.0.0/8', an address, nor the name of a host"),
+        (["*.example.org"], "allow: '*.example.org' is neither a network"),
+        (["http://x"], "allow: 'http://x' is neither a network"),
+        (["x.test"] * 101, "allow: 101 entries are more than 100"),
+    ],
+)
+def test_a_list_that_cannot_be_is_refused_with_the_entry(given: object, words: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        allowed_of(given, "allow")
+    assert str(refused.value).startswith(words)
+
+
+async def test_an_address_that_is_spelled_oddly_is_looked_up_and_judged_by_what_it_is() -> None:
+    look_up = look_up_in(threads := Threads())
+    try:
+        for odd in ("127.1", "0x7f000001", "2130706433"):
+            assert "a loopback address" in told(odd, *await look_up(odd))
+        assert await look_up("[::1]") == ["::1"]
+        assert {*await look_up("localhost")} <= {"127.0.0.1", "::1"}
+        with pytest.raises(socket.gaierror):
+            await look_up("no-such-host.invalid")
+    finally:
+        threads.close()

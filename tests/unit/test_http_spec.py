@@ -1,0 +1,144 @@
+"""What may be written about an HTTP job, and what is refused where it is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from evertick import Http, HttpBasic, HttpExpect, InvalidInput, Secret
+from evertick.driver.http_expect import statuses_of
+from evertick.driver.http_request import signature
+from evertick.driver.http_spec import HttpSettings, method_of, signing_keys_of
+from evertick.driver.registry import check_spec, spec_from
+
+URL = "https://example.org/hook"
+
+
+def told(**fields: Any) -> str:
+    with pytest.raises(InvalidInput) as refused:
+        check_spec("hook", Http(**{"url": URL, **fields}))
+    return str(refused.value)
+
+
+def test_an_address_alone_is_a_whole_job() -> None:
+    spec = spec_from("http", URL)
+    assert spec == Http(URL)
+    check_spec("hook", spec)
+
+
+def test_a_table_of_a_file_is_a_job() -> None:
+    spec = spec_from(
+        "http",
+        {
+            "url": {"secret": "HOOK_URL"},
+            "headers": {"X-Key": {"secret": "KEY"}, "X-Run": "{run_id}"},
+            "json": {"at": "{fire_at}", "who": "{args.who}"},
+            "sign": [{"secret": "NEW"}, {"secret": "OLD"}],
+            "expect": {"status": [200, "3xx"], "json": {"/state": "ok"}},
+            "timeout": "10s",
+            "allow": ["10.0.0.0/8", "localhost"],
+        },
+    )
+    assert isinstance(spec, Http)
+    check_spec("hook", spec)
+    assert (method_of(spec), signing_keys_of(spec)) == ("POST", (Secret("NEW"), Secret("OLD")))
+
+
+def test_a_body_makes_it_a_post_unless_it_says_otherwise() -> None:
+    specs = Http(URL), Http(URL, body="x"), Http(URL, json={}, method="put")
+    assert list(map(method_of, specs)) == ["GET", "POST", "PUT"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"url": "example.org"}, "url: 'example.org' is no address of a web server; write it like 'https://host/path'"),
+        ({"url": "ftp://example.org"}, "url: 'ftp://example.org' is no address of a web server"),
+        ({"url": "https://:80/"}, "url: 'https://:80/' is no address of a web server"),
+        ({"url": "https://x:99999/"}, "url: 'https://x:99999/' is no address: "),
+        ({"url": "https://u:pw@x/"}, "url: an address with a password in it is shown wherever it is listed"),
+        ({"url": "https://x/a b"}, "url: 'https://x/a b' holds the character ' '; write it as %20"),
+        ({"url": "https://x/#top"}, "url: 'https://x/#top': leave out what follows #"),
+        ({"url": "https://{args.host}/"}, "url: 'https://{args.host}/': arguments of a run do not choose the server"),
+        ({"url": "https://x/{run}"}, "url: {run} is nothing that a run knows; it is called {run_id}"),
+        ({"url": "https://x/" + "y" * 8000}, "has more than 8000 characters"),
+        ({"url": Secret("a b")}, "url: 'a b' cannot be the name of a secret"),
+        ({"method": "GET IT"}, "method: 'GET IT' is no method of a job; write one like 'POST'"),
+        ({"method": "CONNECT"}, "method: 'CONNECT' is no method of a job"),
+        ({"headers": {"A B": "x"}}, "headers: 'A B' is no name of a header"),
+        ({"headers": {"Host": "x"}}, "headers: 'Host' is not for you to set: it follows from the url; leave it out"),
+        ({"headers": {"X-A": "x", "x-a": "y"}}, "headers: 'x-a' is there twice, in other letters"),
+        ({"headers": {"X-A": "a\r\nX-B: b"}}, r"headers: 'X-A': the character '\r' cannot be in a header"),
+        ({"headers": {"X-A": "{nothing}"}}, "headers: 'X-A': {nothing} is nothing that a run knows"),
+        ({"headers": {"X-A": 5}}, "headers"),
+        (
+            {"headers": {"authorization": "x"}, "bearer": Secret("T")},
+            "bearer and headers: Authorization both say who asks; give one of them",
+        ),
+        ({"basic": HttpBasic(user="a:b", password=Secret("P"))}, "basic: user: 'a:b' must be printable, without ':'"),
+        ({"json": {}, "body": ""}, "json and body both say what is sent; give one of them"),
+        ({"json": {"a": ["{what}"]}}, "json: {what} is nothing that a run knows"),
+        ({"body": "{what}"}, "body: {what} is nothing that a run knows"),
+        ({"body": '{"a": "{run_id}"}'}, "body: it is JSON, and nothing says so; write it as json = …"),
+        (
+            {"body": '{"a": {run_id}', "headers": {"Content-Type": "application/json"}},
+            "body: it is not JSON, although its Content-Type is 'application/json'",
+        ),
+        ({"body": "x" * (1024 * 1024 + 1)}, "body: it takes more than 1048576 bytes"),
+        ({"sign": ()}, "sign: 0 secrets; give 1 to 5"),
+        ({"timeout": "0s"}, "timeout: '0s' must be between 10ms and 1d"),
+        ({"timeout": "soon"}, "timeout"),
+        ({"redirects": 21}, "redirects: 21 must be a whole number from 0 to 20"),
+        ({"read_limit": -1}, "read_limit: -1 must be a whole number from 0 to 16777216"),
+        ({"allow": ("10.0.0.1/8",)}, "allow: '10.0.0.1/8' is an address within a network"),
+        ({"expect": HttpExpect(status="ok")}, "expect: status: 'ok' is no status; write 204, '2xx' or '200-204'"),
+        ({"expect": HttpExpect(status=())}, "expect: status: no status at all is no answer"),
+        ({"expect": HttpExpect(contains="")}, "expect: contains: a text of 1 to 1000 characters is looked for"),
+        ({"expect": HttpExpect(matches="(")}, "expect: matches: '(' is no regular expression: "),
+        ({"expect": HttpExpect(json={"state": 1})}, "expect: json: 'state' is no JSON pointer; write it like '/state'"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_task_the_field_and_the_fix(fields: dict[str, Any], words: str) -> None:
+    said = told(**fields)
+    assert said.startswith("task 'hook': http")
+    assert words in said
+
+
+def test_an_address_with_a_password_is_not_repeated() -> None:
+    assert "geheim" not in told(url="https://me:geheim@example.org/")
+
+
+def test_a_body_of_a_kind_may_hold_braces_and_places() -> None:
+    kind = {"content-type": "application/vnd.x+json; charset=utf-8"}
+    check_spec("hook", Http(URL, body='{"a": "{run_id}", "b": {args.deep.er}, "c": {args}}', headers=kind))
+    check_spec("hook", Http(URL, body="[run] {run_id} {"))
+
+
+@pytest.mark.parametrize(
+    ("given", "codes"),
+    [(204, {204}), ("2xx", set(range(200, 300))), (("200-202", 404, "404"), {200, 201, 202, 404}), ("204", {204})],
+)
+def test_a_status_is_a_code_a_class_or_a_range(given: Any, codes: set[int]) -> None:
+    assert statuses_of(given, "status") == codes
+
+
+def test_the_settings_of_a_node_are_checked() -> None:
+    HttpSettings(allow=("10.0.0.0/8",)).check()
+    with pytest.raises(InvalidInput, match=r"^http: allow: 'x/y' is neither a network"):
+        HttpSettings(allow=("x/y",)).check()
+
+
+def test_a_signature_is_that_of_the_standard() -> None:
+    """The example of the specification of Standard Webhooks."""
+    headers = signature(
+        ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"],
+        "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        1614265330,
+        b'{"test": 2432232314}',
+    )
+    assert headers == {
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
