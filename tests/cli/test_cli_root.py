@@ -34,8 +34,9 @@ WITHOUT_JSON = {
     "db": "is a group",
     "calendar": "is a group",
     "outbox": "is a group",
+    "import": "is a group",
 }
-WITHOUT_STORE = (*WITHOUT_JSON, "explain", "completion")
+WITHOUT_STORE = (*WITHOUT_JSON, "explain", "completion", "import crontab", "import apscheduler")
 
 
 def test_the_version_is_told(evertick):

@@ -13,7 +13,7 @@ EXIT_BROKEN_PIPE = 141
 
 EXIT_CODES = {
     0: "done; run: after TERM or INT; top: after q or Ctrl-C",
-    1: "something went wrong; doctor, db check: something is; logs --follow, backfill: no success; rerun: not all were",
+    1: "something went wrong; doctor, db check: it is; logs --follow, backfill: no success; rerun, import: not all",
     EXIT_WRONG: "something was written wrongly: an unknown flag, a rule that cannot be",
     EXIT_STALLED: "run: the event loop was blocked for longer than stall_limit",
     EXIT_RESTART: "run: after HUP, which asks for a restart",

@@ -25,6 +25,7 @@ from evertick.cli.events import events
 from evertick.cli.exits import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_WRONG, exit_codes_help
 from evertick.cli.forecast import forecast
 from evertick.cli.ha import ha
+from evertick.cli.importing import import_
 from evertick.cli.ledger import history, runs, why
 from evertick.cli.logs import logs
 from evertick.cli.nodes import nodes
@@ -178,6 +179,7 @@ for command in (
     forecast,
     explain,
     calendar,
+    import_,
     outbox,
     top,
     nodes,

@@ -95,8 +95,12 @@ class HttpDriver:
 
 
 def _node_settings(parts: DriverParts) -> HttpSettings:
+    """Of the configuration, whose section has the same names."""
     found = parts.connections.get("http")
-    return found if isinstance(found, HttpSettings) else HttpSettings()
+    if found is None or isinstance(found, HttpSettings):
+        return found or HttpSettings()
+    named = HttpSettings.__struct_fields__
+    return HttpSettings(**{name: getattr(found, name) for name in named if hasattr(found, name)})
 
 
 def _allowed_by(node: HttpSettings) -> Allowed:

@@ -1,0 +1,189 @@
+"""The group import: jobs of other schedulers, written down as jobs of Evertick. Nothing is scheduled by it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import click
+
+from evertick.cli.output import as_json_option, print_json, say, tell
+from evertick.cli.parameters import ZoneParameter
+from evertick.errors import InvalidInput, NotFound, Refused
+from evertick.imports.apscheduler import read_jobs
+from evertick.imports.crontab import CrontabOptions, read_crontab
+from evertick.imports.found import Imported
+from evertick.imports.job_table import read_table
+from evertick.imports.local_zone import local_zone
+from evertick.imports.python import to_python
+from evertick.imports.toml import to_toml
+from evertick.masked import masked
+
+__all__ = ["import_"]
+
+_SYSTEM = Path("/etc/crontab")
+_READ_MAX = 4 * 1024 * 1024
+
+_AS_CRON = (
+    "They do what cron did: it starts a job though its last run may not be over, forgets what it missed while it",
+    "was down, and gives jobs hardly any environment. Without overlap, catch_up and clean_env Evertick does that in",
+    "its own way.",
+)
+
+_output_option = click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file to write; default: standard output."
+)
+_force_option = click.option("--force", is_flag=True, help="Write over the output file if it is there.")
+
+
+@click.group("import", no_args_is_help=True)
+def import_() -> None:
+    """Take over jobs of other schedulers: crontab, apscheduler.
+
+    What could not be carried over is told on stderr and at the head of what is written.
+
+    \b
+    Example:
+      evertick import crontab /etc/cron.d/shop --system --output jobs.toml
+      evertick import apscheduler sqlite:///jobs.sqlite --output jobs.py
+    """
+
+
+@import_.command()
+@click.argument("file", required=False)
+@click.option(
+    "--system", is_flag=True, help="Each line names its user, as in /etc/crontab, the default, and /etc/cron.d."
+)
+@click.option("--user", metavar="NAME", help="Whose crontab it is: the user that its jobs run as.")
+@click.option("--tz", type=ZoneParameter(), help="The zone of its times; default: that of this machine.")
+@click.option("--ignore-cron-tz", is_flag=True, help="Leave lines CRON_TZ= alone, as Debian's cron does.")
+@_output_option
+@_force_option
+@as_json_option
+def crontab(
+    file: str | None,
+    system: bool,
+    user: str | None,
+    tz: ZoneInfo | None,
+    ignore_cron_tz: bool,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Make shell jobs of a crontab, as a configuration file.
+
+    FILE is a crontab, "-" for standard input, which is the default.
+
+    \b
+    Example:
+      evertick import crontab /etc/cron.d/shop --system --tz Europe/Berlin
+      evertick import crontab --system --output jobs.d/system.toml
+      crontab -l | evertick import crontab
+    """
+    if system and user is not None:
+        raise click.UsageError("--user goes without --system, where each line names its user")
+    zone = local_zone() if tz is None else tz.key
+    source = file or (str(_SYSTEM) if system else "-")
+    options = CrontabOptions(
+        tz=zone or "UTC",
+        has_users=system,
+        user=user,
+        home=None if system else os.path.expanduser("~"),
+        honours_cron_tz=not ignore_cron_tz,
+    )
+    imported = read_crontab(_text_of(source), options)
+    named = "standard input" if source == "-" else source
+    head = [f"The jobs of {named}, as `evertick import crontab` has read them.", "", *_AS_CRON]
+    if any("user" in job.spec for job in imported.jobs):
+        head += ["", "Jobs with a user need a node that runs as root."]
+    if zone is None:
+        tell("this machine does not tell its zone, so times are in UTC; name the zone with --tz", head="note: ")
+    _give(imported, lambda: to_toml(imported, head), output, force=force, as_json=as_json)
+
+
+@import_.command()
+@click.argument("url")
+@click.option("--table", default="apscheduler_jobs", show_default=True, help="The table of the job store.")
+@_output_option
+@_force_option
+@as_json_option
+def apscheduler(url: str, table: str, output: Path | None, force: bool, as_json: bool) -> None:
+    """Make a Python module of the jobs in a store of APScheduler 3.
+
+    URL is that of its SQLAlchemyJobStore. The jobs are pickles, and are read as data: nothing in them is run.
+
+    \b
+    Example:
+      evertick import apscheduler sqlite:///jobs.sqlite
+      evertick import apscheduler postgresql+psycopg://me@host/shop --output shop/schedules.py
+    """
+    imported = read_jobs(read_table(url, table))
+    head = [
+        f"The jobs of {table} in {masked(url)}, as `evertick import apscheduler` has read them.",
+        "",
+        "What is due while the clock is changed differs, see the page 'Come from APScheduler'. To run it:",
+        "evertick run NAME_OF_THIS_FILE:scheduler",
+    ]
+    _give(imported, lambda: to_python(imported, head), output, force=force, as_json=as_json)
+
+
+def _text_of(source: str) -> str:
+    if source == "-":
+        if sys.stdin.isatty():
+            raise click.UsageError(
+                "name a file, or give the crontab on standard input: crontab -l | evertick import crontab"
+            )
+        data = sys.stdin.buffer.read(_READ_MAX + 1)
+    else:
+        try:
+            with open(source, "rb") as opened:
+                data = opened.read(_READ_MAX + 1)
+        except FileNotFoundError:
+            raise NotFound(f"there is no file {source!r}") from None
+        except OSError as error:
+            raise Refused(f"{source!r} cannot be read: {error.strerror}") from None
+    if len(data) > _READ_MAX:
+        raise InvalidInput(f"{source!r} has more than {_READ_MAX} bytes; import it in parts")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidInput(f"{source!r}: line {line} is no UTF-8 text; convert it, e.g. with iconv") from None
+
+
+def _give(imported: Imported, write: Callable[[], str], output: Path | None, *, force: bool, as_json: bool) -> None:
+    """Write it where it is wanted, and tell of what could not be carried over."""
+    if output is not None:
+        _save(output, write(), force=force)
+    if as_json:
+        print_json(imported)
+    else:
+        _tell(imported)
+        if output is None:
+            click.echo(write(), nl=False)
+        else:
+            count = len(imported.jobs)
+            say(f"{count} {'job' if count == 1 else 'jobs'} written to {output}; look it over before you use it")
+    if imported.lost:
+        raise click.exceptions.Exit(1)
+
+
+def _tell(imported: Imported) -> None:
+    for note in imported.notes:
+        said = note.text if note.kind == "check" else f"not carried over: {note.text}"
+        tell(f"{note.where}: {said}", head="note: ")
+
+
+def _save(path: Path, text: str, *, force: bool) -> None:
+    # For oneself alone, as crontabs are: people write passwords into them.
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if force else os.O_EXCL)
+    try:
+        with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:
+        raise Refused(f"{str(path)!r} is there already; choose another --output, or write --force") from None
+    except OSError as error:
+        raise Refused(f"{str(path)!r} cannot be written: {error.strerror}") from None

@@ -1,0 +1,125 @@
+"""Jobs that call functions of a program, as a module of that program.
+
+What was read goes into it as literals and checked names only: nothing that a table says can become code of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from typing import Any
+
+from evertick.imports.found import Imported, Job, Note
+
+__all__ = ["to_python"]
+
+_NAMED = '''
+def named(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Arguments by their names, which is how they are kept."""
+    return dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+'''
+_METHODS = ("cron", "every", "once")
+_WIDE = 110
+
+
+def to_python(imported: Imported, head: Sequence[str]) -> str:
+    """The whole module. What was not carried over stands at its head."""
+    lines = [f"# {_one_line(line)}".rstrip() for line in head]
+    if imported.notes:
+        lines += ["#", "# Notes of the import:", *(f"#   {_note(note)}" for note in imported.notes)]
+    tasks = _tasks(imported.jobs)
+    modules = sorted({function.partition(":")[0] for function in tasks})
+    has_positional = any(job.spec["args"] for job in imported.jobs)
+    lines += [
+        "",
+        *_imports(imported.jobs, modules, has_positional),
+        "",
+        'scheduler = Scheduler("sqlite:///evertick.db")',
+    ]
+    if has_positional:
+        lines += ["", *_NAMED.splitlines()]
+        lines += [""]
+    lines += ["", *(_task(function, name, imported.jobs) for function, name in tasks.items())]
+    for job in imported.jobs:
+        lines += ["", *_schedule(job, tasks[job.spec["function"]])]
+    return "\n".join(lines) + "\n"
+
+
+def _note(note: Note) -> str:
+    return _one_line(f"{note.where}: {'' if note.kind == 'check' else 'not carried over: '}{note.text}")
+
+
+def _imports(jobs: Sequence[Job], modules: Sequence[str], has_positional: bool) -> list[str]:
+    lines = ["import inspect", "from collections.abc import Callable"] if has_positional else []
+    lines += ["import datetime", *(["from typing import Any"] if has_positional else []), ""]
+    return [*lines, *(f"import {module}" for module in modules), "from evertick import Scheduler"]
+
+
+def _tasks(jobs: Sequence[Job]) -> dict[str, str]:
+    """A name for every function: its own, with as much of its path as tells it apart."""
+    names: dict[str, str] = {}
+    for function in dict.fromkeys(job.spec["function"] for job in jobs):
+        parts = re.split("[.:]", function)
+        taken = {*names.values(), "scheduler", "named", "inspect", "datetime", "Any", "Callable", "Scheduler"}
+        taken |= {each.partition(".")[0] for each in (job.spec["function"] for job in jobs)}
+        candidates = ("_".join(parts[-count:]) for count in range(1, len(parts) + 1))
+        names[function] = next((each for each in candidates if each not in taken), "_".join(parts) + "_task")
+    return names
+
+
+def _task(function: str, name: str, jobs: Sequence[Job]) -> str:
+    own = [job for job in jobs if job.spec["function"] == function]
+    limits = [job.options["concurrency"] for job in own if "concurrency" in job.options]
+    concurrency = f", concurrency={max(limits)}" if limits else ""
+    return f"{name} = scheduler.task(name={name!r}{concurrency})({function.replace(':', '.')})"
+
+
+def _schedule(job: Job, task: str) -> list[str]:
+    method = next(name for name in _METHODS if name in job.rule)
+    options: dict[str, str] = {name: _literal(value) for name, value in job.rule.items() if name != method}
+    options |= {name: _literal(value) for name, value in job.options.items() if name != "concurrency"}
+    arguments = _arguments(job)
+    first = _literal(job.rule[method])
+    parts = [first, f"key={job.name!r}", *(f"{name}={value}" for name, value in options.items())]
+    parts += [f"args={arguments}"] if arguments else []
+    said = [f"# {_one_line(job.description or job.source)}"]
+    line = f"scheduler.{method}({', '.join(parts)})({task})"
+    if len(line) <= _WIDE:
+        return [*said, line]
+    return [*said, f"scheduler.{method}(", *(f"    {part}," for part in parts), f")({task})"]
+
+
+def _arguments(job: Job) -> str:
+    args, kwargs = job.spec["args"], job.spec["kwargs"]
+    if not args:
+        return _literal(kwargs) if kwargs else ""
+    call = [job.spec["function"].replace(":", "."), *map(_literal, args)]
+    call += [f"**{_literal(kwargs)}"] if kwargs else []
+    return f"named({', '.join(call)})"
+
+
+def _literal(value: Any) -> str:
+    match value:
+        case datetime():
+            return f"datetime.datetime.fromisoformat({value.isoformat()!r})"
+        case date() | time():
+            return f"datetime.{type(value).__name__}.fromisoformat({value.isoformat()!r})"
+        case timedelta():
+            return f"datetime.timedelta(days={value.days}, seconds={value.seconds}, microseconds={value.microseconds})"
+        case Mapping():
+            return "{" + ", ".join(f"{_literal(name)}: {_literal(each)}" for name, each in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(_literal, value)) + "]"
+        case set() | frozenset():
+            return f"[{', '.join(sorted(map(_literal, value)))}]"
+        case float():
+            return f'float("{value}")' if value != value or value in (float("inf"), float("-inf")) else repr(value)
+        case None | bool() | int() | str() | bytes():
+            return repr(value)
+        case _:
+            raise TypeError(f"{value!r} has no literal form")
+
+
+def _one_line(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in text)

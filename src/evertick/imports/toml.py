@@ -1,0 +1,78 @@
+"""Jobs as a configuration file: tables that people read and go on with."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from evertick.imports.found import Imported, Job, Note
+
+__all__ = ["to_toml", "toml_value"]
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+# The reader of the file leaves these to the shell.
+_AS_THEY_ARE = (("shell", "command"), ("shell", "stdin"))
+
+
+def to_toml(imported: Imported, head: Sequence[str]) -> str:
+    """The whole file. What was not carried over stands at its head, where whoever opens it sees it."""
+    lines = [f"# {line}".rstrip() for line in head]
+    if imported.notes:
+        lines += ["#", "# Notes of the import:", *(f"#   {_note(note)}" for note in imported.notes)]
+    for job in imported.jobs:
+        lines += ["", *_table(job)]
+    return "\n".join(lines) + "\n"
+
+
+def _note(note: Note) -> str:
+    return _one_line(f"{note.where}: {'' if note.kind == 'check' else 'not carried over: '}{note.text}")
+
+
+def _table(job: Job) -> list[str]:
+    lines = [f"# {_one_line(f'{job.where}: {job.source}')}", f"[jobs.{_key(job.name)}]"]
+    if job.description:
+        lines.append(f"description = {toml_value(job.description)}")
+    for name, value in [*job.rule.items(), *job.options.items()]:
+        lines.append(f"{_key(name)} = {toml_value(value)}")
+    lines += ["", f"[jobs.{_key(job.name)}.{_key(job.driver)}]"]
+    for name, value in job.spec.items():
+        is_read = (job.driver, name) not in _AS_THEY_ARE
+        lines.append(f"{_key(name)} = {toml_value(value, is_read=is_read)}")
+    return lines
+
+
+def toml_value(value: Any, *, is_read: bool = True) -> str:
+    """The value as the file has it. Read: the reader of the file looks for ${NAME} in it."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str():
+            # What the job is to see as ${NAME} is written $${NAME}.
+            return _string(value.replace("${", "$${") if is_read else value)
+        case datetime():
+            return value.isoformat()
+        case Mapping():
+            inside = ", ".join(f"{_key(name)} = {toml_value(each)}" for name, each in value.items())
+            return f"{{ {inside} }}" if inside else "{}"
+        case list() | tuple():
+            return f"[{', '.join(map(toml_value, value))}]"
+        case _:
+            raise TypeError(f"{value!r} has no form in TOML")
+
+
+def _string(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _string(name)
+
+
+def _one_line(text: str) -> str:
+    """For a comment, which ends with its line and holds no control characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -1,0 +1,147 @@
+"""`evertick import`, which needs no database and schedules nothing."""
+
+from __future__ import annotations
+
+import json
+import stat
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
+from apscheduler.schedulers.background import BackgroundScheduler
+from click.testing import CliRunner
+
+from evertick.cli import cli
+
+LINES = "# Saves everything.\n30 2 * * * backup --all\n0 9 * * mon-fri report\n"
+
+
+@pytest.fixture
+def crontab(tmp_path: Path) -> Path:
+    path = tmp_path / "crontab"
+    path.write_text(LINES)
+    return path
+
+
+def test_a_crontab_becomes_a_file_of_jobs(evertick, crontab):
+    result = evertick("import", "crontab", str(crontab), "--tz", "Europe/Berlin")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    jobs = tomllib.loads(result.stdout)["jobs"]
+    assert list(jobs) == ["backup", "report"]
+    assert (jobs["backup"]["cron"], jobs["backup"]["tz"]) == ("30 2 * * *", "Europe/Berlin")
+    assert jobs["backup"]["description"] == "Saves everything."
+    assert jobs["backup"]["shell"]["command"] == "backup --all"
+    assert f"# The jobs of {crontab}" in result.stdout
+
+
+def test_a_crontab_is_read_from_standard_input(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    for args in ([], ["-"]):
+        result = CliRunner().invoke(cli, ["import", "crontab", *args], input=LINES)
+        assert result.exit_code == 0
+        assert tomllib.loads(result.stdout)["jobs"]["report"]["tz"] == "Asia/Tokyo"
+
+
+def test_what_is_lost_is_told_on_stderr_in_the_file_and_by_the_exit_code(evertick, tmp_path):
+    crontab, output = tmp_path / "crontab", tmp_path / "jobs.toml"
+    crontab.write_text("MAILTO=me\n@reboot date\n0 1 * * * tidy\n")
+    result = evertick("import", "crontab", str(crontab), "--tz", "UTC", "--output", str(output))
+    assert result.exit_code == 1
+    assert "note: line 1: not carried over: MAILTO=me: cron mails what jobs print" in result.stderr
+    assert "note: line 2: not carried over: @reboot 'date': it is no moment" in result.stderr
+    assert result.stdout == f"1 job written to {output}; look it over before you use it\n"
+    assert "line 2: not carried over: @reboot" in output.read_text()
+    assert list(tomllib.loads(output.read_text())["jobs"]) == ["tidy"]
+    assert stat.S_IMODE(output.stat().st_mode) == 0o600
+
+
+def test_a_file_that_is_there_is_not_written_over_unless_asked_to(evertick, crontab, tmp_path):
+    output = tmp_path / "jobs.toml"
+    output.write_text("mine")
+    args = ("import", "crontab", str(crontab), "--tz", "UTC", "--output", str(output))
+    result = evertick(*args)
+    assert result.exit_code == 1
+    assert f"'{output}' is there already; choose another --output, or write --force" in result.stderr
+    assert output.read_text() == "mine"
+    assert evertick(*args, "--force").exit_code == 0
+    assert "backup" in output.read_text()
+
+
+def test_lines_of_the_system_name_their_users(evertick, tmp_path):
+    path = tmp_path / "shop"
+    path.write_text("17 * * * * www-data tidy\n")
+    result = evertick("import", "crontab", str(path), "--system", "--tz", "UTC")
+    assert tomllib.loads(result.stdout)["jobs"]["tidy"]["shell"]["user"] == "www-data"
+    assert "# Jobs with a user need a node that runs as root." in result.stdout
+
+
+def test_programs_get_jobs_and_notes_as_json(evertick, tmp_path):
+    path = tmp_path / "crontab"
+    path.write_text("@reboot date\n0 1 * * * tidy\n")
+    result = evertick("import", "crontab", str(path), "--tz", "UTC", "--user", "ada", "--json")
+    found = json.loads(result.stdout)
+    assert [job["name"] for job in found["jobs"]] == ["tidy"]
+    assert found["jobs"][0]["spec"]["user"] == "ada"
+    assert [(note["where"], note["kind"]) for note in found["notes"]] == [("line 1", "lost")]
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["no-such-file"], "there is no file 'no-such-file'"),
+        (["/"], "'/' cannot be read: "),
+        (["-", "--system", "--user", "ada"], "--user goes without --system, where each line names its user"),
+        (["-", "--tz", "Mars/North"], "Mars/North"),
+    ],
+)
+def test_what_is_written_wrongly_is_told(evertick, args, words):
+    result = evertick("import", "crontab", *args)
+    assert result.exit_code in (1, 2)
+    assert words in result.stderr
+
+
+def test_what_is_no_text_is_told_with_its_line(evertick, tmp_path):
+    path = tmp_path / "crontab"
+    path.write_bytes(b"# fine\n0 1 * * * f\xfcr\n")
+    result = evertick("import", "crontab", str(path))
+    assert "line 2 is no UTF-8 text; convert it, e.g. with iconv" in result.stderr
+
+
+def tidy():
+    """What the job in the store calls."""
+
+
+@pytest.fixture
+def job_store(tmp_path):
+    """One job that can be carried over, and one that cannot."""
+    url = f"sqlite:///{tmp_path}/jobs.sqlite"
+    store, scheduler = SQLAlchemyJobStore(url), BackgroundScheduler(timezone="UTC")
+    store.start(scheduler, "default")
+    for id_, options in {"nightly": {}, "weekly": {"week": 5}}.items():
+        job = scheduler.add_job(tidy, "cron", hour=3, id=id_, misfire_grace_time=None, coalesce=True, **options)
+        job.max_instances, job.next_run_time = 1, datetime(2026, 1, 1, tzinfo=UTC)
+        store.add_job(job)
+    store.engine.dispose()
+    return url
+
+
+def test_a_store_of_apscheduler_becomes_a_module(evertick, job_store, tmp_path):
+    output = tmp_path / "schedules.py"
+    result = evertick("import", "apscheduler", job_store, "--output", str(output))
+    assert result.exit_code == 1
+    assert "note: job 'weekly': not carried over: its cron trigger names weeks of the year" in result.stderr
+    assert result.stdout == f"1 job written to {output}; look it over before you use it\n"
+    assert "scheduler.cron('0 3 * * *', key='nightly', tz='UTC')(tidy)" in output.read_text()
+    found = json.loads(evertick("import", "apscheduler", job_store, "--json").stdout)
+    assert [job["rule"] for job in found["jobs"]] == [{"cron": "0 3 * * *", "tz": "UTC"}]
+
+
+def test_a_store_that_is_not_there_is_told_without_its_password(evertick):
+    result = evertick("import", "apscheduler", "postgresql+psycopg://me:geheim@127.0.0.1:1/none")
+    assert result.exit_code == 1
+    assert "the jobs cannot be read from 'apscheduler_jobs'" in result.stderr
+    assert "geheim" not in result.stderr

@@ -1,0 +1,312 @@
+"""Crontabs, read as Debian's cron reads them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evertick import InvalidInput
+from evertick.imports.crontab import CrontabOptions, read_crontab
+from evertick.imports.found import Imported, Job
+from evertick.imports.local_zone import local_zone
+from evertick.imports.names import name_for
+from evertick.imports.toml import to_toml
+
+PATH = "/usr/bin:/bin"
+
+
+def read(text: str, **options: Any) -> Imported:
+    return read_crontab(text, CrontabOptions(**{"tz": "Europe/Berlin", **options}))
+
+
+def only(text: str, **options: Any) -> Job:
+    imported = read(text + "\n", **options)
+    assert [note.text for note in imported.notes if note.kind == "lost"] == []
+    [job] = imported.jobs
+    return job
+
+
+def notes(text: str, **options: Any) -> list[tuple[str, str, str]]:
+    return [(note.where, note.kind, note.text) for note in read(text + "\n", **options).notes]
+
+
+def test_a_line_becomes_a_job_that_does_what_cron_did() -> None:
+    job = only("30 2 * * *  /usr/local/bin/backup.sh --all", home="/home/ada")
+    assert job == Job(
+        name="backup",
+        where="line 1",
+        source="30 2 * * *  /usr/local/bin/backup.sh --all",
+        rule={"cron": "30 2 * * *", "tz": "Europe/Berlin"},
+        options={"overlap": "allow", "catch_up": "skip"},
+        driver="shell",
+        spec={
+            "command": "/usr/local/bin/backup.sh --all",
+            "cwd": "/home/ada",
+            "clean_env": True,
+            "env": {"PATH": PATH, "HOME": "/home/ada"},
+        },
+    )
+
+
+# --- users
+
+
+def test_in_the_format_of_the_system_each_line_names_its_user() -> None:
+    job = only("17 *\t* * *\troot    cd / && run-parts --report /etc/cron.hourly", has_users=True)
+    assert job.spec == {
+        "command": "cd / && run-parts --report /etc/cron.hourly",
+        "user": "root",
+        "clean_env": True,
+        "env": {"PATH": PATH},
+    }
+    assert only("@daily www-data tidy", has_users=True).spec["user"] == "www-data"
+
+
+def test_the_user_of_a_crontab_may_be_named_and_then_starts_at_home() -> None:
+    job = only("@daily tidy", user="ada", home="/root")
+    assert (job.spec["user"], "cwd" in job.spec) == ("ada", False)
+
+
+@pytest.mark.parametrize("line", ["0 0 * * *", "0 0 * * * root", "@daily", "@daily root"])
+def test_a_line_of_the_system_without_a_command_is_told(line: str) -> None:
+    [(where, kind, text)] = notes(line, has_users=True)
+    assert (where, kind) == ("line 1", "lost")
+    assert text == f"{line!r}: a user and a command must follow the time; cron refuses it, too"
+
+
+# --- variables
+
+
+def test_variables_hold_for_the_lines_below_them() -> None:
+    imported = read('0 1 * * * a\nX=1\n0 2 * * * b\nX=2\nY=\'two words \'\n"Z" = " "\n0 3 * * * c\n')
+    env = [dict(job.spec["env"]) for job in imported.jobs]
+    assert env == [
+        {"PATH": PATH},
+        {"PATH": PATH, "X": "1"},
+        {"PATH": PATH, "X": "2", "Y": "two words ", "Z": " "},
+    ]
+    assert imported.notes == ()
+
+
+def test_path_shell_and_home_are_carried_over() -> None:
+    job = only("PATH=/opt/bin\nSHELL=/bin/bash\nHOME=/srv\n@daily x", home="/root")
+    assert job.spec["env"] == {"PATH": "/opt/bin", "SHELL": "/bin/bash", "HOME": "/srv"}
+    assert (job.spec["shell"], job.spec["cwd"]) == ("/bin/bash", "/srv")
+
+
+def test_a_line_with_an_assignment_in_its_command_is_no_variable() -> None:
+    assert only("0 0 * * * X=1 tidy").spec["command"] == "X=1 tidy"
+
+
+def test_mail_is_not_carried_over_and_a_note_says_what_to_do_instead() -> None:
+    [(where, kind, text)] = notes("MAILTO=ops@example.org")
+    assert (where, kind) == ("line 1", "dropped")
+    assert "`evertick logs RUN`" in text
+    assert "`evertick failed`" in text
+    # Who asked for no mail gets none.
+    assert notes('MAILTO=""') == []
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("MAILFROM=x", "cron mails what jobs print"),
+        ("RANDOM_DELAY=10", 'give them jitter, e.g. jitter = "10m"'),
+        ("START_HOURS_RANGE=3-22", "it is for anacron"),
+        ("LOGNAME=x", "cron, too, has the name of the user there"),
+        ("MY-VAR=x", "a shell cannot use a variable of this name"),
+        ("EVERTICK_X=x", "a shell cannot use a variable of this name"),
+    ],
+)
+def test_variables_that_are_not_carried_over_are_told(line: str, words: str) -> None:
+    [(_, kind, text)] = notes(line)
+    assert kind == "dropped"
+    assert text.startswith(f"{line}: ")
+    assert words in text
+
+
+# --- zones
+
+
+def test_cron_tz_is_the_zone_of_what_follows_and_a_note_says_that_debian_ignores_it() -> None:
+    text = "0 1 * * * a\nCRON_TZ=America/New_York\n0 2 * * * b\nCRON_TZ=\n0 3 * * * c\n"
+    imported = read(text)
+    assert [job.rule["tz"] for job in imported.jobs] == ["Europe/Berlin", "America/New_York", "Europe/Berlin"]
+    assert [note.kind for note in imported.notes] == ["check", "check"]
+    assert (
+        "Debian's cron ignores this line; to have what it does, import with --ignore-cron-tz" in imported.notes[0].text
+    )
+    as_debian = read(text, honours_cron_tz=False)
+    assert {job.rule["tz"] for job in as_debian.jobs} == {"Europe/Berlin"}
+    assert as_debian.notes[0].text.startswith("CRON_TZ=America/New_York is ignored, as Debian's cron does")
+
+
+def test_a_zone_that_there_is_not_is_told() -> None:
+    assert notes("CRON_TZ=Mars/North") == [
+        ("line 1", "dropped", "CRON_TZ=Mars/North: no such zone; the times below stay in Europe/Berlin")
+    ]
+
+
+def test_tz_is_for_the_command_and_not_for_its_times() -> None:
+    imported = read("TZ=Asia/Tokyo\n0 1 * * * a\n")
+    assert imported.jobs[0].rule["tz"] == "Europe/Berlin"
+    assert imported.jobs[0].spec["env"]["TZ"] == "Asia/Tokyo"
+    assert [note.kind for note in imported.notes] == ["check"]
+
+
+def test_the_zone_of_a_machine_is_what_it_says_of_itself(tmp_path: Path) -> None:
+    assert local_zone(tmp_path, {}) is None
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/timezone").write_text("Europe/Paris\n")
+    assert local_zone(tmp_path, {}) == "Europe/Paris"
+    (tmp_path / "etc/localtime").symlink_to("/usr/share/zoneinfo/Europe/Berlin")
+    assert local_zone(tmp_path, {}) == "Europe/Berlin"
+    assert local_zone(tmp_path, {"TZ": ":Asia/Tokyo"}) == "Asia/Tokyo"
+    assert local_zone(tmp_path, {"TZ": "CET-1CEST"}) == "Europe/Berlin"
+
+
+# --- commands
+
+
+@pytest.mark.parametrize(
+    ("written", "command", "stdin"),
+    [
+        ("plain", "plain", None),
+        (r"date +\%F", "date +%F", None),
+        ("cat%", "cat", "\n"),
+        ("cat%one%two", "cat", "one\ntwo\n"),
+        ("cat %one%", "cat", "one\n"),
+        (r"cat%100\%%end", "cat", "100%\nend\n"),
+        (r"printf 'a\nb' \\% x", r"printf 'a\nb' \\", " x\n"),
+        (r"echo \%\%%x", "echo %%", "x\n"),
+        ("echo # no comment", "echo # no comment", None),
+        ("trailing \\", "trailing \\", None),
+    ],
+)
+def test_a_percent_sign_begins_the_input(written: str, command: str, stdin: str | None) -> None:
+    spec = only(f"0 0 * * * {written}").spec
+    assert (spec["command"], spec.get("stdin")) == (command, stdin)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("/usr/local/bin/backup.sh --all", "backup"),
+        ("cd /srv/shop && ./report.py", "report"),
+        ("cd /srv/shop; X=1 Y='a b' ./run", "run"),
+        ("flock -n /run/x.lock timeout 30s sync-orders", "sync-orders"),
+        ("test -x /usr/sbin/anacron || ( cd / && run-parts /etc/cron.daily )", "run-parts"),
+        ("[ -d /srv ] && tidy", "tidy"),
+        ("sudo -u www nice -n 10 /opt/tidy.sh", "tidy"),
+        ("/usr/bin/python3 /srv/jobs/daily_report.py", "daily-report"),
+        ("python3 -m shop.sync", "shop-sync"),
+        ('bash -c "tidy all"', "tidy"),
+        ("echo 'unclosed", "echo"),
+        ("ÄÖ", "job"),
+        ("bash", "bash"),
+        (":", "job"),
+    ],
+)
+def test_a_job_is_named_by_the_program_that_it_runs(command: str, name: str) -> None:
+    assert name_for(command, command, ()) == name
+
+
+def test_names_are_unique_and_the_same_in_every_import() -> None:
+    lines = ["0 1 * * * tidy", "0 2 * * * tidy --deep", "0 2 * * * tidy --deep", "0 3 * * * other"]
+    first = [job.name for job in read("\n".join(lines) + "\n").jobs]
+    assert first[0] == "tidy"
+    assert len(set(first)) == 4
+    # Another job between them changes no name.
+    again = read("\n".join([lines[0], lines[3], "0 4 * * * tidy --most", lines[1]]) + "\n").jobs
+    assert [again[0].name, again[1].name, again[3].name] == [first[0], first[3], first[1]]
+
+
+# --- comments
+
+
+def test_comments_right_above_a_line_describe_it() -> None:
+    text = (
+        "# A crontab\n\n# Saves everything.\n#   Takes an hour.\n0 1 * * * a\n0 2 * * * b\n"
+        "# m h  dom mon dow   command\n0 3 * * * c\n# gone\nX=1\n0 4 * * * d\n"
+    )
+    assert [job.description for job in read(text).jobs] == ["Saves everything. Takes an hour.", "", "", ""]
+
+
+def test_a_line_that_is_commented_out_is_told_and_no_description() -> None:
+    imported = read("#0 1 * * * old\n# @daily older\n0 2 * * * new\n")
+    assert [job.description for job in imported.jobs] == [""]
+    assert [(note.where, note.text) for note in imported.notes] == [
+        ("line 1", "left out, as cron does: '#0 1 * * * old'"),
+        ("line 2", "left out, as cron does: '# @daily older'"),
+    ]
+
+
+# --- what cannot be carried over
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("what is this", "'what is this': neither a time with a command nor NAME=value; cron refuses it, too"),
+        ("0 0 * * *", "'0 0 * * *': a command must follow the time; cron refuses it, too"),
+        ("61 * * * * x", "'61' in the minute field: allowed are 0-59"),
+        ("0 0 * * fri-mon x", "cron refuses 'fri-mon', which ends before it begins; write two ranges"),
+        ("0 22-2 * * * x", "cron refuses '22-2', which ends before it begins"),
+        ("H 0 * * * x", "cron knows no 'H'"),
+        ("0 0 L * * x", "cron knows no 'L'"),
+        ("0 0 ? * * x", "cron knows no '?'"),
+        ("0 0 * * 5#2 x", "cron knows no '5#2'"),
+        ("0 0 30 2 * x", "never comes"),
+        ("@every 5m x", "there is no nickname '@every'"),
+        ("@sometimes x", "there is no nickname '@sometimes'"),
+        ("@reboot x", "@reboot 'x': it is no moment; make it a service of the system"),
+    ],
+)
+def test_what_cannot_be_a_job_is_told_with_its_line(line: str, words: str) -> None:
+    imported = read(f"0 1 * * * before\n{line}\n0 2 * * * after\n")
+    assert [job.name for job in imported.jobs] == ["before", "after"]
+    [note] = imported.lost
+    assert note.where == "line 2"
+    assert words in note.text
+
+
+def test_what_crons_disagree_about_is_told() -> None:
+    assert "here n/m goes from n to the maximum" in notes("5/10 * * * * x")[0][2]
+    assert "some crons make one backslash of two" in notes(r"0 0 * * * echo \\ x")[0][2]
+    [note] = read("0 0 * * * x").notes
+    assert "no line break follows" in note.text
+
+
+def test_a_crontab_without_bounds_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="more than 1048576; import it in parts"):
+        read("#" * (1024 * 1024 + 1))
+    with pytest.raises(InvalidInput, match="more than 10000; import it in parts"):
+        read("\n" * 10_001)
+
+
+# --- the file
+
+
+def test_what_is_written_is_read_back_as_it_was() -> None:
+    nasty = 'echo "${HOME}" \'\\x\' \t\x7f ü # [jobs] """'
+    text = f'X=${{HOME}}/bin\n# Say "hi" ${{Y}}\n0 0 * * * {nasty}%a\\%b%\n'
+    imported = read(text)
+    written = to_toml(imported, ["head", ""])
+    [(name, table)] = tomllib.loads(written)["jobs"].items()
+    assert name == "echo"
+    assert table["shell"]["command"] == nasty
+    assert table["shell"]["stdin"] == "a%b\n"
+    # What the reader of the file would take for a variable of its own, except where it leaves that to the shell.
+    assert table["shell"]["env"]["X"] == "$${HOME}/bin"
+    assert table["description"] == 'Say "hi" $${Y}'
+    assert written.startswith("# head\n#\n")
+
+
+def test_notes_stand_at_the_head_of_the_file() -> None:
+    written = to_toml(read("@reboot x\nMAILTO=me\n"), ["head"])
+    assert "#   line 1: not carried over: @reboot 'x': it is no moment" in written
+    assert "#   line 2: not carried over: MAILTO=me: " in written
+    assert tomllib.loads(written) == {}
