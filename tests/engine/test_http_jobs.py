@@ -169,6 +169,19 @@ async def test_an_argument_that_is_missing_or_breaks_a_header_fails_the_run_and_
     assert server.heard == []
 
 
+@pytest.mark.parametrize("path", ["..", ".", "a/../b"])
+async def test_an_argument_leads_nowhere_else_on_the_server(server: WebServer, path: str) -> None:
+    """Slashes are quoted, so only a whole part of the path can be a step up."""
+    spec = to(server, "/items/{args.item}/{args.part}")
+    run, _ = await carried_out(spec, args={"item": path, "part": "x"})
+    if "/" in path:
+        assert server.heard[0].target == "/items/a%2F..%2Fb/x"
+    else:
+        assert run.error is not None
+        assert "http: url: with these arguments its path has a '.' or '..' between slashes" in run.error
+        assert server.heard == []
+
+
 async def test_a_signed_request_can_be_checked_with_either_of_two_keys(server: WebServer) -> None:
     keys = {"NEW": "whsec_" + base64.b64encode(b"n" * 24).decode(), "OLD": "plain old key"}
     run, _ = await carried_out(to(server, json={"n": 1}, sign=(Secret("NEW"), Secret("OLD"))), made(**keys))
@@ -215,6 +228,22 @@ async def test_secrets_are_sent_and_shown_nowhere(server: WebServer, caplog: pyt
     assert "geheim" not in shown
     assert coded not in shown
     assert "in-the-path" not in f"{failed.error.partition('it says')[0]} {log}"
+
+
+async def test_a_secret_that_a_server_repeats_in_a_redirect_is_not_shown(server: WebServer) -> None:
+    server.paths["/"] = redirect(302, "ftp://127.0.0.1/geheim")
+    server.paths["/on"] = redirect(302, "/geheim")
+    server.paths["/geheim"] = answer(500)
+    for path in ("/", "/on"):
+        run, log = await carried_out(to(server, path, bearer=Secret("TOKEN")), made(TOKEN="geheim"))
+        assert run.error is not None
+        assert "***" in run.error
+        assert "geheim" not in f"{run.error} {log}"
+
+
+async def test_an_address_that_only_looks_like_one_is_told_and_not_shown() -> None:
+    run, _ = await carried_out(Http(Secret("WHERE")), made(WHERE="https://-ä-/geheim"))
+    assert run.error == "GET: its url is no address that can be asked; write it anew"
 
 
 async def test_a_secret_that_is_missing_fails_the_run_with_its_name(server: WebServer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -142,3 +144,15 @@ def test_a_signature_is_that_of_the_standard() -> None:
         "webhook-timestamp": "1614265330",
         "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
     }
+
+
+def test_without_httpx_the_job_says_what_to_install() -> None:
+    code = (
+        "import sys\nsys.modules['httpx'] = sys.modules['httpcore'] = None\n"
+        "from evertick import Http, InvalidSetting, Scheduler\n"
+        "scheduler = Scheduler('sqlite://', drivers=['http'])\n"
+        "try:\n    scheduler.job('hook', Http('https://example.org/'))\n"
+        "except InvalidSetting as refused:\n    print(refused)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "task 'hook': http: httpcore is not installed; pip install 'evertick[http]'\n", done.stderr

@@ -18,7 +18,7 @@ from evertick.driver.http_expect import statuses_of, unmet
 from evertick.driver.http_request import Outgoing, make_request
 from evertick.driver.http_spec import Http, HttpSettings
 from evertick.driver.spec import DriverParts
-from evertick.errors import JobFailed, Retry
+from evertick.errors import JobFailed, Refused, Retry
 from evertick.when.duration import duration_text, duration_us
 from evertick.when.moment import SECOND
 
@@ -55,12 +55,15 @@ class HttpDriver:
     async def execute(self, context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
         parts, began = self._parts, context._clock.elapsed()
         outgoing = make_request(self._spec, context, arguments, parts.app, parts.resolve_secret)
-        answer = await self._exchange().carry_out(outgoing)
+        try:
+            answer = await self._exchange().carry_out(outgoing)
+        except (JobFailed, Refused) as error:
+            # A server may repeat a secret in what it redirects to.
+            raise type(error)(outgoing.hide(str(error))) from None
         seconds = round(context._clock.elapsed() - began, 6)
-        context.log(
-            f"{outgoing.method} {answer.shown}: {_status(answer)} from {answer.address} after {seconds:.3g} s, "
-            f"{len(answer.body)} bytes" + (" read, and there are more" if answer.is_cut else "")
-        )
+        more = " read, and there are more" if answer.is_cut else ""
+        said = f"{_status(answer)} from {answer.address} after {seconds:.3g} s, {len(answer.body)} bytes{more}"
+        context.log(outgoing.hide(f"{outgoing.method} {answer.shown}: {said}"))
         await self._check(outgoing, answer, context)
         return _result(outgoing, answer, seconds)
 
@@ -77,7 +80,7 @@ class HttpDriver:
         )
 
     async def _check(self, outgoing: Outgoing, answer: Answer, context: Context) -> None:
-        doing, expect = f"{outgoing.method} {answer.shown}", self._spec.expect
+        doing, expect = outgoing.hide(f"{outgoing.method} {answer.shown}"), self._spec.expect
         if answer.status not in self._statuses:
             said = _quoted(outgoing, answer)
             asked = _asked_to_wait(answer, context._clock.now_us()) if answer.status in _BUSY else None
@@ -124,7 +127,7 @@ def _result(outgoing: Outgoing, answer: Answer, seconds: float) -> dict[str, Any
     text = outgoing.hide(answer.text)
     return {
         "status": answer.status,
-        "url": answer.shown,
+        "url": outgoing.hide(answer.shown),
         "address": answer.address,
         "seconds": seconds,
         "redirects": answer.redirects,

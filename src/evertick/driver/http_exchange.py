@@ -80,7 +80,10 @@ class Exchange:
 
     async def carry_out(self, outgoing: Outgoing) -> Answer:
         """The answer. Raises JobFailed when there is none, Refused when an address is not to be talked to."""
-        hop = _Hop(outgoing, f"{outgoing.method} {_shown(outgoing)}")
+        try:
+            hop = _Hop(outgoing, f"{outgoing.method} {_shown(outgoing)}")
+        except (httpx.InvalidURL, ValueError):
+            raise JobFailed(f"{outgoing.method}: its url is no address that can be asked; write it anew") from None
         try:
             async with asyncio.timeout(self._timeout) as deadline:
                 until = deadline.when()
@@ -119,7 +122,7 @@ class Exchange:
             except (httpcore.NetworkError, httpcore.ProtocolError, zlib.error) as error:
                 failed = f"{hop.stage}: {_cause(error)}"
                 break  # it may have been heard
-        raise JobFailed(hop.outgoing.hide(f"{hop.doing}: {failed}"))
+        raise JobFailed(f"{hop.doing}: {failed}")
 
     async def _request(self, hop: _Hop, url: httpx.URL, address: Address, connect: float, count: int) -> Answer:
         outgoing, backend = hop.outgoing, _ToAddress(address)

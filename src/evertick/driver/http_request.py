@@ -92,6 +92,7 @@ def make_request(
         wallet.hide_parts(url)
     else:
         url = Template(spec.url, "url", f"{what}: url").fill(values)
+        _refuse_steps(url, f"{what}: url")
     body, kind = _body(spec, values, what)
     headers = _run_headers(context, app) if spec.run_headers else {}
     if kind is not None:
@@ -168,6 +169,14 @@ def _run_headers(context: Context, app: str) -> dict[str, str]:
         "Evertick-App": app,
     }
     return {name: quote(value, safe=_SAFE) for name, value in headers.items() if value}
+
+
+def _refuse_steps(url: str, what: str) -> None:
+    """An argument must not lead out of the folder that the address has it in, as /items/../admin does."""
+    if any(part in (".", "..") for part in urlsplit(url).path.split("/")):
+        raise InvalidArguments(
+            f"{what}: with these arguments its path has a '.' or '..' between slashes; name it whole"
+        )
 
 
 def _body(spec: Http, values: dict[str, Any], what: str) -> tuple[bytes, str | None]:
