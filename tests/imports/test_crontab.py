@@ -106,6 +106,8 @@ def test_mail_is_not_carried_over_and_a_note_says_what_to_do_instead() -> None:
     assert (where, kind) == ("line 1", "dropped")
     assert "`evertick logs RUN`" in text
     assert "`evertick failed`" in text
+    # Commands may use it all the same.
+    assert only("MAILTO=ops@example.org\n@daily x").spec["env"]["MAILTO"] == "ops@example.org"
     # Who asked for no mail gets none.
     assert notes('MAILTO=""') == []
 

@@ -49,7 +49,7 @@ _MAIL = (
     "cron mails what jobs print; here it is kept with each run (`evertick logs RUN`), `evertick failed` lists what "
     'failed, and a hook on "failed" can send a mail'
 )
-# Variables that are for cron, not for the command, and what becomes of them.
+# Variables by which cron does something that is not done here.
 _FOR_CRON = {
     "MAILTO": _MAIL,
     "MAILFROM": _MAIL,
@@ -129,19 +129,20 @@ class _Reader:
     # --- variables
 
     def _read_variable(self, name: str, value: str) -> None:
+        if name == "LOGNAME":
+            self.note("dropped", f"LOGNAME={value}: cron, too, has the name of the user there, whatever a line says")
+            return
+        if not _ENVIRONMENT_NAME.fullmatch(name) or name.startswith("EVERTICK_"):
+            self.note("dropped", f"{name}={value}: a shell cannot use a variable of this name; choose another")
+            return
+        # Commands see what is meant for cron, too.
+        self._variables[name] = value
         if name == "CRON_TZ":
             self._read_zone(value)
-        elif name in _FOR_CRON:
+        elif name in _FOR_CRON and (value or name != "MAILTO"):
             # An empty MAILTO asks for no mails, which is what happens.
-            if value or name != "MAILTO":
-                self.note("dropped", f"{name}={value}: {_FOR_CRON[name]}")
-        elif name == "LOGNAME":
-            self.note("dropped", f"LOGNAME={value}: cron, too, has the name of the user there, whatever a line says")
-        elif not _ENVIRONMENT_NAME.fullmatch(name) or name.startswith("EVERTICK_"):
-            self.note("dropped", f"{name}={value}: a shell cannot use a variable of this name; choose another")
-        else:
-            self._variables[name] = value
-        if name == "TZ":
+            self.note("dropped", f"{name}={value}: {_FOR_CRON[name]}")
+        elif name == "TZ":
             self.note(
                 "check", f"TZ={value} is what the commands below see; their times are in {self._zone}, as cron has it"
             )
