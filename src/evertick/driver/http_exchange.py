@@ -27,7 +27,8 @@ __all__ = ["Answer", "Exchange", "trusting"]
 
 _FOLLOWED = (301, 302, 303, 307, 308)
 _SEND_AGAIN = ("GET", "HEAD")
-_BODY_HEADERS = ("content-type", "webhook-id", "webhook-timestamp", "webhook-signature")
+# Of one body, and for the server that it was signed for.
+_SIGNATURE = frozenset(("webhook-id", "webhook-timestamp", "webhook-signature"))
 _ANY_ZLIB = 32 + zlib.MAX_WBITS
 _PORTS = {"http": 80, "https": 443}
 
@@ -90,8 +91,10 @@ class Exchange:
                 assert until is not None
                 for count in range(self._redirects + 1):
                     answer = await self._ask(hop, until, count)
-                    further = None if answer.status in self._awaited else _further(hop.outgoing, answer)
-                    if further is None or self._redirects == 0:
+                    if answer.status in self._awaited or not self._redirects:
+                        return answer
+                    further = _further(hop.outgoing, answer)
+                    if further is None:
                         return answer
                     hop.outgoing, hop.doing = further, f"{further.method} {_shown(further)}"
         except TimeoutError:
@@ -246,7 +249,7 @@ def _further(outgoing: Outgoing, answer: Answer) -> Outgoing | None:
     headers, method, body = outgoing.headers, outgoing.method, outgoing.body
     if answer.status == 303 and method != "HEAD":
         method, body = "GET", b""
-        headers = _without(headers, frozenset(_BODY_HEADERS))
+        headers = _without(headers, _SIGNATURE | {"content-type"})
     elif answer.status in (301, 302) and method not in _SEND_AGAIN:
         # What most programs make of it, a GET without the body, would look like success and be none.
         raise JobFailed(
@@ -254,7 +257,7 @@ def _further(outgoing: Outgoing, answer: Answer) -> Outgoing | None:
             "new address into the url"
         )
     if _origin(here) != _origin(there):
-        headers = _without(headers, outgoing.confidential | frozenset(_BODY_HEADERS[1:]))
+        headers = _without(headers, outgoing.confidential | _SIGNATURE)
     return msgspec.structs.replace(outgoing, url=str(there), method=method, body=body, headers=headers)
 
 
