@@ -223,7 +223,7 @@ async def test_secrets_are_sent_and_shown_nowhere(server: WebServer, caplog: pyt
     assert kept.verdict == "succeeded"
     # What the library below tells of every byte, if somebody asks it to, is not ours.
     ours = [record.getMessage() for record in caplog.records if not record.name.startswith("httpcore")]
-    shown = f"{failed.error} {log} {kept.result} {more} {ours} {spec!r}"
+    shown = f"{failed.error} {failed.result} {log} {kept.result} {more} {ours} {spec!r}"
     assert "***" in shown
     assert "geheim" not in shown
     assert coded not in shown
@@ -284,6 +284,7 @@ async def test_an_answer_must_be_what_is_expected(server: WebServer, expect: Htt
         assert run.error is not None
         assert wrong in run.error
         assert run.error.endswith(f"it says:\n{body.decode()}")
+        assert (run.result["status"], run.result["body"]) == (200, body.decode())  # type: ignore[index]
 
 
 async def test_an_answer_that_is_no_json_is_told(server: WebServer) -> None:

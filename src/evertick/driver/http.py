@@ -19,6 +19,7 @@ from evertick.driver.http_request import Outgoing, make_request
 from evertick.driver.http_spec import Http, HttpSettings
 from evertick.driver.spec import DriverParts
 from evertick.errors import JobFailed, Refused, Retry
+from evertick.size import size_bytes
 from evertick.when.duration import duration_text, duration_us
 from evertick.when.moment import SECOND
 
@@ -64,8 +65,9 @@ class HttpDriver:
         more = " read, and there are more" if answer.is_cut else ""
         said = f"{_status(answer)} from {answer.address} after {seconds:.3g} s, {len(answer.body)} bytes{more}"
         context.log(outgoing.hide(f"{outgoing.method} {answer.shown}: {said}"))
-        await self._check(outgoing, answer, context)
-        return _result(outgoing, answer, seconds)
+        result = _result(outgoing, answer, seconds)
+        await self._check(outgoing, answer, context, result)
+        return result
 
     def _exchange(self) -> Exchange:
         spec, node = self._spec, _node_settings(self._parts)
@@ -75,17 +77,17 @@ class HttpDriver:
             ca=spec.ca or node.ca,
             timeout=duration_us(spec.timeout, what="timeout") / SECOND,
             redirects=spec.redirects,
-            read_limit=spec.read_limit,
+            read_limit=size_bytes(spec.read_limit, what="read_limit"),
             awaited=self._statuses,
         )
 
-    async def _check(self, outgoing: Outgoing, answer: Answer, context: Context) -> None:
+    async def _check(self, outgoing: Outgoing, answer: Answer, context: Context, result: object) -> None:
         doing, expect = outgoing.hide(f"{outgoing.method} {answer.shown}"), self._spec.expect
         if answer.status not in self._statuses:
             said = _quoted(outgoing, answer)
             asked = _asked_to_wait(answer, context._clock.now_us()) if answer.status in _BUSY else None
             if asked is None:
-                raise JobFailed(f"{doing}: {_status(answer)}, which is not expected{said}")
+                raise JobFailed(f"{doing}: {_status(answer)}, which is not expected{said}", result=result)
             wait = min(max(asked, _WAIT_LEAST), max(self._longest_wait, _WAIT_LEAST))
             raise Retry(
                 f"{doing}: {_status(answer)}, and to be asked again after {duration_text(wait)}{said}",
@@ -94,7 +96,8 @@ class HttpDriver:
         wrong = await unmet(expect, answer.text, self._parts.threads)
         if wrong is not None:
             cut = f" (only the first {len(answer.body)} bytes are read; see read_limit)" if answer.is_cut else ""
-            raise JobFailed(f"{doing}: {_status(answer)}, but {outgoing.hide(wrong)}{cut}{_quoted(outgoing, answer)}")
+            said = f"{_status(answer)}, but {outgoing.hide(wrong)}{cut}{_quoted(outgoing, answer)}"
+            raise JobFailed(f"{doing}: {said}", result=result)
 
 
 def _node_settings(parts: DriverParts) -> HttpSettings:

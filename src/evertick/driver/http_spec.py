@@ -16,6 +16,7 @@ from evertick.driver.secret import Secret, check_secret
 from evertick.driver.spec import DriverParts, Spec
 from evertick.driver.template import Escape, Template, places_in
 from evertick.errors import InvalidSetting
+from evertick.size import size_bytes, size_text
 from evertick.when.duration import duration_text, duration_us
 from evertick.when.moment import DAY, MILLISECOND
 
@@ -88,7 +89,7 @@ class Http(_Where, frozen=True, kw_only=True, forbid_unknown_fields=True):
     headers: by name. bearer, basic: who asks. json, body: what is sent; places like {run_id}, {fire_at} and {args.NAME}
     are filled. sign: the secret or secrets that the request is signed with.
     expect: what the answer must be. timeout: for all of it, redirects included. redirects: how many are followed.
-    read_limit: so many bytes of the answer are read. retry_after_max: how long a server may ask to wait.
+    read_limit: so much of the answer is read. retry_after_max: how long a server may ask to wait.
     allow: networks and names that it may talk to although they are not public. ca: a file of trusted certificates.
     run_headers: whether to tell the server which run asks.
     """
@@ -106,7 +107,7 @@ class Http(_Where, frozen=True, kw_only=True, forbid_unknown_fields=True):
     expect: HttpExpect = HttpExpect()
     timeout: float | str = "30s"
     redirects: int = 5
-    read_limit: int = 64 * 1024
+    read_limit: int | str = "64KiB"
     retry_after_max: float | str = "1h"
     allow: tuple[str, ...] = ()
     ca: str | None = None
@@ -125,7 +126,8 @@ class Http(_Where, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _check_span(self.timeout, f"{what}: timeout", 10 * MILLISECOND, DAY)
         _check_span(self.retry_after_max, f"{what}: retry_after_max", 0, 30 * DAY)
         _check_whole(self.redirects, f"{what}: redirects", 0, _REDIRECTS_MAX)
-        _check_whole(self.read_limit, f"{what}: read_limit", 0, _READ_MAX_BYTES)
+        if size_bytes(self.read_limit, what=f"{what}: read_limit") > _READ_MAX_BYTES:
+            raise InvalidSetting(f"{what}: read_limit: {self.read_limit!r} is more than {size_text(_READ_MAX_BYTES)}")
         if len(signing_keys_of(self)) > _SIGNING_KEYS_MAX or self.sign == ():
             raise InvalidSetting(f"{what}: sign: {len(signing_keys_of(self))} secrets; give 1 to {_SIGNING_KEYS_MAX}")
         allowed_of(self.allow, f"{what}: allow")
