@@ -12,6 +12,7 @@ import itertools
 import mmap
 import os
 import struct
+import threading
 import time
 from array import array
 from collections.abc import Iterable, Iterator
@@ -34,11 +35,18 @@ class Tally:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._integers: memoryview | None = None
+        self._opening = threading.Lock()
         # A child that was forked is another process, with a file of its own.
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
         self._integers = None
+        self._opening = threading.Lock()
+
+    def _opened(self) -> memoryview:
+        """Of the threads that count first, one makes the file."""
+        with self._opening:
+            return self._integers or self._open()
 
     def _open(self) -> memoryview:
         path = self._folder / f"{os.getpid()}{_SUFFIX}"
@@ -52,7 +60,7 @@ class Tally:
 
     def count(self, number: int, due: float = 0.0) -> None:
         """The run `number` has begun. Threads may call it."""
-        integers = self._integers or self._open()
+        integers = self._integers or self._opened()
         slot = next(self._slots)
         at = 1 + 3 * slot
         integers[at] = number
