@@ -125,7 +125,7 @@ def _cases_of(name: str, choice: Choice) -> Iterator[Case]:
     for store in _stores(name, choice):
         for number in _numbers(name, store, choice):
             for processes in _processes(name, number, choice):
-                for variant in _variants(name, choice):
+                for variant in _variants(name, number, choice):
                     for contender in _able(name, store, choice):
                         case = Case(name, store, contender.name, processes, number, variant)
                         if _can(contender, case, choice.size):
@@ -166,11 +166,12 @@ def _processes(name: str, number: int, choice: Choice) -> tuple[int, ...]:
     return (_LIMITED_PROCESSES,) if name == "limits" else (2,) if name in ("kill", "stop") else (1,)
 
 
-def _variants(name: str, choice: Choice) -> tuple[str, ...]:
+def _variants(name: str, number: int, choice: Choice) -> tuple[str, ...]:
     if name == "limits":
         return tuple(limits.LIMITS)[-2 if choice.is_quick else 0 :]
     if name == "minute":
-        return ("", schedules.EVENLY)
+        # A million take their time, and once is enough.
+        return ("", schedules.EVENLY) if number < schedules.MILLION else ("",)
     return vacuum.VARIANTS if name == "vacuum" else ("",)
 
 

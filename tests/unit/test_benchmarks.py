@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from xml.etree import ElementTree
 
 import pytest
@@ -130,6 +132,21 @@ def test_a_run_that_is_left_in_the_queue_makes_the_round_fail(stage: Stage) -> N
     stage.call("fill", 1, 0)
     with pytest.raises(AssertionError, match="1 runs are still in the queue"):
         stage.check(3)
+
+
+def test_threads_that_count_first_at_once_are_all_counted(tmp_path: Path) -> None:
+    for round_ in range(20):
+        folder = tmp_path / str(round_)
+        folder.mkdir()
+        tally, together = Tally(folder), Barrier(8)
+
+        def count(number: int, tally: Tally = tally, together: Barrier = together) -> None:
+            together.wait()
+            tally.count(number)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(count, range(8)))
+        assert sorted(witnessed(folder).numbers) == list(range(8))
 
 
 def test_a_tally_has_every_count_of_every_process_with_its_number_and_moments(tmp_path: Path) -> None:
