@@ -75,6 +75,7 @@ __all__ = [
     "GivenBack",
     "MessageClaim",
     "MessageFilter",
+    "NewCalendar",
     "News",
     "NodeJoin",
     "Note",
@@ -84,6 +85,7 @@ __all__ = [
     "Rehomed",
     "RunFilter",
     "ScheduleFilter",
+    "Source",
     "Store",
     "StoreStatus",
     "StoredSchedule",
@@ -98,19 +100,22 @@ MigrateMode = Literal["auto", "check"]
 FinishAnswer = Literal["done", "already", "lost"]
 # What may have been written: runs that wait to be claimed, and nothing else; or anything, those included.
 News = Literal["runs", "anything"]
+# What declares a schedule: the code of a program, or the file of a configuration.
+Source = Literal["code", "file"]
 
 
 # --- schedules ---------------------------------------------------------------------------------------------------
 
 
 class DeclaredBy(msgspec.Struct, frozen=True, kw_only=True):
-    """Which code declares a schedule: the name of its nodes, and the declaration it was last written from."""
+    """What declares a schedule: the name of its nodes, and the declaration it was last written from."""
 
     node_name: str
     hash: str
     # The rule as the code writes it, not bound.
     rule: str
     definition: Definition
+    source: Source = "code"
 
 
 class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,6 +251,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     fire_at: int | None = None
     at: int | None = None
     fingerprint: str = ""
+
+
+class NewCalendar(msgspec.Struct, frozen=True, kw_only=True):
+    """A named calendar to be kept, see `put_calendar`."""
+
+    name: str
+    version: str
+    content: bytes
 
 
 class Failing(msgspec.Struct, frozen=True, kw_only=True):
@@ -661,11 +674,19 @@ class Store(Protocol):
         """
         ...
 
-    async def change_schedules(self, app: str, changes: Sequence[Change], *, all_or_none: bool = False) -> list[bool]:
+    async def change_schedules(
+        self,
+        app: str,
+        changes: Sequence[Change],
+        *,
+        all_or_none: bool = False,
+        calendars: Sequence[NewCalendar] = (),
+    ) -> list[bool]:
         """Apply people's changes. False: the guard did not match (or the key is taken, for an add); read and try again.
 
         With `all_or_none`, one False means that nothing was written. Each taken change raises the version. Old
-        definitions are kept for the runs that were recorded under them.
+        definitions are kept for the runs that were recorded under them. `calendars` are kept with the changes, in the
+        same transaction, as `put_calendar` keeps them. A resume may bring another definition and declaration, too.
         Remove cancels the schedule's waiting, blocked and parked runs; the running ones and history stay.
         """
         ...
@@ -818,6 +839,9 @@ class Store(Protocol):
 
     async def join(self, node: NodeJoin) -> int:
         """Begin an incarnation; answers the store's now. Frees parked runs that this node can run.
+
+        Sent again while the node lives, what it says replaces what it said before: queues, tasks, declarations. What it
+        holds stays its own.
 
         If runs of its tasks may be held back under other limits than it brings (`TaskTerms.limits`), or it brings none,
         its claims look at them again. The join itself stays cheap, however many there are.

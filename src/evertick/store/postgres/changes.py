@@ -12,12 +12,13 @@ from itertools import groupby
 from typing import Any
 
 from evertick.model import Definition, Reason, Verdict
-from evertick.store.base import Change
+from evertick.store.base import Change, NewCalendar
 from evertick.store.ending import Ending
 from evertick.store.postgres.endings import count_from_end, end
 from evertick.store.postgres.feed import tell
 from evertick.store.postgres.fires import lock_in_order, take
 from evertick.store.postgres.outbox import write_messages
+from evertick.store.postgres.schedules import put_calendar
 from evertick.store.postgres.session import Session, columns_of
 from evertick.store.rows import json_text, plain_text
 from evertick.store.telling import CHANGES_TOLD, told_of
@@ -35,9 +36,14 @@ class AnyRefused(Exception):
         self.taken = taken
 
 
-async def change_schedules(db: Session, app: str, changes: Sequence[Change], all_or_none: bool) -> list[bool]:
+async def change_schedules(
+    db: Session, app: str, changes: Sequence[Change], all_or_none: bool, calendars: Sequence[NewCalendar]
+) -> list[bool]:
     """With `all_or_none` a True beside a False means: this one would have been taken."""
     taken = [False] * len(changes)
+    # Before any row is locked, as where a calendar is kept by itself; by name, so that two do not wait crosswise.
+    for calendar in sorted(calendars, key=lambda each: each.name):
+        await put_calendar(db, app, calendar.name, calendar.version, calendar.content)
     await _lock_in_order(db, app, changes)
     for places in _stretches(changes):
         stretch = [changes[place] for place in places]

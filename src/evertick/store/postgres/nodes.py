@@ -28,6 +28,12 @@ async def join(db: Session, node: NodeJoin) -> int:
     joined = await db.only_row("join", node.id, node.name, node.app, node.version, node.lease, *about)
     if joined["is_alive"] and node.channels:
         await db.count("join.channels", node.id, json_text(node.channels))
+    if joined["is_alive"] and not joined["is_new"]:
+        names = sorted(node.tasks)
+        await enter_gate(db, node.app)
+        forgotten = await db.only_row("join.forget", node.id, names, [node.tasks[name].limits for name in names])
+        if forgotten["has_news"]:
+            db.wake(node.app)
     if joined["is_alive"] and node.tasks:
         # In order, so that nodes that start together do not wait for each other crosswise.
         names = sorted(node.tasks)

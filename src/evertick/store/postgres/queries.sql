@@ -1129,18 +1129,35 @@ WHERE h.app = $1 AND h.task IN (SELECT t.name FROM evertick.tasks t WHERE t.app 
 -- ================================================================================================= nodes
 
 -- name: join
--- Sent again because its answer was lost it is a beat; a dead incarnation never returns, and gets no row here.
+-- Sent again it is a beat that says anew what the node is about; a dead incarnation never returns, and gets no row here.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 joined AS (
     INSERT INTO evertick.nodes AS n (id, name, app, version, started_at, beat_at, lease, lease_until, queues, declares)
     SELECT $1, $2, $3, $4, c.now, c.now, $5, c.now + $5, $6, $7 FROM clock c
-    ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at, lease_until = excluded.lease_until
+    ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at, lease_until = excluded.lease_until,
+        queues = excluded.queues, declares = excluded.declares
     WHERE n.died_at IS NULL RETURNING n.id, n.app, n.name, n.xmax = 0 AS is_new),
 told AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
     SELECT j.app, f.epoch, c.now, 'node.joined', json_build_array(json_build_array(j.id, j.name))::text
     FROM joined j JOIN evertick.feeds f ON f.app = j.app CROSS JOIN clock c WHERE j.is_new)
-SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM joined) AS is_alive;
+SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM joined) AS is_alive,
+    EXISTS (SELECT FROM joined WHERE is_new) AS is_new;
+
+-- name: join.forget
+-- Sent again: what it does not name any more it does not know. What it held back under limits that it does not bring any
+-- more, others may let through, as after a death.
+WITH said AS (SELECT * FROM unnest($2::text[], $3::text[]) AS t(name, limits)),
+forgotten AS (DELETE FROM evertick.tasks t WHERE t.node = $1 AND NOT EXISTS (SELECT FROM said WHERE said.name = t.name)),
+looks AS (
+    INSERT INTO evertick.looks (node, looked_at)
+    SELECT DISTINCT k.id, '' FROM evertick.tasks mine
+    JOIN evertick.tasks l ON l.app = mine.app AND l.name = mine.name AND l.limits <> mine.limits
+    JOIN evertick.nodes k ON k.id = l.node AND k.died_at IS NULL
+    WHERE mine.node = $1 AND mine.limits <> '' AND k.id <> $1
+        AND NOT EXISTS (SELECT FROM said WHERE said.name = mine.name AND said.limits = mine.limits)
+    RETURNING node)
+SELECT EXISTS (SELECT FROM looks) AS has_news;
 
 -- name: join.tasks
 -- What it knows, and under which limits; these are remembered beyond its death.

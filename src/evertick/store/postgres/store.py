@@ -180,10 +180,17 @@ class PostgresStore:
         return await fires.record_fires(self._open_line(), app, node, advances)
 
     async def change_schedules(
-        self, app: str, wanted: Sequence[base.Change], *, all_or_none: bool = False
+        self,
+        app: str,
+        wanted: Sequence[base.Change],
+        *,
+        all_or_none: bool = False,
+        calendars: Sequence[base.NewCalendar] = (),
     ) -> list[bool]:
         try:
-            return await self._open_line().write(lambda db: changes.change_schedules(db, app, wanted, all_or_none))
+            return await self._open_line().write(
+                lambda db: changes.change_schedules(db, app, wanted, all_or_none, calendars)
+            )
         except changes.AnyRefused as refusal:
             return refusal.taken
 

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from evertick.model import Definition, Reason, Verdict
-from evertick.store.base import Change
+from evertick.store.base import Change, NewCalendar
 from evertick.store.ending import Ending
 from evertick.store.rows import json_text
 from evertick.store.sqlite.endings import count_from_end, end
@@ -19,16 +19,24 @@ from evertick.store.sqlite.fires import take
 from evertick.store.sqlite.new_runs import Claimant
 from evertick.store.sqlite.outbox import write_messages
 from evertick.store.sqlite.queries import SQL
+from evertick.store.sqlite.schedules import put_calendar
 from evertick.store.telling import CHANGES_TOLD, told_of
 
 __all__ = ["change_schedules"]
 
 
 def change_schedules(
-    db: sqlite3.Connection, now: int, app: str, changes: Sequence[Change], all_or_none: bool
+    db: sqlite3.Connection,
+    now: int,
+    app: str,
+    changes: Sequence[Change],
+    all_or_none: bool,
+    calendars: Sequence[NewCalendar],
 ) -> list[bool]:
     """With `all_or_none` a True beside a False means: this one would have been taken."""
     db.execute("SAVEPOINT changes")
+    for calendar in calendars:
+        put_calendar(db, now, app, calendar.name, calendar.version, calendar.content)
     taken = [_apply(db, now, app, change) for change in changes]
     if all_or_none and not all(taken):
         db.execute("ROLLBACK TO changes")

@@ -31,7 +31,11 @@ def join(db: sqlite3.Connection, now: int, node: NodeJoin) -> int:
     db.execute(SQL["join"], (node.id, node.name, node.app, node.version, now, node.lease, *about))
     if not is_alive(db, node.id):
         return now
-    if not is_known:
+    if is_known:
+        limits = json_text({name: terms.limits for name, terms in node.tasks.items()})
+        db.execute(SQL["join.look_again"], (node.id, limits))
+        db.execute(SQL["join.forget"], (node.id, limits))
+    else:
         tell(db, now, node.app, "node.joined", [(node.id, node.name)])
     if node.channels:
         db.execute(SQL["join.channels"], (node.id, json_text(node.channels)))

@@ -692,10 +692,24 @@ WHERE app = ?1 AND task IN (SELECT name FROM evertick_tasks WHERE app = ?1 AND n
 -- ================================================================================================= nodes
 
 -- name: join
--- Sent again because its answer was lost it is a beat; a dead incarnation never returns.
+-- Sent again it is a beat that says anew what the node is about; a dead incarnation never returns.
 INSERT INTO evertick_nodes (id, name, app, version, started_at, beat_at, lease, lease_until, queues, declares)
 VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?5 + ?6, ?7, ?8)
-ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at, lease_until = excluded.lease_until WHERE died_at IS NULL;
+ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at, lease_until = excluded.lease_until,
+    queues = excluded.queues, declares = excluded.declares WHERE died_at IS NULL;
+
+-- name: join.look_again
+-- Sent again: what it held back under limits that it does not bring any more, others may let through, as after a death.
+UPDATE evertick_nodes SET looked_at = '' WHERE died_at IS NULL AND id <> ?1 AND id IN (
+    SELECT living.node FROM evertick_tasks mine
+    CROSS JOIN evertick_tasks living ON living.app = mine.app AND living.name = mine.name
+    WHERE mine.node = ?1 AND mine.limits <> '' AND living.limits <> mine.limits
+        AND NOT EXISTS (SELECT 1 FROM json_each(?2) said WHERE said.key = mine.name AND said.value = mine.limits));
+
+-- name: join.forget
+-- Sent again: what it does not name any more it does not know.
+DELETE FROM evertick_tasks WHERE node = ?1
+    AND NOT EXISTS (SELECT 1 FROM json_each(?2) said WHERE said.key = evertick_tasks.name);
 
 -- name: join.is_known
 -- Whether it is sent again.

@@ -195,9 +195,14 @@ class SqliteStore:
         return await self._write(record_fires, app, node, advances)
 
     async def change_schedules(
-        self, app: str, changes: Sequence[base.Change], *, all_or_none: bool = False
+        self,
+        app: str,
+        changes: Sequence[base.Change],
+        *,
+        all_or_none: bool = False,
+        calendars: Sequence[base.NewCalendar] = (),
     ) -> list[bool]:
-        return await self._write(change_schedules, app, changes, all_or_none)
+        return await self._write(change_schedules, app, changes, all_or_none, calendars)
 
     async def schedules(self, app: str, wanted: base.ScheduleFilter) -> list[Schedule]:
         return await self._read(read_schedules, app, wanted)

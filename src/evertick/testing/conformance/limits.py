@@ -11,7 +11,7 @@ import pytest
 
 from evertick.limits import Concurrency, Rate, Subject
 from evertick.model import Cause, Reason, State, Verdict
-from evertick.store.base import TaskTerms
+from evertick.store.base import NodeJoin, TaskTerms
 from evertick.testing.conformance.bench import (
     APP,
     HOUR,
@@ -555,8 +555,8 @@ class Limits:
         assert (len(first.runs), answer.runs, answer.next_due_at) == (2, [], first.now + HOUR)
         assert await states(bench, runs) == [State.RUNNING, State.BLOCKED] * 2
 
-    @pytest.mark.parametrize("way", ["leaves", "is judged"])
-    async def test_what_a_dead_node_held_back_under_other_limits_is_looked_at_by_the_living(
+    @pytest.mark.parametrize("way", ["leaves", "is judged", "forgets the task", "brings other limits"])
+    async def test_what_a_node_held_back_under_limits_that_it_has_no_more_is_looked_at_by_the_others(
         self, bench: Bench, way: str
     ) -> None:
         """The usual order of a deployment: the new one is there before the old one goes."""
@@ -569,6 +569,20 @@ class Limits:
         await bench.finish(dying, an_outcome(held))
         if way == "leaves":
             await bench.store.leave(dying)
+        elif way in ("forgets the task", "brings other limits"):
+            known = {} if way == "forgets the task" else {TASK: per(2, HOUR)}
+            await bench.store.join(
+                NodeJoin(
+                    id=dying,
+                    name="node",
+                    app=APP,
+                    version="2",
+                    lease=HOUR,
+                    queues=("default",),
+                    tasks=known,
+                    declares={},
+                )
+            )
         else:
             await bench.pass_time(SHORT_LEASE + 1)
             assert dying in await bench.store.judge()

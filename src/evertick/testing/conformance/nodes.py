@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import msgspec
 import pytest
 
 from evertick.errors import EvertickError
 from evertick.every_node import own_queue
 from evertick.model import LOSSES_MAX, Node, Reason, State, Verdict
-from evertick.store.base import NodeJoin, TaskTerms
+from evertick.store.base import NodeJoin, RunFilter, TaskTerms
 from evertick.testing.conformance.bench import (
     APP,
     DAY,
@@ -85,6 +86,33 @@ class Nodes:
         for _ in range(2):
             await bench.store.join(join)
         assert [node.died_at for node in await bench.store.nodes(APP)] == [None]
+
+    async def test_a_node_that_joins_again_says_anew_what_it_knows(self, bench: Bench) -> None:
+        node = await bench.node(tasks={TASK: TaskTerms(), "old": TaskTerms()}, declares={"nightly": "1", "old": "1"})
+        mine, old = await bench.enqueue(), await bench.enqueue(task="old")
+        await bench.hold(node, mine.id)
+        again = NodeJoin(
+            id=node,
+            name="node",
+            app=APP,
+            version="1",
+            lease=HOUR,
+            queues=("default", "slow"),
+            tasks={TASK: TaskTerms(), "new": TaskTerms()},
+            declares={"nightly": "2", "new": "1"},
+        )
+        await bench.store.join(again)
+        found = await _listed(bench, node)
+        assert (set(found.tasks), found.declares) == ({TASK, "new"}, {"nightly": "2", "new": "1"})
+        assert list(found.queues) == ["default", "slow"]
+        # What it holds stays its own; what it does not know any more waits for others.
+        assert [owned.id for owned in await bench.store.owned(APP, node)] == [mine.id]
+        assert await bench.store.park_unknown(APP, 10) == 1
+        [parked] = await bench.store.runs(APP, RunFilter(ids=(old.id,)))
+        assert (parked.state, parked.reason) == (State.PARKED, Reason.UNKNOWN_TASK)
+        await bench.store.join(msgspec.structs.replace(again, tasks={"old": TaskTerms()}))
+        [freed] = await bench.store.runs(APP, RunFilter(ids=(old.id,)))
+        assert freed.state is State.WAITING
 
     async def test_a_dead_node_cannot_join_again(self, bench: Bench) -> None:
         join = NodeJoin(id="n1", name="web", app=APP, version="1", lease=HOUR, queues=(), tasks=TERMS, declares={})

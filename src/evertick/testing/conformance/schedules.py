@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evertick.model import NewRun, Pause, Reason, State, Verdict
-from evertick.store.base import Change, DeclaredBy, NodeJoin, Note, RunFilter, ScheduleFilter
+from evertick.store.base import Change, DeclaredBy, NewCalendar, NodeJoin, Note, RunFilter, ScheduleFilter
 from evertick.testing.conformance.bench import (
     APP,
     HOUR,
@@ -337,6 +337,71 @@ class Schedules:
         for _ in range(2):
             await bench.store.put_calendar(APP, "holidays", "1", b"first")
         assert await bench.store.calendars(APP) == {"holidays": b"first"}
+
+    # --- many changes at once
+
+    async def test_changes_of_every_kind_and_calendars_are_made_together(self, bench: Bench) -> None:
+        edited, paused, removed = [await bench.add(key) for key in ("edited", "paused", "removed")]
+        resumed = await bench.pause(await bench.add("resumed"), pause=Pause(at=await bench.now(), note="by hand"))
+        changes = [
+            Change(key="removed", kind="remove", settle=an_advance(removed)),
+            Change(key="added", kind="add", definition=a_definition(priority=1), fire_at=1, at=1),
+            Change(key="edited", kind="edit", settle=an_advance(edited), definition=a_definition(priority=2)),
+            Change(
+                key="resumed",
+                kind="resume",
+                settle=an_advance(resumed, next_fire_at=7, next_at=8),
+                definition=a_definition(priority=3),
+                declared=_declared(priority=3),
+            ),
+            Change(key="paused", kind="pause", settle=an_advance(paused), pause=Pause(at=1, note="not now")),
+        ]
+        calendars = [NewCalendar(name=name, version="1", content=name.encode()) for name in ("b", "a")]
+        taken = await bench.store.change_schedules(APP, changes, all_or_none=True, calendars=calendars)
+        assert taken == [True] * 5
+        assert await bench.store.stored_schedules(APP, keys=["removed"]) == []
+        found = {key: (await bench.stored(key)).definition.priority for key in ("added", "edited", "resumed", "paused")}
+        assert found == {"added": 1, "edited": 2, "resumed": 3, "paused": 0}
+        after = await bench.stored("resumed")
+        assert (after.pause, after.fire_at, after.at) == (None, 7, 8)
+        assert after.declared == _declared(priority=3)
+        held = (await bench.stored("paused")).pause
+        assert held is not None
+        assert held.note == "not now"
+        assert await bench.store.calendars(APP) == {"a": b"a", "b": b"b"}
+
+    @pytest.mark.parametrize("refused", ["add", "edit", "remove"])
+    async def test_of_changes_that_are_all_or_none_nothing_is_written_if_one_is_refused(
+        self, bench: Bench, refused: str
+    ) -> None:
+        edited, removed = await bench.add("edited"), await bench.add("removed")
+        await bench.add("taken")
+        run = await bench.enqueue()
+        changes = {
+            "add": Change(key="new", kind="add", definition=a_definition(), fire_at=1, at=1),
+            "edit": Change(
+                key="edited",
+                kind="edit",
+                settle=an_advance(edited, a_fire(edited)),
+                definition=a_definition(priority=2),
+            ),
+            "remove": Change(key="removed", kind="remove", settle=an_advance(removed, gaps=(a_gap(1, 2),))),
+        }
+        wrong = {
+            "add": Change(key="taken", kind="add", definition=a_definition(), fire_at=1, at=1),
+            "edit": Change(key="edited", kind="edit", settle=an_advance(edited, version=edited.version + 1)),
+            "remove": Change(key="removed", kind="remove", settle=an_advance(removed, fire_at=1)),
+        }
+        wanted = [*(change for kind, change in changes.items() if kind != refused), wrong[refused]]
+        calendars = [NewCalendar(name="holidays", version="1", content=b"new")]
+        taken = await bench.store.change_schedules(APP, wanted, all_or_none=True, calendars=calendars)
+        assert taken == [True, True, False]
+        assert await bench.stored("edited") == edited
+        assert await bench.stored("removed") == removed
+        assert await bench.store.stored_schedules(APP, keys=["new"]) == []
+        assert await bench.store.calendars(APP) == {}
+        assert [each.id for each in await bench.store.runs(APP, RunFilter())] == [run.id]
+        assert await bench.store.gaps(APP, RunFilter()) == []
 
     # --- apps
 
