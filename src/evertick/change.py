@@ -40,7 +40,7 @@ __all__ = [
     "plan_change",
 ]
 
-Kind = Literal["update", "pause", "remove", "calendar"]
+Kind = Literal["add", "update", "pause", "remove", "calendar"]
 
 # Fires of one side that are listed; beyond it they are counted.
 LISTED = 2_000
@@ -157,13 +157,16 @@ class ChangePlan(msgspec.Struct, frozen=True, kw_only=True):
         Of the fires the first `most`, and later ones on days with a clock change, which are what a reader looks for.
         """
         return [
-            f"{self.key}: {self.when_old or 'a rule that cannot be read'} -> {self._after()}",
+            f"{self.key}: {self._before()} -> {self._after()}",
             f"{_shown(self.since)} to {_shown(self.until)}",
             self.words(),
             *self._fire_lines(most),
             *(f"{option.name}: {option.old} -> {option.new}" for option in self.options),
             *self.notes,
         ]
+
+    def _before(self) -> str:
+        return self.when_old or ("new" if self.kind == "add" else "a rule that cannot be read")
 
     def _after(self) -> str:
         if self.kind == "pause":

@@ -1,4 +1,4 @@
-"""Schedules declared in code, and how they meet what is stored.
+"""Schedules declared in code or in a configuration, and how they meet what is stored.
 
 Starting compares a hash per declaration. Equal: nothing is written, cursor and pause stay. Changed: an edit like any
 other. What was edited at run time stays in force, shown as an override, until the code changes.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
 from hashlib import blake2b
 
 import msgspec
@@ -15,10 +16,18 @@ import msgspec
 from evertick.edit import Addition, Editor
 from evertick.errors import AlreadyDeclared
 from evertick.model import Definition
-from evertick.store.base import DeclaredBy, Store, StoredSchedule
+from evertick.store.base import DeclaredBy, Source, Store, StoredSchedule
 from evertick.when import Calendar, When, parse_when
 
-__all__ = ["Declaration", "Declarations", "calling_place"]
+__all__ = [
+    "Declaration",
+    "Declarations",
+    "addition_of",
+    "calling_place",
+    "declared_by",
+    "is_otherwise",
+    "rule_to_store",
+]
 
 log = logging.getLogger("evertick.declare")
 
@@ -34,6 +43,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     tz: str = "UTC"
     # The blackout, where the code gives a calendar and not only the name of one.
     blackout: Calendar | None = None
+    # What says so: the code of a program, or the file of a configuration.
+    source: Source = "code"
 
     @property
     def rule_text(self) -> str:
@@ -53,6 +64,9 @@ class Declarations:
     def __init__(self) -> None:
         self._by_key: dict[str, Declaration] = {}
 
+    def __iter__(self) -> Iterator[Declaration]:
+        return iter(self._by_key.values())
+
     def add(self, declaration: Declaration) -> None:
         known = self._by_key.get(declaration.key)
         if known is not None:
@@ -70,46 +84,63 @@ class Declarations:
         if not self._by_key:
             return
         stored = {each.key: each for each in await store.stored_schedules(app, keys=list(self._by_key))}
-        new = [self._addition(each, node_name) for key, each in self._by_key.items() if key not in stored]
+        new = [addition_of(each, node_name) for key, each in self._by_key.items() if key not in stored]
         if new:
             await editor.add(new)
         for key, found in stored.items():
             await self._meet(self._by_key[key], found, editor, node_name)
 
     async def _meet(self, declaration: Declaration, found: StoredSchedule, editor: Editor, node_name: str) -> None:
-        declared = self._addition(declaration, node_name).declared
-        if found.declared is None or found.declared.hash != declaration.hash:
-            log.info("schedule %r was stored otherwise: it is now as the code at %s says", found.key, declaration.place)
+        if is_otherwise(declaration, found):
+            said = "code" if declaration.source == "code" else "configuration"
+            log.info(
+                "schedule %r was stored otherwise: it is now as the %s at %s says", found.key, said, declaration.place
+            )
             if declaration.rule.calendar is not None:
                 await editor.put_calendar(declaration.rule.calendar)
-            # The same rule stays anchored where it was: a delay that has passed must not begin anew because a priority
-            # was changed.
-            rule = declaration.rule
-            if found.declared is not None and found.declared.rule == declaration.rule_text:
-                rule = parse_when(found.declared.definition.when)
             await editor.edit(
                 found.key,
                 lambda _: declaration.definition,
-                rule=rule,
-                declared=declared,
+                rule=rule_to_store(declaration, found),
+                declared=declared_by(declaration, node_name),
                 blackout=declaration.blackout,
             )
         if found.pause is not None and found.pause.is_undeclared:
             log.info("schedule %r is declared again: resumed", found.key)
             await editor.resume(found.key)
 
-    def _addition(self, declaration: Declaration, node_name: str) -> Addition:
-        definition = declaration.definition
-        declared = DeclaredBy(
-            node_name=node_name, hash=declaration.hash, rule=declaration.rule_text, definition=definition
-        )
-        return Addition(
-            key=declaration.key,
-            rule=declaration.rule,
-            definition=definition,
-            declared=declared,
-            blackout=declaration.blackout,
-        )
+
+def is_otherwise(declaration: Declaration, found: StoredSchedule) -> bool:
+    """Whether it was stored from another declaration, or from none."""
+    return found.declared is None or found.declared.hash != declaration.hash
+
+
+def rule_to_store(declaration: Declaration, found: StoredSchedule) -> When:
+    """The rule. The same one stays anchored where it was: a delay that has passed must not begin anew because a
+    priority was changed."""
+    if found.declared is not None and found.declared.rule == declaration.rule_text:
+        return parse_when(found.declared.definition.when)
+    return declaration.rule
+
+
+def declared_by(declaration: Declaration, node_name: str) -> DeclaredBy:
+    return DeclaredBy(
+        node_name=node_name,
+        hash=declaration.hash,
+        rule=declaration.rule_text,
+        definition=declaration.definition,
+        source=declaration.source,
+    )
+
+
+def addition_of(declaration: Declaration, node_name: str) -> Addition:
+    return Addition(
+        key=declaration.key,
+        rule=declaration.rule,
+        definition=declaration.definition,
+        declared=declared_by(declaration, node_name),
+        blackout=declaration.blackout,
+    )
 
 
 def calling_place(depth: int) -> str:

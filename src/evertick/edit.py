@@ -37,6 +37,7 @@ __all__ = [
     "interval_from_end",
     "never_settles",
     "not_rerun",
+    "now_of",
     "run_of",
     "soonest",
 ]
@@ -105,28 +106,27 @@ class Editor:
                     await self.put_calendar(calendar)
         now = await self._store.now()
         calendars = await load_calendars(self._store, self._app)
-        changes = []
-        for added in additions:
-            check_every_node_rule(added.definition, added.rule)
-            rule = added.rule.bind(key=added.key, created=now, tz=self._tz, calendars=calendars)
-            # Only a one-shot may mean this very moment (`Once(after="0s")`); a rhythm begins with the next beat.
-            since = now - 1 if isinstance(rule, Once) else now
-            blackout = blackout_named(added.definition.blackout, added.key, rule, calendars)
-            fire_at, at = cursor_after(rule, added.key, since, self._clock.uniform, blackout)
-            definition = msgspec.structs.replace(added.definition, when=rule.text)
-            changes.append(
-                Change(
-                    key=added.key,
-                    kind="add",
-                    definition=definition,
-                    declared=_declaring(added.declared, definition),
-                    created_at=now,
-                    fire_at=fire_at,
-                    at=at,
-                    fingerprint=fingerprint_of(rule, blackout),
-                )
-            )
+        changes = [self._adding(added, now, calendars) for added in additions]
         return await self._store.change_schedules(self._app, changes, all_or_none=all_or_none)
+
+    def _adding(self, added: Addition, now: int, calendars: Mapping[str, Calendar]) -> Change:
+        check_every_node_rule(added.definition, added.rule)
+        rule = added.rule.bind(key=added.key, created=now, tz=self._tz, calendars=calendars)
+        # Only a one-shot may mean this very moment (`Once(after="0s")`); a rhythm begins with the next beat.
+        since = now - 1 if isinstance(rule, Once) else now
+        blackout = blackout_named(added.definition.blackout, added.key, rule, calendars)
+        fire_at, at = cursor_after(rule, added.key, since, self._clock.uniform, blackout)
+        definition = msgspec.structs.replace(added.definition, when=rule.text)
+        return Change(
+            key=added.key,
+            kind="add",
+            definition=definition,
+            declared=_declaring(added.declared, definition),
+            created_at=now,
+            fire_at=fire_at,
+            at=at,
+            fingerprint=fingerprint_of(rule, blackout),
+        )
 
     async def put_calendar(self, calendar: Calendar) -> None:
         """Keep a named calendar, and let the schedules that use it go by it from now on."""
@@ -184,25 +184,43 @@ class Editor:
         calendars = await load_calendars(self._store, self._app)
 
         def make(current: Now) -> Change:
-            created = current.stored.created_at if rule is None else current.time
-            written = parse_when(current.stored.definition.when, calendars) if rule is None else rule
-            bound = written.bind(key=key, created=created, tz=self._tz, calendars=calendars)
-            definition = msgspec.structs.replace(change(current.stored.definition), when=bound.text)
-            check_every_node_rule(definition, bound)
-            closes = blackout_named(definition.blackout, key, bound, calendars)
-            settled = self._settle_edit(current, bound, closes)
-            if current.stored.pause is not None:
-                settled = msgspec.structs.replace(settled, next_at=current.stored.pause.until, after_end=None)
-            return Change(
-                key=key,
-                kind="edit",
-                settle=settled,
-                definition=definition,
-                pause=current.stored.pause,
-                declared=_declaring(declared, definition),
-            )
+            return self._editing(current, change, calendars, rule=rule, declared=declared)
 
         await self._change(key, make)
+
+    def _editing(
+        self,
+        current: Now,
+        change: Callable[[Definition], Definition],
+        calendars: Mapping[str, Calendar],
+        *,
+        rule: When | None = None,
+        declared: DeclaredBy | None = None,
+        resumes: bool = False,
+    ) -> Change:
+        """The change of a definition. With `resumes` a pause ends by it, else it stays."""
+        stored = current.stored
+        created = stored.created_at if rule is None else current.time
+        written = parse_when(stored.definition.when, calendars) if rule is None else rule
+        bound = written.bind(key=stored.key, created=created, tz=self._tz, calendars=calendars)
+        definition = msgspec.structs.replace(change(stored.definition), when=bound.text)
+        check_every_node_rule(definition, bound)
+        closes = blackout_named(definition.blackout, stored.key, bound, calendars)
+        is_resumed = resumes and stored.pause is not None
+        if is_resumed:
+            settled = self._settle_into(current, _Becomes(rule=bound, blackout=closes), Reason.PAUSED)
+        else:
+            settled = self._settle_edit(current, bound, closes)
+        if stored.pause is not None and not is_resumed:
+            settled = msgspec.structs.replace(settled, next_at=stored.pause.until, after_end=None)
+        return Change(
+            key=stored.key,
+            kind="resume" if is_resumed else "edit",
+            settle=settled,
+            definition=definition,
+            pause=None if is_resumed else stored.pause,
+            declared=_declaring(declared, definition),
+        )
 
     async def pause(
         self,
@@ -228,12 +246,15 @@ class Editor:
             if until is not None and until <= current.time:
                 raise Refused(f"cannot pause {key!r} until a moment that has passed; give a later one, or none")
             pause = Pause(at=current.time, note=note, until=until, is_undeclared=is_undeclared, is_failing=is_failing)
-            settled = self._settle(current, Reason.PAUSED)
-            settled = msgspec.structs.replace(settled, next_at=until, after_end=None)
-            return Change(key=key, kind="pause", settle=settled, pause=pause)
+            return self._pausing(current, pause)
 
         await self._change(key, make)
         return is_made
+
+    def _pausing(self, current: Now, pause: Pause) -> Change:
+        settled = self._settle(current, Reason.PAUSED)
+        settled = msgspec.structs.replace(settled, next_at=pause.until, after_end=None)
+        return Change(key=current.stored.key, kind="pause", settle=settled, pause=pause)
 
     async def pause_failing(self, failing: Failing) -> str | None:
         """Pause a schedule that has failed too often; answers the note. None: somebody was faster, or changed it."""
@@ -274,14 +295,20 @@ class Editor:
         def make(current: Now) -> Change:
             pause = current.stored.pause
             is_undeclared = pause is not None and pause.is_undeclared
-            if current.stored.declared is not None and not is_undeclared:
+            declared = current.stored.declared
+            if declared is not None and not is_undeclared:
+                where = "code" if declared.source == "code" else "the configuration"
                 raise Refused(
-                    f"schedule {key!r} is declared in code ({current.stored.declared.node_name}) and would come back "
-                    f"at the next start; pause it instead, or remove it from the code first"
+                    f"schedule {key!r} is declared in {where} ({declared.node_name}) and would come back at the next "
+                    f"start; pause it instead, or remove it from the {where.removeprefix('the ')} first"
                 )
-            return Change(key=key, kind="remove", settle=self._settle(current, Reason.REMOVED, fresh=-1))
+            return self._removing(current)
 
         await self._change(key, make)
+
+    def _removing(self, current: Now) -> Change:
+        settled = self._settle(current, Reason.REMOVED, fresh=-1)
+        return Change(key=current.stored.key, kind="remove", settle=settled)
 
     async def trigger(self, key: str, *, args: bytes | None = None) -> str:
         """Run the schedule's task now, by hand, paused or not; answers the run's id. Overlap is obeyed.
@@ -394,16 +421,10 @@ class Editor:
         found = await self._store.stored_schedules(self._app, keys=[key])
         if not found:
             raise NotFound(f"there is no schedule {key!r} in app {self._app!r}; `evertick list` shows those there are")
-        # Outside of the `try`: a store that is away must not look like a rule that cannot be read.
         calendars = await load_calendars(self._store, self._app)
-        try:
-            rule = rule_of(found[0], calendars)
-            blackout = blackout_of(found[0], rule, calendars)
-        except EvertickError:
-            rule, blackout = None, None
         is_on_every = found[0].definition.mode == "every-node"
         nodes = await self._store.nodes(self._app) if is_on_every else ()
-        return Now(time=await self._store.now(), stored=found[0], rule=rule, blackout=blackout, nodes=nodes)
+        return now_of(found[0], await self._store.now(), calendars, nodes)
 
     def _settle(self, current: Now, reason: Reason, *, fresh: int = FRESH) -> Advance:
         """What is owed, where rule and blackout stay as they are."""
@@ -473,6 +494,15 @@ class Editor:
         rule = None if reason is Reason.REMOVED else becomes.rule
         facts = facts_of(stored, stored.definition, known)
         return settle_decisions(facts, current.time, reason, rule=rule, cursor=cursor, fresh=fresh, is_alone=is_alone)
+
+
+def now_of(stored: StoredSchedule, time: int, calendars: Mapping[str, Calendar], nodes: Sequence[Node]) -> Now:
+    try:
+        rule = rule_of(stored, calendars)
+        blackout = blackout_of(stored, rule, calendars)
+    except EvertickError:
+        rule, blackout = None, None
+    return Now(time=time, stored=stored, rule=rule, blackout=blackout, nodes=nodes)
 
 
 def _advance_by_hand(current: Now, run: NewRun, otherwise: str, as_if: RerunOverlap | None) -> Advance:

@@ -10,6 +10,7 @@ again, a rule 30 (an interval) to 80 (cron).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 
 import msgspec
@@ -53,18 +54,18 @@ async def load_calendars(store: Store, app: str) -> dict[str, Calendar]:
     return {name: Calendar.from_json(content) for name, content in (await store.calendars(app)).items()}
 
 
-def rule_of(stored: StoredSchedule, calendars: dict[str, Calendar]) -> When:
+def rule_of(stored: StoredSchedule, calendars: Mapping[str, Calendar]) -> When:
     """The bound rule of a stored schedule."""
     rule = parse_when(stored.definition.when, calendars)
     return rule.bind(key=stored.key, created=stored.created_at, calendars=calendars)
 
 
-def blackout_of(stored: StoredSchedule, rule: When, calendars: dict[str, Calendar]) -> Calendar | None:
+def blackout_of(stored: StoredSchedule, rule: When, calendars: Mapping[str, Calendar]) -> Calendar | None:
     """The calendar while which is closed nothing of the schedule fires, as its rule's zone sees it."""
     return blackout_named(stored.definition.blackout, stored.key, rule, calendars)
 
 
-def blackout_named(name: str | None, key: str, rule: When, calendars: dict[str, Calendar]) -> Calendar | None:
+def blackout_named(name: str | None, key: str, rule: When, calendars: Mapping[str, Calendar]) -> Calendar | None:
     if name is None:
         return None
     if name not in calendars:

@@ -38,7 +38,7 @@ from evertick.manage.availability import ShowsAvailability
 from evertick.manage.backfill import Backfills
 from evertick.manage.bulk import ManagesInBulk
 from evertick.manage.calendars import ManagesCalendars
-from evertick.manage.change import ForeseesChanges
+from evertick.manage.declared import PlansDeclared
 from evertick.manage.feed import ReadsFeed
 from evertick.manage.foresight import Foresees
 from evertick.manage.occurrences import ManagesOccurrences
@@ -113,7 +113,7 @@ def _system_parts() -> Parts:
 
 class Scheduler(
     Foresees,
-    ForeseesChanges,
+    PlansDeclared,
     ManagesOccurrences,
     Backfills,
     ManagesInBulk,
@@ -549,18 +549,18 @@ class Scheduler(
                 self._opened = store
         return self._opened
 
-    def _node(self, store: Store) -> LocalNode:
+    def _works(self) -> dict[str, Work]:
         drivers = self.settings.drivers
-        works: dict[str, Work] = {
-            name: task.work for name, task in self._tasks.items() if task.work.driver.name in drivers
-        }
+        return {name: task.work for name, task in self._tasks.items() if task.work.driver.name in drivers}
+
+    def _node(self, store: Store) -> LocalNode:
         return LocalNode(
             name=self.settings.node_name,
             app=self.app,
             version=VERSION,
             store=store,
             clock=self._clock,
-            works=works,
+            works=self._works(),
             queues=self.settings.queues,
             concurrency=self.settings.concurrency,
             lease=self.settings.lease,

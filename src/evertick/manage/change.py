@@ -22,14 +22,14 @@ from evertick.when.base import check_name
 from evertick.when.moment import DAY, moment_text
 from evertick.when.zone import zone_named
 
-__all__ = ["ForeseesChanges"]
+__all__ = ["ForeseesChanges", "Looked", "checked_days", "looked_at", "notes_of_rule", "plan_edit", "plan_stop"]
 
 DAYS_MAX = 366
 _USERS_MOST = 1_000
 _VALUE_SHOWN = 200
 
 
-class _Now(msgspec.Struct, frozen=True, kw_only=True):
+class Looked(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as it stands; `rule` None: the stored one cannot be read, for the reason in `error`."""
 
     time: int
@@ -65,9 +65,9 @@ class ForeseesChanges(ManagesSchedules):
             raise InvalidInput("pause, remove and an update are different changes; preview one at a time")
         if until is not None and not pause:
             raise InvalidInput(f"until: {until!r} goes with pause=True")
-        now, last = await self._looked_up(key), _days(days)
+        now, last = await self._looked_up(key), checked_days(days)
         if pause or remove:
-            return _stopped(now, "pause" if pause else "remove", until, last)
+            return plan_stop(now, "pause" if pause else "remove", until, last)
         if calendar is not None and not isinstance(calendar, str):
             check_calendar(calendar)
         return self._updated(now, _rule_wanted(now, when, calendar, tz), policies, calendar, last)
@@ -75,7 +75,7 @@ class ForeseesChanges(ManagesSchedules):
     async def preview_calendar(self, calendar: Calendar, *, days: int = 14) -> list[ChangePlan]:
         """What `set_calendar` would do to the schedules that use it: one plan each, by key. Nothing is written."""
         check_calendar(calendar)
-        store, last = await self._store(), _days(days)
+        store, last = await self._store(), checked_days(days)
         plans = []
         for key in await store.calendar_users(self.app, calendar.name, limit=_USERS_MOST):
             # One that was removed meanwhile has no fires to speak of.
@@ -83,12 +83,12 @@ class ForeseesChanges(ManagesSchedules):
                 now = await self._looked_up(key)
                 calendars = {**now.calendars, calendar.name: calendar}
                 new = self._bound(now, None, calendars)
-                plans.append(_edited(now, "calendar", new, now.stored.definition, last, calendars))
+                plans.append(plan_edit(now, "calendar", new, now.stored.definition, last, calendars))
         return plans
 
     def _updated(
         self,
-        now: _Now,
+        now: Looked,
         wanted: When | None,
         policies: PolicyOptions,
         calendar: Calendar | str | None,
@@ -102,30 +102,33 @@ class ForeseesChanges(ManagesSchedules):
         definition = make_definition(now.stored.definition.task, policies, now.stored.definition)
         check_every_node_rule(definition, rule)
         self._check_arguments(definition.task, definition.args)
-        return _edited(now, "update", rule, definition, last, calendars)
+        return plan_edit(now, "update", rule, definition, last, calendars)
 
-    def _bound(self, now: _Now, wanted: When | None, calendars: dict[str, Calendar]) -> When:
+    def _bound(self, now: Looked, wanted: When | None, calendars: dict[str, Calendar]) -> When:
         """The rule as the change would store it; that of the schedule stays anchored where it was."""
         created = now.stored.created_at if wanted is None else now.time
         rule = parse_when(now.stored.definition.when, calendars) if wanted is None else wanted
         return rule.bind(key=now.stored.key, created=created, tz=self.settings.tz, calendars=calendars)
 
-    async def _looked_up(self, key: str) -> _Now:
+    async def _looked_up(self, key: str) -> Looked:
         store = await self._store()
         found = await store.stored_schedules(self.app, keys=[key])
         if not found:
             raise NotFound(f"there is no schedule {key!r} in app {self.app!r}; `evertick list` shows those there are")
-        calendars = await load_calendars(store, self.app)
-        rule, error = None, None
-        try:
-            rule = rule_of(found[0], calendars)
-            blackout_of(found[0], rule, calendars)
-        except EvertickError as problem:
-            rule, error = None, str(problem)
-        return _Now(time=await store.now(), stored=found[0], rule=rule, error=error, calendars=calendars)
+        return looked_at(found[0], await load_calendars(store, self.app), await store.now())
 
 
-def _rule_wanted(now: _Now, when: When | str | None, calendar: Calendar | str | None, tz: str | None) -> When | None:
+def looked_at(stored: StoredSchedule, calendars: dict[str, Calendar], time: int) -> Looked:
+    rule, error = None, None
+    try:
+        rule = rule_of(stored, calendars)
+        blackout_of(stored, rule, calendars)
+    except EvertickError as problem:
+        rule, error = None, str(problem)
+    return Looked(time=time, stored=stored, rule=rule, error=error, calendars=calendars)
+
+
+def _rule_wanted(now: Looked, when: When | str | None, calendar: Calendar | str | None, tz: str | None) -> When | None:
     """The rule that was given, or the one there is with another calendar or zone."""
     if calendar is None and tz is None:
         return None if when is None else rule_given(when)
@@ -139,8 +142,8 @@ def _rule_wanted(now: _Now, when: When | str | None, calendar: Calendar | str | 
     return parse_when("; ".join([head, *kept, *(f"{name}={value}" for name, value in options.items())]), own)
 
 
-def _edited(
-    now: _Now, kind: Kind, rule: When, definition: Definition, last: int, calendars: dict[str, Calendar]
+def plan_edit(
+    now: Looked, kind: Kind, rule: When, definition: Definition, last: int, calendars: dict[str, Calendar]
 ) -> ChangePlan:
     old, stored = _side(now, now.rule, now.stored.definition, now.calendars), now.stored
     new = _side(now, rule, definition, calendars)
@@ -153,11 +156,11 @@ def _edited(
         for field in msgspec.structs.fields(Definition)
         if field.name != "when" and getattr(before, field.name) != getattr(after, field.name)
     )
-    notes = (*_notes(now), *_new_notes(rule, definition))
+    notes = (*_notes(now), *notes_of_rule(rule, definition))
     return plan_change(stored.key, kind, old, new, since=now.time, until=now.time + last, options=options, notes=notes)
 
 
-def _stopped(now: _Now, kind: Kind, until: datetime | None, last: int) -> ChangePlan:
+def plan_stop(now: Looked, kind: Kind, until: datetime | None, last: int) -> ChangePlan:
     old = _side(now, now.rule, now.stored.definition, now.calendars)
     end = None if until is None else to_us(until)
     if end is not None and end <= now.time:
@@ -170,11 +173,12 @@ def _stopped(now: _Now, kind: Kind, until: datetime | None, last: int) -> Change
         )
     notes = _notes(now)
     if kind == "remove" and now.stored.declared is not None:
-        notes += (f"code declares it ({now.stored.declared.node_name}), so removing it is refused: pause it instead",)
+        who = "code" if now.stored.declared.source == "code" else "the configuration"
+        notes += (f"{who} declares it ({now.stored.declared.node_name}), so removing it is refused: pause it instead",)
     return plan_change(now.stored.key, kind, old, new, since=now.time, until=now.time + last, notes=notes)
 
 
-def _side(now: _Now, rule: When | None, definition: Definition, calendars: dict[str, Calendar]) -> Side:
+def _side(now: Looked, rule: When | None, definition: Definition, calendars: dict[str, Calendar]) -> Side:
     if rule is None:
         return Side(rule=None)
     stored, most = now.stored, rule.bounds.max_fires
@@ -194,7 +198,7 @@ def _is_kept(rule: When, moment: int, now: int) -> bool:
     return moment <= now or (not _is_after_end(rule) and rule.next_us(moment - 1) == moment)
 
 
-def _notes(now: _Now) -> tuple[str, ...]:
+def _notes(now: Looked) -> tuple[str, ...]:
     notes = []
     pause = now.stored.pause
     if now.error is not None:
@@ -206,7 +210,7 @@ def _notes(now: _Now) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _new_notes(rule: When, definition: Definition) -> tuple[str, ...]:
+def notes_of_rule(rule: When, definition: Definition) -> tuple[str, ...]:
     notes = []
     if _is_after_end(rule):
         notes.append("it counts from the end of each run: only its next fire is known")
@@ -223,7 +227,7 @@ def _is_after_end(rule: When) -> bool:
     return isinstance(rule, Every) and rule.is_after_end
 
 
-def _days(days: Any) -> int:
+def checked_days(days: Any) -> int:
     if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= DAYS_MAX:
         raise InvalidInput(f"days: {days!r} must be a whole number from 1 to {DAYS_MAX}")
     return days * DAY
