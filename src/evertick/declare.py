@@ -76,6 +76,12 @@ class Declarations:
             )
         self._by_key[declaration.key] = declaration
 
+    def without_file(self) -> Declarations:
+        """Those of the code alone."""
+        own = Declarations()
+        own._by_key = {key: each for key, each in self._by_key.items() if each.source == "code"}
+        return own
+
     def hashes(self) -> dict[str, str]:
         return {key: declaration.hash for key, declaration in self._by_key.items()}
 

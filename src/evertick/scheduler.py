@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -208,6 +208,7 @@ class Scheduler(
         self._opened: Store | None = None
         self._engine: Engine | None = None
         self._is_started = False
+        self._is_taking_jobs = False
 
     @property
     def _clock(self) -> Clock:
@@ -408,7 +409,7 @@ class Scheduler(
                 f"task {name!r} is defined twice: at {self._task_places[name]} and at {place}; "
                 "give one of them another name="
             )
-        if self._is_started:
+        if self._is_started and not self._is_taking_jobs:
             raise Refused(f"task {name!r} is defined after the scheduler has started; define it before")
 
     def _check_enabled(self, task: Task[..., Any]) -> None:
@@ -548,6 +549,35 @@ class Scheduler(
             else:
                 self._opened = store
         return self._opened
+
+    def _take_jobs(self, gone: Collection[str], add: Callable[[], None], *, tz: str) -> None:
+        """Have other jobs of a configuration: the tasks in `gone` go, and whatever `add` adds comes.
+
+        If it raises, everything is as before. Nothing is written: see `_publish_jobs`.
+        """
+        before = self._tasks, self._task_places, self._declarations, self.settings
+        self._tasks = {name: task for name, task in self._tasks.items() if name not in gone}
+        self._task_places = {name: place for name, place in self._task_places.items() if name not in gone}
+        self._declarations = self._declarations.without_file()
+        self.settings = msgspec.structs.replace(self.settings, tz=tz)
+        self._is_taking_jobs = True
+        try:
+            add()
+        except BaseException:
+            self._tasks, self._task_places, self._declarations, self.settings = before
+            raise
+        finally:
+            self._is_taking_jobs = False
+
+    async def _publish_jobs(self) -> None:
+        """Let the running node, and the ledger, know the tasks and declarations that are here now. May be repeated."""
+        if self._engine is not None:
+            # First of all: until the node says that it declares them, new schedules look as if nobody did.
+            await self._engine.know(self._works(), self._declarations.hashes())
+        store = await self._store()
+        declarer = declarer_of(self.settings.node_name)
+        await self._declarations.store_all(store, self.app, self._editor(store), declarer)
+        self._wake_fires()
 
     def _works(self) -> dict[str, Work]:
         drivers = self.settings.drivers

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from evertick.driver.base import Work
 from evertick.duty import DutyWork
 from evertick.edit import Editor
 from evertick.engine import loops
@@ -199,6 +200,15 @@ class Engine:
         log.info("node %s has stopped", self._node.id)
         if left := self._left_behind():
             log.error("told to stop, and did not; it goes on until the process ends: %s", ", ".join(left))
+
+    async def know(self, works: Mapping[str, Work], declares: Mapping[str, str]) -> None:
+        """Other tasks and declarations from now on, without a stop. May be repeated when the store was away."""
+        node = self._node
+        # No claim is asked for in between: it would be for tasks of before, and what it brings under terms of before.
+        async with node.claiming:
+            node.know(works, declares)
+            await node.store.join(node.joining())
+        self._look_again()
 
     def wake_fires(self) -> None:
         """A schedule was added or changed here."""

@@ -38,7 +38,6 @@ class Line:
         self._begin = begin
         self._give_back = give_back
         self._attempts: deque[Attempt] = deque()
-        self._may_be = not any(terms.at_most_once or node.is_limited(task) for task, terms in node.terms.items())
         # How many may be claimed ahead, as of the last look; how many runs have ended since.
         self._most = 0
         self._ended = 0
@@ -50,7 +49,7 @@ class Line:
         now, ended = self._node.clock.elapsed(), self._ended
         seconds, self._looked_at, self._ended = max(now - self._looked_at, 0.001), now, 0
         coming = min(int(ended / seconds * _AHEAD_SECONDS), self._node.batch_size)
-        is_worth_it = self._may_be and self._node.has_lease and coming >= self._node.hold.capacity
+        is_worth_it = self._node.may_claim_ahead and self._node.has_lease and coming >= self._node.hold.capacity
         self._most = coming if is_worth_it else 0
         return self._most
 

@@ -175,16 +175,31 @@ class LocalNode:
         # How many fires, claims or verdicts go into one intent, at most: bounds its transaction and its memory.
         self.batch_size = batch_size
         self.id = clock.new_token()
-        self.terms: dict[str, TaskTerms] = {task: work.terms for task, work in works.items()}
+        self._has_own_rates = has_own_rates
         # The rates that this node counts by itself, which the store then hears nothing of.
-        self.rates = OwnRates(clock, self.terms if has_own_rates else {})
-        self.terms = {task: self.rates.without_rate(task, terms) for task, terms in self.terms.items()}
+        self.rates = OwnRates(clock, {})
+        self.terms: dict[str, TaskTerms] = {}
+        self._learn_terms(works)
         # Held over every statement that claims, and over the comparison of what the store says we hold: in between,
         # a claim whose answer is under way would look like a stray.
         self.claiming = asyncio.Lock()
         self.is_draining = False
         # By `clock.elapsed`: until then nobody may have declared us dead. Counted from sending the beat.
         self.trusted_until = 0.0
+
+    def know(self, works: Mapping[str, Work], declares: Mapping[str, str]) -> None:
+        """Other tasks and declarations from now on. What was claimed before is carried out as it was then."""
+        # A claim may be under way for a task that is not ours any more: what it brings must find its work.
+        self.works = {**self.works, **works}
+        self.declares = dict(declares)
+        self._learn_terms(works)
+
+    def _learn_terms(self, works: Mapping[str, Work]) -> None:
+        terms = {task: work.terms for task, work in works.items()}
+        self.rates = self.rates.of(terms if self._has_own_rates else {})
+        self.terms = {task: self.rates.without_rate(task, each) for task, each in terms.items()}
+        # Where a claim must be a start, none is taken for later; see line.py.
+        self.may_claim_ahead = not any(each.at_most_once or self.is_limited(task) for task, each in self.terms.items())
 
     @property
     def trusted_seconds_left(self) -> float:

@@ -52,6 +52,16 @@ class OwnRates:
                 # A text that names arguments is refused where the task is made: only a claim could tell its key.
                 self._starts[task] = by_key.setdefault(each.rate.key(None), _Starts(each.rate))
 
+    def of(self, terms: Mapping[str, TaskTerms]) -> OwnRates:
+        """The rates of other tasks. Of a key whose rate is the same, the starts so far still count."""
+        made = OwnRates(self._clock, terms)
+        before = {starts.rate.key(None): starts for starts in self._starts.values()}
+        for task, starts in made._starts.items():
+            known = before.get(starts.rate.key(None))
+            if known is not None and known.rate == starts.rate:
+                made._starts[task] = known
+        return made
+
     def __contains__(self, task: str) -> bool:
         return task in self._starts
 
