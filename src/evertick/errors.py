@@ -8,6 +8,7 @@
     │   ├── InvalidKey                   a key, name or label that is not allowed
     │   ├── AlreadyDeclared              the same key or task name declared twice in one process
     │   └── InvalidSetting               a setting of the scheduler or an option that cannot be
+    │       └── InvalidConfiguration     a configuration file, variable or flag: all that is wrong, each with its place
     ├── NotFound (also LookupError)      no such schedule, run, task or calendar
     ├── Refused                          understood, and not allowed as things are (the message says why)
     │   ├── WouldBlock                   a `.sync` call on the event loop's own thread
@@ -41,6 +42,7 @@ __all__ = [
     "EvertickError",
     "Forked",
     "InvalidArguments",
+    "InvalidConfiguration",
     "InvalidDuration",
     "InvalidInput",
     "InvalidKey",
@@ -92,6 +94,16 @@ class AlreadyDeclared(InvalidInput):
 
 class InvalidSetting(InvalidInput):
     """A setting of the scheduler, or an option of a schedule or task, that cannot be."""
+
+
+class InvalidConfiguration(InvalidSetting):
+    """Something in a configuration file, the environment or the flags. `problems` has it all, a line each."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        more = len(problems) - 1
+        rest = f"; and {more} more: `evertick config check` lists all" if more else ""
+        super().__init__(f"{problems[0]}{rest}")
+        self.problems = problems
 
 
 class NotFound(EvertickError, LookupError):

@@ -99,6 +99,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     parked: int
     # How long the oldest due run has been waiting for a slot; 0 when none is.
     oldest_due_seconds: float
+    # What is wrong with the files of its configuration, which were read again: what it had before holds.
+    configuration_problems: tuple[str, ...] = ()
 
 
 class PlainDecorator(Protocol):
@@ -209,6 +211,7 @@ class Scheduler(
         self._engine: Engine | None = None
         self._is_started = False
         self._is_taking_jobs = False
+        self._configuration_problems: tuple[str, ...] = ()
 
     @property
     def _clock(self) -> Clock:
@@ -650,6 +653,7 @@ class Scheduler(
             running=pulse.running,
             parked=pulse.parked,
             oldest_due_seconds=oldest,
+            configuration_problems=self._configuration_problems,
         )
 
     def __repr__(self) -> str:

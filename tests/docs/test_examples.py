@@ -124,14 +124,26 @@ def commands(block: Block) -> list[str]:
 ONLY_PARSED = {"run", "demo"}
 
 
+# Of the ledger that the tutorial's jobs.py makes.
+CONFIGURATION = """
+[database]
+url = "sqlite:///evertick.db"
+
+[jobs.nightly]
+cron = "30 2 * * *"
+task = "elsewhere"
+"""
+
+
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory in which the tutorial's jobs.py has been running, and was stopped."""
+    """A directory in which the tutorial's jobs.py has been running, and was stopped, with a configuration."""
     folder = tmp_path_factory.mktemp("workplace")
     tutorial = ROOT / "docs/tutorial/first-job.md"
     programs = [block for block in files(tutorial) if block.file == "jobs.py"]
     assert programs, "the tutorial has no jobs.py"
     programs[-1].save(folder)
+    (folder / "evertick.toml").write_text(CONFIGURATION)
     run_until_the_first_fire("jobs.py", folder)
     return folder
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
+from evertick.cli.database import ledger_of
 from evertick.cli.output import clean
 from evertick.cli.words import called, outcome
 from evertick.clock import system_clock
 from evertick.errors import EvertickError
-from evertick.settings import check_url
 from evertick.store.base import RunFilter, ScheduleFilter, Store
 from evertick.store.sqlite.location import location_of
 from evertick.store.url import open_store
@@ -64,11 +64,11 @@ def complete_tasks(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 def _found(ctx: click.Context, find: Callable[[Store, str], Awaitable[list[CompletionItem]]]) -> list[CompletionItem]:
     try:
-        url = check_url(ctx.params.get("database"))
-        if url.startswith("sqlite://") and not Path(location_of(url).path or "").is_file():
+        ledger = ledger_of(ctx.params.get("database"), ctx.params.get("app"), ctx.params.get("config"))
+        if ledger.url.startswith("sqlite://") and not Path(location_of(ledger.url).path or "").is_file():
             return []
-        return asyncio.run(asyncio.wait_for(_asked(url, ctx.params.get("app") or "default", find), _PATIENCE_SECONDS))
-    except (EvertickError, OSError, TimeoutError):
+        return asyncio.run(asyncio.wait_for(_asked(ledger.url, ledger.app, find), _PATIENCE_SECONDS))
+    except (EvertickError, click.UsageError, OSError, TimeoutError):
         return []
 
 

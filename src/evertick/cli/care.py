@@ -10,13 +10,12 @@ from typing import Any, Concatenate, ParamSpec
 import click
 import msgspec
 
-from evertick.cli.database import check_exists, database_option
+from evertick.cli.database import check_exists, config_option, database_option, ledger_of
 from evertick.cli.output import as_json_option, ask, hint, print_facts, print_json, say
 from evertick.cli.progress import progress
 from evertick.cli.words import amount, distance, now, stamp
 from evertick.clock import system_clock
 from evertick.errors import Refused, StoreError
-from evertick.settings import check_url
 from evertick.store.base import Care, CaredFor, StoreStatus, TableOptions, TableRows
 from evertick.store.url import open_store
 from evertick.when import from_us
@@ -65,15 +64,17 @@ def care_of(url: str) -> Care:
 def on_database(
     *, may_create: bool = False
 ) -> Callable[[Callable[Concatenate[Care, P], Coroutine[Any, Any, None]]], Callable[..., None]]:
-    """Give a command `--database`, and the care for that database."""
+    """Give a command `--database` and `--config`, and the care for that database."""
 
     def decorate(command: Callable[Concatenate[Care, P], Coroutine[Any, Any, None]]) -> Callable[..., None]:
         @database_option
+        @config_option
         @functools.wraps(command)
         def with_care(*args: P.args, **kwargs: P.kwargs) -> None:
-            url = kwargs.pop("database")
-            assert url is None or isinstance(url, str)
-            chosen = check_url(url)
+            database, config = kwargs.pop("database"), kwargs.pop("config")
+            assert database is None or isinstance(database, str)
+            assert config is None or isinstance(config, str)
+            chosen = ledger_of(database, None, config).url
             if not (may_create and kwargs.get("create")):
                 check_exists(chosen)
             asyncio.run(command(care_of(chosen), *args, **kwargs))

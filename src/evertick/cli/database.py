@@ -1,4 +1,7 @@
-"""The store that a command works on: `--database` and `--app`, and a scheduler that only manages.
+"""The store that a command works on: `--database`, `--app` and `--config`, and a scheduler that only manages.
+
+A flag is stronger than the environment, and that than a configuration file. Whoever names a database by `--database`
+has said it all: no file is read then.
 
 Management never makes a database and never migrates one: a mistyped path must not become an empty file that looks like
 "no schedules".
@@ -14,39 +17,93 @@ from pathlib import Path
 from typing import Any, Concatenate
 
 import click
+import msgspec
 
 from evertick.cli.named import nearer
 from evertick.cli.output import tell
 from evertick.cli.wall import with_zone
+from evertick.config.find import FILE_NAME
+from evertick.config.load import load_ledger
 from evertick.errors import NotFound, StoreRefused
+from evertick.masked import masked
 from evertick.scheduler import Scheduler
-from evertick.settings import DATABASE_VARIABLE, DEFAULT_DATABASE
+from evertick.settings import DATABASE_VARIABLE, DEFAULT_DATABASE, check_url
 from evertick.store.base import Store
 from evertick.store.sqlite.location import location_of
 
-__all__ = ["app_option", "check_exists", "database_option", "on_store", "store_of", "tell_if_unnamed"]
+__all__ = [
+    "Ledger",
+    "app_option",
+    "check_exists",
+    "config_option",
+    "database_option",
+    "is_there",
+    "ledger_of",
+    "on_store",
+    "store_of",
+]
+
+_APP_VARIABLE = "EVERTICK_NODE_APP"
+_APP = "default"
 
 database_option = click.option(
     "--database",
     metavar="URL",
-    help=f"Where the ledger is kept; default: ${DATABASE_VARIABLE}, then {DEFAULT_DATABASE}.",
+    help=f"Where the ledger is kept; default: ${DATABASE_VARIABLE}, the configuration, {DEFAULT_DATABASE}.",
 )
-app_option = click.option("--app", metavar="NAME", default="default", show_default=True, help="The app to look at.")
+app_option = click.option(
+    "--app", metavar="NAME", help=f"The app to look at; default: that of the configuration, else {_APP}."
+)
+config_option = click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help=f"The configuration; default: ./{FILE_NAME}, then the user's, then the system's.",
+)
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """Which ledger a command is about. The URL may hold a password."""
+
+    url: str
+    app: str
+    # How it was found, where nobody has named it: it may be a forgotten file, and not the one that is in use.
+    words: str = ""
+
+    def tell(self) -> None:
+        if self.words:
+            tell(self.words, is_dim=True)
+
+
+def ledger_of(database: str | None, app: str | None, config: str | None) -> Ledger:
+    """What the flags, the environment and the configuration say together."""
+    if database is not None and config is not None:
+        raise click.UsageError("--database and --config both name a ledger; write one of them")
+    if database is not None:
+        return Ledger(url=check_url(database), app=app or os.environ.get(_APP_VARIABLE) or _APP)
+    found = load_ledger(config)
+    if found is None:
+        is_named = bool(os.environ.get(DATABASE_VARIABLE))
+        words = "" if is_named else f"(ledger: {DEFAULT_DATABASE}; name another with --database)"
+        return Ledger(url=check_url(None), app=app or os.environ.get(_APP_VARIABLE) or _APP, words=words)
+    is_named = config is not None or bool(os.environ.get(DATABASE_VARIABLE))
+    words = "" if is_named else f"(ledger: {masked(found.database_url)}, by {found.file})"
+    return Ledger(url=found.database_url, app=app or found.app, words=words)
 
 
 def on_store(command: Callable[Concatenate[Scheduler, ...], Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Give a command the two options and, for as long as it runs, a scheduler on that store."""
+    """Give a command the three options and, for as long as it runs, a scheduler on that store."""
 
     @database_option
     @app_option
+    @config_option
     @functools.wraps(command)
     def with_store(**kwargs: Any) -> None:
-        url, app = kwargs.pop("database"), kwargs.pop("app")
-        assert url is None or isinstance(url, str)
-        scheduler = Scheduler(url, app=str(app), concurrency=0, migrate="check")
+        ledger = ledger_of(kwargs.pop("database"), kwargs.pop("app"), kwargs.pop("config"))
+        scheduler = Scheduler(ledger.url, app=ledger.app, concurrency=0, migrate="check")
         check_exists(scheduler.settings.url)
         if not kwargs.get("as_json"):
-            tell_if_unnamed(url)
+            ledger.tell()
         asyncio.run(_closing(scheduler, _work(scheduler, kwargs), _words(kwargs)))
 
     async def _work(scheduler: Scheduler, given: dict[str, Any]) -> None:
@@ -75,15 +132,9 @@ async def _closing(scheduler: Scheduler, work: Coroutine[Any, Any, None], words:
         await scheduler.close()
 
 
-def tell_if_unnamed(url: str | None) -> None:
-    """Which ledger is read, where nobody has named one: it may be a forgotten file, and not the one that is in use."""
-    if url is None and not os.environ.get(DATABASE_VARIABLE):
-        tell(f"(ledger: {DEFAULT_DATABASE}; name another with --database)", is_dim=True)
-
-
 def check_exists(url: str) -> None:
     """Refuse a database that is not there."""
-    if not url.startswith("sqlite://"):
+    if is_there(url):
         return
     path = location_of(url).path
     if path is None:
@@ -91,8 +142,15 @@ def check_exists(url: str) -> None:
             f"{url} is in the memory of one process, so there is nothing to see from here; "
             f"name a file, like {DEFAULT_DATABASE}"
         )
-    if not Path(path).exists():
-        raise StoreRefused(
-            f"there is no database at {Path(path).absolute()}; point to one with --database sqlite:///path/to/file.db "
-            f"or postgresql://user@host/name, or by {DATABASE_VARIABLE} (`evertick run` makes it at its first start)"
-        )
+    raise StoreRefused(
+        f"there is no database at {Path(path).absolute()}; point to one with --database sqlite:///path/to/file.db "
+        f"or postgresql://user@host/name, or by {DATABASE_VARIABLE} (`evertick run` makes it at its first start)"
+    )
+
+
+def is_there(url: str) -> bool:
+    """Whether the file of a database exists; what is kept by a server can only be asked for there."""
+    if not url.startswith("sqlite://"):
+        return True
+    path = location_of(url).path
+    return path is not None and Path(path).exists()

@@ -7,14 +7,14 @@ import asyncio
 import click
 
 from evertick.cli.care import care_of
-from evertick.cli.database import app_option, check_exists, database_option, tell_if_unnamed
+from evertick.cli.database import app_option, check_exists, config_option, database_option, ledger_of
 from evertick.cli.output import as_json_option, print_facts, print_json, say
 from evertick.cli.progress import progress
 from evertick.cli.words import now
 from evertick.clock import system_clock
 from evertick.doctor import Finding, Severity, about_store, examine, examine_database
 from evertick.errors import EvertickError, Refused, StoreRefused
-from evertick.settings import check_key, check_url
+from evertick.settings import check_key
 from evertick.store.base import Care
 from evertick.store.url import open_store
 
@@ -25,7 +25,8 @@ __all__ = ["doctor"]
 @as_json_option
 @database_option
 @app_option
-def doctor(as_json: bool, database: str | None, app: str) -> None:
+@config_option
+def doctor(as_json: bool, database: str | None, app: str | None, config: str | None) -> None:
     """Find what is wrong, and say what to do about it.
 
     The database, the clock, nodes, runs and schedules. Changes nothing. Exit code 0 if there is nothing but notes, 1
@@ -36,13 +37,13 @@ def doctor(as_json: bool, database: str | None, app: str) -> None:
       evertick doctor
       evertick doctor --json | jq '.[] | select(.severity == "error")'
     """
-    url = check_url(database)
-    app = check_key(app, what="app")
+    ledger = ledger_of(database, app, config)
+    check_key(ledger.app, what="app")
     try:
-        check_exists(url)
+        check_exists(ledger.url)
         if not as_json:
-            tell_if_unnamed(database)
-        findings = asyncio.run(_examine(url, app, as_json))
+            ledger.tell()
+        findings = asyncio.run(_examine(ledger.url, ledger.app, as_json))
     except StoreRefused as missing:
         findings = [about_store(missing)]
     if as_json:

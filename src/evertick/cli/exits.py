@@ -14,10 +14,10 @@ EXIT_BROKEN_PIPE = 141
 EXIT_CODES = {
     0: "done; run: after TERM or INT; top: after q or Ctrl-C",
     1: "something went wrong; doctor, db check: it is; logs --follow, backfill: no success; rerun, import: not all",
-    EXIT_WRONG: "something was written wrongly: an unknown flag, a rule that cannot be",
+    EXIT_WRONG: "something was written wrongly: an unknown flag, a rule that cannot be, a wrong configuration",
     EXIT_STALLED: "run: the event loop was blocked for longer than stall_limit",
     EXIT_RESTART: "run: after HUP, which asks for a restart",
-    EXIT_INTERRUPTED: "interrupted by Ctrl-C",
+    EXIT_INTERRUPTED: "interrupted by Ctrl-C, or a question was answered with no",
     EXIT_BROKEN_PIPE: "the reader of a pipe has gone",
 }
 

@@ -13,11 +13,13 @@ from typing import Any, NoReturn
 
 import click
 
+from evertick.cli.apply import apply
 from evertick.cli.backfill import backfill
 from evertick.cli.calendars import calendar
 from evertick.cli.care import db
 from evertick.cli.change import add, update
 from evertick.cli.completion import completion
+from evertick.cli.config import config
 from evertick.cli.demo import demo
 from evertick.cli.doctor import doctor
 from evertick.cli.duties import duties
@@ -165,6 +167,7 @@ for command in (
     trigger,
     rerun,
     cancel,
+    apply,
     add,
     update,
     pause,
@@ -186,6 +189,7 @@ for command in (
     duties,
     ha,
     doctor,
+    config,
     db,
     completion,
     demo,

@@ -1,0 +1,134 @@
+"""The group config: whether a configuration is right, and what holds by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from evertick.cli.database import config_option
+from evertick.cli.exits import EXIT_WRONG
+from evertick.cli.output import Column, as_json_option, hint, print_json, print_table, say
+from evertick.config.find import find_file, searched_files
+from evertick.config.load import Configuration, load_configuration
+from evertick.config.show import shown_jobs, shown_values
+from evertick.errors import InvalidConfiguration
+from evertick.masked import masked
+
+__all__ = ["config", "tell_warnings"]
+
+
+@click.group(no_args_is_help=True)
+def config() -> None:
+    """Look at the configuration: check, show.
+
+    \b
+    Example:
+      evertick config check
+      evertick config show --config /etc/evertick/evertick.toml
+    """
+
+
+@config.command()
+@config_option
+@as_json_option
+def check(config: str | None, as_json: bool) -> None:
+    """Say all that is wrong with the configuration, each with its file and line.
+
+    Looks at the file, what it includes, the directory of jobs, and the environment. Opens no database. Exit code 0 if
+    nothing is wrong, 2 if something is; a warning is nothing wrong.
+
+    \b
+    Example:
+      evertick config check
+      evertick config check --config new.toml --json
+    """
+    file = find_file(config)
+    if file is None:
+        raise click.UsageError(f"there is no configuration at {searched_files()}; name one with --config")
+    try:
+        loaded = load_configuration(file)
+    except InvalidConfiguration as wrong:
+        _print_problems(str(file), wrong.problems, as_json)
+        raise click.exceptions.Exit(EXIT_WRONG) from None
+    if as_json:
+        print_json(_verdict(str(file), (), loaded.warnings, len(loaded.jobs)))
+        return
+    tell_warnings(loaded.warnings)
+    jobs = "1 job" if len(loaded.jobs) == 1 else f"{len(loaded.jobs)} jobs"
+    say(f"{file} is right: {jobs}, database {masked(loaded.database_url)}")
+
+
+@config.command()
+@config_option
+@as_json_option
+def show(config: str | None, as_json: bool) -> None:
+    """Show what holds, and where each value comes from. Secrets are hidden.
+
+    What comes from the environment by ${NAME} is shown as the file has it. Keys that have no value are left out, but
+    not in JSON.
+
+    \b
+    Example:
+      evertick config show
+      evertick config show --json | jq '.values[] | select(.origin != "default")'
+    """
+    loaded = load_configuration(config)
+    if as_json:
+        print_json(_shown_data(loaded))
+        return
+    tell_warnings(loaded.warnings)
+    columns = [Column(title="KEY"), Column(title="VALUE", is_cut=True), Column(title="ORIGIN", is_cut=True)]
+    rows = [(each.key, _text(each.value), each.origin) for each in shown_values(loaded) if each.value is not None]
+    print_table(columns, rows)
+    if loaded.jobs:
+        say("")
+        print_table([Column(title=title, is_cut=title == "WHEN") for title in ("JOB", "WHEN", "BY", "PLACE")],
+                    _job_rows(loaded))  # fmt: skip
+
+
+def tell_warnings(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        hint(f"warning: {warning}")
+
+
+def _print_problems(file: str, problems: tuple[str, ...], as_json: bool) -> None:
+    if as_json:
+        print_json(_verdict(file, problems, (), None))
+        return
+    for problem in problems:
+        say(problem)
+
+
+def _verdict(file: str, problems: tuple[str, ...], warnings: tuple[str, ...], jobs: int | None) -> dict[str, Any]:
+    return {"file": file, "is_right": not problems, "problems": problems, "warnings": warnings, "jobs": jobs}
+
+
+def _shown_data(loaded: Configuration) -> dict[str, Any]:
+    return {
+        "file": None if loaded.file is None else str(loaded.file),
+        "files": [str(path) for path in loaded.digests],
+        "values": shown_values(loaded),
+        "jobs": shown_jobs(loaded),
+        "warnings": loaded.warnings,
+    }
+
+
+def _job_rows(loaded: Configuration) -> list[tuple[str, str, str, str]]:
+    return [(job["name"], job["when"], _by(job), job["place"]) for job in shown_jobs(loaded)]
+
+
+def _by(job: dict[str, Any]) -> str:
+    by = job["driver"] or f"task {job['task']}"
+    return by if job["enabled"] else f"{by}, disabled"
+
+
+def _text(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case list():
+            return ", ".join(map(str, value))
+        case _:
+            return str(value)

@@ -1,0 +1,87 @@
+"""A configuration that was read and checked: plain data, each value with its origin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from evertick.clock import host_name
+from evertick.config.connection import Connection
+from evertick.config.directory import make_private
+from evertick.config.include import Pattern
+from evertick.config.job import Job
+from evertick.config.layer import Value
+from evertick.config.section import Daemon, Database, Directories, Http, Log, Nats, Node, Redis, Retention
+from evertick.driver.registry import known_drivers
+from evertick.masked import masked
+from evertick.when import Calendar
+
+__all__ = ["SETTINGS", "Configuration", "settings_from"]
+
+# The settings of a scheduler by the keys that hold them.
+SETTINGS = {
+    **{f"node.{name}": name for name in Node.__struct_fields__},
+    "node.name": "node_name",
+    "retention.history": "retention",
+    "retention.per_schedule": "keep_per_schedule",
+    "retention.feed": "feed",
+}
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node is told, and where each value comes from."""
+
+    # None: no file was found, and the environment and flags are all there is.
+    file: Path | None
+    # Every file that was read, and what it held then; and which files would be read, too, if they were there.
+    digests: dict[Path, str]
+    patterns: tuple[Pattern, ...]
+    # What holds for each key, and its origin.
+    values: dict[str, Value]
+    # The URL of the ledger, whole: it may hold a password.
+    database_url: str
+    database: Database
+    node: Node
+    retention: Retention
+    directories: Directories
+    log: Log
+    daemon: Daemon
+    http: Http
+    redis: Redis
+    nats: Nats
+    # How to reach the brokers, by the name of their driver.
+    connections: dict[str, Connection]
+    # As they are after all defaults.
+    state_directory: Path
+    config_directory: Path | None
+    calendars: dict[str, Calendar]
+    jobs: tuple[Job, ...]
+    # What is not wrong, but should not stay as it is.
+    warnings: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        # Tracebacks and logs show it, and it holds passwords.
+        return f"Configuration(file={str(self.file)!r}, database={masked(self.database_url)!r}, {len(self.jobs)} jobs)"
+
+    def make_directories(self) -> list[str]:
+        """Have its directories there, for this user alone; answers what was to be mended, in words.
+
+        The folder of the file is left as it is: only a directory that was named is this node's own.
+        """
+        own = [self.state_directory, *([] if self.directories.config is None else [self.directories.config])]
+        return [told for each in own if (told := make_private(each)) is not None]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `Scheduler` is made with, besides the URL."""
+        return settings_from(self.values)
+
+
+def settings_from(values: Mapping[str, Value]) -> dict[str, Any]:
+    given = {setting: values[key].value for key, setting in SETTINGS.items()}
+    given["node_name"] = given["node_name"] or f"evertick@{host_name()}"
+    given["drivers"] = given["drivers"] if given["drivers"] is not None else known_drivers()
+    return given

@@ -1,0 +1,96 @@
+"""The files of a configuration: the one that was named, and what it includes.
+
+`include = ["conf.d/*.toml"]` stands at the top of a file. A pattern counts from the folder of its file; what it matches
+is read by name. A file that was named plainly must be there, a pattern may match nothing. No order counts: a key that
+two files set is refused.
+"""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+
+import msgspec
+
+from evertick.config.problem import Problems
+from evertick.config.toml import Document, read_document
+
+__all__ = ["DEPTH_MAX", "FILES_MAX", "INCLUDE", "Pattern", "patterns_of", "read_all", "read_folder"]
+
+INCLUDE = "include"
+DEPTH_MAX = 8
+FILES_MAX = 1_000
+_MAGIC = "*?["
+
+
+class Pattern(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that are read if they are there."""
+
+    folder: Path
+    text: str
+
+    def matched(self) -> list[Path]:
+        """What is there, by name. A name without a pattern is answered whether it is there or not."""
+        if not any(letter in self.text for letter in _MAGIC):
+            return [self.folder / self.text]
+        return sorted(self.folder / each for each in glob.glob(self.text, root_dir=self.folder, recursive=True))
+
+
+def patterns_of(document: Document) -> list[Pattern]:
+    """What a file includes."""
+    given = document.data.get(INCLUDE, [])
+    return [Pattern(folder=document.path.parent, text=each) for each in given] if _are_paths(given) else []
+
+
+def read_all(path: Path, problems: Problems) -> list[Document]:
+    """The file and all it includes."""
+    found: list[Document] = []
+    _read(path, "", (), found, problems)
+    return found
+
+
+def read_folder(folder: Path, read: list[Document], problems: Problems) -> list[Document]:
+    """What a folder holds, by name; those that were read already stay read once."""
+    known = {each.path.resolve() for each in read}
+    names = [each for each in Pattern(folder=folder, text="*.toml").matched() if each.resolve() not in known]
+    if len(read) + len(names) > FILES_MAX:
+        problems.add(str(folder), "", f"these are more than {FILES_MAX} files; join some of them")
+        return []
+    return [document for name in names if (document := read_document(name, problems)) is not None]
+
+
+def _read(path: Path, named_at: str, above: tuple[Path, ...], found: list[Document], problems: Problems) -> None:
+    real = path.resolve()
+    if real in above:
+        chain = " -> ".join(each.name for each in (*above[above.index(real) :], real))
+        problems.add(named_at, INCLUDE, f"{path} includes itself ({chain}); take one of these includes away")
+        return
+    if any(each.path.resolve() == real for each in found):
+        return  # two patterns may match the same file
+    if len(found) >= FILES_MAX:
+        problems.add(named_at, INCLUDE, f"these are more than {FILES_MAX} files; join some of them")
+        return
+    document = read_document(path, problems, named_at=named_at)
+    if document is None:
+        return
+    found.append(document)
+    for place, pattern in _patterns(document, problems):
+        if len(above) + 1 >= DEPTH_MAX:
+            problems.add(place, INCLUDE, f"files include each other {DEPTH_MAX} deep; include {pattern!r} further up")
+            continue
+        for each in Pattern(folder=path.parent, text=pattern).matched():
+            _read(each, place, (*above, real), found, problems)
+
+
+def _patterns(document: Document, problems: Problems) -> list[tuple[str, str]]:
+    """Each pattern with its place."""
+    given = document.data.get(INCLUDE, [])
+    if not _are_paths(given):
+        fix = 'write a list of paths, like include = ["conf.d/*.toml"]'
+        problems.add(document.place((INCLUDE,)), INCLUDE, f"{given!r:.100} is no list of paths; {fix}")
+        return []
+    return [(document.place((INCLUDE, number)), each) for number, each in enumerate(given)]
+
+
+def _are_paths(given: object) -> bool:
+    return isinstance(given, list) and all(isinstance(each, str) and each for each in given)

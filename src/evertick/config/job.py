@@ -1,0 +1,310 @@
+"""Jobs as data: `[jobs.NAME]` with a rule, what to do, and how; `[defaults]` for all of them.
+
+A job is a task of this node and a schedule in the ledger, both under its name. With `task = "…"` it is a schedule
+alone, of a task that the code of another node brings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from evertick.arguments import FreeArguments
+from evertick.config.problem import Problems, nearest
+from evertick.config.retry import read_retry
+from evertick.config.rule import RULE_DEFAULTS, RULE_OPTIONS, RULES, make_rule
+from evertick.config.table import Table
+from evertick.driver.registry import IN_PYTHON, spec_from
+from evertick.driver.spec import LeftToOthers, Spec
+from evertick.errors import EvertickError, InvalidInput
+from evertick.model import Definition
+from evertick.options import PolicyOptions, make_definition
+from evertick.settings import check_key
+from evertick.task import TaskOptions, make_work
+from evertick.when import Calendar, When
+
+__all__ = [
+    "DEFAULT_KEYS",
+    "JOBS_MAX",
+    "JOB_KEYS",
+    "POLICY_KEYS",
+    "TASK_KEYS",
+    "Defaults",
+    "Job",
+    "Reading",
+    "read_defaults",
+    "read_job",
+]
+
+JOBS_MAX = 10_000
+# Options of tasks that make sense without a function; the others name Python types.
+TASK_KEYS = tuple(name for name in TaskOptions.__annotations__ if name not in ("retry_on", "give_up_on", "process"))
+POLICY_KEYS = tuple(PolicyOptions.__annotations__)
+_OWN = ("task", "description", "enabled")
+JOB_KEYS = (*_OWN, *RULES, *RULE_OPTIONS, *TASK_KEYS, *POLICY_KEYS)
+# What is said of one job alone.
+_NOT_FOR_ALL = ("args", "unique", "unique_until", "unique_for")
+DEFAULT_KEYS = (*RULE_DEFAULTS, *TASK_KEYS, *(name for name in POLICY_KEYS if name not in _NOT_FOR_ALL))
+_DESCRIPTION_LONGEST = 1_000
+_UNKNOWN_FIELD = re.compile(r"no such field '(.*?)'")
+
+
+class Defaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for every job that does not say otherwise, each with its place."""
+
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that was read and checked."""
+
+    name: str
+    place: str
+    rule: When
+    # Its schedule, but for the rule, which is bound when it is stored.
+    definition: Definition
+    # None: a task of another node, which the definition names.
+    spec: Spec | None
+    task_options: dict[str, Any]
+    # The calendar of its blackout, where the file has it; else the ledger does.
+    blackout: Calendar | None = None
+    description: str = ""
+    is_enabled: bool = True
+    # Where each of its keys stands, those of the defaults too.
+    places: dict[str, str] = {}
+    # Its keys as the file has them, for people: what comes from the environment is shown as it is written.
+    shown: dict[str, Any] = {}
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """What jobs are read with."""
+
+    environ: Mapping[str, str]
+    defaults: Defaults
+    calendars: Mapping[str, Calendar]
+    # The zone of times that name none.
+    tz: str
+    # The drivers that a job may name.
+    drivers: tuple[str, ...]
+    problems: Problems
+
+
+class _Reader:
+    """Reads one job, and gathers what is wrong with it."""
+
+    def __init__(self, table: Table, reading: Reading) -> None:
+        self._table = table
+        self._with = reading
+        self.name = str(table.path[-1])
+        self._given = table.read(reading.environ, reading.problems)
+
+    def refuse(self, said: str, *inner: str | int) -> None:
+        self._with.problems.add(self._table.place(*inner), self._table.key(*inner), said)
+
+    def read(self) -> Job | None:
+        before = len(self._with.problems)
+        self._check_name()
+        self._check_known()
+        rule = self._rule()
+        spec, task = self._what()
+        definition = self._definition(task)
+        options = self._task_options()
+        if len(self._with.problems) > before or rule is None:
+            return None
+        return Job(
+            name=self.name,
+            place=self._table.place(),
+            rule=rule,
+            definition=definition,
+            spec=spec,
+            task_options=options,
+            blackout=self._with.calendars.get(definition.blackout or ""),
+            description=self._text("description"),
+            is_enabled=self._yes_or_no("enabled"),
+            places=self._with.defaults.places | {name: self._table.place(name) for name in self._given},
+            shown=self._table.data,
+        )
+
+    def _check_name(self) -> None:
+        try:
+            check_key(self.name, what="name")
+        except InvalidInput as wrong:
+            self.refuse(str(wrong).removeprefix("name: "))
+
+    def _check_known(self) -> None:
+        drivers = self._with.drivers
+        for name in self._given:
+            if name in IN_PYTHON:
+                self.refuse('a function needs code; make the task there, and name it here: task = "…"', name)
+            elif name not in JOB_KEYS and name not in drivers:
+                what = f"and no such driver; drivers are {', '.join(drivers)}, and other keys"
+                near = nearest(name, [*JOB_KEYS, *drivers], what=what)
+                self.refuse(f"no such key{'' if near.startswith(what) else ';'} {near}", name)
+        self._text("description")
+        self._yes_or_no("enabled")
+
+    def _rule(self) -> When | None:
+        kinds = [name for name in RULES if name in self._given]
+        if len(kinds) != 1:
+            is_none = f"nothing says when; write one of {', '.join(RULES)}"
+            self.refuse(f"{' and '.join(kinds)} say when; keep one of them" if kinds else is_none, *kinds[1:2])
+            return None
+        kind, value = kinds[0], self._given[kinds[0]]
+        options = {name: self._given[name] for name in RULE_OPTIONS if name in self._given}
+        defaults = self._defaults(RULE_DEFAULTS)
+        made: When | None = self._without_what_is_wrong(
+            lambda kept: make_rule(kind, value, kept, defaults, self._with.calendars, self._with.tz),
+            options,
+            otherwise=kind,
+        )
+        return made
+
+    def _what(self) -> tuple[Spec | None, str]:
+        """The specification, if it is here and right, and the name of the task."""
+        ways = [name for name in self._given if name == "task" or (name in self._with.drivers and name not in JOB_KEYS)]
+        if len(ways) != 1:
+            is_none = f"nothing says what to do; write one of {', '.join(self._with.drivers)}, or task"
+            self.refuse(f"{' and '.join(ways)} say what to do; keep one of them" if ways else is_none, *ways[1:2])
+            return None, self.name
+        return (None, self._task()) if ways == ["task"] else (self._spec(ways[0]), self.name)
+
+    def _task(self) -> str:
+        try:
+            return check_key(self._given["task"], what="task")
+        except InvalidInput as wrong:
+            self.refuse(str(wrong).removeprefix("task: "), "task")
+            return self.name
+
+    def _spec(self, driver: str) -> Spec | None:
+        try:
+            spec = spec_from(driver, self._given[driver])
+            spec.check(self.name)
+        except EvertickError as wrong:
+            said = str(wrong).removeprefix(f"task {self.name!r}: ").removeprefix(f"{driver}: ")
+            inner = _field_in(said, self._given[driver])
+            self.refuse(said.removeprefix(f"{inner[0]}: ") if inner else said, driver, *inner)
+            return None
+        except Exception as error:  # of somebody else's driver, which may raise anything
+            self.refuse(f"the driver cannot read it: {type(error).__name__}: {error}", driver)
+            return None
+        return spec
+
+    def _definition(self, task: str) -> Definition:
+        own = {name: self._given[name] for name in POLICY_KEYS if name in self._given}
+        if "args" in own:
+            # Dates of TOML are text in JSON, and so in the ledger.
+            own["args"] = msgspec.to_builtins(own["args"])
+        defaults = self._defaults(POLICY_KEYS)
+        made = self._without_what_is_wrong(lambda kept: make_definition(task, defaults | kept), own)
+        return made or Definition(task=task, when="")
+
+    def _task_options(self) -> dict[str, Any]:
+        own = {name: self._given[name] for name in TASK_KEYS if name in self._given}
+        if "task" in self._given:
+            for name in own:
+                self.refuse("it belongs to the task, which other code makes; set it there", name)
+            return {}
+        if "retry" in own:
+            own["retry"] = read_retry(own["retry"], lambda said, *inner: self.refuse(said, "retry", *inner))
+            own = {name: each for name, each in own.items() if each is not None}
+        defaults = self._defaults(TASK_KEYS)
+        self._without_what_is_wrong(lambda kept: _check_task_options(self.name, defaults | kept), own)
+        return defaults | own
+
+    def _defaults(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """Of those that hold for all jobs."""
+        return {name: each for name, each in self._with.defaults.values.items() if name in names}
+
+    def _without_what_is_wrong(
+        self, make: Callable[[dict[str, Any]], Any], options: dict[str, Any], otherwise: str = ""
+    ) -> Any:
+        """Make it; what is refused is told with its place, and left out, until the rest is right or nothing helps."""
+        kept = dict(options)
+        while True:
+            try:
+                return make(kept)
+            except EvertickError as wrong:
+                said = str(wrong).removeprefix(f"task {self.name!r}: ")
+                name = next((each for each in kept if said.startswith((f"{each}:", f"{each} "))), "")
+                if not name:
+                    self._refuse_rest(said, otherwise)
+                    return None
+                self.refuse(said.removeprefix(f"{name}: "), name)
+                del kept[name]
+
+    def _refuse_rest(self, said: str, otherwise: str) -> None:
+        """What is about no option of its own: a default, or the thing itself."""
+        name, _, rest = said.partition(": ")
+        if name in self._with.defaults.places:
+            self._with.problems.add(self._with.defaults.places[name], f"defaults.{name}", rest)
+        else:
+            self.refuse(said.removeprefix(f"{otherwise}: "), *([otherwise] if otherwise else []))
+
+    def _text(self, name: str) -> str:
+        value = self._given.get(name, "")
+        if not isinstance(value, str) or len(value) > _DESCRIPTION_LONGEST:
+            self.refuse(f"{value!r:.60} is no text of at most {_DESCRIPTION_LONGEST} characters; shorten it", name)
+            return ""
+        return value
+
+    def _yes_or_no(self, name: str) -> bool:
+        value = self._given.get(name, True)
+        if not isinstance(value, bool):
+            self.refuse(f"{value!r:.60} is neither true nor false; write one of them without quotes", name)
+            return True
+        return value
+
+
+def _field_in(said: str, given: Any) -> list[str]:
+    """The field that an error of a specification is about, if it stands in the file."""
+    unknown = _UNKNOWN_FIELD.match(said)
+    name = unknown[1] if unknown else re.split(r"[:.\[]", said, maxsplit=1)[0]
+    return [name] if isinstance(given, Mapping) and name in given else []
+
+
+def _check_task_options(name: str, options: dict[str, Any]) -> None:
+    make_work(name, LeftToOthers("", name), FreeArguments(name), options)  # type: ignore[arg-type]
+
+
+def read_job(table: Table, reading: Reading) -> Job | None:
+    """The job of a table; None where something is wrong with it, which is then among the problems."""
+    return _Reader(table, reading).read()
+
+
+def read_defaults(tables: list[Table], environ: Mapping[str, str], problems: Problems) -> Defaults:
+    """What holds for all jobs. Each value is checked as if a job had it."""
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    for table in tables:
+        for name, value in table.read(environ, problems).items():
+            place, key = table.place(name), f"defaults.{name}"
+            if name not in DEFAULT_KEYS:
+                known = nearest(name, DEFAULT_KEYS, what="there are")
+                what = "it is said of one job alone; write it there" if name in JOB_KEYS else f"no such key; {known}"
+                problems.add(place, key, what)
+            elif name in places:
+                problems.add(place, key, f"it is set at {places[name]}, too; keep one of them")
+            elif (checked := _checked_default(name, value, place, problems)) is not None:
+                values[name], places[name] = checked, place
+    return Defaults(values=values, places=places)
+
+
+def _checked_default(name: str, value: Any, place: str, problems: Problems) -> Any:
+    if name == "retry":
+        return read_retry(value, lambda said, *inner: problems.add(place, "defaults.retry", said))
+    try:
+        if name in TASK_KEYS and not name.endswith("_key"):
+            _check_task_options("all", {name: value})
+        elif name in POLICY_KEYS and name != "blackout_fate":
+            make_definition("task", {name: value})
+        elif name in RULE_DEFAULTS:
+            make_rule("cron", "0 0 * * *", {name: value}, {}, {}, "UTC")
+    except EvertickError as wrong:
+        said = str(wrong).removeprefix("task 'all': ")
+        problems.add(place, f"defaults.{name}", said.removeprefix(f"{name}: "))
+        return None
+    return value

@@ -1,0 +1,276 @@
+"""A configuration from its file, the environment and flags: all of it checked, or everything that is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from evertick.config.adding import add_jobs
+from evertick.config.build import bare_scheduler
+from evertick.config.configuration import SETTINGS, Configuration, settings_from
+from evertick.config.connection import Connection, broker_of, database_url
+from evertick.config.directory import default_state
+from evertick.config.find import FILE_NAME, find_file
+from evertick.config.include import Pattern, patterns_of, read_all, read_folder
+from evertick.config.job import JOBS_MAX, Job, Reading, read_defaults, read_job
+from evertick.config.layer import Value, layered, section_from
+from evertick.config.origin import DEFAULT
+from evertick.config.problem import Problems, nearest
+from evertick.config.section import SECTIONS
+from evertick.config.table import Table
+from evertick.config.toml import Document
+from evertick.driver.registry import IN_PYTHON, known_drivers
+from evertick.errors import EvertickError, InvalidInput
+from evertick.masked import masked
+from evertick.settings import make_settings
+from evertick.when import Calendar
+
+__all__ = ["FILE_NAME", "Configuration", "Ledger", "load_configuration", "load_ledger"]
+
+_JOBS_FOLDER = "jobs.d"
+_JOBS_ONLY = ("jobs", "calendars")
+_CALENDAR_KEYS = ("include", "exclude", "tz")
+
+
+def load_configuration(
+    path: str | Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+    flags: Mapping[str, tuple[str, Any]] | None = None,
+) -> Configuration:
+    """Read and check everything. `flags`: by key, like "log.level", the name of the flag and its value.
+
+    Raises InvalidConfiguration with all that is wrong.
+    """
+    problems = Problems()
+    loading = _Loading(find_file(path, environ), environ, flags or {}, problems)
+    made = loading.load()
+    problems.raise_any()
+    # What only a scheduler can tell: rules that the node does not take, jobs that share a rate, brokers that are nowhere.
+    add_jobs(bare_scheduler(made), made.jobs, problems)
+    problems.raise_any()
+    return made
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command needs to look at a ledger. The URL may hold a password."""
+
+    file: Path
+    database_url: str
+    app: str
+
+    def __repr__(self) -> str:
+        return f"Ledger({masked(self.database_url)!r}, app={self.app!r})"
+
+
+def load_ledger(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> Ledger | None:
+    """Where the configuration says that the ledger is; None without a file.
+
+    Jobs are not looked at: whoever wants to see what runs is not held up by a job that cannot.
+    """
+    file = find_file(path, environ)
+    if file is None:
+        return None
+    problems = Problems()
+    loading = _Loading(file, environ, {}, problems)
+    values = layered(loading.documents, environ, {}, problems, only=("database", "node", "directories"))
+    state = _state(values, environ)
+    url = database_url(values, state, problems, lambda said: None)
+    problems.raise_any()
+    return Ledger(file=file, database_url=url, app=str(values["node.app"].value))
+
+
+class _Loading:
+    """One reading of a configuration."""
+
+    def __init__(
+        self,
+        file: Path | None,
+        environ: Mapping[str, str],
+        flags: Mapping[str, tuple[str, Any]],
+        problems: Problems,
+    ) -> None:
+        self.file = file
+        self.documents = [] if file is None else read_all(file, problems)
+        self._environ, self._flags, self._problems = environ, flags, problems
+        self._warnings: list[str] = []
+
+    def load(self) -> Configuration:
+        values = layered(self.documents, self._environ, self._flags, self._problems)
+        sections = {name: section_from(name, values) for name in SECTIONS}
+        patterns = [each for document in self.documents for each in patterns_of(document)]
+        folder = self._jobs_folder(values)
+        if folder is not None:
+            patterns.append(Pattern(folder=folder, text="*.toml"))
+            self.documents += self._read_jobs(folder)
+        state = _state(values, self._environ)
+        url = database_url(values, state, self._problems, self._warnings.append)
+        settings = self._checked_settings(values)
+        calendars = self._calendars()
+        jobs = self._jobs(calendars, str(settings["tz"]))
+        self._warn_open(values)
+        return Configuration(
+            file=self.file,
+            digests={document.path: document.digest for document in self.documents},
+            patterns=tuple(patterns),
+            values=values,
+            database_url=url,
+            connections=self._connections(values),
+            state_directory=state,
+            config_directory=self._config_directory(values),
+            calendars=calendars,
+            jobs=jobs,
+            warnings=tuple(self._warnings),
+            **sections,
+        )
+
+    # --- settings
+
+    def _checked_settings(self, values: dict[str, Value]) -> dict[str, Any]:
+        """As the scheduler itself checks them; what it refuses is told at its place, and left out of what follows."""
+        checked = dict(values)
+        names = {setting: key for key, setting in SETTINGS.items()}
+        for _ in SETTINGS:
+            try:
+                make_settings("sqlite://", **settings_from(checked))
+                break
+            except InvalidInput as wrong:
+                setting, _, said = str(wrong).partition(": ")
+                # The only one whose name an error does not begin with is the zone.
+                key = names.get(setting, "node.tz")
+                self._problems.add(checked[key].origin.place, key, said or str(wrong))
+                checked[key] = Value(key=key, value=_default(key), origin=DEFAULT)
+        return settings_from(checked)
+
+    def _connections(self, values: Mapping[str, Value]) -> dict[str, Connection]:
+        found = {
+            name: broker_of(name, name, values, self._problems, self._warnings.append) for name in ("redis", "nats")
+        }
+        return {name: each for name, each in found.items() if each is not None}
+
+    def _config_directory(self, values: Mapping[str, Value]) -> Path | None:
+        given = values["directories.config"].value
+        if given is not None:
+            return Path(given)
+        return None if self.file is None else self.file.parent.absolute()
+
+    def _warn_open(self, values: Mapping[str, Value]) -> None:
+        """A file with a password in it that everybody may read."""
+        by_path = {str(document.path): document for document in self.documents}
+        for key, value in values.items():
+            holds = value.about.is_secret or (value.about.is_url and value.value and masked(value.value) != value.value)
+            file = value.origin.place.rpartition(":")[0]
+            is_written = value.is_set and value.written is None and file in by_path
+            if holds and is_written and by_path[file].is_open:
+                self._warnings.append(
+                    f"{value.origin.place}: {key}: everybody may read this password; run `chmod 600 {file}`, or put it "
+                    "into a file of its own"
+                )
+
+    # --- jobs
+
+    def _jobs_folder(self, values: Mapping[str, Value]) -> Path | None:
+        value = values["directories.jobs"]
+        if value.is_set:
+            if not Path(value.value).is_dir():
+                said = f"{value.value} is no directory; make it, or take this key away"
+                self._problems.add(value.origin.place, "directories.jobs", said)
+            return Path(value.value)
+        return None if self.file is None else self.file.parent / _JOBS_FOLDER
+
+    def _read_jobs(self, folder: Path) -> list[Document]:
+        read = read_folder(folder, self.documents, self._problems)
+        for document in read:
+            for name in document.data:
+                if name not in _JOBS_ONLY:
+                    self._problems.add(
+                        document.place((name,)), name, "a file of jobs holds [jobs.…] and [calendars.…] alone; move it "
+                        f"to {self.file}"
+                    )  # fmt: skip
+        return read
+
+    def _tables(self, name: str) -> list[Table]:
+        """The tables of that name at the top of the files."""
+        found = []
+        for document in self.documents:
+            data = document.data.get(name, {})
+            if isinstance(data, dict):
+                found.append(Table(document=document, path=(name,), data=data))
+            else:
+                what = f"{name}.NAME" if name != "defaults" else name
+                said = f"{data!r:.60} is no table; write [{what}] and its keys below"
+                self._problems.add(document.place((name,)), name, said)
+        return found
+
+    def _named(self, name: str) -> dict[str, Table]:
+        """The tables below it, each under a name of its own."""
+        found: dict[str, Table] = {}
+        for table in self._tables(name):
+            for key, data in table.data.items():
+                inner = Table(document=table.document, path=(name, key), data=data)
+                if key in found:
+                    said = f"it is defined at {found[key].place()}, too; give one of them another name"
+                    self._problems.add(inner.place(), inner.key(), said)
+                elif not isinstance(data, dict):
+                    said = f"{data!r:.60} is no table; write [{inner.key()}] and its keys below"
+                    self._problems.add(inner.place(), inner.key(), said)
+                else:
+                    found[key] = inner
+        return found
+
+    def _calendars(self) -> dict[str, Calendar]:
+        made = {name: self._calendar(name, table) for name, table in self._named("calendars").items()}
+        return {name: each for name, each in made.items() if each is not None}
+
+    def _calendar(self, name: str, table: Table) -> Calendar | None:
+        def refuse(said: str, *inner: str) -> None:
+            self._problems.add(table.place(*inner), table.key(*inner), said)
+
+        given = table.read(self._environ, self._problems)
+        unknown = [key for key in given if key not in _CALENDAR_KEYS]
+        for key in unknown:
+            refuse(f"no such key; {nearest(key, _CALENDAR_KEYS, what='there are')}", key)
+        for key in ("include", "exclude"):
+            if not isinstance(given.get(key, []), list):
+                unknown.append(key)
+                refuse(f'{given[key]!r:.60} is no list; write it in brackets, like ["sat", "2026-12-24"]', key)
+        if unknown:
+            return None
+        try:
+            return Calendar(name, **given)
+        except EvertickError as wrong:
+            key = str(wrong).partition(":")[0].partition(" ")[0]
+            refuse(str(wrong), *([key] if key in given else []))
+            return None
+
+    def _jobs(self, calendars: dict[str, Calendar], tz: str) -> tuple[Job, ...]:
+        defaults = read_defaults(self._tables("defaults"), self._environ, self._problems)
+        tables = self._named("jobs")
+        if len(tables) > JOBS_MAX:
+            first = next(iter(tables.values()))
+            said = f"{len(tables)} jobs are more than {JOBS_MAX}; give some to another app, with a file of its own"
+            self._problems.add(str(first.document.path), "jobs", said)
+            return ()
+        reading = Reading(
+            environ=self._environ,
+            defaults=defaults,
+            calendars=calendars,
+            tz=tz,
+            drivers=tuple(name for name in known_drivers() if name not in IN_PYTHON),
+            problems=self._problems,
+        )
+        read = [read_job(table, reading) for table in tables.values()]
+        return tuple(job for job in read if job is not None)
+
+
+def _default(key: str) -> Any:
+    section, _, name = key.partition(".")
+    return getattr(SECTIONS[section](), name)
+
+
+def _state(values: Mapping[str, Value], environ: Mapping[str, str]) -> Path:
+    given = values["directories.state"].value
+    return default_state(environ) if given is None else Path(given)

@@ -1,0 +1,117 @@
+"""The rule of a job: exactly one of `cron`, `every`, `once` and `when`, with the options of that rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime, time
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from evertick.errors import InvalidSetting, InvalidWhen
+from evertick.options import CronOptions, EveryOptions, OnceOptions, PolicyOptions
+from evertick.task import TaskOptions
+from evertick.when import Calendar, Cron, Every, Once, When, parse_when
+from evertick.when.cron import rule as cron_rule
+from evertick.when.moment import from_us, moment_of, moment_text, to_us
+from evertick.when.zone import zone_named
+
+__all__ = ["RULES", "RULE_DEFAULTS", "RULE_OPTIONS", "make_rule"]
+
+RULES = ("cron", "every", "once", "when")
+_BESIDE = {*PolicyOptions.__annotations__, *TaskOptions.__annotations__}
+_CRON = tuple(name for name in CronOptions.__annotations__ if name not in _BESIDE)
+_EVERY = ("after", *(name for name in EveryOptions.__annotations__ if name not in _BESIDE))
+_ONCE = tuple(name for name in OnceOptions.__annotations__ if name not in _BESIDE)
+# What each takes. A sentence takes what the rule takes that it means, so that is told when it is read.
+_TAKEN = {"cron": _CRON, "every": _EVERY, "once": _ONCE, "when": tuple(dict.fromkeys((*_CRON, *_EVERY)))}
+RULE_OPTIONS = tuple(dict.fromkeys((*_CRON, *_EVERY, *_ONCE)))
+# What may stand in [defaults]: what is said of all jobs, and not of one.
+RULE_DEFAULTS = ("tz", "dst", "jitter", "jitter_mode", "calendar")
+_MOMENTS = ("start", "end")
+
+
+def make_rule(
+    kind: str,
+    value: Any,
+    options: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    calendars: Mapping[str, Calendar],
+    tz: str,
+) -> When:
+    """The rule. Of the defaults it takes what such a rule takes; `tz` is what a time without a zone is read by.
+
+    A calendar that is not among these is looked for in the ledger when the rule is stored.
+    """
+    for name in options:
+        if name not in _TAKEN[kind]:
+            raise InvalidSetting(f"{name}: a job with {kind!r} does not take it; it takes {', '.join(_TAKEN[kind])}")
+    given = {name: each for name, each in defaults.items() if name in _TAKEN[kind]} | dict(options)
+    zone = zone_named(given.get("tz", tz))
+    if kind != "when" and isinstance(given.get("calendar"), str):
+        given["calendar"] = calendars.get(given["calendar"], given["calendar"])
+    for name in _MOMENTS:
+        if name in given:
+            given[name] = _moment(given[name], zone, name)
+    match kind:
+        case "cron":
+            return cron_rule(_text(value, kind), **_fitting(given, _text(value, kind), options))
+        case "every":
+            return Every(value, **given)
+        case "once":
+            return _once(value, zone, given)
+        case _:
+            return _sentence(_text(value, kind), given, options, calendars)
+
+
+def _text(value: Any, kind: str) -> str:
+    if not isinstance(value, str):
+        example = "0 3 * * *" if kind == "cron" else "weekdays at 18:30"
+        raise InvalidWhen(f'{kind}: {value!r:.60} is not text; write it in quotes, like {kind} = "{example}"')
+    return value
+
+
+def _fitting(given: dict[str, Any], text: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    """`@every 90s` is an interval, which has no use for the `dst` that all jobs have."""
+    is_interval = text.strip().lower().startswith("@every")
+    return {name: each for name, each in given.items() if not is_interval or name != "dst" or name in own}
+
+
+def _once(value: Any, zone: ZoneInfo, given: dict[str, Any]) -> Once:
+    if isinstance(value, str) and value.strip().startswith("+"):
+        return Once(after=value.strip()[1:], **given)
+    return Once(_moment(value, zone, "once"), **given)
+
+
+def _moment(value: Any, zone: ZoneInfo, what: str) -> datetime:
+    """A moment, as TOML has it or as text; without an offset it is one of the zone."""
+    moment = value
+    if isinstance(value, str):
+        try:
+            return from_us(moment_of(value, what=what))
+        except InvalidWhen:
+            try:
+                moment = datetime.fromisoformat(value)
+            except ValueError:
+                moment = None
+    if not isinstance(moment, datetime):
+        kind = "a day without a time" if isinstance(value, date) else "a time without a day"
+        said = kind if isinstance(value, date | time) else "no moment"
+        also = ', or "+10m" counted from the first start' if what == "once" else ""
+        raise InvalidWhen(
+            f"{what}: {str(value)[:60]!r} is {said}; write 2026-01-31T09:00:00Z or 2026-01-31T09:00:00{also}"
+        )
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)
+
+
+def _sentence(text: str, given: dict[str, Any], own: Mapping[str, Any], calendars: Mapping[str, Calendar]) -> When:
+    """Options go behind the text, as the text of a rule has them. What it says itself is stronger than a default."""
+    plain = parse_when(text)
+    said = {part.partition("=")[0].strip() for part in text.split(";")[1:]} | ({"tz"} if plain.is_zone_given else set())
+    taken = _TAKEN["cron" if isinstance(plain, Cron) else "every" if isinstance(plain, Every) else "once"]
+    added = {name: each for name, each in given.items() if name in own or (name not in said and name in taken)}
+    written = [f"{name}={_written(each)}" for name, each in added.items() if each is not None]
+    return parse_when("; ".join([text, *written]), calendars)
+
+
+def _written(value: Any) -> str:
+    return moment_text(to_us(value)) if isinstance(value, datetime) else str(value)

@@ -1,0 +1,285 @@
+"""What may be set: every section, its keys, of which kind each is, and its default.
+
+This table is read by the loader, by `config show` and by the reference page, which a test compares with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
+
+from evertick.config.kind import DURATION, PATH, TEXT, TEXTS, WHOLE, YES_NO, Kind, choice
+from evertick.settings import DATABASE_VARIABLE
+from evertick.when.duration import Duration
+
+__all__ = [
+    "SECTIONS",
+    "SHORT_VARIABLES",
+    "Daemon",
+    "Database",
+    "Directories",
+    "Http",
+    "Key",
+    "Log",
+    "Nats",
+    "Node",
+    "Redis",
+    "Retention",
+    "Section",
+    "Tls",
+    "keys_of",
+    "variable_of",
+]
+
+_VARIABLE = "EVERTICK_"
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """One key, as the documentation tells it."""
+
+    kind: Kind
+    words: str
+    # What holds where it is left out and has no default of its own.
+    otherwise: str = ""
+    is_secret: bool = False
+    # Whether it may hold a password beside what may be shown.
+    is_url: bool = False
+    # Whether a reload takes it up; else a restart does.
+    is_live: bool = False
+
+
+def _key(kind: Kind, words: str, otherwise: str = "", **more: bool) -> Key:
+    return Key(kind=kind, words=words, otherwise=otherwise, **more)
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of the file. What is not set is as its field says."""
+
+    def __repr__(self) -> str:
+        # Tracebacks and logs show it, and some hold passwords; `config show` tells what may be told.
+        return f"{type(self).__name__}(…)"
+
+
+class Tls(Section, frozen=True, kw_only=True):
+    ca: Annotated[Path | None, _key(PATH, "File of the authority that signed the server's certificate.")] = None
+    cert: Annotated[Path | None, _key(PATH, "File of the own certificate.")] = None
+    key: Annotated[Path | None, _key(PATH, "File of the key of `cert`, without a password.")] = None
+
+
+class DatabaseTls(Tls, frozen=True, kw_only=True):
+    mode: Annotated[
+        str | None,
+        _key(
+            choice("disable", "prefer", "require", "verify-ca", "verify-full"),
+            "How much of TLS is asked for.",
+            "`verify-full` with a `ca`, else `prefer`",
+        ),
+    ] = None
+
+
+class Database(Section, frozen=True, kw_only=True):
+    """Where the ledger is kept: a `url`, or its parts. The parts are for PostgreSQL."""
+
+    url: Annotated[
+        str | None,
+        _key(
+            TEXT,
+            "`sqlite:///file.db` (counted from the folder of this file) or `postgresql://user@host:5432/name`.",
+            "`evertick.db` in the state directory",
+            is_url=True,
+        ),
+    ] = None
+    address: Annotated[
+        str | None, _key(TEXT, "Host, or host:port, or the folder of a socket; several with commas.")
+    ] = None
+    name: Annotated[str | None, _key(TEXT, "Name of the database.")] = None
+    user: Annotated[str | None, _key(TEXT, "User to connect as.")] = None
+    password: Annotated[str | None, _key(TEXT, "Password; better in `password_file`.", is_secret=True)] = None
+    password_file: Annotated[Path | None, _key(PATH, "File that holds the password and nothing else.")] = None
+    schema: Annotated[str | None, _key(TEXT, "Schema of the tables.", "`evertick`")] = None
+    pooler: Annotated[
+        str | None, _key(choice("transaction"), "Behind a pooler that hands connections over by transaction.")
+    ] = None
+    listen: Annotated[
+        str | None,
+        _key(TEXT, "A direct URL for wake-ups, around such a pooler; or `off`.", "the same connection", is_url=True),
+    ] = None
+    pool_size: Annotated[int | None, _key(WHOLE, "Connections at most.", "`5`")] = None
+    timeout: Annotated[Duration | None, _key(DURATION, "How long one statement of the ledger may take.", "`30s`")] = (
+        None
+    )
+    connect_timeout: Annotated[Duration | None, _key(DURATION, "How long connecting may take.", "`10s`")] = None
+    ssl: DatabaseTls = DatabaseTls()
+
+
+class Redis(Section, frozen=True, kw_only=True):
+    """The server that jobs with `redis` are handed to."""
+
+    url: Annotated[
+        str | None,
+        _key(TEXT, "`redis://host:6379/0`, `rediss://…` with TLS, or `unix:///socket`.", is_url=True),
+    ] = None
+    address: Annotated[str | None, _key(TEXT, "Host, or host:port.")] = None
+    number: Annotated[int, _key(WHOLE, "Number of the database on the server.")] = 0
+    user: Annotated[str | None, _key(TEXT, "User to connect as.")] = None
+    password: Annotated[str | None, _key(TEXT, "Password; better in `password_file`.", is_secret=True)] = None
+    password_file: Annotated[Path | None, _key(PATH, "File that holds the password and nothing else.")] = None
+    tls: Annotated[bool, _key(YES_NO, "Whether to speak TLS; files of `ssl` mean so, too.")] = False
+    namespace: Annotated[
+        str, _key(TEXT, "What the keys of reports begin with; two fleets with one app on one server need two.")
+    ] = "evertick"
+    ssl: Tls = Tls()
+
+
+class Nats(Section, frozen=True, kw_only=True):
+    """The server that jobs with `nats` are handed to."""
+
+    url: Annotated[str | None, _key(TEXT, "`nats://host:4222` or `tls://…`; several with commas.", is_url=True)] = None
+    address: Annotated[str | None, _key(TEXT, "Host, or host:port; several with commas.")] = None
+    user: Annotated[str | None, _key(TEXT, "User to connect as.")] = None
+    password: Annotated[str | None, _key(TEXT, "Password; better in `password_file`.", is_secret=True)] = None
+    password_file: Annotated[Path | None, _key(PATH, "File that holds the password and nothing else.")] = None
+    token: Annotated[str | None, _key(TEXT, "Token, in place of user and password.", is_secret=True)] = None
+    credentials: Annotated[Path | None, _key(PATH, "Credentials file of the server's operator.")] = None
+    tls: Annotated[bool, _key(YES_NO, "Whether to speak TLS; files of `ssl` mean so, too.")] = False
+    prefix: Annotated[str, _key(TEXT, "What subjects and streams begin with.")] = "evertick"
+    replicas: Annotated[int, _key(WHOLE, "How many servers of a cluster keep a stream.")] = 1
+    events: Annotated[bool, _key(YES_NO, "Whether to publish what becomes of runs, for others.")] = False
+    ssl: Tls = Tls()
+
+
+class Node(Section, frozen=True, kw_only=True):
+    """The node itself: the settings of `Scheduler`, see there."""
+
+    name: Annotated[
+        str | None,
+        _key(TEXT, "How this node is called; what stands before an `@` is the same for all nodes of one file.",
+             "`evertick@` and the name of the host"),
+    ] = None  # fmt: skip
+    app: Annotated[str, _key(TEXT, "Namespace of this service on the database.")] = "default"
+    drivers: Annotated[
+        tuple[str, ...] | None, _key(TEXTS, "Which drivers this node runs.", "all that are installed")
+    ] = None
+    queues: Annotated[tuple[str, ...], _key(TEXTS, "Which queues it works on.")] = ("default",)
+    concurrency: Annotated[int, _key(WHOLE, "Runs at once; 0: it only writes what the file declares.")] = 50
+    tz: Annotated[str, _key(TEXT, "Zone of rules that name none.", is_live=True)] = "UTC"
+    poll_interval: Annotated[Duration, _key(DURATION, "How often to look without being woken.")] = "15s"
+    lease: Annotated[Duration, _key(DURATION, "How long it may be silent before its runs are given to others.")] = "15s"
+    stop_timeout: Annotated[Duration, _key(DURATION, "How long running work gets at a stop.")] = "30s"
+    start_timeout: Annotated[Duration, _key(DURATION, "How long to wait for a database that is away at start.")] = "30s"
+    stall_limit: Annotated[Duration, _key(DURATION, "How long its event loop may be blocked.")] = "15m"
+    batch_size: Annotated[int, _key(WHOLE, "Fires, claims or verdicts that are written at once.")] = 1_000
+    duties: Annotated[bool, _key(YES_NO, "Whether it does what one node of the app does at a time.")] = True
+    rate_limits: Annotated[
+        str, _key(choice("store", "memory"), "Whether rates hold for all nodes together, or for each by itself.")
+    ] = "store"
+    migrate: Annotated[
+        str, _key(choice("auto", "check"), "Whether a start brings tables up to date, or refuses old ones.")
+    ] = "auto"
+    min_interval: Annotated[Duration | None, _key(DURATION, "A rule that fires more often is refused.")] = None
+    allow_schedules: Annotated[tuple[str, ...] | None, _key(TEXTS, "The only rules that are not refused.")] = None
+
+
+class Retention(Section, frozen=True, kw_only=True):
+    """How much of the past is kept."""
+
+    history: Annotated[Duration, _key(DURATION, "How long runs that have ended are kept.")] = "90d"
+    per_schedule: Annotated[
+        int | None, _key(WHOLE, "At most so many runs of one schedule.", "as many as the database does well with")
+    ] = None
+    feed: Annotated[
+        Duration | None, _key(DURATION, 'How long events are kept for other programs; "off" for none.', "as it is")
+    ] = None
+
+
+class Log(Section, frozen=True, kw_only=True):
+    """What `evertick daemon` writes about itself."""
+
+    level: Annotated[str, _key(choice("trace", "debug", "info", "warning", "error"), "Log from this level on.")] = (
+        "info"
+    )
+    file: Annotated[Path | None, _key(PATH, "Log into this file.", "the error output")] = None
+    format: Annotated[str, _key(choice("text", "json"), "Lines for people, or for programs.")] = "text"
+
+
+class Daemon(Section, frozen=True, kw_only=True):
+    """The process of `evertick daemon`."""
+
+    pidfile: Annotated[Path | None, _key(PATH, "File that holds its process id while it runs.", "none")] = None
+    reload: Annotated[
+        str,
+        _key(
+            choice("change", "signal", "off"),
+            "Whether jobs are read again when a file changes (and on SIGUSR1), on SIGUSR1 alone, or never.",
+        ),
+    ] = "change"
+
+
+class Directories(Section, frozen=True, kw_only=True):
+    """Where things are kept. The first two are made for this user alone (mode 0700)."""
+
+    state: Annotated[
+        Path | None,
+        _key(
+            PATH,
+            "For what Evertick writes.",
+            "`$STATE_DIRECTORY`, as root `/var/lib/evertick`, else `$XDG_STATE_HOME/evertick` or "
+            "`~/.local/state/evertick`",
+        ),
+    ] = None
+    config: Annotated[
+        Path | None,
+        _key(PATH, "For what it reads beside this file, like `secrets/`.", "the folder of this file, left as it is"),
+    ] = None
+    jobs: Annotated[Path | None, _key(PATH, "Files of jobs, `*.toml`.", "`jobs.d` beside this file, if there")] = None
+
+
+class Http(Section, frozen=True, kw_only=True):
+    """What jobs with `http` may reach, and whom they trust."""
+
+    allow_private: Annotated[
+        bool, _key(YES_NO, "Whether private, loopback and link-local addresses may be called.", is_live=True)
+    ] = False
+    allow: Annotated[
+        tuple[str, ...],
+        _key(TEXTS, "Hosts, addresses or networks of that kind that may, all the same.", is_live=True),
+    ] = ()
+    ca: Annotated[
+        Path | None, _key(PATH, "File of the authorities that are trusted.", "those of the system", is_live=True)
+    ] = None
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "database": Database,
+    "node": Node,
+    "retention": Retention,
+    "directories": Directories,
+    "log": Log,
+    "daemon": Daemon,
+    "http": Http,
+    "redis": Redis,
+    "nats": Nats,
+}
+
+
+def keys_of(section: type[Section], before: str = "") -> Iterator[tuple[str, Key, Any]]:
+    """Every key of a section by its dotted name, those of tables in it too, with its default."""
+    hints = get_type_hints(section, include_extras=True)
+    for field in msgspec.structs.fields(section):
+        hint, name = hints[field.name], f"{before}{field.name}"
+        if isinstance(hint, type) and issubclass(hint, Section):
+            yield from keys_of(hint, f"{name}.")
+        else:
+            yield name, hint.__metadata__[0], field.default
+
+
+def variable_of(key: str) -> str:
+    """The environment variable of a key, like EVERTICK_NODE_LEASE of "node.lease"."""
+    return _VARIABLE + key.replace(".", "_").upper()
+
+
+# The one that was there before all others, and is shorter.
+SHORT_VARIABLES = {DATABASE_VARIABLE: "database.url"}

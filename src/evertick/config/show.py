@@ -1,0 +1,106 @@
+"""A configuration as it may be shown: what holds, where it comes from, and no secret."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from evertick.config.job import Job
+from evertick.config.layer import Value
+from evertick.config.configuration import Configuration
+from evertick.masked import masked
+
+__all__ = ["HIDDEN", "Shown", "shown_jobs", "shown_values"]
+
+HIDDEN = "***"
+_REFERENCE = re.compile(r"\$\{\w+\}")
+# Names of what is often a secret and was written out all the same.
+_TELLING = re.compile(r"(?i)pass|secret|token|authorization|credential|cookie|api[-_]?key")
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """A key, its value as plain data, and its origin in words."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+def shown_values(configuration: Configuration) -> list[Shown]:
+    """Every key of every section, in the order of the reference. Of what nobody has set, what holds instead."""
+    instead = _instead(configuration)
+    shown = []
+    for key, value in configuration.values.items():
+        told = instead[key] if key in instead and not value.is_set else _told(value)
+        shown.append(Shown(key=key, value=told, origin=str(value.origin)))
+    return shown
+
+
+def shown_jobs(configuration: Configuration) -> list[dict[str, Any]]:
+    return [_job(job) for job in configuration.jobs]
+
+
+def _instead(configuration: Configuration) -> dict[str, Any]:
+    settings = configuration.settings
+    config = configuration.config_directory
+    return {
+        "database.url": masked(configuration.database_url),
+        "node.name": settings["node_name"],
+        "node.drivers": list(settings["drivers"]),
+        "directories.state": str(configuration.state_directory),
+        "directories.config": None if config is None else str(config),
+    }
+
+
+def _told(value: Value) -> Any:
+    if value.about.is_secret and value.value is not None:
+        return value.written if _is_reference(value.written) else HIDDEN
+    if value.written is not None:
+        return masked(value.written) if value.about.is_url else value.written
+    if value.about.is_url and value.value is not None:
+        return masked(value.value)
+    return _plain(value.value)
+
+
+def _is_reference(written: Any) -> bool:
+    """Whether it is nothing but the name of a variable, which tells nothing of its value."""
+    return isinstance(written, str) and _REFERENCE.fullmatch(written) is not None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _job(job: Job) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "place": job.place,
+        "when": job.rule.text,
+        "driver": None if job.spec is None else job.spec.driver,
+        "task": job.definition.task,
+        "enabled": job.is_enabled,
+        "description": job.description,
+        # As the file has them: of what comes from the environment, the name of the variable.
+        "keys": {name: {"value": _hidden(name, value), "origin": job.places.get(name, job.place)}
+                 for name, value in job.shown.items()},
+    }  # fmt: skip
+
+
+def _hidden(name: str, value: Any) -> Any:
+    """Without what looks like a secret by its name. References to secrets are names, and stay."""
+    match value:
+        case dict():
+            return {each: _hidden(each, inner) for each, inner in value.items()}
+        case list():
+            return [_hidden(name, each) for each in value]
+        case str() if _TELLING.search(name) and name != "secret" and not _is_reference(value):
+            return HIDDEN
+        case str() if "://" in value:
+            return masked(value) if "@" in value else value
+        case _:
+            return value

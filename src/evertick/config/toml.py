@@ -1,0 +1,103 @@
+"""A file of TOML as data that knows where each part of it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tomllib
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from evertick.config.place import Path as KeyPath
+from evertick.config.place import key_lines
+from evertick.config.problem import Problems
+
+__all__ = ["FILE_MAX_BYTES", "Document", "digest_of", "read_document"]
+
+FILE_MAX_BYTES = 4 * 1024 * 1024
+# As tomllib ends its messages.
+_PLACE = re.compile(r"(?s)(.*) \(at (?:line (\d+), column (\d+)|end of document)\)")
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """One file, read. `digest` tells whether it has changed since."""
+
+    path: Path
+    data: dict[str, Any]
+    lines: dict[KeyPath, int]
+    digest: str
+    # Whether everybody on the machine may read it.
+    is_open: bool
+
+    def place(self, path: KeyPath) -> str:
+        """Where a key stands, as "file:line"; of one that has no line of its own, what it is a part of."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return f"{self.path}:{self.lines[path]}" if path else str(self.path)
+
+
+def read_document(path: Path, problems: Problems, *, named_at: str = "") -> Document | None:
+    """The file; None where it cannot be read, which is then among the problems. `named_at`: what includes it."""
+    before = named_at or str(path)
+    try:
+        with open(path, "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                problems.add(before, "", f"{path} is no file; name a file of TOML")
+                return None
+            content = file.read(FILE_MAX_BYTES + 1)
+    except OSError as error:
+        problems.add(before, "", f"{path} cannot be read: {error.strerror}; correct the path, or let this user read it")
+        return None
+    if len(content) > FILE_MAX_BYTES:
+        problems.add(str(path), "", f"it has more than {FILE_MAX_BYTES} bytes; put parts of it into files to include")
+        return None
+    if found.st_mode & 0o002:
+        # Whoever can write to it could have this user run whatever he likes.
+        problems.add(str(path), "", f"everybody may write to it, and so say what runs here; run `chmod o-w {path}`")
+    data, lines = _parsed(path, content, problems)
+    if data is None:
+        return None
+    return Document(path=path, data=data, lines=lines, digest=digest_of(content), is_open=bool(found.st_mode & 0o004))
+
+
+def digest_of(content: bytes) -> str:
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def _parsed(path: Path, content: bytes, problems: Problems) -> tuple[dict[str, Any] | None, dict[KeyPath, int]]:
+    try:
+        text = content.decode()
+        # A mark of byte order, as some editors write it.
+        text = text.removeprefix("\ufeff")
+        return tomllib.loads(text), key_lines(text)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        problems.add(f"{path}:{line}", "", "this is no UTF-8; save the file in that encoding")
+    except tomllib.TOMLDecodeError as error:
+        problems.add(*_told(path, content, error))
+    except RecursionError:
+        problems.add(str(path), "", "its values are nested too deeply; make them flatter")
+    return None, {}
+
+
+def _told(path: Path, content: bytes, error: tomllib.TOMLDecodeError) -> tuple[str, str, str]:
+    found = _PLACE.fullmatch(str(error))
+    words = (found[1] if found else str(error)).rstrip(".")
+    is_at_end = found is None or found[2] is None
+    line = content.rstrip().count(b"\n") + 1 if found is None or found[2] is None else int(found[2])
+    where = "at the end of the file" if is_at_end or found is None else f"at column {found[3]}"
+    written = content.decode(errors="replace").split("\n")
+    shown = written[line - 1].strip() if 0 < line <= len(written) else ""
+    fix = "; text stands in quotes" if words == "Invalid value" else ""
+    return f"{path}:{line}", "", f"this is no TOML, {where}: {words[:1].lower()}{words[1:]}{fix} ({_hidden(shown)!r})"
+
+
+def _hidden(line: str) -> str:
+    """A line as it may be shown: its value may be a password."""
+    key, equals, _ = line.partition("=")
+    return f"{key}{equals} …"[:80] if equals else line[:80]

@@ -1,0 +1,229 @@
+"""Commands about a configuration: config check, config show, apply; and commands that find their ledger by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from evertick import Scheduler
+
+RIGHT = """\
+[database]
+url = "sqlite:///jobs.db"
+[node]
+app = "shop"
+[jobs.backup]
+cron = "0 3 * * *"
+task = "do_backup"
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, and nothing in the environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(("EVERTICK", "XDG_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    monkeypatch.setenv("TZ", "UTC")
+    return tmp_path
+
+
+def write(text: str, name: str = "evertick.toml") -> None:
+    Path(name).write_text(text)
+    Path(name).chmod(0o600)
+
+
+def test_a_right_file_is_called_right(here, evertick, ask):
+    write(RIGHT)
+    result = evertick("config", "check")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == f"evertick.toml is right: 1 job, database sqlite:///{here}/jobs.db\n"
+    assert ask("config", "check") == {
+        "file": "evertick.toml",
+        "is_right": True,
+        "problems": [],
+        "warnings": [],
+        "jobs": 1,
+    }
+    assert not (here / "jobs.db").exists()
+
+
+def test_a_wrong_file_is_told_line_by_line_with_exit_code_2(here, evertick):
+    write("[node]\nlease = 'x'\nleas = 1\n", "wrong.toml")
+    result = evertick("config", "check", "--config", "wrong.toml")
+    assert (result.exit_code, result.stderr) == (2, "")
+    assert result.stdout.splitlines() == [
+        "wrong.toml:2: node.lease: 'x' is not a duration; write it like '90s', '1h30m' or '250ms'",
+        "wrong.toml:3: node.leas: no such key; it is called 'lease'",
+    ]
+    result = evertick("config", "check", "--config", "wrong.toml", "--json")
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["is_right"], len(told["problems"])) == (2, False, 2)
+
+
+def test_whoever_has_no_file_is_told_where_it_is_looked_for(here, evertick):
+    for command in (["config", "check"], ["apply"]):
+        result = evertick(*command)
+        assert result.exit_code == 2
+        looked = f"evertick.toml, {here}/home/.config/evertick/evertick.toml, /etc/evertick/evertick.toml"
+        assert f"there is no configuration at {looked}; name one with --config" in result.stderr
+
+
+def test_a_password_that_everybody_may_read_is_a_warning(here, evertick):
+    write('[database]\nurl = "postgresql://u:hush@h/d"\n')
+    Path("evertick.toml").chmod(0o644)
+    result = evertick("config", "check")
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "warning: evertick.toml:2: database.url: everybody may read this password; run `chmod 600 evertick.toml`, or "
+        "put it into a file of its own\n"
+    )
+    assert "hush" not in result.output + evertick("config", "show").output + evertick("config", "show", "--json").output
+
+
+def test_what_holds_is_shown_with_its_origin(here, evertick, ask, monkeypatch):
+    write(RIGHT)
+    monkeypatch.setenv("EVERTICK_NODE_LEASE", "20s")
+    lines = [line.split() for line in evertick("config", "show").stdout.splitlines()]
+    assert ["node.app", "shop", "evertick.toml:4"] in lines
+    assert ["node.lease", "20s", "EVERTICK_NODE_LEASE"] in lines
+    assert ["node.tz", "UTC", "default"] in lines
+    assert ["node.duties", "true", "default"] in lines
+    assert ["backup", "cron", "0", "3", "*", "*", "*", "task", "do_backup", "evertick.toml:5"] in lines
+    shown = ask("config", "show")
+    assert {"key": "log.file", "value": None, "origin": "default"} in shown["values"]
+    assert (shown["file"], shown["files"], shown["jobs"][0]["name"]) == ("evertick.toml", ["evertick.toml"], "backup")
+
+
+def test_show_works_without_a_file(here, ask, monkeypatch):
+    monkeypatch.setenv("EVERTICK_DATABASE", "postgresql://u:hush@h/d")
+    shown = ask("config", "show")
+    assert shown["file"] is None
+    assert {"key": "database.url", "value": "postgresql://u:***@h/d", "origin": "EVERTICK_DATABASE"} in shown["values"]
+
+
+def test_apply_shows_the_plan_and_asks(here, evertick, ask):
+    write(RIGHT)
+    result = evertick("apply", "--dry-run", "--days", "2")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"evertick.toml -> sqlite:///{here}/jobs.db, app shop"
+    assert lines[1:3] == ["+ backup: new -> cron 0 3 * * *; tz=UTC", "    0 fires before, 2 after; 2 are added"]
+    assert lines[-1] == "schedules: 1 added; fires: 2 added (the next 2 days)"
+    assert result.stderr == "note: nothing was changed\n"
+    # A look makes no database.
+    assert not (here / "jobs.db").exists()
+    result = evertick("apply")
+    assert result.exit_code == 2
+    assert "there is nobody to ask; write --yes to apply it" in result.stderr
+    assert not (here / "jobs.db").exists()
+    result = evertick("apply", "--yes")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "applied")
+    assert [each["key"] for each in ask("list", "--config", "evertick.toml")] == ["backup"]
+    result = evertick("apply", "--yes")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "schedules: 1 unchanged (the next 14 days)")
+
+
+def test_apply_removes_only_with_prune(here, evertick, ask):
+    write(RIGHT)
+    evertick("apply", "--yes")
+    write(RIGHT.replace("jobs.backup", "jobs.copy"))
+    result = evertick("apply", "--yes")
+    assert "note: not in the configuration any more, and left as they are without --prune: backup" in result.stderr
+    assert [each["key"] for each in ask("list", "--config", "evertick.toml")] == ["backup", "copy"]
+    told = ask("apply", "--yes", "--prune", "--days", "1")
+    assert (told["is_applied"], [each["key"] for each in told["removes"]]) == (True, ["backup"])
+    assert told["words"] == "schedules: 1 removed, 1 unchanged; fires: 1 removed"
+    assert [each["key"] for each in ask("list", "--config", "evertick.toml")] == ["copy"]
+
+
+def test_apply_as_json_asks_nothing(here, evertick, ask):
+    write(RIGHT)
+    told = ask("apply", "--dry-run")
+    assert (told["is_applied"], told["adds"][0]["kind"], told["adds"][0]["when_old"]) == (False, "add", None)
+    result = evertick("apply", "--json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--json asks no questions; write --yes to apply it, or --dry-run to see the plan" in result.stderr
+
+
+def test_an_answer_at_the_terminal_decides(here, start: Callable[..., subprocess.Popen[str]], terminal):
+    write(RIGHT)
+    for answer, code in (("n\n", 130), ("y\n", 0)):
+        terminal.write(answer)
+        process = start("apply", "--days", "1", stdin=terminal.theirs)
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, "Apply this? [y/N]" in err) == (code, True), out + err
+        assert ("applied" in out) == (code == 0)
+        assert (here / "jobs.db").exists() == (code == 0)
+
+
+def test_apply_to_a_wrong_configuration_says_the_first_problem(here, evertick):
+    write("[node]\nlease = 'x'\nleas = 1\n")
+    result = evertick("apply", "--yes")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: evertick.toml:2: node.lease: 'x' is not a duration; ")
+    assert result.stderr.endswith("; and 1 more: `evertick config check` lists all\n")
+
+
+def test_apply_makes_the_state_directory_for_this_user_alone(here, evertick):
+    write(RIGHT.replace('[database]\nurl = "sqlite:///jobs.db"\n', ""))
+    assert evertick("apply", "--yes").exit_code == 0
+    assert (here / "state").stat().st_mode & 0o777 == 0o700
+    assert (here / "state/evertick.db").exists()
+
+
+# --- which ledger
+
+
+@pytest.fixture
+def ledgers(here: Path) -> Path:
+    """Three ledgers, each with a schedule that is called as its file is; and a configuration that names one."""
+    for name, app in (("flag", "default"), ("env", "shop"), ("file", "shop")):
+        scheduler = Scheduler(f"sqlite:///{name}.db", app=app, concurrency=0)
+        scheduler.sync.add(key=f"of-{name}", when="every 1d", task="t")
+        scheduler.sync.close()
+    write('[database]\nurl = "sqlite:///file.db"\n[node]\napp = "shop"\n[jobs.a]\nthis-is = "wrong"\n')
+    return here
+
+
+def listed(result: Result) -> list[str]:
+    assert result.exit_code == 0, result.stderr
+    return [line.split()[0] for line in result.stdout.splitlines()[1:]]
+
+
+def test_a_flag_is_stronger_than_the_environment_and_that_than_the_file(ledgers, evertick, monkeypatch):
+    result = evertick("list")
+    assert listed(result) == ["of-file"]
+    assert result.stderr == f"(ledger: sqlite:///{ledgers}/file.db, by evertick.toml)\n"
+    assert evertick("list", "--config", "evertick.toml").stderr == ""
+    monkeypatch.setenv("EVERTICK_DATABASE", "sqlite:///env.db")
+    result = evertick("list")
+    assert (listed(result), result.stderr) == (["of-env"], "")
+    # Whoever names a database has said it all: the app of the file is not that of this one.
+    assert listed(evertick("list", "--database", "sqlite:///flag.db")) == ["of-flag"]
+    assert listed(evertick("list", "--app", "default", "--database", "sqlite:///flag.db")) == ["of-flag"]
+
+
+def test_all_commands_find_the_ledger_by_the_file(ledgers, evertick):
+    assert "file.db" in evertick("db", "status").stdout
+    assert evertick("doctor").stderr.startswith(f"(ledger: sqlite:///{ledgers}/file.db, by evertick.toml)")
+    assert listed(evertick("list", "--config", "evertick.toml", "--app", "shop")) == ["of-file"]
+
+
+def test_a_file_that_was_named_must_be_right(ledgers, evertick):
+    result = evertick("list", "--config", "no.toml")
+    assert (result.exit_code, "no.toml cannot be read" in result.stderr) == (2, True)
+    write("[database]\nurl = 'x'\n", "bad.toml")
+    result = evertick("list", "--config", "bad.toml")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: bad.toml:2: database.url: 'x' is no database URL; ")
+    result = evertick("list", "--config", "bad.toml", "--database", "sqlite:///flag.db")
+    assert "--database and --config both name a ledger; write one of them" in result.stderr

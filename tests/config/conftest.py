@@ -1,0 +1,113 @@
+"""Files to be read as configurations, and a driver of our own to name in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from evertick.arguments import FreeArguments
+from evertick.config.load import Configuration, load_configuration
+from evertick.context import Context
+from evertick.driver import registry
+from evertick.driver.base import Driver
+from evertick.driver.spec import DriverParts, Spec
+from evertick.errors import InvalidConfiguration
+
+
+class Echo(Spec, frozen=True, kw_only=True):
+    """A job that writes down its text, so that tests see it run."""
+
+    driver: ClassVar[str] = "echo"
+    short: ClassVar[str | None] = "text"
+
+    text: str
+    times: int = 1
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    # Waits until it is let go.
+    waits: bool = False
+
+    def make_driver(self, task: str, parts: DriverParts) -> Driver:
+        return EchoDriver(self, task)
+
+
+class EchoDriver:
+    name = "echo"
+    can_be_cancelled = True
+    kill_after = 0
+    heard: ClassVar[list[str]] = []
+    has_begun: ClassVar[asyncio.Event]
+    may_end: ClassVar[asyncio.Event]
+
+    def __init__(self, spec: Echo, task: str) -> None:
+        self._spec = spec
+        self._arguments = FreeArguments(task)
+
+    def prepare(self, args: bytes) -> dict[str, Any]:
+        return self._arguments.decode(args)
+
+    async def execute(self, context: Context, arguments: dict[str, Any]) -> str:
+        if self._spec.waits:
+            EchoDriver.has_begun.set()
+            await EchoDriver.may_end.wait()
+        EchoDriver.heard.append(self._spec.text)
+        return self._spec.text
+
+
+@pytest.fixture(autouse=True)
+def echo(monkeypatch: pytest.MonkeyPatch) -> type[EchoDriver]:
+    """The driver "echo", registered as a third party's is."""
+    entry = SimpleNamespace(name="echo", value="conftest:Echo", load=lambda: Echo)
+    monkeypatch.setattr(registry, "_registered", lambda: {"echo": entry})
+    monkeypatch.setattr(EchoDriver, "heard", [])
+    monkeypatch.setattr(EchoDriver, "has_begun", asyncio.Event(), raising=False)
+    monkeypatch.setattr(EchoDriver, "may_end", asyncio.Event(), raising=False)
+    return EchoDriver
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the files are, and where one is when reading them."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def write(folder: Path) -> Callable[..., Path]:
+    def put(text: str, name: str = "evertick.toml", mode: int = 0o600) -> Path:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+    return put
+
+
+@pytest.fixture
+def load(folder: Path, write: Callable[..., Path]) -> Callable[..., Configuration]:
+    """Read a text as ./evertick.toml, with this environment alone."""
+
+    def read(text: str, environ: Mapping[str, str] | None = None, **flags: tuple[str, Any]) -> Configuration:
+        write(text)
+        given = {key.replace("__", "."): each for key, each in flags.items()}
+        return load_configuration(None, {"HOME": str(folder), **(environ or {})}, given)
+
+    return read
+
+
+@pytest.fixture
+def problems(load: Callable[..., Configuration]) -> Callable[..., list[str]]:
+    """What is wrong with a text."""
+
+    def refused(text: str, environ: Mapping[str, str] | None = None, **flags: tuple[str, Any]) -> list[str]:
+        with pytest.raises(InvalidConfiguration) as wrong:
+            load(text, environ, **flags)
+        return list(wrong.value.problems)
+
+    return refused

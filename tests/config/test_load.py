@@ -1,0 +1,310 @@
+"""What holds: defaults, then files, then the environment, then flags; and where each value comes from."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evertick import Scheduler
+from evertick.config.build import scheduler_from
+from evertick.config.directory import default_state, make_private
+from evertick.config.find import find_file, searched_files
+from evertick.config.load import Configuration, load_configuration, load_ledger
+from evertick.config.section import SECTIONS, keys_of, variable_of
+from evertick.errors import InvalidConfiguration, Refused
+
+Load = Callable[..., Configuration]
+Write = Callable[..., Path]
+
+
+def origins(configuration: Configuration, *keys: str) -> list[str]:
+    return [str(configuration.values[key].origin) for key in keys]
+
+
+# --- layers
+
+
+def test_each_layer_is_stronger_than_the_one_before(load: Load) -> None:
+    text = "[node]\nlease = '20s'\nqueues = ['a']\nconcurrency = 3\n"
+    loaded = load(
+        text,
+        {"EVERTICK_NODE_QUEUES": "b, c", "EVERTICK_NODE_CONCURRENCY": "4", "EVERTICK_NODE_DUTIES": "off"},
+        node__concurrency=("--concurrency", 5),
+    )
+    node = loaded.node
+    assert (node.tz, node.lease, node.queues, node.concurrency, node.duties) == ("UTC", "20s", ("b", "c"), 5, False)
+    assert origins(loaded, "node.tz", "node.lease", "node.queues", "node.concurrency") == [
+        "default",
+        "evertick.toml:2",
+        "EVERTICK_NODE_QUEUES",
+        "--concurrency",
+    ]
+
+
+def test_a_variable_that_is_empty_says_nothing(load: Load) -> None:
+    assert load("[node]\nlease = '20s'", {"EVERTICK_NODE_LEASE": ""}).node.lease == "20s"
+
+
+def test_variables_that_belong_to_others_are_left_alone(load: Load) -> None:
+    environ = {"EVERTICK_RUN_ID": "1", "EVERTICK_APP": "x", "EVERTICK_SECRET_A": "s", "EVERTICK_TRACEBACK": "1"}
+    assert load("", environ).node.app == "default"
+
+
+def test_every_setting_of_a_scheduler_has_a_key_with_the_same_default(load: Load) -> None:
+    settings = load("").settings
+    parameters = inspect.signature(Scheduler).parameters
+    assert set(settings) == set(parameters) - {"url", "unknown"}
+    own = {"node_name", "drivers"}  # a node of a configuration has a name of its own, and runs all that there is
+    for name, value in settings.items():
+        if name not in own:
+            assert value == parameters[name].default, name
+
+
+def test_every_key_has_a_variable_of_its_own() -> None:
+    keys = [f"{name}.{key}" for name, kind in SECTIONS.items() for key, _, _ in keys_of(kind)]
+    assert len({variable_of(key) for key in keys}) == len(keys)
+    assert variable_of("database.ssl.ca") == "EVERTICK_DATABASE_SSL_CA"
+
+
+def test_values_from_the_environment_stand_for_any_kind(load: Load) -> None:
+    text = "[node]\nconcurrency = '${SLOTS}'\nname = '${NAME:-web}@$${x}'\nqueues = ['${Q:-}x']\n[log]\nlevel = '${L}'"
+    loaded = load(text, {"SLOTS": "7", "L": "debug"})
+    assert (loaded.node.concurrency, loaded.node.name, loaded.node.queues) == (7, "web@${x}", ("x",))
+    assert loaded.log.level == "debug"
+    assert loaded.values["node.concurrency"].written == "${SLOTS}"
+
+
+def test_the_default_of_a_reference_holds_where_a_variable_is_empty(load: Load) -> None:
+    loaded = load("[node]\nname = '${A:-a}'\napp = '${B:-b}'\ntz = '${C}'", {"A": "", "B": "x", "C": "UTC"})
+    assert (loaded.node.name, loaded.node.app) == ("a", "x")
+
+
+# --- files
+
+
+def test_files_are_included_by_name_and_by_pattern_in_order(write: Write, load: Load) -> None:
+    write("[jobs.b]\nevery = '1h'\necho = 'b'", "conf.d/b.toml")
+    write("[jobs.a]\nevery = '1h'\necho = 'a'\n", "conf.d/a.toml")
+    write("include = ['../deep/*.toml']\n[node]\ntz = 'Asia/Kolkata'", "conf.d/sub/x.toml")
+    write("[log]\nlevel = 'error'\nfile = 'log'", "conf.d/deep/y.toml")
+    write("[jobs.c]\nevery = '1h'\necho = 'c'", "jobs.d/c.toml")
+    write("[jobs.no]\n", "jobs.d/c.toml.bak")
+    loaded = load("include = ['conf.d/*.toml', 'conf.d/sub/x.toml', 'none/*.toml']\n")
+    assert [job.name for job in loaded.jobs] == ["a", "b", "c"]
+    assert [job.place for job in loaded.jobs] == ["conf.d/a.toml:1", "conf.d/b.toml:1", "jobs.d/c.toml:1"]
+    assert (loaded.node.tz, loaded.log.level) == ("Asia/Kolkata", "error")
+    # A path counts from the folder of the file that names it.
+    assert loaded.log.file is not None
+    assert loaded.log.file.resolve() == Path("conf.d/deep/log").absolute()
+    assert [str(path) for path in loaded.digests] == [
+        "evertick.toml",
+        "conf.d/a.toml",
+        "conf.d/b.toml",
+        "conf.d/sub/x.toml",
+        "conf.d/sub/../deep/y.toml",
+        "jobs.d/c.toml",
+    ]
+
+
+def test_the_folder_of_jobs_may_be_elsewhere(write: Write, load: Load) -> None:
+    write("[jobs.c]\nevery = '1h'\necho = 'c'", "all/c.toml")
+    write("[jobs.d]\nevery = '1h'\necho = 'd'", "jobs.d/d.toml")
+    assert [job.name for job in load("[directories]\njobs = 'all'").jobs] == ["c"]
+    assert [job.name for job in load("", {"EVERTICK_DIRECTORIES_JOBS": "all"}).jobs] == ["c"]
+
+
+def test_a_file_that_two_patterns_match_is_read_once(write: Write, load: Load) -> None:
+    write("[jobs.c]\nevery = '1h'\necho = 'c'", "jobs.d/c.toml")
+    assert len(load("include = ['jobs.d/*.toml', 'jobs.d/c.toml']").jobs) == 1
+
+
+def test_a_mark_of_byte_order_and_windows_lines_are_no_trouble(folder: Path) -> None:
+    (folder / "evertick.toml").write_bytes(b"\xef\xbb\xbf[node]\r\ntz = 'Asia/Kolkata'\r\n")
+    loaded = load_configuration(None, {"HOME": str(folder)})
+    assert origins(loaded, "node.tz") == ["evertick.toml:2"]
+
+
+def test_the_file_is_looked_for_here_then_at_the_users_then_at_the_systems(folder: Path, write: Write) -> None:
+    environ = {"HOME": str(folder / "home"), "XDG_CONFIG_HOME": ""}
+    assert searched_files(environ) == (
+        f"evertick.toml, {folder}/home/.config/evertick/evertick.toml, /etc/evertick/evertick.toml"
+    )
+    theirs = write("", "home/.config/evertick/evertick.toml")
+    assert find_file(None, environ) == theirs
+    other = write("", "xdg/evertick/evertick.toml")
+    assert find_file(None, environ | {"XDG_CONFIG_HOME": str(folder / "xdg")}) == other
+    write("")
+    assert find_file(None, environ) == Path("evertick.toml")
+    assert find_file("else.toml", environ) == Path("else.toml")
+
+
+def test_without_a_file_the_environment_is_all_there_is(folder: Path) -> None:
+    environ = {"HOME": str(folder), "EVERTICK_NODE_APP": "shop", "EVERTICK_DATABASE": "sqlite:///x.db"}
+    loaded = load_configuration(None, environ)
+    assert (loaded.file, loaded.node.app, loaded.database_url, loaded.jobs) == (None, "shop", "sqlite:///x.db", ())
+    assert loaded.config_directory is None
+
+
+# --- the database and the brokers
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "url"),
+    [
+        ("", {}, "sqlite:////state/evertick.db"),
+        ("url = 'sqlite:///jobs.db?synchronous=normal'", {}, "sqlite:///{folder}/jobs.db?synchronous=normal"),
+        ("url = 'sqlite:////var/jobs.db'", {}, "sqlite:////var/jobs.db"),
+        ("url = 'sqlite:///jobs.db'", {"EVERTICK_DATABASE": "sqlite:///other.db"}, "sqlite:///other.db"),
+        (
+            "address = 'db'\nname = 'jobs'\nuser = 'us er'\npassword = 'p@ss/w:rd'",
+            {},
+            "postgresql://us%20er:p%40ss%2Fw%3Ard@db/jobs",
+        ),
+        ("address = 'a:5433, ::1'\nname = 'jobs'", {}, "postgresql://a:5433,[::1]/jobs"),
+        ("address = '/run/pg'\nname = 'jobs'", {}, "postgresql:///jobs?host=%2Frun%2Fpg"),
+        (
+            "name = 'jobs'\nschema = 'x'\npool_size = 3\ntimeout = '1m'\nssl = { mode = 'require', ca = 'ca.pem' }",
+            {},
+            "postgresql:///jobs?schema=x&pool_size=3&timeout=1m&sslmode=require&ca={ca}",
+        ),
+        ("url = 'postgresql://u@h/d?schema=x'\npassword = 'p'", {}, "postgresql://u:p@h/d?schema=x"),
+        ("url = 'postgresql://u@h/d'", {"EVERTICK_DATABASE_PASSWORD": "p"}, "postgresql://u:p@h/d"),
+        # Whoever names another database has said it all: what the file says of the first does not count.
+        (
+            "address = 'db'\nname = 'jobs'\nuser = 'u'\npassword = 'p'\nschema = 'x'",
+            {"EVERTICK_DATABASE": "postgresql://other/jobs"},
+            "postgresql://other/jobs",
+        ),
+        ("url = 'sqlite:///jobs.db'", {"EVERTICK_DATABASE_NAME": "jobs"}, "postgresql:///jobs"),
+    ],
+)
+def test_the_database_is_a_url_or_its_parts(
+    folder: Path, load: Load, text: str, environ: dict[str, str], url: str
+) -> None:
+    loaded = load(f"[database]\n{text}", {"STATE_DIRECTORY": "/state", **environ})
+    ca = str(folder / "ca.pem").replace("/", "%2F")
+    assert loaded.database_url == url.format(folder=folder, ca=ca)
+
+
+def test_a_password_comes_from_its_file_and_an_open_one_is_told(write: Write, load: Load) -> None:
+    text = "[database]\nname = 'jobs'\nuser = 'u'\npassword_file = 'pw'"
+    path = write("secret\n", "pw")
+    assert load(text).database_url == "postgresql://u:secret@/jobs"
+    assert load(text).warnings == ()
+    path.chmod(0o644)
+    assert load(text).warnings == (f"{path}: everybody may read this password; run `chmod 600 {path}`",)
+
+
+@pytest.mark.parametrize("content", [b"", b"two\nlines\n", b"x" * 5000, b"a\0b"])
+def test_a_password_file_holds_one_line(folder: Path, problems: Callable[..., list[str]], content: bytes) -> None:
+    (folder / "pw").write_bytes(content)
+    assert problems("[database]\nname = 'jobs'\nuser = 'u'\npassword_file = 'pw'") == [
+        f"evertick.toml:4: database.password_file: {folder}/pw must hold one line, the password, and nothing else"
+    ]
+
+
+def test_a_password_in_a_file_that_everybody_may_read_is_told(folder: Path, write: Write) -> None:
+    text = "[database]\nurl = 'postgresql://u:secret@h/d'\n[redis]\naddress = 'h'\npassword = 'x'\n"
+    text += "[nats]\naddress = 'n'\ntoken = '${T}'\n"
+    write(text, mode=0o644)
+    loaded = load_configuration(None, {"HOME": str(folder), "T": "t"})
+    fix = "run `chmod 600 evertick.toml`, or put it into a file of its own"
+    assert loaded.warnings == (
+        f"evertick.toml:2: database.url: everybody may read this password; {fix}",
+        f"evertick.toml:5: redis.password: everybody may read this password; {fix}",
+    )
+    write(text, mode=0o640)
+    assert load_configuration(None, {"HOME": str(folder), "T": "t"}, {}).warnings == ()
+
+
+def test_brokers_are_urls_or_their_parts(folder: Path, load: Load) -> None:
+    loaded = load(
+        "[redis]\naddress = 'r:6380'\nuser = 'u'\npassword = 'p/w'\nnumber = 2\nssl.ca = 'ca.pem'\n"
+        "[nats]\nurl = 'nats://a:4222,nats://b:4222'\ntoken = 't'\ncredentials = 'c'\n"
+    )
+    redis, nats = loaded.connections["redis"], loaded.connections["nats"]
+    assert (redis.url, redis.ca) == ("rediss://u:p%2Fw@r:6380/2", folder / "ca.pem")
+    assert (nats.url, nats.token, nats.credentials) == ("nats://a:4222,nats://b:4222", "t", folder / "c")
+    assert load("[redis]\naddress = 'r'").connections["redis"].url == "redis://r"
+    assert load("[nats]\naddress = 'a, b'\ntls = true").connections["nats"].url == "tls://a,tls://b"
+    assert load("").connections == {}
+
+
+def test_nothing_that_is_printed_shows_a_password(load: Load) -> None:
+    loaded = load(
+        "[database]\nname = 'jobs'\nuser = 'u'\npassword = 'hush'\n[redis]\naddress = 'h'\npassword = 'hush'\n"
+        "[nats]\naddress = 'h'\ntoken = 'hush'"
+    )
+    parts = [loaded, loaded.database, loaded.redis, loaded.nats, loaded.connections, scheduler_from(loaded)]
+    assert "hush" in loaded.database_url
+    assert "hush" not in " ".join(repr(part) for part in parts)
+
+
+# --- the ledger alone
+
+
+def test_a_command_finds_the_ledger_whatever_is_wrong_with_the_jobs(folder: Path, write: Write) -> None:
+    environ = {"HOME": str(folder), "EVERTICK_LOG_LEVEL": "loud"}
+    assert load_ledger(None, environ) is None
+    write("[database]\nurl = 'sqlite:///jobs.db'\n[node]\napp = 'shop'\n[jobs.a]\nnever = 1\n[oops]\n")
+    found = load_ledger(None, environ)
+    assert found is not None
+    assert (found.database_url, found.app) == (f"sqlite:///{folder}/jobs.db", "shop")
+    assert load_ledger(None, environ | {"EVERTICK_DATABASE": "sqlite:///x.db"}).database_url == "sqlite:///x.db"  # type: ignore[union-attr]
+    write("[database]\nurl = 'x'")
+    with pytest.raises(InvalidConfiguration, match=r"^evertick.toml:2: database.url: 'x' is no database URL"):
+        load_ledger(None, environ)
+
+
+# --- directories
+
+
+def test_state_is_kept_where_such_a_user_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_state({"STATE_DIRECTORY": "/var/lib/a:/var/lib/b"}) == Path("/var/lib/a")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert default_state({"HOME": "/root"}) == Path("/var/lib/evertick")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert default_state({"HOME": "/home/a"}) == Path("/home/a/.local/state/evertick")
+    assert default_state({"XDG_STATE_HOME": "/s"}) == Path("/s/evertick")
+
+
+def test_a_directory_is_made_for_this_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a/b"
+    assert make_private(path) is None
+    assert path.stat().st_mode & 0o777 == 0o700
+    path.chmod(0o755)
+    assert make_private(path) == f"the directory {path} was open to others (mode 0755); it has mode 0700 now"
+    assert path.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_directories_of_a_node_are_made_and_the_folder_of_its_file_is_left_alone(folder: Path, load: Load) -> None:
+    folder.chmod(0o755)
+    assert load("[directories]\nstate = 's'").make_directories() == []
+    assert [each.name for each in folder.iterdir() if each.is_dir()] == ["s"]
+    assert folder.stat().st_mode & 0o777 == 0o755
+    (folder / "c").mkdir(mode=0o755)
+    [told] = load("[directories]\nstate = 's'\nconfig = 'c'").make_directories()
+    assert told == f"the directory {folder}/c was open to others (mode 0755); it has mode 0700 now"
+
+
+def test_a_directory_of_somebody_else_must_not_be_open_for_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    tmp_path.chmod(0o755)
+    assert make_private(tmp_path) == (
+        f"others may read the directory {tmp_path} (mode 0755), which belongs to another user ({os.getuid()})"
+    )
+    tmp_path.chmod(0o775)
+    with pytest.raises(Refused, match="others may write to the directory"):
+        make_private(tmp_path)
+
+
+def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Refused, match=r"cannot be made: .*; make it, or name another"):
+        make_private(tmp_path / "file" / "state")

@@ -1,0 +1,228 @@
+"""Every error of a wrong configuration names the file and line, the key, the value and the fix; all of them at once."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conftest import Echo
+from evertick.config.include import DEPTH_MAX, FILES_MAX
+from evertick.config.problem import PROBLEMS_MAX
+from evertick.config.toml import FILE_MAX_BYTES
+from evertick.errors import InvalidConfiguration
+
+JOB = 'every = "1h"\necho = "x"\n'
+
+
+NO_REFERENCE = (
+    "is no reference to the environment; write ${NAME} or ${NAME:-default}, and $${ for a ${ that is meant as it stands"
+)
+
+
+def cases() -> list[tuple[str, str]]:
+    """Those of refusals.txt: a file, and the line that is said of it."""
+    text = (Path(__file__).parent / "refusals.txt").read_text().partition("\n\n")[2]
+    return re.findall(r"(?s)(.+?)\n=> ([^\n]+)\n+", text + "\n")
+
+
+@pytest.mark.parametrize(("text", "line"), cases(), ids=lambda each: each.partition(": ")[2][:40])
+def test_what_is_wrong_is_told_with_its_place_its_value_and_the_fix(
+    folder: Path, problems: Callable[..., list[str]], text: str, line: str
+) -> None:
+    assert line.replace("{folder}", str(folder)) in problems(text)
+
+
+def test_whatever_a_driver_of_somebody_else_raises_is_told_where_its_job_stands(
+    problems: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(self: object, task: str) -> None:
+        raise KeyError("oops")
+
+    monkeypatch.setattr(Echo, "check", check)
+    assert problems(f"[jobs.a]\n{JOB}") == ["evertick.toml:3: jobs.a.echo: the driver cannot read it: KeyError: 'oops'"]
+
+
+def test_a_rule_that_the_node_does_not_take_is_told(problems: Callable[..., list[str]]) -> None:
+    [line] = problems(f"[node]\nmin_interval = '2h'\n[jobs.a]\n{JOB}")
+    assert line.startswith("evertick.toml:3: jobs.a: schedule 'a': the rule 'every 1h; tz=UTC' fires 1h apart (")
+    assert line.endswith("and min_interval is 2h; choose a longer interval, or lower min_interval")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a = 1\n[x\n", "evertick.toml:2: this is no TOML, at column 3: "),
+        (
+            "[node]\npassword = secret\n",
+            "evertick.toml:2: this is no TOML, at column 12: invalid value; text stands in quotes ('password = …')",
+        ),
+        ("[node]\na = '", "evertick.toml:2: this is no TOML, "),
+        ("a = " + "[" * 5000, "evertick.toml: its values are nested too deeply; make them flatter"),
+    ],
+)
+def test_what_is_no_toml_is_told_with_its_line_and_without_its_value(
+    problems: Callable[..., list[str]], text: str, line: str
+) -> None:
+    with pytest.raises((tomllib.TOMLDecodeError, RecursionError)):
+        tomllib.loads(text)
+    [found] = problems(text)
+    assert found.startswith(line)
+    assert "secret" not in found
+
+
+def test_what_is_no_text_or_too_much_is_told(
+    folder: Path, write: Callable[..., Path], problems: Callable[..., list[str]]
+) -> None:
+    (folder / "latin.toml").write_bytes(b"[jobs.a]\ntask = '\xe4'\n")
+    write("#" * (FILE_MAX_BYTES + 1), "long.toml")
+    (folder / "dir.toml").mkdir()
+    found = problems("include = ['latin.toml', 'long.toml', 'dir.toml']")
+    assert found == [
+        "evertick.toml:1: dir.toml cannot be read: Is a directory; correct the path, or let this user read it",
+        "latin.toml:2: this is no UTF-8; save the file in that encoding",
+        f"long.toml: it has more than {FILE_MAX_BYTES} bytes; put parts of it into files to include",
+    ]
+
+
+def test_a_file_that_everybody_may_write_is_refused(
+    write: Callable[..., Path], problems: Callable[..., list[str]]
+) -> None:
+    write("", "jobs.d/a.toml", mode=0o666)
+    assert problems("") == [
+        "jobs.d/a.toml: everybody may write to it, and so say what runs here; run `chmod o-w jobs.d/a.toml`"
+    ]
+
+
+def test_all_that_is_wrong_is_told_at_once_in_the_order_of_the_files(
+    write: Callable[..., Path], problems: Callable[..., list[str]]
+) -> None:
+    write("[jobs.b]\necho = 1\n[node]\nx = 1\n", "more.toml")
+    found = problems(
+        "[jobs.a]\nevery = 'x'\n[node]\nlease = 1s\n".replace("1s", "'1x'") + "include = 1\n".replace("include", "y"),
+        {"EVERTICK_NODE_LEASES": "1s"},
+    )
+    assert [each.partition(": ")[0] for each in found] == [
+        "evertick.toml:1",
+        "evertick.toml:2",
+        "evertick.toml:4",
+        "evertick.toml:5",
+        "EVERTICK_NODE_LEASES",
+    ]
+
+
+def test_the_list_is_bounded_and_says_how_much_it_leaves_out(problems: Callable[..., list[str]]) -> None:
+    found = problems("[node]\n" + "".join(f"x{number} = 1\n" for number in range(PROBLEMS_MAX + 7)))
+    assert len(found) == PROBLEMS_MAX + 1
+    assert found[-1] == "and 7 more"
+
+
+def test_the_error_itself_is_one_sentence(load: Callable[..., object]) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"^evertick.toml:2: node.x: no such key; .*; and 1 more: `evertick"):
+        load("[node]\nx = 1\ny = 1\n")
+
+
+def test_a_key_of_two_files_is_told_with_both_places(
+    write: Callable[..., Path], problems: Callable[..., list[str]]
+) -> None:
+    write(f"[node]\ntz = 'UTC'\n[jobs.a]\n{JOB}[defaults]\noverlap = 'skip'\n", "more.toml")
+    found = problems(f"include = ['more.toml']\n[node]\ntz = 'UTC'\n[jobs.a]\n{JOB}[defaults]\noverlap = 'allow'\n")
+    assert found == [
+        "more.toml:2: node.tz: it is set at evertick.toml:3, too; keep one of them",
+        "more.toml:3: jobs.a: it is defined at evertick.toml:4, too; give one of them another name",
+        "more.toml:7: defaults.overlap: it is set at evertick.toml:8, too; keep one of them",
+    ]
+
+
+def test_a_file_of_jobs_holds_jobs_alone(write: Callable[..., Path], problems: Callable[..., list[str]]) -> None:
+    write(f"[node]\ntz = 'UTC'\n[jobs.a]\n{JOB}", "jobs.d/a.toml")
+    [line] = problems("")
+    assert line == (
+        "jobs.d/a.toml:1: node: a file of jobs holds [jobs.…] and [calendars.…] alone; move it to evertick.toml"
+    )
+
+
+def test_includes_are_bounded_in_depth_and_cycles_are_refused(
+    write: Callable[..., Path], problems: Callable[..., list[str]]
+) -> None:
+    for number in range(DEPTH_MAX + 2):
+        write(f"include = ['{number + 1}.toml']", f"{number}.toml")
+    [line] = problems("include = ['0.toml']")
+    assert line == f"6.toml:1: include: files include each other {DEPTH_MAX} deep; include '7.toml' further up"
+    write("include = ['b.toml']", "a.toml")
+    write("\ninclude = ['a.toml']", "b.toml")
+    [line] = problems("include = ['a.toml']")
+    assert line == (
+        "b.toml:2: include: a.toml includes itself (a.toml -> b.toml -> a.toml); take one of these includes away"
+    )
+
+
+def test_more_files_than_anybody_means_are_refused(
+    write: Callable[..., Path], problems: Callable[..., list[str]]
+) -> None:
+    for number in range(FILES_MAX):
+        write("", f"jobs.d/{number}.toml")
+    assert problems("") == [f"jobs.d: these are more than {FILES_MAX} files; join some of them"]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("${NOPE}", "the environment has no NOPE; set it, or write ${NOPE:-default}"),
+        ("a ${b", f"'${{b' {NO_REFERENCE}"),
+        ("${a-b}", f"'${{a-b}}' {NO_REFERENCE}"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_is_told_where_it_stands(
+    problems: Callable[..., list[str]], value: str, said: str
+) -> None:
+    found = problems(
+        f"[node]\nname = '{value}'\n[jobs.a]\nevery = '1h'\n[jobs.a.echo]\ntext = 'x'\nheaders.h = '{value}'"
+    )
+    assert f"evertick.toml:2: node.name: {said}" in found
+    assert f"evertick.toml:7: jobs.a.echo.headers.h: {said}" in found
+
+
+@pytest.mark.parametrize(
+    ("environ", "line"),
+    [
+        (
+            {"EVERTICK_NODE_CONCURENCY": "3"},
+            "EVERTICK_NODE_CONCURENCY: no key of the configuration has this variable; "
+            "it is called 'EVERTICK_NODE_CONCURRENCY'",
+        ),
+        (
+            {"EVERTICK_NODE_CONCURRENCY": "three"},
+            "EVERTICK_NODE_CONCURRENCY: node.concurrency: 'three' is no whole number; "
+            "write digits without quotes, like 50",
+        ),
+        (
+            {"EVERTICK_NODE_LEASE": "0"},
+            "EVERTICK_NODE_LEASE: node.lease: '0' is not a duration; write it with its unit, like '0s'",
+        ),
+        (
+            {"EVERTICK_DATABASE": "sqlite:///a.db", "EVERTICK_DATABASE_URL": "sqlite:///b.db"},
+            "EVERTICK_DATABASE_URL: database.url: EVERTICK_DATABASE says otherwise; set one of the two",
+        ),
+    ],
+)
+def test_variables_are_checked_like_keys(
+    problems: Callable[..., list[str]], environ: dict[str, str], line: str
+) -> None:
+    assert problems("", environ) == [line]
+
+
+def test_a_flag_is_told_by_its_name(problems: Callable[..., list[str]]) -> None:
+    assert problems("", log__level=("--log-level", "loud")) == [
+        '--log-level: log.level: \'loud\' cannot be; write one of "trace", "debug", "info", "warning", "error"'
+    ]
+
+
+def test_a_file_that_was_named_must_be_there(folder: Path) -> None:
+    from evertick.config.load import load_configuration
+
+    with pytest.raises(InvalidConfiguration, match=r"no\.toml: no\.toml cannot be read: No such file or directory; "):
+        load_configuration("no.toml", {"HOME": str(folder)})

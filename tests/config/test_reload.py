@@ -1,0 +1,245 @@
+"""A running node takes up what its files say, without a stop; what is wrong changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from conftest import EchoDriver
+from evertick import Scheduler
+from evertick.config.build import scheduler_from
+from evertick.config.load import Configuration, load_configuration
+from evertick.config.reload import Reloader
+from evertick.errors import StoreUnavailable
+from evertick.model import Node, Run
+
+Load = Callable[..., Configuration]
+Write = Callable[..., Path]
+
+DATABASE = "[database]\nurl = 'sqlite:///jobs.db'\n"
+JOB = "[jobs.{name}]\nevery = '1d'\necho = '{text}'\n"
+
+
+def jobs(**texts: str) -> str:
+    return DATABASE + "".join(JOB.format(name=name, text=text) for name, text in texts.items())
+
+
+@asynccontextmanager
+async def running(folder: Path, flags: dict[str, tuple[str, object]] | None = None) -> AsyncIterator[Reloader]:
+    environ = {"HOME": str(folder)}
+    loaded = load_configuration("evertick.toml", environ, flags)
+    scheduler = scheduler_from(loaded)
+    async with asyncio.timeout(60), scheduler:
+        yield Reloader(scheduler, loaded, environ=environ, flags=flags)
+
+
+async def ended(scheduler: Scheduler, key: str) -> Run:
+    run = await scheduler.trigger(key)
+    return await ended_run(scheduler, run.id)
+
+
+async def ended_run(scheduler: Scheduler, run_id: str) -> Run:
+    while (run := await scheduler.get_run(run_id)).verdict is None:
+        await asyncio.sleep(0.01)
+    return run
+
+
+async def node_of(scheduler: Scheduler) -> Node:
+    [node] = [each for each in await scheduler.nodes() if each.died_at is None]
+    return node
+
+
+async def test_jobs_are_exchanged_while_the_node_runs(folder: Path, write: Write, echo: type[EchoDriver]) -> None:
+    write(jobs(kept="kept", changed="before", gone="gone"))
+    async with running(folder) as reloader:
+        scheduler = reloader._scheduler
+        before = await node_of(scheduler)
+        write(jobs(kept="kept", changed="after", new="new").replace("'1d'\necho = 'after'", "'2d'\necho = 'after'"))
+        came = await reloader.reload()
+        assert (came.problems, came.jobs, came.wants_restart) == ((), 3, ())
+        for key in ("kept", "changed", "new"):
+            await ended(scheduler, key)
+        assert echo.heard == ["kept", "after", "new"]
+        after = await node_of(scheduler)
+        assert after.id == before.id
+        assert (set(after.tasks), set(after.declares)) == ({"kept", "changed", "new"}, {"kept", "changed", "new"})
+        found = {each.key: each for each in await scheduler.schedules()}
+        assert found["changed"].when == "every 2d; tz=UTC"
+        # Not removed by itself: the next sweep pauses it, as it does with what code declares no more.
+        assert set(found) == {"kept", "changed", "gone", "new"}
+        assert found["kept"].version == 1
+
+
+async def test_what_runs_runs_on_as_it_was_claimed(folder: Path, write: Write, echo: type[EchoDriver]) -> None:
+    write(DATABASE + "[jobs.long]\nevery = '1d'\necho = { text = 'old', waits = true }\n")
+    async with running(folder) as reloader:
+        scheduler = reloader._scheduler
+        run = await scheduler.trigger("long")
+        await echo.has_begun.wait()
+        write(jobs(other="other"))
+        assert (await reloader.reload()).problems == ()
+        assert (await scheduler.get_run(run.id)).verdict is None
+        await ended(scheduler, "other")
+        echo.may_end.set()
+        done = await ended_run(scheduler, run.id)
+        assert (str(done.verdict), done.result, echo.heard) == ("succeeded", "old", ["other", "old"])
+
+
+async def test_a_wrong_file_changes_nothing_and_is_told(folder: Path, write: Write, echo: type[EchoDriver]) -> None:
+    write(jobs(a="a"))
+    async with running(folder) as reloader:
+        scheduler = reloader._scheduler
+        before = await scheduler.schedules()
+        for wrong, said in [
+            (jobs(a="b") + "[jobs.c]\nevery = 'x'\n", "evertick.toml:6: jobs.c"),
+            ("[jobs", "evertick.toml:1: this is no TOML"),
+            (jobs(a="b") + "[node]\nlease = '1ms'\n", "evertick.toml:7: node.lease"),
+        ]:
+            write(wrong)
+            came = await reloader.reload()
+            assert any(line.startswith(said) for line in came.problems)
+            assert came.jobs == 1
+        (folder / "evertick.toml").unlink()
+        [line] = (await reloader.reload()).problems
+        assert line.startswith("evertick.toml: evertick.toml cannot be read: No such file")
+        health = await scheduler.health()
+        assert (health.is_healthy, health.configuration_problems) == (True, (line,))
+        await ended(scheduler, "a")
+        assert echo.heard == ["a"]
+        assert [each.when for each in await scheduler.schedules()] == [each.when for each in before]
+        write(jobs(a="b"))
+        assert (await reloader.reload()).problems == ()
+        assert (await scheduler.health()).configuration_problems == ()
+        await ended(scheduler, "a")
+        assert echo.heard == ["a", "b"]
+
+
+async def test_settings_that_need_a_restart_are_named_until_they_are_put_back(folder: Path, write: Write) -> None:
+    write(jobs(a="a"))
+    async with running(folder, {"log.level": ("--log-level", "debug")}) as reloader:
+        settings = reloader._scheduler.settings
+        write(
+            jobs(a="a") + "[node]\nlease = '20s'\ntz = 'Asia/Kolkata'\n[log]\nlevel = 'error'\n[http]\nallow = ['h']\n"
+        )
+        came = await reloader.reload()
+        # A flag is stronger than the file, so the level has not changed; zone and hosts are taken up at once.
+        assert came.wants_restart == ("node.lease",)
+        assert reloader._scheduler.settings.lease == settings.lease
+        [schedule] = await reloader._scheduler.schedules()
+        assert schedule.when == "every 1d; tz=Asia/Kolkata"
+        assert reloader._scheduler._connections["http"] is reloader.configuration.http
+        assert (await reloader.reload()).wants_restart == ("node.lease",)
+        write(jobs(a="a"))
+        assert (await reloader.reload()).wants_restart == ()
+
+
+async def test_a_file_that_changes_is_noticed_when_it_rests(folder: Path, write: Write) -> None:
+    write(jobs(a="a"))
+    write(JOB.format(name="b", text="b"), "jobs.d/b.toml")
+    async with running(folder) as reloader:
+        assert not reloader.has_changed()
+        write(jobs(a="more"))
+        # Somebody may still be writing.
+        assert not reloader.has_changed()
+        write(jobs(a="even more"))
+        assert not reloader.has_changed()
+        assert reloader.has_changed()
+        assert not reloader.has_changed()  # told once
+        assert (await reloader.reload()).jobs == 2
+        assert not reloader.has_changed()
+
+
+@pytest.mark.parametrize("change", ["new in the folder", "gone", "included", "wrong, then right", "written anew"])
+async def test_every_file_that_counts_is_looked_at(folder: Path, write: Write, change: str) -> None:
+    write("include = ['conf.d/*.toml']\n" + jobs(a="a"))
+    write(JOB.format(name="b", text="b"), "jobs.d/b.toml")
+    async with running(folder) as reloader:
+        if change == "new in the folder":
+            write(JOB.format(name="c", text="c"), "jobs.d/c.toml")
+        elif change == "gone":
+            (folder / "jobs.d/b.toml").unlink()
+        elif change == "included":
+            write(JOB.format(name="c", text="c"), "conf.d/c.toml")
+        elif change == "wrong, then right":
+            write("[jobs", "jobs.d/b.toml")
+            assert [reloader.has_changed(), reloader.has_changed()] == [False, True]
+            assert (await reloader.reload()).problems != ()
+            assert [reloader.has_changed(), reloader.has_changed()] == [False, False]
+            write(JOB.format(name="c", text="c"), "jobs.d/b.toml")
+        else:
+            # The same content under another date is no change.
+            os.utime(folder / "jobs.d/b.toml", ns=(1, 1))
+        assert [reloader.has_changed(), reloader.has_changed()] == [False, change != "written anew"]
+
+
+async def test_a_ledger_that_is_away_is_told_when_it_is_back(
+    folder: Path, write: Write, echo: type[EchoDriver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(jobs(a="a"))
+    async with running(folder) as reloader:
+        scheduler, store = reloader._scheduler, await reloader._scheduler._store()
+        join = store.join
+
+        async def away(*_: object) -> int:
+            raise StoreUnavailable("the store is away")
+
+        monkeypatch.setattr(store, "join", away)
+        write(jobs(a="a", b="b"))
+        came = await reloader.reload()
+        assert came.problems == ("the new jobs are not in the ledger yet: the store is away; it is tried again",)
+        assert reloader.has_changed()
+        monkeypatch.setattr(store, "join", join)
+        assert (await reloader.reload()).problems == ()
+        assert not reloader.has_changed()
+        await ended(scheduler, "b")
+        assert echo.heard == ["b"]
+
+
+async def test_a_job_that_is_disabled_is_paused_by_the_next_sweep_and_goes_on_when_enabled(
+    folder: Path, write: Write
+) -> None:
+    write(jobs(a="a"))
+    async with running(folder) as reloader:
+        scheduler = reloader._scheduler
+        assert scheduler._engine is not None
+        write(jobs(a="a") + "enabled = false\n")
+        assert (await reloader.reload()).problems == ()
+        scheduler._engine._sweep.wake()
+        while not (await scheduler.schedule("a")).is_paused:
+            await asyncio.sleep(0.01)
+        write(jobs(a="a"))
+        assert (await reloader.reload()).problems == ()
+        assert not (await scheduler.schedule("a")).is_paused
+
+
+async def test_starts_under_a_rate_of_the_node_still_count_after_a_reload(folder: Path, write: Write) -> None:
+    limited = "[node]\nrate_limits = 'memory'\n" + jobs(a="a") + "rate = '1/h'\n"
+    write(limited)
+    async with running(folder) as reloader:
+        scheduler = reloader._scheduler
+        await ended(scheduler, "a")
+        write(limited + JOB.format(name="b", text="b"))
+        assert (await reloader.reload()).problems == ()
+        held = await scheduler.trigger("a")
+        await ended(scheduler, "b")
+        assert (await scheduler.get_run(held.id)).verdict is None
+
+
+async def test_what_must_not_start_twice_is_not_claimed_ahead_after_a_reload(folder: Path, write: Write) -> None:
+    write(jobs(a="a"))
+    async with running(folder) as reloader:
+        engine = reloader._scheduler._engine
+        assert engine is not None
+        assert engine._node.may_claim_ahead
+        for option in ("on_lost = 'fail'", "concurrency = 1", "rate = '9/s'"):
+            write(jobs(a="a") + option)
+            assert (await reloader.reload()).problems == ()
+            assert not engine._node.may_claim_ahead
+        write(jobs(a="a"))
+        assert (await reloader.reload()).problems == ()
+        assert engine._node.may_claim_ahead

@@ -1,0 +1,58 @@
+"""Jobs of a file with the shell: the whole way, from the text of the file to what the command has done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from evertick import Run, Scheduler
+from evertick.config.build import scheduler_from
+from evertick.config.load import Configuration
+
+TEXT = r"""
+[database]
+url = "sqlite:///jobs.db"
+
+[jobs.greet]
+every = "1d"
+args = { who = "you" }
+[jobs.greet.shell]
+command = 'printf "%s %s %s" "${GREETING:-none}" "${TOKEN}" "${UNSET-unset}"'
+env = { GREETING = "${WORD}", TOKEN = { secret = "TOKEN" } }
+
+[jobs.fails]
+every = "1d"
+shell = "exit 3"
+retry = { constant = "1ms", attempts = 2 }
+
+[jobs.list]
+every = "1d"
+shell = { command = ["printf", "%s", "${WORD} $${WORD}"] }
+"""
+
+
+async def ended(scheduler: Scheduler, key: str) -> Run:
+    run = await scheduler.trigger(key)
+    while (run := await scheduler.get_run(run.id)).verdict is None:
+        await asyncio.sleep(0.01)
+    return run
+
+
+async def test_commands_run_as_the_file_says(
+    folder: Path, write: Callable[..., Path], load: Callable[..., Configuration]
+) -> None:
+    (folder / "secrets").mkdir(mode=0o700)
+    write("hush", "secrets/TOKEN")
+    loaded = load(TEXT, {"WORD": "hello"})
+    scheduler = scheduler_from(loaded)
+    async with asyncio.timeout(60), scheduler:
+        greeted = await ended(scheduler, "greet")
+        assert str(greeted.verdict) == "succeeded", greeted.error
+        failed = await ended(scheduler, "fails")
+        assert (str(failed.verdict), failed.attempts) == ("failed", 2)
+        listed = await ended(scheduler, "list")
+        lines = {run.id: [line.text for line in await scheduler.log(run)] for run in (greeted, listed)}
+    # References in the text of a command are the shell's, those in its variables and arguments the file's.
+    assert lines[greeted.id][0] == "hello *** unset"
+    assert lines[listed.id][0] == "hello ${WORD}"
