@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from evertick.engine.failing import FAILURES
 from evertick.engine.node import EVENT_OF, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
-from evertick.model import Cause, Outcome, Verdict
+from evertick.model import Cause, Claimed, Outcome, Verdict
 from evertick.raised import what_was_raised
 from evertick.store.base import FinishAnswer, Finished
 from evertick.when.duration import duration_rounded
@@ -92,7 +92,7 @@ class Finisher:
         return batch
 
     def _settle(self, batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[FinishAnswer]) -> None:
-        is_success_told = self._node.hooks.wants("succeeded")
+        is_success_told = self._node.hooks.wants("succeeded") or log.isEnabledFor(logging.DEBUG)
         for (attempt, outcome), answer in zip(batch, answers, strict=True):
             answered, _ = self._backlog.popleft()
             assert answered is attempt, "answers come in the order of the outcomes"
@@ -104,7 +104,8 @@ class Finisher:
     def _say(self, attempt: Attempt, outcome: Outcome, answer: FinishAnswer) -> None:
         """What the log and the hooks hear of it."""
         if answer == "lost":
-            log.warning("the outcome of run %s (%s) was not taken: its claim is lost", outcome.id, outcome.kind)
+            what = "the outcome of run %s (%s) was not taken: its claim is lost"
+            log.warning(what, outcome.id, outcome.kind, extra=about(attempt.run))
         elif answer == "already" and attempt.context._own_end:
             self._log_afterword(attempt, outcome)
         else:
@@ -125,24 +126,34 @@ class Finisher:
         run = attempt.run
         what = "%s: run %s has ended in a transaction of its own; what came of its job afterwards is dropped: %s"
         level = logging.DEBUG if outcome.error is None else logging.WARNING
-        log.log(level, what, run.schedule_key or run.task, run.id, outcome.error or "it returned or was stopped")
+        said = outcome.error or "it returned or was stopped"
+        log.log(level, what, run.schedule_key or run.task, run.id, said, extra=about(run))
 
     def _log_failure(self, attempt: Attempt, outcome: Outcome) -> None:
         """A job that fails must not do so in silence; its error is in the ledger, and here."""
         run = attempt.run
+        key, extra = run.schedule_key or run.task, about(run)
         if outcome.kind == "retry":
             log.warning(
                 "%s: attempt %d of run %s failed (%s); it is tried again in %s",
-                run.schedule_key or run.task,
+                key,
                 outcome.attempts,
                 run.id,
                 what_was_raised(outcome.error),
                 duration_rounded(outcome.delay),
+                extra=extra,
             )
         elif outcome.kind == "park":
-            log.warning("%s: run %s is parked: %s", run.schedule_key or run.task, run.id, outcome.error)
+            log.warning("%s: run %s is parked: %s", key, run.id, outcome.error, extra=extra)
         elif outcome.verdict is Verdict.FAILED:
-            log.error("%s: run %s failed: %s", run.schedule_key or run.task, run.id, outcome.error)
+            log.error("%s: run %s failed: %s", key, run.id, outcome.error, extra=extra)
+        elif outcome.verdict is not None:
+            log.debug("%s: run %s has ended: %s", key, run.id, outcome.verdict, extra=extra)
+
+
+def about(run: Claimed) -> dict[str, str | None]:
+    """What a line of the log is about, for those who read it by program."""
+    return {"run": run.id, "task": run.task, "schedule": run.schedule_key}
 
 
 def _own_ends(batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[FinishAnswer]) -> list[str]:

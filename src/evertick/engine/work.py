@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from evertick.context import Context
-from evertick.engine.finish import Finisher
+from evertick.engine.finish import Finisher, about
 from evertick.engine.judge import Ending, Raised, Returned, Stop, StoppedBy, Unfit, judge
 from evertick.engine.line import Line
 from evertick.engine.node import GATHER_SECONDS, Attempt, LocalNode
@@ -112,6 +112,9 @@ class Worker:
         if self._node.hooks.wants("started"):
             # After what the caller has to tell of them.
             loop.call_soon(self._tell_started, [attempt.run for attempt in attempts])
+        if log.isEnabledFor(logging.DEBUG):
+            for run in (attempt.run for attempt in attempts):
+                log.debug("%s: run %s begins", run.schedule_key or run.task, run.id, extra=about(run))
         begin = _task_maker(loop)
         for attempt in attempts:
             self._node.hold.give_slot(attempt)
@@ -218,7 +221,8 @@ class Worker:
                 self._timeouts.forget(attempt, attempt.work.timeout)
             self._line.has_ended()
         if attempt.is_abandoned:
-            log.warning("the abandoned run %s of %r has come back", attempt.run.id, attempt.run.task)
+            run = attempt.run
+            log.warning("the abandoned run %s of %r has come back", run.id, run.task, extra=about(run))
         else:
             self._give_outcome(attempt, ending)
         if not self.queue_is_short and not self._is_claiming:
@@ -248,13 +252,17 @@ class Worker:
         try:
             outcome = judge(attempt.run, attempt.work, ending, draw, context._phases)
         except Exception as error:  # whatever a job raises, its run must not be left without an outcome
-            log.exception("the ending of run %s of %r makes no sense", attempt.run.id, attempt.run.task)
+            run = attempt.run
+            log.exception("the ending of run %s of %r makes no sense", run.id, run.task, extra=about(run))
             work = msgspec.structs.replace(attempt.work, retry_on=())
             outcome = judge(attempt.run, work, Raised(error), draw, context._phases)
         if context._said is not None and outcome is not None and outcome.verdict is Verdict.SUCCEEDED:
             outcome = msgspec.structs.replace(outcome, messages=context._messages)
         if outcome is None:
-            log.warning("run %s of %r is no longer ours; what came of it is dropped", attempt.run.id, attempt.run.task)
+            run = attempt.run
+            log.warning(
+                "run %s of %r is no longer ours; what came of it is dropped", run.id, run.task, extra=about(run)
+            )
             self._node.hold.let_go(attempt)
         else:
             self._finisher.put(attempt, outcome)
@@ -268,6 +276,7 @@ class Worker:
             attempt.run.id,
             attempt.run.task,
             attempt.why,
+            extra=about(attempt.run),
         )
         self._node.hold.abandon(attempt)
         self._give_outcome(attempt, StoppedBy(attempt.why))
