@@ -52,6 +52,7 @@ _VALUES = {
     "record_fires.written_before": {2: "1", 3: "9"},
     "prune.old_runs": {2: "9"},
     "partitions.is_kept": {1: "1", 2: "9"},
+    "pulse.failed": {2: "1", 3: "1"},
 }
 _TABLES = ("schedules", "due", "runs", "history", "nodes", "tasks", "attempts", "schedule_versions", "outbox")
 
@@ -170,6 +171,7 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("prune.old_runs_without_day", "history_default_app_expr_idx on history_default"),
         ("partitions.is_kept", "_app_expr_idx on history_"),
         ("partitions.is_kept", "_finished_at_idx on history_"),
+        ("pulse.failed", "_app_finished_at_idx on history_"),
         ("feed", "using feed_pkey on feed e"),
         ("prune.feed", "using feed_pkey on feed e"),
         # Without a feed nothing is gathered for it.

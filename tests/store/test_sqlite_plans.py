@@ -87,6 +87,7 @@ def plan(db: sqlite3.Connection, statement: str) -> list[str]:
         ("declared_schedules", "s USING INDEX evertick_schedules_declared (app=?)"),
         ("failing.of", "s USING INTEGER PRIMARY KEY (rowid=?)"),
         ("failing.verdicts", "evertick_history_moment (schedule_id=?)"),
+        ("pulse.failed", "evertick_history_failed (app=? AND finished_at>?)"),
         ("care.next_app", "evertick_history_time (app>?)"),
         ("care.oldest", "evertick_history_time (app=?)"),
         ("recorded_moments", "evertick_runs_moment (schedule_id=? AND fire_at>? AND fire_at<?)"),

@@ -49,6 +49,9 @@ from evertick.model import (
 )
 
 __all__ = [
+    "FAILED_MOST",
+    "LATELY",
+    "LATELY_DUE",
     "NO_TICKS",
     "Advance",
     "Beat",
@@ -98,6 +101,11 @@ __all__ = [
 
 MigrateMode = Literal["auto", "check"]
 FinishAnswer = Literal["done", "already", "lost"]
+
+# What `Pulse.failed` counts as of late, in microseconds: by its end, and by its moment.
+LATELY = 3_600_000_000
+LATELY_DUE = 48 * LATELY
+FAILED_MOST = 1_000
 # What may have been written: runs that wait to be claimed, and nothing else; or anything, those included.
 News = Literal["runs", "anything"]
 # What declares a schedule: the code of a program, or the file of a configuration.
@@ -504,8 +512,13 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     parked: int
     blocked: int
+    # In the hands of an outside queue.
+    handed: int = 0
     oldest_due_at: int | None
     schedules: int
+    # What has failed or was lost within the last hour (`LATELY`), of moments of the last two days: how many runs of
+    # each schedule, or of each task for what has none. Of the newest thousand.
+    failed: Mapping[str, int] = {}
 
 
 # The loops of a node by name: microseconds since the last step came back well (None: none has), and until the next one

@@ -1487,6 +1487,14 @@ WHERE v.app = $1 AND v.key = w.key AND v.schedule_id = w.schedule_id
     AND NOT EXISTS (SELECT FROM evertick.runs r WHERE r.schedule_id = v.schedule_id)
     AND NOT EXISTS (SELECT FROM evertick.history h WHERE h.schedule_id = v.schedule_id);
 
+-- name: pulse.failed
+-- The newest by their end, from the partial index of the last days: what goes well is not in it.
+SELECT coalesce(schedule_key, task) AS name, count(*) AS count FROM (
+    SELECT schedule_key, task FROM evertick.history
+    WHERE verdict IN ('failed', 'lost') AND app = $1 AND finished_at > $2 AND fire_at > $3
+    ORDER BY finished_at DESC LIMIT $4) f
+GROUP BY 1 ORDER BY 2 DESC, 1;
+
 -- name: pulse
 -- Counted up to a bound: more than that is all the same to a reader. The oldest by one seek per queue and priority.
 WITH RECURSIVE queues(queue) AS (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from evertick.store.base import Pulse
+from evertick.store.base import FAILED_MOST, LATELY, LATELY_DUE, Pulse
 from evertick.store.postgres.feed import prune_feed, tell_runs
 from evertick.store.postgres.limits import enter_gate, let_stuck_through, make_room
 from evertick.store.postgres.partitions import goes_by_rows_before
@@ -136,14 +136,17 @@ async def _prune_finished(bite: _Bite, before: int) -> None:
 
 async def pulse(db: Session, app: str) -> Pulse:
     row = await db.only_row("pulse", app, _COUNT_MOST, _SCHEDULES_MOST)
+    now = row["now"]
+    failed = await db.rows("pulse.failed", app, now - LATELY, now - LATELY_DUE, FAILED_MOST)
     return Pulse(
-        now=row["now"],
+        now=now,
         waiting=row["waiting"],
         running=row["running"],
         parked=row["parked"],
         blocked=row["blocked"],
         oldest_due_at=row["oldest_due_at"],
         schedules=row["schedules"],
+        failed={each["name"]: each["count"] for each in failed},
     )
 
 

@@ -971,6 +971,14 @@ SELECT count(*) FROM (
 SELECT count(*) FROM (
     SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_blocked WHERE state = 'blocked' AND app = ?1 LIMIT ?2);
 
+-- name: pulse.failed
+-- The newest by their end, from the partial index: what goes well is not in it.
+SELECT coalesce(schedule_key, task) AS name, count(*) AS count FROM (
+    SELECT schedule_key, task FROM evertick_history INDEXED BY evertick_history_failed
+    WHERE verdict IN ('failed', 'lost') AND app = ?1 AND finished_at > ?2 AND fire_at > ?3
+    ORDER BY finished_at DESC LIMIT ?4)
+GROUP BY 1 ORDER BY 2 DESC, 1;
+
 -- name: pulse.schedules
 -- From the unique index alone.
 SELECT count(*) FROM evertick_schedules WHERE app = ?1;

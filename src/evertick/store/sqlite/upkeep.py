@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 
-from evertick.store.base import Pulse
+from evertick.store.base import FAILED_MOST, LATELY, LATELY_DUE, Pulse
 from evertick.store.sqlite.feed import prune_feed, tell_runs
 from evertick.store.sqlite.limits import let_stuck_through, make_room
 from evertick.store.sqlite.queries import SQL
@@ -156,7 +156,13 @@ def pulse(db: sqlite3.Connection, now: int, app: str) -> Pulse:
         blocked=counted("pulse.blocked"),
         oldest_due_at=_oldest_due(db, app),
         schedules=db.execute(SQL["pulse.schedules"], (app,)).fetchone()[0],
+        failed=_failed(db, now, app),
     )
+
+
+def _failed(db: sqlite3.Connection, now: int, app: str) -> dict[str, int]:
+    rows = db.execute(SQL["pulse.failed"], (app, now - LATELY, now - LATELY_DUE, FAILED_MOST))
+    return {row["name"]: row["count"] for row in rows}
 
 
 def apps(db: sqlite3.Connection, now: int, limit: int) -> list[str]:

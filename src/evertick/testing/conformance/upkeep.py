@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evertick.model import Pause, Reason, State
+from evertick.model import Pause, Reason, State, Verdict
 from evertick.store.base import TaskTerms
 from evertick.testing.conformance.bench import (
     APP,
@@ -233,6 +233,21 @@ class Upkeep:
         assert (pulse.waiting, pulse.running, pulse.parked, pulse.blocked) == (2, 1, 1, 1)
         assert pulse.schedules == 1
         assert pulse.oldest_due_at == us(oldest.due_at)
+
+    async def test_the_pulse_counts_what_failed_lately_by_schedule_or_task(self, bench: Bench) -> None:
+        node = await bench.node()
+        await bench.end(node, await bench.hold(node))
+        assert (await bench.store.pulse(APP)).failed == {}
+        fired = await bench.fire(await bench.add())
+        await bench.end(node, await bench.hold(node, fired), verdict=Verdict.FAILED)
+        long_due = await bench.now() - HOUR * 3
+        for due in (long_due, long_due, await bench.now() - 3 * DAY):
+            run = await bench.enqueue(fire_at=due, due_at=due)
+            await bench.end(node, await bench.hold(node, run.id), verdict=Verdict.LOST)
+        skipped = await bench.hold(node)
+        await bench.end(node, skipped, verdict=Verdict.SKIPPED, reason="nothing to do")
+        assert (await bench.store.pulse(APP)).failed == {TASK: 2, "nightly": 1}
+        assert (await bench.store.pulse(OTHER_APP)).failed == {}
 
     async def test_the_apps_of_a_store_are_told_by_name_whatever_they_have(self, bench: Bench) -> None:
         assert await bench.store.apps() == []

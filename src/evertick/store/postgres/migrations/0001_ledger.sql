@@ -214,6 +214,8 @@ CREATE INDEX history_id ON evertick.history (id);
 CREATE INDEX history_time ON evertick.history (app, (fire_at + 0));
 -- The few runs that ended more than a day after their moment: whether a day can be dropped is one look at these.
 CREATE INDEX history_late ON evertick.history (finished_at) WHERE finished_at >= fire_at + 86400000000;
+-- What went wrong of late, for those who watch: the few among the many.
+CREATE INDEX history_failed ON evertick.history (app, finished_at) WHERE verdict IN ('failed', 'lost');
 
 CREATE TABLE evertick.history_default PARTITION OF evertick.history DEFAULT
     WITH (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);

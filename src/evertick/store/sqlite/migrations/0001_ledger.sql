@@ -203,6 +203,8 @@ CREATE UNIQUE INDEX evertick_history_moment
     WHERE schedule_id IS NOT NULL;
 -- The newest runs of an app for people, the oldest for pruning.
 CREATE INDEX evertick_history_time ON evertick_history (app, fire_at);
+-- What went wrong of late, for those who watch: the few among the many.
+CREATE INDEX evertick_history_failed ON evertick_history (app, finished_at) WHERE verdict IN ('failed', 'lost');
 
 CREATE TABLE evertick_gaps (
     id           INTEGER PRIMARY KEY,
