@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable
 from hashlib import blake2b
 
-__all__ = ["Clock", "derived_id", "system_clock"]
+__all__ = ["Clock", "derived_id", "supervisor_us", "system_clock"]
 
 # CLOCK_BOOTTIME goes on during suspend. A lease measured by a clock that stops with the machine would still look
 # fresh after an hour with the lid closed.
@@ -76,6 +76,11 @@ def derived_id(at_us: int, *parts: object) -> str:
     tail = int.from_bytes(blake2b(repr(parts).encode(), digest_size=16).digest(), "big")
     stamp = (max(at_us, 0) // 1000) << 12 | (tail >> 64) & 0xFFF
     return _uuid7s([stamp], tail & (1 << 62) - 1)[0]
+
+
+def supervisor_us() -> int:
+    """Microseconds of CLOCK_MONOTONIC, by which systemd tells what came first; comparable on one machine alone."""
+    return time.monotonic_ns() // 1000
 
 
 def host_name() -> str:

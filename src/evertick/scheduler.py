@@ -642,6 +642,12 @@ class Scheduler(
             return self._is_started
         return self._engine is not None and self._engine.health().is_healthy
 
+    @property
+    def _is_moving(self) -> bool:
+        """Whether a supervisor may think that this process is alive. Safe from any thread."""
+        engine = self._engine
+        return engine is None or engine.is_moving
+
     async def health(self) -> Health:
         """The engine here and the queue behind it."""
         pulse: Pulse = await (await self._store()).pulse(self.app)

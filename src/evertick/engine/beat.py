@@ -102,6 +102,11 @@ class Heart:
         """Whether the event loop has moved lately. A heart on that very loop could not tell."""
         return not self._in_thread or self._node.clock.elapsed() - self._pulse_at < BLOCKED_SECONDS
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether the event loop moves and the heart is there, whatever the store says."""
+        return self.is_pulse_fresh and (self._thread is None or self._thread.is_alive())
+
     def _live_in_thread(self, ready: threading.Event) -> None:
         async def live() -> None:
             self._ending, self._beating_loop = asyncio.Event(), asyncio.get_running_loop()

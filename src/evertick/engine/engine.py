@@ -231,6 +231,11 @@ class Engine:
         """Do not wait for running work any longer."""
         self._is_hurried.set()
 
+    @property
+    def is_moving(self) -> bool:
+        """Less than health: a store that is away, or a loop that fails, does not count. Safe from any thread."""
+        return self._heart.is_moving
+
     def health(self) -> EngineHealth:
         now = self._node.clock.elapsed()
         loops = tuple(loop.health() for loop in self._loops)

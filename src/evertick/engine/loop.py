@@ -16,6 +16,7 @@ import msgspec
 from evertick.clock import Clock
 from evertick.engine.loops import LoopKind
 from evertick.errors import StoreUnavailable
+from evertick.levels import TRACE
 
 __all__ = ["UNTIL_WOKEN", "Idle", "Loop", "LoopHealth"]
 
@@ -92,7 +93,7 @@ class Loop:
 
     async def _try(self) -> float | None:
         self._is_woken = False
-        self._busy_since, self._next_at = self._clock.elapsed(), None
+        self._busy_since, self._next_at = (since := self._clock.elapsed()), None
         try:
             delay = await self._step()
         except StoreUnavailable as error:
@@ -102,6 +103,9 @@ class Loop:
             return self._failed(error, "a step failed")
         finally:
             self._busy_since = None
+        if log.isEnabledFor(TRACE):
+            seconds = self._clock.elapsed() - since
+            log.log(TRACE, "the %s loop took a step of %.1f ms and rests for %s s", self.name, seconds * 1e3, delay)
         self._is_backing_off = False
         if not (isinstance(delay, Idle) and self._failing_since is not None):
             self._succeeded()

@@ -1,0 +1,189 @@
+"""Where the log goes, and from which level on.
+
+A log file is written with one call per record, at its end: several processes may share it, and a record is whole or not
+there. It is opened anew when it was moved away or when somebody asks for it (SIGUSR2); the old one is written until the
+new one is open, so that no record falls between the two. What a full disk did not take is counted, and told when there
+is room again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from evertick.daemon.lines import Hidden, JournalLines, JsonLines, Lines, TextLines
+from evertick.errors import InvalidSetting, Refused
+from evertick.levels import TRACE
+
+__all__ = ["LOG_FORMATS", "LOG_LEVELS", "LogFile", "Logs", "set_up_logs"]
+
+log = logging.getLogger("evertick.daemon")
+
+LogFormat = Literal["text", "json"]
+LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
+LOG_LEVELS: Mapping[str, int] = {
+    "trace": TRACE,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+_MODE = 0o640
+# Libraries that tell of every request, with its whole address, as something that everybody wants to know.
+_TALKATIVE = ("httpx", "httpcore")
+_VERBOSE_ALL = 2
+_VERBOSE_TRACE = 3
+
+
+class Logs(msgspec.Struct, frozen=True):
+    """The log of this process."""
+
+    handler: logging.Handler
+    lines: Lines
+    hidden: Hidden
+
+    def reopen(self) -> None:
+        """Go on in a new file, if it is a file."""
+        if isinstance(self.handler, LogFile):
+            self.handler.reopen()
+
+    def name_node(self, name: str) -> None:
+        """What is written from now on is of this node."""
+        self.lines.node = name
+
+
+def set_up_logs(
+    *, file: Path | None, form: LogFormat = "text", level: str = "info", verbose: int = 0, environ: Mapping[str, str]
+) -> Logs:
+    """Everything that is logged in this process goes there, and nowhere else."""
+    hidden = Hidden()
+    handler: logging.Handler = logging.StreamHandler(sys.stderr) if file is None else LogFile(file)
+    is_journal = file is None and _leads_to_journal(sys.stderr.fileno(), environ)
+    kind = JsonLines if form == "json" else JournalLines if is_journal else TextLines
+    lines = kind(hidden)
+    handler.setFormatter(lines)
+    root = logging.getLogger()
+    for before in root.handlers[:]:
+        root.removeHandler(before)
+    root.addHandler(handler)
+    _set_levels(level, verbose)
+    # A handler that fails has nobody to tell but a terminal that is not there.
+    logging.raiseExceptions = False
+    logging.captureWarnings(True)
+    threading.excepthook = _tell_of_thread
+    return Logs(handler, lines, hidden)
+
+
+def _set_levels(level: str, verbose: int) -> None:
+    if level not in LOG_LEVELS:
+        raise InvalidSetting(f"log level: {level!r} must be one of {', '.join(LOG_LEVELS)}")
+    all_of_it, ours = LOG_LEVELS[level], logging.NOTSET
+    if verbose >= _VERBOSE_TRACE:
+        all_of_it = TRACE
+    elif verbose >= _VERBOSE_ALL:
+        all_of_it = min(all_of_it, logging.DEBUG)
+    elif verbose:
+        ours = min(all_of_it, logging.DEBUG)
+    logging.getLogger().setLevel(all_of_it)
+    logging.getLogger("evertick").setLevel(ours)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.NOTSET if verbose >= _VERBOSE_ALL else logging.WARNING)
+
+
+def _leads_to_journal(descriptor: int, environ: Mapping[str, str]) -> bool:
+    """Whether what is written there is read by the journal: the variable names the very stream that it reads."""
+    device, _, inode = environ.get("JOURNAL_STREAM", "").partition(":")
+    facts = os.fstat(descriptor)
+    return (device, inode) == (str(facts.st_dev), str(facts.st_ino))
+
+
+def _tell_of_thread(ended: threading.ExceptHookArgs) -> None:
+    if ended.exc_value is not None and ended.exc_type is not SystemExit:
+        name = "?" if ended.thread is None else ended.thread.name
+        log.error("thread %r has ended by an error", name, exc_info=ended.exc_value)
+
+
+class LogFile(logging.Handler):
+    """A log file that may be moved away at any time."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path.absolute()
+        self._file = -1
+        self._is_torn = False
+        self._lost = 0
+        try:
+            self._open()
+        except OSError as error:
+            folder = self.path.parent
+            fix = f"let this user write to {folder}" if folder.is_dir() else f"make the directory {folder}"
+            raise Refused(
+                f"the log file {self.path} cannot be opened ({error.strerror}); {fix}, or name another --log-file"
+            ) from error
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = f"{self.format(record)}\n".encode()
+        if self._is_moved_away():
+            self._go_on_in_new_file()
+        if self._lost and self._write(f"({self._lost} records before this one could not be written)\n".encode()):
+            self._lost = 0
+        if not self._write(line):
+            self._lost += 1
+
+    def reopen(self) -> None:
+        self.acquire()
+        try:
+            error = self._go_on_in_new_file()
+        finally:
+            self.release()
+        if error is not None:
+            log.warning("the log file %s cannot be opened anew (%s); the old one is written on", self.path, error)
+
+    def close(self) -> None:
+        self.acquire()
+        try:
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
+        finally:
+            self.release()
+        super().close()
+
+    def _open(self) -> None:
+        """The new one first: if that fails, the old one is still there."""
+        opened = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        before, self._file, self._is_torn = self._file, opened, False
+        if before >= 0:
+            os.close(before)
+
+    def _go_on_in_new_file(self) -> OSError | None:
+        try:
+            self._open()
+        except OSError as error:
+            return error
+        return None
+
+    def _is_moved_away(self) -> bool:
+        try:
+            return not os.path.samestat(os.stat(self.path), os.fstat(self._file))
+        except OSError:
+            return True
+
+    def _write(self, line: bytes) -> bool:
+        """Whether it is written, whole. What follows half a line begins a new one."""
+        left = b"\n" + line if self._is_torn else line
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError:
+            self._is_torn = self._is_torn or len(left) < len(line)
+            return False
+        self._is_torn = False
+        return True

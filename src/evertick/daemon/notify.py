@@ -1,0 +1,98 @@
+"""What a supervisor is told: the protocol of systemd's notification socket, which others speak, too.
+
+A datagram of a few lines to the socket that the environment names. Where it names none, nothing is said. A supervisor
+that does not listen never stops or delays a node: what cannot be sent is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import MutableMapping
+
+from evertick.clock import supervisor_us
+
+__all__ = ["Notify"]
+
+log = logging.getLogger("evertick.daemon")
+
+_STATUS_MOST = 400
+# A full queue of the supervisor is waited for this long, on whichever thread it is.
+_SEND_SECONDS = 1.0
+
+
+class Notify:
+    """A line to the supervisor; one of nothing where there is none."""
+
+    def __init__(self, address: str | None, *, watchdog_seconds: float | None = None) -> None:
+        self._socket = None if address is None else _connected(address)
+        # Within this time it wants to hear that we are alive, again and again; None: it does not.
+        self.watchdog_seconds = None if self._socket is None else watchdog_seconds
+
+    @classmethod
+    def from_environment(cls, environ: MutableMapping[str, str]) -> Notify:
+        """The supervisor that has started this process. The variables go: what jobs start must not speak for us."""
+        address = environ.pop("NOTIFY_SOCKET", None)
+        wanted, pid = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
+        is_ours = not pid or pid == str(os.getpid())
+        seconds = int(wanted) / 1e6 if is_ours and wanted.isdecimal() and int(wanted) > 0 else None
+        return cls(address or None, watchdog_seconds=seconds)
+
+    @property
+    def is_heard(self) -> bool:
+        return self._socket is not None
+
+    def ready(self, status: str) -> None:
+        self._send("READY=1", f"STATUS={_line(status)}")
+
+    def reloading(self, status: str) -> None:
+        """The time tells it which reload this is: without it, one that was asked for may look done already."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={supervisor_us()}", f"STATUS={_line(status)}")
+
+    def stopping(self, status: str, *, seconds: float) -> None:
+        self._send("STOPPING=1", f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}", f"STATUS={_line(status)}")
+
+    def status(self, text: str) -> None:
+        self._send(f"STATUS={_line(text)}")
+
+    def not_yet(self, status: str, *, seconds: float) -> None:
+        """The start takes longer; it is not to be given up for so long."""
+        self._send(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}", f"STATUS={_line(status)}")
+
+    def alive(self) -> None:
+        self._send("WATCHDOG=1")
+
+    def close(self) -> None:
+        line, self._socket = self._socket, None
+        if line is not None:
+            line.close()
+
+    def _send(self, *lines: str) -> None:
+        line = self._socket
+        if line is None:
+            return
+        try:
+            line.send("\n".join(lines).encode())
+        except OSError as error:
+            log.debug("the supervisor was not told %s: %s", lines[0], error)
+
+
+def _connected(address: str) -> socket.socket | None:
+    # "@" is how a name without a file is written.
+    name = f"\0{address[1:]}" if address.startswith("@") else address
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    line.settimeout(_SEND_SECONDS)
+    try:
+        line.connect(name)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            line.close()
+        log.warning("the supervisor's socket %s cannot be reached (%s): it is told nothing", address, error)
+        return None
+    return line
+
+
+def _line(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:_STATUS_MOST]

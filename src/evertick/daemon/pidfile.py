@@ -1,0 +1,205 @@
+"""The pidfile: which process is the daemon, for whoever wants to send it a signal, and at most one of them.
+
+The lock on the file decides, not the number in it: a lock goes with its process however that ends, and a number may
+belong to somebody else by now. So a file without a lock is stale, with one exception: a file that a living process has
+written which takes no lock is that of another program.
+
+A reader never finds half a number: the file gets its name when it is complete and locked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from evertick.errors import Refused
+
+__all__ = ["Pidfile", "pid_in", "running_pid"]
+
+# "4194304\n" is the longest that Linux has.
+_BYTES_MOST = 32
+# Others may start, end or look at the same moment, each for an instant; whoever loses that often waits for nothing.
+_TRIES, _PAUSE_SECONDS = 20, 0.01
+# Start times are counted in hundredths of seconds since the machine was started, which is itself known by the second.
+_START_SLACK_SECONDS = 2.0
+
+
+class Pidfile:
+    """Held from `take` to `remove`, or until the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._held: int | None = None
+        # Whose file it was that was found and replaced, if the number of a process was in it.
+        self.stale_pid: int | None = None
+
+    def take(self) -> None:
+        """Write it, or refuse: naming the process that has it."""
+        made, name = self._make()
+        try:
+            for _ in range(_TRIES):
+                if self._is_taken(name):
+                    self._held = made
+                    return
+                threading.Event().wait(_PAUSE_SECONDS)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+            if self._held is None:
+                os.close(made)
+        raise Refused(
+            f"the pidfile {self.path} is locked by somebody who is not the process in it; name another --pidfile, or "
+            "see who has it open with `fuser`"
+        )
+
+    def remove(self) -> None:
+        """At the end. A file that is not ours any more, because somebody has removed or replaced it, is left alone."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        with contextlib.suppress(OSError):
+            if _is_same(held, self.path):
+                os.unlink(self.path)
+        os.close(held)
+
+    def _make(self) -> tuple[int, str]:
+        """A complete and locked file under a name that nobody else uses."""
+        name = f"{self.path}.{os.getpid()}"
+        try:
+            # What an earlier process of the same number left behind in the middle of its start.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+            made = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+        try:
+            os.write(made, f"{os.getpid()}\n".encode())
+            fcntl.flock(made, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(made)
+            os.unlink(name)
+            raise _cannot_write(self.path, error) from error
+        return made, name
+
+    def _is_taken(self, name: str) -> bool:
+        """One try to give the file its name. False: somebody else was faster, look again."""
+        try:
+            os.link(name, self.path)
+        except FileExistsError:
+            return self._has_replaced_stale(name)
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+        return True
+
+    def _has_replaced_stale(self, name: str) -> bool:
+        with _opened(self.path) as found:
+            if found is None:
+                return False
+            # Whoever replaces it must have its lock until that is done: so two who find it stale do not both go on.
+            if not _has_locked(found):
+                if (pid := _pid_of(found)) is None or _is_there(pid):
+                    raise _taken(self.path, pid)
+                return False  # somebody is looking at a stale one, like `running_pid`, or replacing it
+            if not _is_same(found, self.path):
+                return False
+            self.stale_pid = _checked(self.path, found)
+            os.rename(name, self.path)
+            return True
+
+
+def running_pid(path: Path) -> int | None:
+    """The process that holds the pidfile now; None: nobody does."""
+    with _opened(path) as found:
+        return None if found is None or _has_locked(found) else _pid_of(found)
+
+
+def pid_in(path: Path) -> int | None:
+    """The number in the file, whoever it belongs to; None: there is none."""
+    with _opened(path) as found:
+        return None if found is None else _pid_of(found)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int | None]:
+    try:
+        found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        yield None
+        return
+    except OSError as error:
+        raise Refused(f"the pidfile {path} cannot be read ({error.strerror}); remove it or name another") from error
+    try:
+        yield found
+    finally:
+        os.close(found)
+
+
+def _has_locked(found: int) -> bool:
+    try:
+        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_same(found: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(found), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _pid_of(found: int) -> int | None:
+    text = os.pread(found, _BYTES_MOST, 0).strip()
+    return int(text) if text.isdigit() and int(text) > 0 else None
+
+
+def _checked(path: Path, found: int) -> int | None:
+    """The number of the process that has left it behind, if it is a pidfile at all, and nobody's."""
+    facts = os.fstat(found)
+    pid = _pid_of(found)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size > _BYTES_MOST or (pid is None and facts.st_size > 0):
+        raise Refused(f"{path} is no pidfile: it holds something else than the number of a process; name another file")
+    if pid is not None and pid != os.getpid() and _was_there(pid, facts.st_mtime):
+        raise _taken(path, pid)
+    return pid
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # somebody else's
+    return True
+
+
+def _was_there(pid: int, at: float) -> bool:
+    """Whether this process lives, and did so at that time: a number may be in use again."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
+    except (OSError, StopIteration):
+        return False  # it is gone, or the system cannot be asked: the lock has decided
+    started = int(boot.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    is_zombie = fields[0] == "Z"
+    return not is_zombie and started <= at + _START_SLACK_SECONDS
+
+
+def _taken(path: Path, pid: int | None) -> Refused:
+    who = "another process" if pid is None else f"process {pid}"
+    return Refused(
+        f"{who} is running with the pidfile {path} already; stop it first, or give this daemon another --pidfile"
+    )
+
+
+def _cannot_write(path: Path, error: OSError) -> Refused:
+    folder = path.parent
+    fix = f"make the directory {folder}" if not folder.is_dir() else f"let this user write to {folder}"
+    return Refused(f"the pidfile {path} cannot be written ({error.strerror}); {fix}, or name another --pidfile")
