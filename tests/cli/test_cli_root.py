@@ -30,6 +30,7 @@ COMMANDS = list(every_command(cli))
 # Those that have nothing to answer a program, each for its reason; the page of the command line says so, too.
 WITHOUT_JSON = {
     "run": "is a node, and logs",
+    "daemon": "is a node, and logs",
     "demo": "is a show for people",
     "db": "is a group",
     "calendar": "is a group",

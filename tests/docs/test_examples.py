@@ -120,8 +120,9 @@ def commands(block: Block) -> list[str]:
     return [line.removeprefix("$ ") for line in block.text.splitlines() if line.startswith("$ evertick")]
 
 
-# `run` does not end; `demo` takes its time and has tests of its own. Their names and flags are checked all the same.
-ONLY_PARSED = {"run", "demo"}
+# `run` and `daemon` do not end; `demo` takes its time and has tests of its own. Their names and flags are checked all
+# the same.
+ONLY_PARSED = {"run", "daemon", "demo"}
 
 
 # Of the ledger that the tutorial's jobs.py makes.

@@ -69,6 +69,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     app: str
     # How it was found, where nobody has named it: it may be a forgotten file, and not the one that is in use.
     words: str = ""
+    # Where a daemon of that configuration keeps its report.
+    state_directory: Path | None = None
 
     def tell(self) -> None:
         if self.words:
@@ -88,7 +90,7 @@ def ledger_of(database: str | None, app: str | None, config: str | None) -> Ledg
         return Ledger(url=check_url(None), app=app or os.environ.get(_APP_VARIABLE) or _APP, words=words)
     is_named = config is not None or bool(os.environ.get(DATABASE_VARIABLE))
     words = "" if is_named else f"(ledger: {masked(found.database_url)}, by {found.file})"
-    return Ledger(url=found.database_url, app=app or found.app, words=words)
+    return Ledger(url=found.database_url, app=app or found.app, words=words, state_directory=found.state_directory)
 
 
 def on_store(command: Callable[Concatenate[Scheduler, ...], Coroutine[Any, Any, None]]) -> Callable[..., None]:

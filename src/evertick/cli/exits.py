@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from evertick.serve import EXIT_RESTART, EXIT_STALLED
 
-__all__ = ["EXIT_BROKEN_PIPE", "EXIT_CODES", "EXIT_INTERRUPTED", "EXIT_WRONG", "exit_codes_help"]
+__all__ = ["EXIT_BROKEN_PIPE", "EXIT_CODES", "EXIT_INTERRUPTED", "EXIT_UNKNOWN", "EXIT_WRONG", "exit_codes_help"]
 
 EXIT_WRONG = 2
+# As monitors count: after ok, warning and critical.
+EXIT_UNKNOWN = 3
 # As the shell reports a program that ended by SIGINT or by SIGPIPE.
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
 EXIT_CODES = {
-    0: "done; run: after TERM or INT; top: after q or Ctrl-C",
-    1: "something went wrong; doctor, db check: it is; logs --follow, backfill: no success; rerun, import: not all",
-    EXIT_WRONG: "something was written wrongly: an unknown flag, a rule that cannot be, a wrong configuration",
-    EXIT_STALLED: "run: the event loop was blocked for longer than stall_limit",
-    EXIT_RESTART: "run: after HUP, which asks for a restart",
+    0: "done; run, daemon: after TERM or INT; top: after q or Ctrl-C",
+    1: (
+        "something went wrong; doctor, db check: it is; logs --follow, backfill: no success; rerun, import: not all; "
+        "status: warning"
+    ),
+    EXIT_WRONG: (
+        "something was written wrongly: an unknown flag, a rule that cannot be, a wrong configuration; status: critical"
+    ),
+    EXIT_UNKNOWN: "status: unknown",
+    EXIT_STALLED: "run, daemon: the event loop was blocked for longer than stall_limit",
+    EXIT_RESTART: "run, daemon: after HUP, which asks for a restart",
     EXIT_INTERRUPTED: "interrupted by Ctrl-C, or a question was answered with no",
     EXIT_BROKEN_PIPE: "the reader of a pipe has gone",
 }

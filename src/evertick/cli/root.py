@@ -20,6 +20,7 @@ from evertick.cli.care import db
 from evertick.cli.change import add, update
 from evertick.cli.completion import completion
 from evertick.cli.config import config
+from evertick.cli.daemon import daemon
 from evertick.cli.demo import demo
 from evertick.cli.doctor import doctor
 from evertick.cli.duties import duties
@@ -41,6 +42,7 @@ from evertick.cli.run import run
 from evertick.cli.runs import cancel
 from evertick.cli.saying import in_commands
 from evertick.cli.schedules import list_schedules, remove, show, trigger
+from evertick.cli.status import status
 from evertick.cli.top import top
 from evertick.errors import EvertickError, InvalidInput
 from evertick.serve import TRACEBACK_VARIABLE
@@ -156,6 +158,7 @@ def cli() -> None:
 
 for command in (
     run,
+    daemon,
     list_schedules,
     show,
     logs,
@@ -185,6 +188,7 @@ for command in (
     import_,
     outbox,
     top,
+    status,
     nodes,
     duties,
     ha,

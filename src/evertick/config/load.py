@@ -61,6 +61,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     file: Path
     database_url: str
     app: str
+    state_directory: Path
 
     def __repr__(self) -> str:
         return f"Ledger({masked(self.database_url)!r}, app={self.app!r})"
@@ -80,7 +81,7 @@ def load_ledger(path: str | Path | None, environ: Mapping[str, str] = os.environ
     state = _state(values, environ)
     url = database_url(values, state, problems, lambda said: None)
     problems.raise_any()
-    return Ledger(file=file, database_url=url, app=str(values["node.app"].value))
+    return Ledger(file=file, database_url=url, app=str(values["node.app"].value), state_directory=state)
 
 
 class _Loading:

@@ -1,0 +1,255 @@
+"""How an app stands, graded for monitors: who is there, how far behind it is, what waits, what failed lately.
+
+Every question is bounded, whatever the store holds. Reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from enum import IntEnum
+
+import msgspec
+
+from evertick.cli.exits import EXIT_UNKNOWN
+from evertick.cli.nodes import node_state
+from evertick.cli.words import span
+from evertick.daemon.report import DaemonReport
+from evertick.model import Duty, Node
+from evertick.node_names import node_names
+from evertick.store.base import FAILED_MOST, ChannelPulse, ScheduleFilter, Store
+from evertick.when import from_us
+
+__all__ = ["Grade", "Limits", "NodeStanding", "Problem", "Standing", "look", "problems_of", "worst"]
+
+_NAMED_MOST = 3
+
+
+class Grade(IntEnum):
+    """As monitors count them; the value is the exit code."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = EXIT_UNKNOWN
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """From when on it is a problem. A count of 0: never."""
+
+    lag_warning: timedelta
+    lag_critical: timedelta
+    failed_warning: int
+    failed_critical: int
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    grade: Grade
+    what: str
+    fix: str
+
+
+class NodeStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that has not ended."""
+
+    id: str
+    name: str
+    state: str
+    beat_age_seconds: float
+    running: int
+    version: str
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at an app, by the store's time."""
+
+    at: datetime
+    app: str
+    nodes: list[NodeStanding]
+    schedules: int
+    # How long the oldest run that is due waits for a slot, and the oldest due schedule for being recorded.
+    lag_seconds: float
+    oldest_due_at: datetime | None
+    # Counted up to 10,000 each.
+    running: int
+    waiting: int
+    blocked: int
+    parked: int
+    handed: int
+    # Failed or lost within the last hour, counted up to 1,000; and of which schedules or tasks, the most first.
+    failed: int
+    failed_of: list[str]
+    channels: list[ChannelPulse]
+    duties: list[Duty]
+    # Of the daemon on this machine, if there is one.
+    daemon: DaemonReport | None
+
+    @property
+    def living(self) -> list[NodeStanding]:
+        return [node for node in self.nodes if node.state == "alive"]
+
+
+async def look(store: Store, app: str, daemon: DaemonReport | None) -> Standing:
+    pulse = await store.pulse(app)
+    now = from_us(pulse.now)
+    nodes = [node for node in await store.nodes(app) if node.died_at is None]
+    oldest = [moment for moment in (await _first_due(store, app), _moment(pulse.oldest_due_at)) if moment is not None]
+    due = min((moment for moment in oldest if moment <= now), default=None)
+    return Standing(
+        at=now,
+        app=app,
+        nodes=_lines(nodes, now),
+        schedules=pulse.schedules,
+        lag_seconds=0.0 if due is None else (now - due).total_seconds(),
+        oldest_due_at=due,
+        running=pulse.running,
+        waiting=pulse.waiting,
+        blocked=pulse.blocked,
+        parked=pulse.parked,
+        handed=pulse.handed,
+        failed=sum(pulse.failed.values()),
+        failed_of=list(pulse.failed),
+        channels=await store.channels(app),
+        duties=[duty for duty in await store.duties(app) if duty.error is not None],
+        daemon=daemon,
+    )
+
+
+def _moment(us: int | None) -> datetime | None:
+    return None if us is None else from_us(us)
+
+
+async def _first_due(store: Store, app: str) -> datetime | None:
+    wanted = ScheduleFilter(is_paused=False, is_by_due=True, with_counts=False, limit=1)
+    return next((each.next_due_at for each in await store.schedules(app, wanted)), None)
+
+
+def _lines(nodes: Sequence[Node], now: datetime) -> list[NodeStanding]:
+    names = node_names(nodes)
+    return [
+        NodeStanding(
+            id=node.id,
+            name=names[node.id],
+            state=node_state(node, now),
+            beat_age_seconds=max((now - node.beat_at).total_seconds(), 0.0),
+            running=node.running,
+            version=node.version,
+        )
+        for node in nodes
+    ]
+
+
+def worst(problems: Sequence[Problem]) -> Grade:
+    return max((problem.grade for problem in problems), default=Grade.OK)
+
+
+def problems_of(standing: Standing, limits: Limits) -> list[Problem]:
+    """What a monitor should tell, the worst first."""
+    found = [
+        *_about_nodes(standing),
+        *_about_lag(standing, limits),
+        *_about_failed(standing, limits),
+        *_about_runs(standing),
+        *_about_channels(standing, limits),
+        *_about_daemon(standing),
+    ]
+    return sorted(found, key=lambda problem: -problem.grade)
+
+
+def _about_nodes(standing: Standing) -> Iterator[Problem]:
+    if not standing.living:
+        has_work = bool(standing.schedules or standing.waiting or standing.running)
+        yield Problem(
+            grade=Grade.CRITICAL if has_work else Grade.WARNING,
+            what="no node is alive"
+            + (": nothing fires and nothing runs" if has_work else ", and nothing is scheduled"),
+            fix="start one with `evertick daemon` or `evertick run module:attribute`",
+        )
+    for node in standing.nodes:
+        if node.state != "alive":
+            yield Problem(
+                grade=Grade.WARNING,
+                what=f"node {node.name} is silent for {_span(node.beat_age_seconds)}, its lease has run out",
+                fix="if its process is gone, another node takes its runs over; if it is there, see what holds it up",
+            )
+
+
+def _about_lag(standing: Standing, limits: Limits) -> Iterator[Problem]:
+    lag = timedelta(seconds=standing.lag_seconds)
+    if lag >= limits.lag_warning:
+        yield Problem(
+            grade=Grade.CRITICAL if lag >= limits.lag_critical else Grade.WARNING,
+            what=f"the oldest that is due waits for {span(lag)}",
+            fix="see what takes the slots with `evertick top`; raise concurrency, or start more nodes",
+        )
+
+
+def _about_failed(standing: Standing, limits: Limits) -> Iterator[Problem]:
+    is_critical, named = 0 < limits.failed_critical <= standing.failed, _named(standing.failed_of)
+    if is_critical or 0 < limits.failed_warning <= standing.failed:
+        yield Problem(
+            grade=Grade.CRITICAL if is_critical else Grade.WARNING,
+            what=f"{_count(standing.failed, 'run', FAILED_MOST)} failed in the last hour: {named}",
+            fix="`evertick failed` has their errors; `evertick rerun` runs them again",
+        )
+
+
+def _about_runs(standing: Standing) -> Iterator[Problem]:
+    if standing.parked:
+        yield Problem(
+            grade=Grade.WARNING,
+            what=f"{_count(standing.parked, 'run')} parked",
+            fix="`evertick doctor` says why: no node knows the task, or the arguments do not fit",
+        )
+    for duty in standing.duties:
+        yield Problem(
+            grade=Grade.WARNING, what=f"duty {duty.name} fails", fix="`evertick duties` has its error, and who holds it"
+        )
+
+
+def _about_channels(standing: Standing, limits: Limits) -> Iterator[Problem]:
+    for channel in standing.channels:
+        late = timedelta(0) if channel.oldest_due_at is None else standing.at - from_us(channel.oldest_due_at)
+        if late >= limits.lag_warning:
+            yield Problem(
+                grade=Grade.WARNING,
+                what=f"channel {channel.channel}: the oldest message waits for {span(late)}",
+                fix=f"`evertick outbox list --channel {channel.channel}` tells what the other side says",
+            )
+        if channel.dead:
+            yield Problem(
+                grade=Grade.WARNING,
+                what=f"channel {channel.channel}: {_count(channel.dead, 'message')} given up",
+                fix="`evertick outbox list --state dead` has their errors; `evertick outbox retry` sends them again",
+            )
+
+
+def _about_daemon(standing: Standing) -> Iterator[Problem]:
+    daemon = standing.daemon
+    if daemon is None:
+        return
+    if daemon.problems:
+        yield Problem(
+            grade=Grade.WARNING,
+            what=f"the new configuration of the daemon does not hold: {daemon.problems[0]}",
+            fix="correct it; `evertick config check` tells all that is wrong",
+        )
+    if daemon.wants_restart:
+        yield Problem(
+            grade=Grade.WARNING,
+            what=f"changed, but not in force before a restart: {_named(daemon.wants_restart)}",
+            fix="restart the daemon when it suits you",
+        )
+
+
+def _span(seconds: float) -> str:
+    return span(timedelta(seconds=seconds))
+
+
+def _count(count: int, what: str, most: int = 10_000) -> str:
+    return f"{count}{'+' if count >= most else ''} {what}{'' if count == 1 else 's'}"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED_MOST
+    return ", ".join(names[:_NAMED_MOST]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,166 @@
+"""Running a daemon from its configuration: what it takes before its node, in this order, and gives up after it.
+
+The state directory, the pidfile, the log; then the node, which waits for its store. Nothing of a store is touched
+before the pidfile is ours.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from urllib.parse import unquote
+
+from evertick.clock import system_clock
+from evertick.config.build import scheduler_from
+from evertick.config.load import Configuration
+from evertick.config.reload import Reloader
+from evertick.daemon.daemon import Belongings, Daemon
+from evertick.daemon.detach import Detached
+from evertick.daemon.lines import Hidden
+from evertick.daemon.logs import Logs, set_up_logs
+from evertick.daemon.notify import Notify
+from evertick.daemon.pidfile import Pidfile
+from evertick.daemon.report import DaemonReport
+from evertick.driver.secret import SECRET_VARIABLE, Secrets
+from evertick.errors import EvertickError
+from evertick.masked import masked
+from evertick.scheduler import Scheduler
+from evertick.serve import run_process
+from evertick.version import VERSION
+from evertick.when import from_us
+
+__all__ = ["run_daemon", "secrets_known"]
+
+log = logging.getLogger("evertick.daemon")
+
+# Behind the user, before the host; a URL may name several hosts.
+_PASSWORD = re.compile(r"(?:://|,)[^\s/:@,]*:([^\s/@]+)@")
+
+
+class _HiddenSecrets(Secrets):
+    """The node's secrets, each hidden from the log before anybody has it."""
+
+    def __init__(self, secrets: Secrets, hidden: Hidden) -> None:
+        super().__init__(secrets._folder, secrets._environ)
+        self._hidden = hidden
+
+    def resolve(self, name: str) -> str:
+        value = super().resolve(name)
+        self._hidden.add(value)
+        return value
+
+
+def run_daemon(
+    configuration: Configuration,
+    *,
+    flags: Mapping[str, tuple[str, Any]],
+    verbose: int = 0,
+    detached: Detached | None = None,
+    environ: MutableMapping[str, str] = os.environ,
+) -> int:
+    """Run until a signal says stop; answers the exit code. `flags` are those that it was loaded with."""
+    # What ends the process from inside, or by the supervisor's watchdog, shows where it was.
+    faulthandler.enable()
+    notify = Notify.from_environment(environ)
+    mended = configuration.make_directories()
+    with ExitStack() as held:
+        pidfile = _pidfile(configuration, held)
+        logs = _logs(configuration, verbose, environ)
+        for said in (_stale(pidfile), *mended, *configuration.warnings):
+            if said is not None:
+                log.warning("%s", said)
+        with _last_words():
+            scheduler = _scheduler(configuration, logs)
+            is_reloaded = configuration.daemon.reload != "off"
+            belongings = Belongings(
+                logs=logs,
+                notify=notify,
+                pidfile=pidfile,
+                detached=detached,
+                folder=configuration.state_directory,
+                reloader=Reloader(scheduler, configuration, environ=environ, flags=flags) if is_reloaded else None,
+                looks_itself=configuration.daemon.reload == "change",
+            )
+            return run_process(scheduler, Daemon(scheduler, _report(configuration, scheduler), belongings))
+
+
+@contextmanager
+def _last_words() -> Iterator[None]:
+    """What ends the daemon is in the log, too: the terminal may be gone by now."""
+    try:
+        yield
+    except Exception as error:
+        is_ours = isinstance(error, EvertickError)
+        log.critical("the daemon ends: %s", error, exc_info=None if is_ours else error)
+        raise
+
+
+def _pidfile(configuration: Configuration, held: ExitStack) -> Pidfile | None:
+    if configuration.daemon.pidfile is None:
+        return None
+    pidfile = Pidfile(configuration.daemon.pidfile)
+    pidfile.take()
+    held.callback(pidfile.remove)
+    return pidfile
+
+
+def _stale(pidfile: Pidfile | None) -> str | None:
+    if pidfile is None or pidfile.stale_pid is None:
+        return None
+    return f"the pidfile {pidfile.path} was left behind by process {pidfile.stale_pid}, which is gone"
+
+
+def _logs(configuration: Configuration, verbose: int, environ: MutableMapping[str, str]) -> Logs:
+    settings = configuration.log
+    logs = set_up_logs(
+        file=settings.file,
+        form="json" if settings.format == "json" else "text",
+        level=settings.level,
+        verbose=verbose,
+        environ=environ,
+    )
+    for secret in secrets_known(configuration, environ):
+        logs.hidden.add(secret)
+    return logs
+
+
+def secrets_known(configuration: Configuration, environ: Mapping[str, str]) -> list[str]:
+    """Those that are known before a job asks for them: passwords of the configuration, secrets in the environment."""
+    own = [str(value.value) for value in configuration.values.values() if value.about.is_secret and value.value]
+    urls = [configuration.database_url, *(each.url for each in configuration.connections.values())]
+    # One may stand in another, as a parameter.
+    passwords = [password for url in urls for each in (url, unquote(url)) for password in _PASSWORD.findall(each)]
+    named = [value for name, value in environ.items() if name.startswith(SECRET_VARIABLE)]
+    return [*own, *passwords, *map(unquote, passwords), *named]
+
+
+def _scheduler(configuration: Configuration, logs: Logs) -> Scheduler:
+    scheduler = scheduler_from(configuration)
+    settings = scheduler.settings
+    logs.name_node(settings.node_name)
+    scheduler._secrets = _HiddenSecrets(scheduler._secrets, logs.hidden)
+    log.info(
+        "evertick %s, %s, %d jobs, app %r, database %s",
+        VERSION,
+        configuration.file,
+        len(configuration.jobs),
+        settings.app,
+        masked(settings.url),
+    )
+    return scheduler
+
+
+def _report(configuration: Configuration, scheduler: Scheduler) -> DaemonReport:
+    return DaemonReport(
+        pid=os.getpid(),
+        version=VERSION,
+        node=scheduler.settings.node_name,
+        config=None if configuration.file is None else str(configuration.file.absolute()),
+        jobs=len(configuration.jobs),
+        started_at=from_us(system_clock.now_us()),
+    )

@@ -1,0 +1,242 @@
+"""`evertick status`: one line, an exit code for monitors, and what is behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import Result
+
+from evertick import Scheduler
+from evertick.cli.standing import Grade, Limits, NodeStanding, Standing, problems_of, worst
+from evertick.daemon.report import DaemonReport, write_report
+from evertick.model import Duty
+from evertick.store.base import ChannelPulse
+
+NOW = datetime(2026, 1, 31, 9, tzinfo=UTC)
+LIMITS = Limits(
+    lag_warning=timedelta(minutes=1), lag_critical=timedelta(minutes=10), failed_warning=1, failed_critical=5
+)
+WELL = Standing(
+    at=NOW,
+    app="default",
+    nodes=[NodeStanding(id="a", name="box", state="alive", beat_age_seconds=1, running=1, version="1")],
+    schedules=3,
+    lag_seconds=0,
+    oldest_due_at=None,
+    running=1,
+    waiting=0,
+    blocked=0,
+    parked=0,
+    handed=0,
+    failed=0,
+    failed_of=[],
+    channels=[],
+    duties=[],
+    daemon=None,
+)
+REPORT = DaemonReport(pid=1, version="1", node="box", config="/etc/evertick.toml", jobs=3, started_at=NOW)
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scheduler]:
+    """A living node with a schedule, on the database that commands find."""
+    url = f"sqlite:///{tmp_path}/live.db"
+    monkeypatch.setenv("EVERTICK_DATABASE", url)
+    scheduler = Scheduler(url, node_name="box")
+
+    @scheduler.every("1h")
+    def report(fail: bool = False) -> None:
+        if fail:
+            raise ValueError("no paper")
+
+    with scheduler:
+        yield scheduler
+
+
+def test_all_is_well_in_one_line_with_figures_and_0(node: Scheduler, evertick: Call) -> None:
+    result = evertick("status")
+    assert (result.exit_code, result.stderr) == (0, "")
+    first, *rest = result.stdout.splitlines()
+    assert first == (
+        "OK: 1 node alive, 1 schedule, lag 0 s, 0 running, 0 waiting | nodes=1 lag=0.000s;60;600 running=0 waiting=0 "
+        "blocked=0 parked=0 handed=0 failed=0;1;"
+    )
+    assert re.search(r"^box +alive +\S+ m?s ago", "\n".join(rest), re.MULTILINE)
+
+
+def test_what_failed_lately_is_a_warning_unless_somebody_does_not_mind(node: Scheduler, evertick: Call) -> None:
+    ended = threading.Semaphore(0)
+    node.on("failed", lambda event: ended.release())
+    node.sync.trigger("report", args={"fail": True})
+    assert ended.acquire(timeout=20)
+    result = evertick("status")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("WARNING: 1 run failed in the last hour: report | nodes=1 ")
+    assert "fix: `evertick failed` has their errors" in result.stdout
+    assert evertick("status", "--failed-warning", "2").exit_code == 0
+    assert evertick("status", "--failed-warning", "0").exit_code == 0
+    assert evertick("status", "--failed-critical", "1").exit_code == 2
+
+
+def test_without_a_node_it_is_critical(database: str, evertick: Call) -> None:
+    result = evertick("status")
+    assert result.exit_code == 2
+    assert result.stdout.startswith("CRITICAL: no node is alive: nothing fires and nothing runs")
+
+
+def test_an_app_without_anything_is_only_a_warning(database: str, evertick: Call) -> None:
+    result = evertick("status", "--app", "nothing")
+    assert (result.exit_code, result.stdout[:57]) == (1, "WARNING: no node is alive, and nothing is scheduled | nod")
+
+
+def test_programs_get_all_of_it_as_json(node: Scheduler, evertick: Call) -> None:
+    result = evertick("status", "--json")
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["status"], told["exit_code"], told["problems"]) == (0, "ok", 0, [])
+    assert told["summary"].startswith("1 node alive")
+    assert told["nodes"][0]["name"] == "box"
+    assert 0 <= told["nodes"][0]["beat_age_seconds"] < 15
+    counts = {name: told[name] for name in ("running", "waiting", "blocked", "parked", "handed", "failed")}
+    assert counts == dict.fromkeys(counts, 0)
+    assert (told["lag_seconds"], told["oldest_due_at"], told["daemon"]) == (0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--database", "sqlite:////no/such/file.db"), "UNKNOWN: there is no database at /no/such/file.db"),
+        (("--database", "nonsense"), "UNKNOWN: url: "),
+        (("--database", "sqlite://"), "UNKNOWN: "),
+    ],
+)
+def test_what_cannot_be_looked_at_is_unknown(evertick: Call, flags: tuple[str, ...], words: str) -> None:
+    result = evertick("status", *flags)
+    assert result.exit_code == 3
+    assert result.stdout.startswith(words)
+    told = json.loads(evertick("status", "--json", *flags).stdout)
+    assert (told["status"], told["exit_code"]) == ("unknown", 3)
+
+
+@pytest.mark.parametrize(
+    "flags", [("--lag-warning", "soon"), ("--nonsense",), ("surplus",), ("--failed-warning", "-1")]
+)
+def test_what_is_written_wrongly_is_unknown_and_not_critical(evertick: Call, flags: tuple[str, ...]) -> None:
+    result = evertick("status", *flags)
+    assert result.exit_code == 3
+    assert result.stderr.startswith("error: ")
+
+
+def test_a_database_that_is_away_or_does_not_answer_is_critical(
+    evertick: Call, monkeypatch: pytest.MonkeyPatch, database: str
+) -> None:
+    away = evertick("status", "--database", "postgresql://ann:hunter2@127.0.0.1:1/none")
+    assert away.exit_code == 2
+    assert away.stdout.startswith("CRITICAL: ")
+    assert "hunter2" not in away.output
+
+    async def hangs(*args: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("evertick.cli.status.look", hangs)
+    silent = evertick("status", "--timeout", "200ms")
+    assert (silent.exit_code, silent.stdout) == (2, "CRITICAL: the database did not answer within 200 ms\n")
+
+
+def test_nothing_is_changed_by_a_look(database: str, evertick: Call) -> None:
+    with closing(sqlite3.connect(database.removeprefix("sqlite:///"))) as watching:
+        # Counts what others have written, as long as this connection is open.
+        (before,) = watching.execute("PRAGMA data_version").fetchall()
+        evertick("status")
+        assert watching.execute("PRAGMA data_version").fetchall() == [before]
+        evertick("pause", "report")
+        assert watching.execute("PRAGMA data_version").fetchall() != [before]
+
+
+def test_the_daemon_of_a_configuration_is_told_with_it(tmp_path: Path, node: Scheduler, evertick: Call) -> None:
+    config = tmp_path / "evertick.toml"
+    config.write_text(f'[directories]\nstate = "{tmp_path}/state"\n')
+    (tmp_path / "state").mkdir()
+    write_report(tmp_path / "state", msgspec.structs.replace(REPORT, reloaded_at=NOW, problems=("evertick.toml:3: x",)))
+    result = evertick("status", "--config", str(config))
+    assert result.exit_code == 1
+    assert "the new configuration of the daemon does not hold: evertick.toml:3: x" in result.stdout
+    words = r"^Daemon +process 1 of /etc/evertick.toml, read again .* ago, but what is new does not hold$"
+    assert re.search(words, result.stdout, re.MULTILINE)
+    # A process that is not there says nothing any more.
+    write_report(tmp_path / "state", msgspec.structs.replace(REPORT, pid=4194304, problems=("old",)))
+    assert evertick("status", "--config", str(config)).exit_code == 0
+
+
+# --- the grades ---
+
+
+def graded(**changes: Any) -> tuple[Grade, list[str]]:
+    problems = problems_of(msgspec.structs.replace(WELL, **changes), LIMITS)
+    return worst(problems), [problem.what for problem in problems]
+
+
+def test_nothing_wrong_is_ok() -> None:
+    assert graded() == (Grade.OK, [])
+
+
+@pytest.mark.parametrize(
+    ("lag", "grade"),
+    [(59, Grade.OK), (60, Grade.WARNING), (599, Grade.WARNING), (600, Grade.CRITICAL), (86_400, Grade.CRITICAL)],
+)
+def test_the_lag_is_graded_by_its_limits(lag: float, grade: Grade) -> None:
+    assert graded(lag_seconds=lag)[0] == grade
+
+
+@pytest.mark.parametrize(
+    ("failed", "grade"), [(0, Grade.OK), (1, Grade.WARNING), (4, Grade.WARNING), (5, Grade.CRITICAL)]
+)
+def test_failed_runs_are_graded_by_their_limits(failed: int, grade: Grade) -> None:
+    assert graded(failed=failed, failed_of=["report"])[0] == grade
+
+
+def test_many_failed_runs_name_a_few_of_their_schedules() -> None:
+    _, [words] = graded(failed=1_000, failed_of=list("abcde"))
+    assert words == "1000+ runs failed in the last hour: a, b, c and 2 more"
+
+
+def test_a_silent_node_is_a_warning_and_the_last_one_critical() -> None:
+    silent = msgspec.structs.replace(WELL.nodes[0], name="quiet", state="silent", beat_age_seconds=90)
+    grade, words = graded(nodes=[*WELL.nodes, silent])
+    assert (grade, words) == (Grade.WARNING, ["node quiet is silent for 1 min 30 s, its lease has run out"])
+    assert graded(nodes=[silent])[0] == Grade.CRITICAL
+
+
+def test_parked_runs_failing_duties_and_stuck_channels_are_warnings() -> None:
+    assert graded(parked=2) == (Grade.WARNING, ["2 runs parked"])
+    duty = Duty(
+        name="index", node="a", node_name="box", term=1, since=NOW, ticked_at=NOW, next_at=NOW, error="ValueError: x"
+    )
+    assert graded(duties=[duty]) == (Grade.WARNING, ["duty index fails"])
+    due = round((NOW - timedelta(minutes=5)).timestamp() * 1e6)
+    channel = ChannelPulse(channel="redis", waiting=7, sending=0, dead=2, oldest_due_at=due)
+    grade, words = graded(channels=[channel])
+    assert grade == Grade.WARNING
+    assert words == ["channel redis: the oldest message waits for 5 min", "channel redis: 2 messages given up"]
+
+
+def test_a_configuration_that_waits_for_a_restart_is_a_warning() -> None:
+    report = msgspec.structs.replace(REPORT, wants_restart=("node.lease",))
+    assert graded(daemon=report) == (Grade.WARNING, ["changed, but not in force before a restart: node.lease"])
+
+
+def test_the_worst_comes_first() -> None:
+    grade, words = graded(parked=1, lag_seconds=3_600)
+    assert (grade, words) == (Grade.CRITICAL, ["the oldest that is due waits for 1 h", "1 run parked"])

@@ -1,0 +1,65 @@
+"""A daemon and its files: read again by themselves or by a signal, and never half."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+from daemon_site import CONFIGURATION, Site
+
+JOB = """
+[jobs.{name}]
+every = "1h"
+shell = "true"
+"""
+
+
+def test_a_new_job_in_the_file_becomes_a_schedule_without_a_restart(site: Site) -> None:
+    process = site.started()
+    site.config.write_text(CONFIGURATION + JOB.format(name="backup"))
+    site.until_logged("the configuration was read again: 1 jobs")
+    listed = json.loads(site.call("list", "--json").stdout)
+    assert [schedule["key"] for schedule in listed] == ["backup"]
+    assert process.poll() is None
+
+
+def test_a_file_that_is_wrong_changes_nothing_and_the_status_says_so(site: Site) -> None:
+    site.config.write_text(CONFIGURATION + JOB.format(name="backup"))
+    process = site.started()
+    site.config.write_text(CONFIGURATION + JOB.format(name="backup").replace("every", "evry"))
+    site.until_logged("the new configuration does not hold: ")
+    status = site.call("status", "--json")
+    told = json.loads(status.stdout)
+    assert (status.returncode, told["status"]) == (1, "warning")
+    assert any("evry" in problem for problem in told["daemon"]["problems"])
+    assert "the new configuration of the daemon does not hold" in told["summary"]
+    assert told["daemon"]["pid"] == process.pid
+    assert [schedule["key"] for schedule in json.loads(site.call("list", "--json").stdout)] == ["backup"]
+    site.config.write_text(CONFIGURATION + JOB.format(name="backup") + "\n# mended\n")
+    site.until_logged("the configuration was read again: 1 jobs")
+    assert site.call("status").returncode == 0
+
+
+def test_what_needs_a_restart_is_named(site: Site) -> None:
+    site.started()
+    site.config.write_text(CONFIGURATION.replace("[node]", "[node]\nconcurrency = 3"))
+    site.until_logged("changed, but not in force before a restart: node.concurrency")
+    assert "node.concurrency" in site.call("status").stdout
+
+
+def test_where_only_a_signal_reloads_a_change_waits_for_it(site: Site) -> None:
+    site.config.write_text(CONFIGURATION.replace("[daemon]", '[daemon]\nreload = "signal"'))
+    process = site.started()
+    site.config.write_text(site.config.read_text() + JOB.format(name="backup"))
+    process.send_signal(signal.SIGUSR1)
+    site.until_logged("SIGUSR1: the configuration is read again")
+    site.until_logged("the configuration was read again: 1 jobs")
+
+
+def test_where_nothing_is_reloaded_a_signal_is_told_so(site: Site) -> None:
+    site.config.write_text(CONFIGURATION.replace("[daemon]", '[daemon]\nreload = "off"'))
+    process = site.started()
+    process.send_signal(signal.SIGUSR1)
+    site.until_logged("SIGUSR1: nothing is read again, for daemon.reload is off")
+    process.terminate()
+    assert process.wait(60) == 0
