@@ -1,0 +1,207 @@
+"""The files of dist/ hold what they promise, as far as this machine can tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from daemon_site import Site, until
+from evertick.config.load import load_configuration
+
+from evertick.serve import EXIT_RESTART
+
+DIST = Path(__file__).parents[2] / "dist"
+
+
+def have(program: str) -> str:
+    """Where a program is; without it the test is skipped, and says so."""
+    found = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    if found is None:
+        pytest.skip(f"there is no {program} on this machine: this file of dist/ is not checked by it")
+    return found
+
+
+# --- systemd ---
+
+
+def settings_of(unit: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, value in re.findall(r"^(\w+)=(.*)$", unit, re.MULTILINE):
+        found.setdefault(name, []).append(value)
+    return found
+
+
+@pytest.fixture
+def unit() -> str:
+    return (DIST / "evertick.service").read_text()
+
+
+def verify(unit: str, folder: Path) -> str:
+    """What systemd has to say about it, with a program that is there in place of Evertick's."""
+    program = folder / "evertick"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    path = folder / "evertick.service"
+    path.write_text(unit.replace("/opt/evertick/bin/evertick", str(program)))
+    command = [have("systemd-analyze"), "verify", "--man=no", path]
+    checked = subprocess.run(command, capture_output=True, text=True)
+    # It reads the units that this one names, too, and may complain of those.
+    return "\n".join(line for line in checked.stderr.splitlines() if "evertick" in line)
+
+
+def test_systemd_finds_nothing_wrong_with_the_unit(unit: str, tmp_path: Path) -> None:
+    assert verify(unit, tmp_path) == ""
+
+
+def test_systemd_would_find_a_key_that_is_not_there(unit: str, tmp_path: Path) -> None:
+    assert "ProtectSytem" in verify(unit.replace("ProtectSystem", "ProtectSytem"), tmp_path)
+
+
+def test_the_unit_is_hardened(unit: str, tmp_path: Path) -> None:
+    path = tmp_path / "evertick.service"
+    path.write_text(unit)
+    command = [have("systemd-analyze"), "security", "--offline=true", "--threshold=25", path]
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_the_unit_restarts_as_the_exit_codes_ask_for_and_stops_slower_than_the_node(unit: str) -> None:
+    found = settings_of(unit)
+    assert found["Type"] == ["notify"]
+    assert found["Restart"] == ["on-failure"]
+    assert found["RestartSec"] == ["5"]
+    assert found["RestartForceExitStatus"] == [str(EXIT_RESTART)]
+    assert found["RestartPreventExitStatus"] == ["2"]
+    assert found["ExecReload"] == ["/bin/kill -USR1 $MAINPID"]
+    assert int(found["TimeoutStopSec"][0]) > 2 * 30
+    assert {"NoNewPrivileges", "ProtectSystem", "WatchdogSec", "StateDirectory", "User"} <= found.keys()
+
+
+def test_the_user_is_one_that_systemd_can_make(tmp_path: Path) -> None:
+    program = have("systemd-sysusers")
+    (tmp_path / "etc").mkdir()
+    command = [program, f"--root={tmp_path}", DIST / "evertick.sysusers"]
+    made = subprocess.run(command, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    assert re.search(
+        r"^evertick:x:\d+:\d+:Evertick job scheduler:/var/lib/evertick:", (tmp_path / "etc/passwd").read_text()
+    )
+
+
+# --- the example ---
+
+
+def test_the_example_configuration_is_right(tmp_path: Path) -> None:
+    loaded = load_configuration(DIST / "evertick.toml", {"STATE_DIRECTORY": str(tmp_path)})
+    assert {job.name for job in loaded.jobs} == {"backup", "heartbeat"}
+    assert loaded.warnings == ()
+
+
+def test_what_the_example_has_in_comments_is_right_too(tmp_path: Path) -> None:
+    text = re.sub(r"^# (\w[\w.]* = )", r"\1", (DIST / "evertick.toml").read_text(), flags=re.MULTILINE)
+    (tmp_path / "password").write_text("secret\n")
+    text = text.replace("/etc/evertick/database.password", str(tmp_path / "password"))
+    path = tmp_path / "evertick.toml"
+    path.write_text(text)
+    loaded = load_configuration(path, {"STATE_DIRECTORY": str(tmp_path)})
+    assert loaded.log.format == "json"
+    assert loaded.node.drivers == ("shell", "http")
+    assert loaded.database_url.startswith("postgresql://evertick:")
+
+
+def test_a_daemon_of_the_example_runs_its_jobs(site: Site) -> None:
+    text = (DIST / "evertick.toml").read_text().replace('every = "5m"', 'every = "1s"')
+    text = text.replace("/var/lib/evertick", str(site.folder / "state"))
+    site.config.write_text(text.replace("[log]", f'[log]\nfile = "{site.log}"'))
+    process = site.started()
+    until(lambda: '"succeeded"' in site.call("history", "heartbeat", "--json").stdout, "it ran")
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+# --- logrotate ---
+
+
+def test_logrotate_moves_the_log_and_the_daemon_goes_on_in_a_new_one(site: Site) -> None:
+    """For real, with the paths and the user of the test."""
+    program = have("logrotate")
+    process = site.started()
+    user = pwd.getpwuid(os.getuid()).pw_name
+    group = "root" if os.getuid() == 0 else user
+    rules = (DIST / "evertick.logrotate").read_text()
+    rules = rules.replace("/var/log/evertick/*.log", str(site.folder / "*.log"))
+    rules = rules.replace("/run/evertick/evertick.pid", str(site.pidfile))
+    rules = re.sub(r"(su|create 0640) evertick evertick", rf"\1 {user} {group}", rules)
+    path = site.folder / "rules"
+    path.write_text(rules)
+    path.chmod(0o644)
+    state = site.folder / "logrotate.state"
+    dry = subprocess.run([program, "-d", "-s", state, path], capture_output=True, text=True)
+    assert dry.returncode == 0
+    assert "error" not in dry.stderr
+    forced = subprocess.run([program, "-f", "-s", state, path], capture_output=True, text=True)
+    assert (forced.returncode, forced.stderr) == (0, "")
+    site.until_logged("SIGUSR2: the log was opened anew")
+    # The old one is compressed at the next turn, when nobody writes to it any more.
+    assert "has started" in (site.folder / "evertick.log.1").read_text()
+    assert site.log.stat().st_mode & 0o777 == 0o640
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+
+# --- the container ---
+
+
+def instructions() -> list[tuple[str, str]]:
+    text = re.sub(r"\\\n\s*", "", (DIST / "Containerfile").read_text())
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(name, rest) for name, _, rest in (line.partition(" ") for line in lines)]
+
+
+def test_the_container_file_is_well_formed_and_does_not_run_as_root() -> None:
+    known = {"ARG", "FROM", "WORKDIR", "RUN", "COPY", "ENV", "VOLUME", "USER", "STOPSIGNAL", "HEALTHCHECK"}
+    known |= {"ENTRYPOINT", "CMD"}
+    found = instructions()
+    assert {name for name, _ in found} == known
+    last = dict(found)
+    assert last["USER"] == "10001:10001"
+    assert last["STOPSIGNAL"] == "SIGTERM"
+    # As lists: a shell in between would keep the signals to itself.
+    assert json.loads(last["ENTRYPOINT"]) == ["evertick"]
+    assert json.loads(last["CMD"])[0] == "daemon"
+    assert json.loads(last["HEALTHCHECK"].partition("CMD ")[2])[0] == "/bin/sh"
+
+
+def test_everything_that_the_container_file_copies_is_there() -> None:
+    root = DIST.parent
+    for name, rest in instructions():
+        if name == "COPY" and not rest.startswith("--from="):
+            for source in rest.split()[:-1]:
+                assert (root / source).exists(), source
+
+
+def test_the_container_file_installs_extras_that_there_are() -> None:
+    [(_, install)] = [each for each in instructions() if "pip install" in each[1]]
+    extras = re.search(r'"\.\[([\w,]+)\]"', install)
+    assert extras is not None
+    project = (DIST.parent / "pyproject.toml").read_text()
+    assert [name for name in extras[1].split(",") if not re.search(rf"^{name} = \[", project, re.MULTILINE)] == []
+
+
+def test_the_container_can_be_built() -> None:
+    """Only where something can build it: a client without its server, or without a base image, cannot."""
+    builder = next((found for name in ("podman", "buildah", "docker") if (found := shutil.which(name))), None)
+    if builder is None or subprocess.run([builder, "info"], capture_output=True).returncode != 0:
+        pytest.skip("nothing on this machine can build a container: the Containerfile is only read")
+    if subprocess.run([builder, "pull", "python:3.13-slim"], capture_output=True).returncode != 0:
+        pytest.skip("the base image cannot be had here: the Containerfile is only read")
+    command = [builder, "build", "-f", DIST / "Containerfile", "-t", "evertick-test", DIST.parent]
+    built = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert built.returncode == 0, built.stderr[-2000:]
