@@ -38,6 +38,8 @@ FeedKind = Literal[
     "run.retrying",
     "run.released",
     "run.parked",
+    "run.handed",
+    "run.taken",
     "run.finished",
     "gap.recorded",
     "schedule.added",

@@ -12,7 +12,16 @@ from evertick.model import NewMessage
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import DAY
 
-__all__ = ["BODY_MAX_BYTES", "DELAY_MAX", "HEADERS_MAX_BYTES", "NAME_MAX_CHARS", "check_name", "new_message"]
+__all__ = [
+    "BODY_MAX_BYTES",
+    "DELAY_MAX",
+    "HEADERS_MAX_BYTES",
+    "NAME_MAX_CHARS",
+    "check_name",
+    "hand_key",
+    "kill_message",
+    "new_message",
+]
 
 # A message is read and written at every try. Larger things belong in a table or a bucket, by reference.
 BODY_MAX_BYTES = 256 * 1024
@@ -41,6 +50,17 @@ def new_message(
         delay=0 if delay is None else _checked_delay(delay),
         caused_by=caused_by,
     )
+
+
+def hand_key(run: str, fence: int) -> str:
+    """The key of the message that hands a run over: the same however often it is sent."""
+    return f"{run}:{fence}"
+
+
+def kill_message(id_: str, channel: str, run: str, fence: int, why: str) -> NewMessage:
+    """Tells the worker that has a run under this fence, or will get it, to leave it alone."""
+    body = msgspec.json.encode({"v": 1, "run": run, "fence": fence, "why": why})
+    return NewMessage(id=id_, channel=channel, key=f"{hand_key(run, fence)}:kill", body=body, caused_by=run)
 
 
 def check_name(name: Any, what: str) -> str:

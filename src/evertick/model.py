@@ -34,6 +34,9 @@ __all__ = [
     "Definition",
     "Duty",
     "Gap",
+    "Hand",
+    "HandMode",
+    "Handed",
     "LogLine",
     "Message",
     "MessageFate",
@@ -52,6 +55,8 @@ __all__ = [
     "Pause",
     "Phase",
     "Reason",
+    "Report",
+    "ReportKind",
     "RerunOverlap",
     "Run",
     "Schedule",
@@ -72,6 +77,9 @@ OccurrenceKind = Literal["skip", "move", "done"]
 # idempotent: several may do it, with the effect of one. every-node: each node does it for itself.
 Mode = Literal["claimed", "duty", "idempotent", "every-node"]
 ScheduleMode = Literal["claimed", "every-node"]
+# When a run that is handed to an outside queue has succeeded: when the queue has it (forget), when a worker took it
+# (ack), when the worker says so (finish).
+HandMode = Literal["forget", "ack", "finish"]
 CATCH_UPS: tuple[CatchUp, ...] = ("latest", "all", "skip")
 OVERLAPS: tuple[Overlap, ...] = ("skip", "queue", "allow", "replace")
 RERUN_OVERLAPS: tuple[RerunOverlap, ...] = ("queue", "allow")
@@ -100,12 +108,13 @@ IDLE_STATES = frozenset({State.WAITING, State.BLOCKED, State.PARKED})
 
 # waiting -> done: cancelled, expired. blocked -> waiting: what it waited for has ended. parked -> waiting: a node that
 # can run it has come. running -> waiting: retry, release, lost claim; running -> running: a dead node's run, re-homed.
+# handed -> waiting: its worker failed and it is tried again, or nobody took it, or the worker fell silent.
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.WAITING: frozenset({State.RUNNING, State.BLOCKED, State.PARKED, State.DONE}),
     State.BLOCKED: frozenset({State.WAITING, State.DONE}),
     State.PARKED: frozenset({State.WAITING, State.DONE}),
     State.RUNNING: frozenset({State.WAITING, State.PARKED, State.RUNNING, State.HANDED, State.DONE}),
-    State.HANDED: frozenset({State.WAITING, State.RUNNING, State.DONE}),
+    State.HANDED: frozenset({State.WAITING, State.DONE}),
     State.DONE: frozenset(),
 }
 
@@ -154,6 +163,9 @@ class Reason(StrEnum):
     NODE_GONE = "node_gone"  # it was for one node alone, which has left or died
     NO_NODE = "no_node"  # for every node, and no live one knew the task
     SHUTDOWN = "shutdown"  # cut off by a stop, and must not run twice or elsewhere
+    NOT_TAKEN = "not_taken"  # handed over, and no worker took it in its time
+    NO_PROGRESS = "no_progress"  # its worker fell silent
+    UNDELIVERED = "undelivered"  # the queue it was to be handed to would not take it
     UNREACHABLE = "unreachable"  # stopped because the store could not be reached before the lease ended
     DUPLICATE = "duplicate"  # another run has its unique key
     BLACKOUT = "blackout"  # its schedule was in a blackout whose fate is to drop
@@ -283,6 +295,9 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     delay: int = 0
     # The run that sends it.
     caused_by: str | None = None
+    # The fence under which it hands that run to an outside queue: the run waits for its delivery. None: it hands over
+    # nothing.
+    hands_over: int | None = None
     # As that of a run.
     format: int = 1
 
@@ -328,16 +343,38 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_failed: bool = False
 
 
+class Hand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is agreed about a run in the hands of an outside queue. Stands in the ledger beside it, so that any node can
+    go by it, whether it knows the task or not. Durations in microseconds; None: no bound."""
+
+    # The channel of the message that hands it over.
+    to: str
+    mode: HandMode = "finish"
+    # From its delivery to the queue until a worker has taken it.
+    ack_timeout: int | None = None
+    # Between two words of the worker.
+    progress_timeout: int | None = None
+    # From the taking to the end of the attempt.
+    timeout: int | None = None
+    # The channel on which its worker hears that it is to stop.
+    kill: str | None = None
+    # How long until it is tried again if the worker fails, by the task's retry policy at this attempt; None: it is not.
+    retry_delay: int | None = None
+    # The same if the worker asks for another try itself.
+    asked_delay: int | None = None
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an owner has to say about a run it holds: its verdict, or where it goes instead.
 
     done: ends with `verdict`. retry: back to waiting after `delay`, the attempt is spent. release: back to waiting at
-    once, nothing is spent. park: leaves the claim index until a node comes that can run it.
+    once, nothing is spent. park: leaves the claim index until a node comes that can run it. hand: belongs to no node
+    any more, but to whoever gets its message, one of `messages`; goes by `hand`.
     """
 
     id: str
     fence: int
-    kind: Literal["done", "retry", "release", "park"]
+    kind: Literal["done", "retry", "release", "park", "hand"]
     verdict: Verdict | None = None
     reason: str | None = None
     error: str | None = None
@@ -350,6 +387,39 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     task_hash: str | None = None
     # Written with this outcome, if it is taken; what comes in its place (a cancel) sends nothing.
     messages: tuple[NewMessage, ...] = ()
+    hand: Hand | None = None
+
+
+ReportKind = Literal["pushed", "undelivered", "taken", "progress", "finish", "fail", "skip", "release"]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is said about a handed run from outside, under the fence it was handed over with.
+
+    By the node that brings its message to the queue: pushed, it is there; undelivered, it was given up. By its worker:
+    taken, it has begun; progress, it is still at it; finish, fail, skip, how it ended; release, it is given back
+    undone. Whatever a worker says tells that it was taken.
+    """
+
+    id: str
+    fence: int
+    kind: ReportKind
+    progress: float | None = None
+    progress_text: str | None = None
+    # JSON, of finish.
+    result: bytes | None = None
+    # Of fail and undelivered.
+    error: str | None = None
+    # Why it was skipped or given back; of fail a word for the kind of failure.
+    reason: str | None = None
+    # Of fail: None leaves it to the task's policy, False ends the run, True asks for another try.
+    retry: bool | None = None
+    # Of fail that asks for it, and of release: how long until then.
+    retry_after: int | None = None
+    # Log lines (time, level, text), and the number of the first among those of this hand-over, which makes a repeated
+    # report harmless; None: behind what is there.
+    lines: tuple[tuple[int, str, str], ...] = ()
+    seq: int | None = None
 
 
 class ClaimedMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -368,6 +438,8 @@ class ClaimedMessage(msgspec.Struct, frozen=True, kw_only=True):
     caused_by: str | None = None
     # What the last try said.
     error: str | None = None
+    # As that of a `NewMessage`.
+    hands_over: int | None = None
 
 
 MessageFate = Literal["sent", "retry", "dead", "release"]
@@ -410,6 +482,21 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
 
 
+class Handed(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run in the hands of an outside queue stands."""
+
+    # The channel it went by.
+    to: str
+    mode: HandMode
+    at: datetime
+    # When the queue took its message; None: it is still in the outbox.
+    pushed_at: datetime | None
+    # When a worker took it.
+    taken_at: datetime | None
+    # Without another word it is looked at then: pushed again, or given up. None: there is no such time.
+    until: datetime | None
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the ledger, as people read it."""
 
@@ -443,6 +530,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     blocked_on: str | None = None
     caused_by: str | None = None
     is_cancel_requested: bool = False
+    # While it is in the hands of an outside queue.
+    handed: Handed | None = None
     # False when an enqueue found this run already there (unique key, or the same id sent twice).
     is_new: bool = True
 

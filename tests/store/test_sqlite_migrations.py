@@ -144,11 +144,12 @@ async def test_a_migration_that_fails_leaves_nothing_behind(path: Path, monkeypa
         assert db.execute("SELECT name FROM sqlite_master").fetchall() == []
 
 
-def test_history_has_the_columns_of_runs_in_the_same_order() -> None:
+def test_history_has_the_columns_of_runs_in_the_same_order_but_for_those_of_handed_ones() -> None:
     text = code.migrations()[0].text
     columns = []
     for table in ("evertick_runs", "evertick_history"):
         body = re.search(rf"CREATE TABLE {table} \((.*?)\n\)", text, re.DOTALL)
         assert body is not None
         columns.append(re.findall(r"^    (\w+) +(?:TEXT|INTEGER|REAL)", body[1], re.MULTILINE))
-    assert columns[0] == columns[1] != []
+    assert columns[1] != []
+    assert columns[0] == [*columns[1], "hand", "handed_at", "pushed_at", "taken_at", "killed_at"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -10,9 +10,11 @@ from evertick.model import Message
 from evertick.policy import Exponential, RetryPolicy
 from evertick.when.moment import DAY, SECOND
 
-__all__ = ["REMEMBER", "RETRY", "TIMEOUT", "Deliver", "Sender"]
+__all__ = ["REMEMBER", "RETRY", "TIMEOUT", "Deliver", "DeliverMany", "Sender"]
 
 Deliver = Callable[[Message], Awaitable[object]]
+# One answer per message, in their order: None, or why it could not be delivered.
+DeliverMany = Callable[[Sequence[Message]], Awaitable[Sequence[BaseException | None]]]
 
 # About nine hours until a message is given up, so that an evening's outage of the other side costs none.
 RETRY = Exponential("5s", factor=2, limit="1h", attempts=18, jitter=0.1)
@@ -31,7 +33,12 @@ class Sender(msgspec.Struct, frozen=True, kw_only=True):
     retry: RetryPolicy = RETRY
     give_up_on: tuple[type[BaseException], ...] = ()
     timeout: int = TIMEOUT
-    # Deliveries at once on one node.
+    # Delivers many messages by one journey to the other side, in place of `deliver`. What it raises is why it could
+    # deliver none of them.
+    deliver_many: DeliverMany | None = None
+    # How many of them at most.
+    batch: int = 1_000
+    # Deliveries at once on one node; journeys, where many are delivered by one.
     concurrency: int = 10
     # How long the key of a delivered message is known.
     remember: int = REMEMBER

@@ -42,6 +42,7 @@ from evertick.model import (
     Occurrence,
     Outcome,
     Pause,
+    Report,
     Run,
     Schedule,
     State,
@@ -76,6 +77,7 @@ __all__ = [
     "FinishAnswer",
     "Finished",
     "GivenBack",
+    "HandedTended",
     "MessageClaim",
     "MessageFilter",
     "NewCalendar",
@@ -86,6 +88,7 @@ __all__ = [
     "Pulse",
     "Recorded",
     "Rehomed",
+    "ReportAnswer",
     "RunFilter",
     "ScheduleFilter",
     "Source",
@@ -363,8 +366,34 @@ class Rehomed(msgspec.Struct, frozen=True, kw_only=True):
     ended: list[tuple[str, Verdict]]
 
 
+class HandedTended(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of handed runs whose time was over, or whose cancel was asked for."""
+
+    now: int
+    # Put back to waiting, each at the cost of a loss.
+    released: list[str]
+    # Ended: (run id, verdict): lost for good, or cancelled because somebody had asked for it.
+    ended: list[tuple[str, Verdict]]
+    # Whether something has become due by an end.
+    freed: bool
+    # Whether messages were written that tell workers to stop.
+    has_killed: bool
+
+
+class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """done: it was taken. already: the ledger had it before, or the run has ended or gone back by the word of this very
+    fence. stale: the run is not in these hands any more, or never was; nothing was written."""
+
+    answer: Literal["done", "already", "stale"]
+    # The verdict that the run has got by it.
+    verdict: Verdict | None = None
+    # The run went back to waiting by it.
+    is_put_back: bool = False
+
+
 class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
-    """ended: it was not running, and is done(cancelled). asked: it runs; its owner will hear of it. done: too late."""
+    """ended: it was not running, and is done(cancelled). asked: it runs or is handed; its owner will hear of it. done:
+    too late."""
 
     id: str
     answer: Literal["ended", "asked", "done", "unknown"]
@@ -432,6 +461,8 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
     # How their ids begin.
     id_prefix: str | None = None
     channel: str | None = None
+    # Of that channel.
+    key: str | None = None
     states: tuple[MessageState, ...] | None = None
     limit: int = 100
 
@@ -473,6 +504,8 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     # Whether there may be something to look after: a lease has run out, or a run of the app is held, or in the own
     # queue of a node. A store that does not know says so.
     has_charges: bool = True
+    # Whether a handed run of the app is to be looked after (`tend_handed`). A store that does not know says so.
+    has_handed: bool = True
 
 
 class DutyHold(msgspec.Struct, frozen=True, kw_only=True):
@@ -769,7 +802,31 @@ class Store(Protocol):
         reason gets that of the request. release and park leave the count of attempts as it was. already: this very
         outcome was written before (its answer was lost). lost: not ours any more; nothing was written. Messages of an
         outcome are written with it, or not at all. Of an outcome that cannot be written the rest is, with the error
-        that says so; it does not stop the others.
+        that says so; it does not stop the others. hand: the run belongs to no node any more, whoever dies; it keeps
+        its fence, and counts as running for limits, unique keys and overlap.
+        """
+        ...
+
+    async def apply_reports(self, app: str, reports: Sequence[Report]) -> list[ReportAnswer]:
+        """Write what was said of handed runs from outside, each only if the run is handed under that very fence.
+
+        Whoever asks need not know the task: what was agreed when the run was handed over stands beside it. pushed:
+        the time to take it begins, and mode forget ends as succeeded. taken, and whatever else a worker says first:
+        the time between its words begins, and mode ack ends as succeeded. progress: that time begins anew, unless a
+        cancel was asked for. finish and skip end it. fail and undelivered spend the attempt: it is tried again as
+        agreed, or ends as failed. release spends nothing. After a request to cancel it, these three end it as
+        cancelled. Several about one run are taken in their order.
+        """
+        ...
+
+    async def tend_handed(self, app: str, limit: int) -> HandedTended:
+        """Settle up to `limit` handed runs whose time is over by the store's clock, and those that are to be cancelled.
+
+        What no worker took in its time, or whose worker fell silent, goes back to waiting at the cost of a loss; a run
+        that must not run twice, or was lost too often, ends as lost. A run to be cancelled whose message is still in
+        the outbox ends at once, and its message goes. Else its worker is told by a message on the kill channel, if
+        there is one, and the run ends as cancelled when the worker says so or that time is over, too. A run whose
+        message was not delivered yet has no time that could be over: a queue that is away delays it, and costs nothing.
         """
         ...
 
@@ -785,7 +842,9 @@ class Store(Protocol):
         """What the store believes the node holds."""
         ...
 
-    async def cancel(self, app: str, ids: Sequence[str], reason: str) -> list[Cancelled]: ...
+    async def cancel(self, app: str, ids: Sequence[str], reason: str) -> list[Cancelled]:
+        """End what nobody is at work on; ask whoever is. Of a handed run `tend_handed` sees to the rest."""
+        ...
 
     async def note(self, app: str, node: str, notes: Sequence[Note]) -> list[str]:
         """Write progress and log lines of running runs. Answers the ids that are not the node's any more.
@@ -841,11 +900,17 @@ class Store(Protocol):
         ...
 
     async def retry_messages(self, app: str, ids: Sequence[str]) -> list[str]:
-        """Make dead and waiting messages due now, dead ones with no attempt spent. Answers the ids of those."""
+        """Make dead and waiting messages due now, dead ones with no attempt spent. Answers the ids of those.
+
+        Not those that handed over a run which is not in these hands any more.
+        """
         ...
 
     async def drop_messages(self, app: str, ids: Sequence[str]) -> list[str]:
-        """Forget messages that wait or are dead, with their keys. Answers the ids of those."""
+        """Forget messages that wait or are dead, with their keys. Answers the ids of those.
+
+        A run that one of them was to hand over is to be cancelled.
+        """
         ...
 
     # nodes

@@ -5,6 +5,7 @@ for every store.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -63,18 +64,23 @@ def cancelled_instead(outcome: Outcome, held: Row) -> Outcome:
         reason=held["cancel_reason"] or Reason.REQUESTED,
         attempts=outcome.attempts if outcome.kind == "retry" else held["attempts"],
         messages=(),
+        hand=None,
     )
 
 
 def bare_instead(outcome: Outcome, error: Exception) -> Outcome:
     """What is written of an outcome that the store cannot take: how the run ended stays, its result and phases go.
 
-    A run whose messages go with them has failed: whoever waits for these must not read that all is well.
+    A run whose messages go with them has failed: whoever waits for these must not read that all is well. So has one
+    that was to be handed over by such a message.
     """
     said = f"the outcome of this run cannot be written as it is: {error}"
-    verdict = outcome.verdict
+    bare: dict[str, Any] = {"result": None, "phases": (), "messages": (), "hand": None}
     if outcome.messages:
         said = f"{said}; its messages are not sent"
-        verdict = Verdict.FAILED if verdict is Verdict.SUCCEEDED else verdict
-    error_text = said if outcome.error is None else f"{said}\n{outcome.error}"
-    return msgspec.structs.replace(outcome, verdict=verdict, error=error_text, result=None, phases=(), messages=())
+        bare |= {"verdict": Verdict.FAILED} if outcome.verdict is Verdict.SUCCEEDED else {}
+    if outcome.kind == "hand":
+        bare |= {"kind": "done", "verdict": Verdict.FAILED, "reason": Reason.UNDELIVERED}
+        bare |= {"attempts": outcome.attempts + 1}
+    bare["error"] = said if outcome.error is None else f"{said}\n{outcome.error}"
+    return msgspec.structs.replace(outcome, **bare)

@@ -20,6 +20,8 @@ from evertick.model import (
     Definition,
     Duty,
     Gap,
+    Hand,
+    Handed,
     LogLine,
     Message,
     MessageState,
@@ -51,6 +53,7 @@ __all__ = [
     "duty_hold_of",
     "duty_of",
     "gap_of",
+    "hand_of",
     "json_text",
     "lines_of",
     "lines_text",
@@ -101,7 +104,7 @@ CLAIMED = (
 # The error of a message whose owner died: it may have been delivered or not.
 LOST_DELIVERY = "the node that was sending it died"
 # States in which a claim holds the run, or has ended it.
-_HELD = frozenset({State.RUNNING, State.HANDED, State.DONE})
+_HELD = frozenset({State.RUNNING, State.DONE})
 
 _definitions = msgspec.json.Decoder(Definition)
 _pauses = msgspec.json.Decoder(Pause)
@@ -109,6 +112,7 @@ _occurrences = msgspec.json.Decoder(tuple[Occurrence, ...])
 _declarations = msgspec.json.Decoder(DeclaredBy)
 _labels = msgspec.json.Decoder(dict[str, str])
 _phases = msgspec.json.Decoder(tuple[Phase, ...])
+_hands = msgspec.json.Decoder(Hand)
 _names = msgspec.json.Decoder(tuple[str, ...])
 _lines = msgspec.json.Decoder(list[tuple[int, str, str]])
 _ticks = msgspec.json.Decoder(dict[str, tuple[int | None, int | None]])
@@ -339,11 +343,11 @@ def run_of(row: Row) -> Run:
         priority=row["priority"],
         labels=_shown_texts(row["labels"]),
         created_at=from_us(row["created_at"]),
-        started_at=moment(row["started_at"]),
+        started_at=moment(row["taken_at"] if state is State.HANDED else row["started_at"]),
         finished_at=moment(row["finished_at"]),
         expires_at=None if row["expires"] is None else moment(row["due_at"] + row["expires"]),
         node=row["node"] if is_held else None,
-        fence=row["fence"] if is_held else None,
+        fence=row["fence"] if is_held or state is State.HANDED else None,
         result=None if row["result"] is None else shown(row["result"]),
         error=row["error"],
         progress=row["progress"],
@@ -352,6 +356,27 @@ def run_of(row: Row) -> Run:
         blocked_on=row["blocked_on"] or key,
         caused_by=row["caused_by"],
         is_cancel_requested=bool(row["is_cancel_requested"]),
+        handed=_handed_of(row) if state is State.HANDED else None,
+    )
+
+
+def hand_of(text: str | None) -> Hand:
+    """What was agreed when a run was handed over. Of what cannot be read nothing but its end is expected."""
+    try:
+        return _hands.decode(text or "")
+    except msgspec.MsgspecError:
+        return Hand(to="")
+
+
+def _handed_of(row: Row) -> Handed:
+    hand = hand_of(row["hand"])
+    return Handed(
+        to=hand.to,
+        mode=hand.mode,
+        at=from_us(row["handed_at"]),
+        pushed_at=moment(row["pushed_at"]),
+        taken_at=moment(row["taken_at"]),
+        until=moment(row["deadline"]),
     )
 
 
@@ -433,6 +458,7 @@ def claimed_message_of(row: Row) -> ClaimedMessage:
         created_at=row["created_at"],
         caused_by=row["caused_by"],
         error=row["error"],
+        hands_over=row["hands_over"],
     )
 
 

@@ -18,7 +18,12 @@ CHANGES_TOLD: Mapping[str, FeedKind] = {
     "resume": "schedule.resumed",
     "remove": "schedule.removed",
 }
-PUT_BACK_TOLD: Mapping[str, FeedKind] = {"retry": "run.retrying", "release": "run.released", "park": "run.parked"}
+PUT_BACK_TOLD: Mapping[str, FeedKind] = {
+    "retry": "run.retrying",
+    "release": "run.released",
+    "park": "run.parked",
+    "hand": "run.handed",
+}
 
 
 def told_of(change: Change) -> tuple[object, ...]:

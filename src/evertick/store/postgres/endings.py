@@ -22,10 +22,21 @@ from evertick.store.postgres.limits import enter_gate, make_room
 from evertick.store.postgres.lookup import days_to_ask
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import Line, Session, columns_of
-from evertick.store.rows import Row, phases_text, plain_text
+from evertick.store.rows import Row, json_text, phases_text, plain_text
 from evertick.store.telling import PUT_BACK_TOLD
 
-__all__ = ["count_from_end", "end", "finish", "finish_in", "lock_before", "lock_runs"]
+__all__ = [
+    "count_from_end",
+    "end",
+    "finish",
+    "finish_in",
+    "free",
+    "lock_before",
+    "lock_runs",
+    "put_back",
+    "tell_back",
+    "warn_of_doubles",
+]
 
 log = logging.getLogger("evertick.store")
 
@@ -134,11 +145,11 @@ async def _end_as_told(
     ]
     gone = await db.only_row("finish.done", app, node, with_freeing, *columns_of(rows))
     ids = gone["ids"] or []
-    _warn_of_doubles(app, len(ids) - gone["kept"], ids)
+    warn_of_doubles(app, len(ids) - gone["kept"], ids)
     return set(ids)
 
 
-def _warn_of_doubles(app: str, count: int, ids: Iterable[str]) -> None:
+def warn_of_doubles(app: str, count: int, ids: Iterable[str]) -> None:
     if count:
         log.warning("history of app %s had one of these moments already, their runs were dropped: %s", app, list(ids))
 
@@ -156,12 +167,14 @@ async def finish_in(db: Session, app: str, node: str, outcomes: Sequence[Outcome
             taken[outcome.id] = _unless_cancelled(outcome, row)
         answers.append("done" if is_taken else None)
     back = [outcome for outcome in taken.values() if outcome.kind != "done"]
-    await _put_back(db, back)
-    await _tell_back(db, app, back)
+    await put_back(db, back)
+    await tell_back(db, app, back)
     ending = [outcome for outcome in taken.values() if outcome.kind == "done"]
     ended = await _end_as_told(db, app, node, ending, with_freeing=True)
-    freed = await _free(db, app, [held[id_] for id_ in ended]) or bool(back)
-    freed = await make_room(db, app, [held[id_]["limit_key"] for id_ in taken]) or freed
+    freed = await free(db, app, [held[id_] for id_ in ended]) or any(outcome.kind != "hand" for outcome in back)
+    # What is in other hands runs under its limit still.
+    left = [id_ for id_, outcome in taken.items() if outcome.kind != "hand"]
+    freed = await make_room(db, app, [held[id_]["limit_key"] for id_ in left]) or freed
     if freed:
         db.wake(app)
     await write_messages(db, app, [message for outcome in taken.values() for message in outcome.messages])
@@ -183,7 +196,7 @@ def _unless_cancelled(outcome: Outcome, held: Row) -> Outcome:
     return cancelled_instead(outcome, held)
 
 
-async def _put_back(db: Session, outcomes: Sequence[Outcome]) -> None:
+async def put_back(db: Session, outcomes: Sequence[Outcome]) -> None:
     retried = [
         (
             outcome.id,
@@ -200,9 +213,12 @@ async def _put_back(db: Session, outcomes: Sequence[Outcome]) -> None:
         ids, delays, attempts, errors, phases, reasons = columns_of(retried)
         await db.count("finish.keep_attempts", ids, attempts, errors, reasons)
         await db.count("finish.retry", ids, delays, attempts, errors, phases)
-    released = [outcome.id for outcome in outcomes if outcome.kind == "release"]
+    released = [(outcome.id, outcome.delay) for outcome in outcomes if outcome.kind == "release"]
     if released:
-        await db.count("finish.release", released)
+        await db.count("finish.release", *columns_of(released))
+    handed = [(outcome.id, json_text(outcome.hand)) for outcome in outcomes if outcome.kind == "hand"]
+    if handed:
+        await db.count("finish.hand", *columns_of(handed))
     parked = [
         (outcome.id, plain_text(outcome.reason), plain_text(outcome.error), outcome.task_hash)
         for outcome in outcomes
@@ -212,7 +228,7 @@ async def _put_back(db: Session, outcomes: Sequence[Outcome]) -> None:
         await db.count("finish.park", *columns_of(parked))
 
 
-async def _tell_back(db: Session, app: str, back: Sequence[Outcome]) -> None:
+async def tell_back(db: Session, app: str, back: Sequence[Outcome]) -> None:
     for kind, told in PUT_BACK_TOLD.items():
         those = [outcome for outcome in back if outcome.kind == kind]
         await tell_runs(db, app, told, [outcome.id for outcome in those], [outcome.reason for outcome in those])
@@ -257,15 +273,15 @@ async def end(db: Session, app: str, endings: Sequence[Ending]) -> bool:
     await db.count("run.leave_line", app, [ending.id for ending in endings])
     columns = columns_of([(ending.id, ending.verdict.value, plain_text(ending.reason)) for ending in endings])
     gone = await db.rows("run.end", app, *columns)
-    _warn_of_doubles(app, sum(not row["is_kept"] for row in gone), [row["id"] for row in gone])
-    freed = await _free(db, app, gone)
+    warn_of_doubles(app, sum(not row["is_kept"] for row in gone), [row["id"] for row in gone])
+    freed = await free(db, app, gone)
     freed = await make_room(db, app, [row["limit_key"] for row in gone]) or freed
     if freed:
         db.wake(app)
     return freed
 
 
-async def _free(db: Session, app: str, ended: Sequence[Row]) -> bool:
+async def free(db: Session, app: str, ended: Sequence[Row]) -> bool:
     """What waited for the end of these runs; True if anything did."""
     freeing = [row for row in ended if row["frees"] and row["schedule_id"] is not None]
     if not freeing:

@@ -50,7 +50,13 @@ async def join(db: Session, node: NodeJoin) -> int:
 
 async def beat(db: Session, node: str, lease: int, ticks: Ticks) -> Beat:
     row = await db.only_row("beat", node, lease, json_text(ticks) if ticks else None)
-    return Beat(now=row["now"], is_alive=row["is_alive"], cancels=row["cancels"], has_charges=row["has_charges"])
+    return Beat(
+        now=row["now"],
+        is_alive=row["is_alive"],
+        cancels=row["cancels"],
+        has_charges=row["has_charges"],
+        has_handed=row["has_handed"],
+    )
 
 
 async def die(db: Session, node: str, kind: FeedKind) -> None:

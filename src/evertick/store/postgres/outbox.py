@@ -21,11 +21,11 @@ from evertick.store.unreadable import unreadable_messages
 __all__ = [
     "channels",
     "claim_messages",
-    "drop_messages",
     "messages",
     "retry_messages",
     "send",
     "settle_messages",
+    "those",
     "write_messages",
 ]
 
@@ -55,6 +55,7 @@ def _columns(message: NewMessage) -> tuple[object, ...]:
         message.delay or None,
         message.caused_by,
         None if message.format == 1 else message.format,
+        message.hands_over,
     )
 
 
@@ -158,6 +159,8 @@ async def messages(db: Session, app: str, wanted: MessageFilter) -> list[Message
     those = (app, wanted.channel, states, wanted.limit)
     if wanted.ids is not None:
         rows = await db.rows("messages.by_id", *those, [id_ for id_ in wanted.ids if is_run_id(id_)])
+    elif wanted.key is not None:
+        rows = await db.rows("messages.by_key", *those, wanted.key)
     elif states is not None and MessageState.SENT not in states and not wanted.id_prefix:
         rows = await db.rows("messages.unsent", *those)
     else:
@@ -180,17 +183,13 @@ async def channels(db: Session, app: str) -> list[ChannelPulse]:
 
 
 async def retry_messages(db: Session, app: str, ids: Sequence[str]) -> list[str]:
-    put_back = await _those(db, "retry_messages", app, ids)
+    put_back = await those(db, "retry_messages", app, ids)
     if put_back:
         db.wake(app)
     return put_back
 
 
-async def drop_messages(db: Session, app: str, ids: Sequence[str]) -> list[str]:
-    return await _those(db, "drop_messages", app, ids)
-
-
-async def _those(db: Session, name: str, app: str, ids: Sequence[str]) -> list[str]:
+async def those(db: Session, name: str, app: str, ids: Sequence[str]) -> list[str]:
     """The ids of those that a statement has concerned, in the order in which they were given."""
     found = {row["id"] for row in await db.rows(name, app, [id_ for id_ in ids if is_run_id(id_)])}
     return [id_ for id_ in dict.fromkeys(ids) if id_ in found]

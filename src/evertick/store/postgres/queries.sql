@@ -64,7 +64,8 @@ r.id::text AS id, r.app, r.schedule_key, r.task, @args AS args, NULL AS schedule
     r.fire_at, r.due_at, r.state, NULL::text AS verdict,
     r.reason, r.parked_for, r.cause, r.attempts, r.losses, r.queue, r.priority, r.labels::text AS labels, r.created_at, r.started_at,
     NULL::bigint AS finished_at, r.expires, r.node, r.fence, NULL::text AS result, r.error, r.progress, r.progress_text,
-    r.phases, r.blocked_on::text AS blocked_on, r.limit_key, r.caused_by, r.is_cancel_requested, r.format
+    r.phases, r.blocked_on::text AS blocked_on, r.limit_key, r.caused_by, r.is_cancel_requested, r.format, r.hand,
+    r.handed_at, r.pushed_at, r.taken_at, r.deadline
 
 -- part: done_run
 -- The same of a run `r` in history.
@@ -73,6 +74,14 @@ r.id::text AS id, r.app, r.schedule_key, r.task, @args AS args, NULL AS schedule
     r.reason, NULL::text AS parked_for, r.cause, r.attempts, r.losses, r.queue, r.priority, r.labels::text AS labels, r.created_at,
     r.started_at, r.finished_at, r.expires, r.node, r.fence, r.result, r.error, r.progress, r.progress_text,
     r.phases, NULL::text AS blocked_on, NULL::text AS limit_key, r.caused_by, r.is_cancel_requested, 1 AS format
+
+-- part: began
+-- When a run is said to have begun: what was handed over, when a worker took it, as far as that is known.
+coalesce(started_at, taken_at, pushed_at, handed_at)
+
+-- part: in_no_hands
+-- Of a run that was handed over, and is not any more.
+hand = NULL, handed_at = NULL, pushed_at = NULL, taken_at = NULL, killed_at = NULL
 
 -- part: claimed_run
 -- A run `r` as its owner needs it.
@@ -275,7 +284,7 @@ kept AS (
         created_at, started_at, finished_at, is_cancel_requested, cancel_reason, progress, progress_text, phases, error)
     SELECT id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
         priority, verdict, coalesce(given_reason, reason), args, labels, expires, caused_by, traceparent, attempts,
-        losses, node, fence, created_at, started_at, (SELECT evertick.now_us()), is_cancel_requested, cancel_reason,
+        losses, node, fence, created_at, @began, (SELECT evertick.now_us()), is_cancel_requested, cancel_reason,
         progress, progress_text, phases, error
     FROM gone ON CONFLICT DO NOTHING RETURNING id),
 told AS (
@@ -466,8 +475,9 @@ USING unnest($2::uuid[], $3::bigint[]) AS w(run, schedule_id) JOIN evertick.sche
 WHERE u.app = $1 AND u.key = s.definition::json ->> 'unique' AND u.run = w.run;
 
 -- name: record_fires.ask_to_cancel
--- Overlap "replace": whoever runs it hears of it with its next beat.
-UPDATE evertick.runs SET is_cancel_requested = true, cancel_reason = $2
+-- Overlap "replace": whoever runs it hears of it with its next beat. What is in other hands is looked at.
+UPDATE evertick.runs SET is_cancel_requested = true, cancel_reason = $2,
+    deadline = CASE WHEN handed_at IS NULL THEN deadline ELSE (SELECT evertick.now_us()) END
 WHERE id = ANY($1::uuid[]) AND NOT is_cancel_requested;
 
 -- name: change_schedules.add
@@ -853,7 +863,7 @@ SELECT array_agg(id::text) AS ids, (SELECT count(*) FROM kept) AS kept FROM gone
 -- name: finish.keep_attempts
 -- Earlier tries, for people; also how a repeated answer is recognised after the next claim.
 INSERT INTO evertick.attempts (app, run, fire_at, number, fence, node, started_at, finished_at, error, reason)
-SELECT r.app, r.id, r.fire_at, t.number, r.fence, r.node, r.started_at, (SELECT evertick.now_us()), t.error, t.reason
+SELECT r.app, r.id, r.fire_at, t.number, r.fence, r.node, @began, (SELECT evertick.now_us()), t.error, t.reason
 FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) AS t(id, number, error, reason)
 JOIN evertick.runs r ON r.id = ANY(ARRAY[t.id]) ON CONFLICT DO NOTHING;
 
@@ -861,15 +871,24 @@ JOIN evertick.runs r ON r.id = ANY(ARRAY[t.id]) ON CONFLICT DO NOTHING;
 -- The same rows, due later. Their (node, fence) stay until the next claim; a limit must be passed again by that.
 UPDATE evertick.runs r
 SET state = 'waiting', due_at = (SELECT evertick.now_us()) + t.delay, attempts = t.attempts, error = t.error,
-    phases = t.phases, started_at = NULL, deadline = NULL, limit_key = NULL
+    phases = t.phases, started_at = NULL, deadline = NULL, limit_key = NULL, @in_no_hands
 FROM unnest($1::uuid[], $2::bigint[], $3::int[], $4::text[], $5::text[]) AS t(id, delay, attempts, error, phases)
 WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: finish.release
 -- Nothing is spent. They had started in time, so the time in which they may start begins anew.
-UPDATE evertick.runs
-SET state = 'waiting', due_at = (SELECT evertick.now_us()), started_at = NULL, deadline = NULL, limit_key = NULL
-WHERE id = ANY($1::uuid[]);
+UPDATE evertick.runs r
+SET state = 'waiting', due_at = (SELECT evertick.now_us()) + t.delay, started_at = NULL, deadline = NULL,
+    limit_key = NULL, @in_no_hands
+FROM unnest($1::uuid[], $2::bigint[]) AS t(id, delay) WHERE r.id = ANY(ARRAY[t.id]);
+
+-- name: finish.hand
+-- They belong to nobody here any more; (node, fence) stay, for an answer that is repeated and for those who report. Their
+-- limits are not left. There is no time to look at them before their messages are delivered.
+UPDATE evertick.runs r
+SET state = 'handed', hand = t.hand, handed_at = (SELECT evertick.now_us()), pushed_at = NULL, taken_at = NULL,
+    killed_at = NULL, started_at = NULL, deadline = NULL
+FROM unnest($1::uuid[], $2::text[]) AS t(id, hand) WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: finish.park
 -- They leave the claim index until a node comes that can run them. The reason they were recorded with is not forgotten.
@@ -902,9 +921,10 @@ SELECT id::text AS id FROM evertick.history
 WHERE id = ANY($2::uuid[]) AND fire_at BETWEEN $3 AND $4 AND app IS NOT DISTINCT FROM $1;
 
 -- name: cancel.ask
--- The first reason stays.
+-- The first reason stays. What is in other hands is looked at.
 UPDATE evertick.runs
-SET cancel_reason = CASE WHEN is_cancel_requested THEN cancel_reason ELSE $2 END, is_cancel_requested = true
+SET cancel_reason = CASE WHEN is_cancel_requested THEN cancel_reason ELSE $2 END, is_cancel_requested = true,
+    deadline = CASE WHEN handed_at IS NULL OR is_cancel_requested THEN deadline ELSE (SELECT evertick.now_us()) END
 WHERE id = ANY($1::uuid[]);
 
 -- name: note.hold
@@ -1024,7 +1044,7 @@ SELECT pg_advisory_xact_lock(hashtextextended('evertick.limits' || $1::text, 0))
 -- name: limits.running
 -- What counts against a concurrency: a few entries of a partial index for each key.
 SELECT w.key, (SELECT count(*) FROM evertick.runs r
-    WHERE r.state = 'running' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key) AS count
+    WHERE r.state IN ('running', 'handed') AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key) AS count
 FROM unnest($2::text[]) AS w(key);
 
 -- name: limits.hold_back
@@ -1078,7 +1098,8 @@ SELECT key FROM keys WHERE key IS NOT NULL LIMIT $3;
 -- nothing any more: the clock was put back.
 SELECT w.key FROM unnest($2::text[]) AS w(key)
 WHERE NOT EXISTS (SELECT FROM evertick.runs r
-        WHERE r.state = 'running' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key OFFSET 0)
+        WHERE r.state IN ('running', 'handed') AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key
+        OFFSET 0)
     AND NOT EXISTS (SELECT FROM evertick.limits l
         WHERE l.app = $1 AND l.key = w.key AND l.free_at > (SELECT evertick.now_us())
             AND l.set_at <= (SELECT evertick.now_us()) OFFSET 0);
@@ -1187,8 +1208,8 @@ UPDATE evertick.runs SET state = 'waiting', parked_for = NULL, task_hash = NULL 
 
 -- name: beat
 -- Extends the lease from the store's now, unless death is written down; tells which of its runs are to be cancelled, and
--- whether the statements that look after the dead and the held have anything to find. The guard is the row itself: a
--- judge who was faster has written into it.
+-- whether the statements that look after the dead, the held and the handed have anything to find. The guard is the row
+-- itself: a judge who was faster has written into it.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 me AS (
     UPDATE evertick.nodes SET beat_at = c.now, lease = $2, lease_until = c.now + $2, ticks = $3 FROM clock c
@@ -1199,7 +1220,9 @@ SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM me) AS is_alive, ARRA
     EXISTS (SELECT FROM evertick.nodes WHERE died_at IS NULL AND lease_until < (SELECT now FROM clock))
     OR EXISTS (SELECT FROM me JOIN evertick.runs r ON r.state = 'running' AND r.app = me.app OFFSET 0)
     OR EXISTS (SELECT FROM me JOIN evertick.runs r ON r.queue >= '@' AND r.queue < 'A' AND r.app = me.app OFFSET 0)
-        AS has_charges;
+        AS has_charges,
+    EXISTS (SELECT FROM me JOIN evertick.runs r ON r.state = 'handed' AND r.app = me.app
+        AND r.deadline <= (SELECT now FROM clock) OFFSET 0) AS has_handed;
 
 -- part: forget_dead
 -- What dead nodes knew nobody knows by them any more. What they held back the living may let through: those who know one
@@ -1241,7 +1264,7 @@ SELECT id, EXISTS (SELECT FROM looks) AS has_news FROM dead;
 -- name: rehome.find
 -- Running rows whose node is dead or missing, or that are long past their deadline whoever holds them; not locked yet.
 -- From holder to holder by a seek each: what the living hold is not looked at. With them, without a fence, what waits for
--- such a node alone: nobody else is to have it.
+-- such a node alone: nobody else is to have it. What it has handed over goes on without it.
 WITH RECURSIVE holders(node) AS (
     SELECT min(r.node) FROM evertick.runs r WHERE r.state = 'running' AND r.app = $1
         AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
@@ -1264,7 +1287,7 @@ late AS MATERIALIZED (
 ORDER BY r.priority DESC, r.due_at, r.id LIMIT $4)
 UNION ALL
 (SELECT r.id::text, NULL FROM evertick.runs r
-WHERE r.queue >= '@' AND r.queue < 'A' AND r.app = $1 AND r.state <> 'running'
+WHERE r.queue >= '@' AND r.queue < 'A' AND r.app = $1 AND r.state NOT IN ('running', 'handed')
     AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
     AND NOT EXISTS (SELECT FROM evertick.nodes n WHERE n.id = substr(r.queue, 2) AND n.died_at IS NULL)
 LIMIT $4);
@@ -1292,8 +1315,104 @@ UPDATE evertick.runs SET losses = losses + 1, fence = NULL WHERE id = ANY($1::uu
 -- Back to waiting for others, due anew like released ones.
 UPDATE evertick.runs
 SET state = 'waiting', node = NULL, due_at = (SELECT evertick.now_us()), started_at = NULL, deadline = NULL,
-    limit_key = NULL
+    limit_key = NULL, @in_no_hands
 WHERE id = ANY($1::uuid[]);
+
+-- ================================================================================================= handed
+
+-- name: apply_reports.lock
+-- The guard of every report: which of these runs are handed, under which fence, and stay so until the commit. Those that
+-- are held here have no `handed_at`.
+SELECT id::text AS id, fence, attempts, is_cancel_requested, cancel_reason, hand, handed_at, pushed_at, taken_at, deadline,
+    fire_at, schedule_id, frees, limit_key, @feed_epoch IS NOT NULL AS has_feed, evertick.now_us() AS now
+FROM evertick.runs WHERE app = $1 AND id = ANY($2::uuid[]) AND handed_at IS NOT NULL ORDER BY id FOR UPDATE;
+
+-- name: apply_reports.mark
+-- How they stand now.
+UPDATE evertick.runs r
+SET pushed_at = m.pushed_at, taken_at = m.taken_at, deadline = m.deadline, progress = coalesce(m.progress, r.progress),
+    progress_text = coalesce(m.progress_text, r.progress_text)
+FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::float8[], $6::text[])
+    AS m(id, pushed_at, taken_at, deadline, progress, progress_text)
+WHERE r.id = ANY(ARRAY[m.id]);
+
+-- name: apply_reports.last_lines
+-- Behind which line of its log each hand-over goes on.
+SELECT w.id::text AS id, w.fence, (SELECT max(l.seq + l.count) FROM evertick.log_chunks l
+    WHERE l.run = w.id AND l.fence = w.fence AND l.fire_at = w.fire_at) AS last
+FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS w(id, fence, fire_at);
+
+-- name: apply_reports.done
+-- Locked ones end as their workers say, into history in the same statement. Second line of defence: a moment that
+-- history has already is not written twice.
+WITH gone AS (
+    DELETE FROM evertick.runs r
+    USING unnest($2::uuid[], $3::bigint[], $4::text[], $5::int[], $6::text[], $7::text[], $8::text[], $9::bigint[])
+        AS t(given_id, given_fence, verdict, given_attempts, given_reason, given_error, result, began)
+    WHERE r.id = ANY(ARRAY[t.given_id]) AND r.fence = t.given_fence AND r.app = $1 AND r.handed_at IS NOT NULL
+    RETURNING r.*, t.verdict, t.given_attempts,
+        coalesce(t.given_reason, CASE WHEN t.verdict = 'cancelled' THEN cancel_reason END, reason) AS shown_reason,
+        t.given_error, t.result, t.began),
+kept AS (
+    INSERT INTO evertick.history (id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
+        priority, args, labels, expires, caused_by, traceparent, losses, node, fence, created_at, started_at,
+        is_cancel_requested, cancel_reason, progress, progress_text, verdict, attempts, reason, error, result, finished_at)
+    SELECT id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
+        priority, args, labels, expires, caused_by, traceparent, losses, node, fence, created_at, began,
+        is_cancel_requested, cancel_reason, progress, progress_text, verdict, given_attempts, shown_reason, given_error,
+        result, (SELECT evertick.now_us())
+    FROM gone ON CONFLICT DO NOTHING RETURNING id),
+told AS (
+    INSERT INTO evertick.feed (app, epoch, at, kind, body)
+    SELECT $1, @feed_epoch, (SELECT evertick.now_us()), 'run.finished', json_agg(json_build_array(g.id, g.schedule_key,
+        g.task, g.fire_at, g.due_at, g.cause, g.verdict, g.shown_reason, g.given_attempts, g.node))::text
+    FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM gone) g
+    WHERE @feed_epoch IS NOT NULL GROUP BY g.part)
+SELECT array_agg(id::text) AS ids, (SELECT count(*) FROM kept) AS kept FROM gone;
+
+-- name: apply_reports.told_before
+-- Which of these hand-overs have ended or gone back by their own word. Asked of the days around their making first ($4 to
+-- $5).
+SELECT t.id::text AS id, t.fence FROM unnest($2::uuid[], $3::bigint[]) AS t(id, fence)
+WHERE EXISTS (SELECT FROM evertick.runs r
+        WHERE r.id = t.id AND r.app = $1 AND r.fence = t.fence AND r.started_at IS NULL AND r.handed_at IS NULL OFFSET 0)
+    OR EXISTS (SELECT FROM evertick.attempts a
+        WHERE a.run = t.id AND a.fence = t.fence AND a.app = $1 AND a.fire_at BETWEEN $4 AND $5 OFFSET 0)
+    OR EXISTS (SELECT FROM evertick.history h
+        WHERE h.id = t.id AND h.fence = t.fence AND h.fire_at BETWEEN $4 AND $5 AND h.app IS NOT DISTINCT FROM $1
+        OFFSET 0);
+
+-- name: tend_handed.find
+-- The longest overdue first; not locked yet.
+SELECT id::text AS id FROM evertick.runs
+WHERE state = 'handed' AND app = $1 AND deadline <= (SELECT evertick.now_us()) ORDER BY deadline LIMIT $2;
+
+-- name: tend_handed.lock
+-- Those that are still to be looked at, now that they are locked: a report may have come meanwhile. What others are at is
+-- theirs.
+SELECT id::text AS id, fence, attempts, losses, at_most_once, is_cancel_requested, cancel_reason, hand, handed_at,
+    pushed_at, taken_at, killed_at, deadline, schedule_id, frees, limit_key, evertick.now_us() AS now
+FROM evertick.runs
+WHERE app = $1 AND id = ANY($2::uuid[]) AND handed_at IS NOT NULL AND deadline <= (SELECT evertick.now_us())
+ORDER BY id FOR UPDATE SKIP LOCKED;
+
+-- name: tend_handed.withdraw
+-- Messages that hand over what is to be cancelled, unless they are on their way. Waits for whoever is claiming one.
+DELETE FROM evertick.outbox m WHERE m.id = ANY(ARRAY(
+    SELECT l.id FROM unnest($2::text[], $3::text[]) AS w(channel, key)
+    JOIN evertick.outbox l ON l.app = $1 AND l.channel = w.channel AND l.key = w.key
+    WHERE l.state IN ('waiting', 'dead') ORDER BY l.id FOR UPDATE OF l));
+
+-- name: tend_handed.unsent
+-- Of these messages, those that are not in the outbox any more.
+SELECT w.key FROM unnest($2::text[], $3::text[]) AS w(channel, key)
+WHERE NOT EXISTS (SELECT FROM evertick.outbox m
+    WHERE m.app = $1 AND m.channel = w.channel AND m.key = w.key OFFSET 0);
+
+-- name: tend_handed.told
+-- Their workers are told to stop, and have until then.
+UPDATE evertick.runs r SET killed_at = (SELECT evertick.now_us()), deadline = t.until
+FROM unnest($1::uuid[], $2::bigint[]) AS t(id, until) WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: nodes
 -- For people, oldest first.
@@ -1513,6 +1632,7 @@ SELECT evertick.now_us() AS now,
     (SELECT count(*) FROM (SELECT FROM evertick.runs WHERE state = 'running' AND app = $1 LIMIT $2) w) AS running,
     (SELECT count(*) FROM (SELECT FROM evertick.runs WHERE state = 'parked' AND app = $1 LIMIT $2) w) AS parked,
     (SELECT count(*) FROM (SELECT FROM evertick.runs WHERE state = 'blocked' AND app = $1 LIMIT $2) w) AS blocked,
+    (SELECT count(*) FROM (SELECT FROM evertick.runs WHERE state = 'handed' AND app = $1 LIMIT $2) w) AS handed,
     (SELECT count(*) FROM (SELECT FROM evertick.schedules WHERE app = $1 LIMIT $3) w) AS schedules,
     (SELECT min(first.due_at) FROM lanes l CROSS JOIN LATERAL (
         SELECT r.due_at FROM evertick.runs r
@@ -1632,12 +1752,13 @@ SELECT count(*) AS count FROM (
 -- name: send
 -- Messages, unless their id or their key is known; by key, so that nobody waits crosswise. Waits for whoever is writing
 -- the same key.
-INSERT INTO evertick.outbox AS m (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, format)
+INSERT INTO evertick.outbox AS m (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, format,
+    hands_over)
 SELECT $1, n.id, n.channel, n.key, n.body, n.headers, 'waiting', c.now + coalesce(n.delay, 0), c.now, n.caused_by,
-    coalesce(n.format, 1)
+    coalesce(n.format, 1), n.hands_over
 FROM (SELECT evertick.now_us() AS now) c,
-    unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::int[])
-    AS n(id, channel, key, body, headers, delay, caused_by, format)
+    unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::int[], $10::bigint[])
+    AS n(id, channel, key, body, headers, delay, caused_by, format, hands_over)
 ORDER BY n.channel, n.key
 ON CONFLICT DO NOTHING RETURNING m.*;
 
@@ -1736,6 +1857,11 @@ WHERE m.id = ANY($5::uuid[]) AND m.app IS NOT DISTINCT FROM $1
     AND ($2::text IS NULL OR m.channel = $2) AND ($3::text[] IS NULL OR m.state = ANY($3))
 ORDER BY m.id DESC LIMIT $4;
 
+-- name: messages.by_key
+-- The one that a channel knows by this key.
+SELECT m.* FROM evertick.outbox m
+WHERE m.app = $1 AND m.channel = $2::text AND m.key = $5 AND ($3::text[] IS NULL OR m.state = ANY($3)) LIMIT $4;
+
 -- name: messages.unsent
 -- Without a look at the many that were sent.
 SELECT * FROM (
@@ -1771,14 +1897,32 @@ SELECT c.name AS channel,
 FROM channels c WHERE c.name <> '' ORDER BY c.name;
 
 -- name: retry_messages
--- Due now; a dead one begins anew.
+-- Due now; a dead one begins anew. Not for a run that is in other hands by now, or in none.
 UPDATE evertick.outbox m
 SET attempts = CASE m.state WHEN 'dead' THEN 0 ELSE m.attempts END, state = 'waiting',
     due_at = (SELECT evertick.now_us()), forget_at = NULL, settled_at = NULL, node = NULL, fence = NULL
 WHERE m.id = ANY(ARRAY(
     SELECT l.id FROM evertick.outbox l
-    WHERE l.id = ANY($2::uuid[]) AND l.app IS NOT DISTINCT FROM $1 AND l.state IN ('waiting', 'dead') ORDER BY l.id FOR UPDATE))
+    WHERE l.id = ANY($2::uuid[]) AND l.app IS NOT DISTINCT FROM $1 AND l.state IN ('waiting', 'dead')
+        AND (l.hands_over IS NULL OR EXISTS (SELECT FROM evertick.runs r
+            WHERE r.id = l.caused_by::uuid AND r.app = $1 AND r.fence = l.hands_over
+                AND r.handed_at IS NOT NULL OFFSET 0))
+    ORDER BY l.id FOR UPDATE))
 RETURNING m.id::text AS id;
+
+-- name: drop_messages.hand_over
+-- Which runs these messages are to hand over.
+SELECT caused_by AS id FROM evertick.outbox
+WHERE id = ANY($2::uuid[]) AND app IS NOT DISTINCT FROM $1 AND state IN ('waiting', 'dead') AND hands_over IS NOT NULL;
+
+-- name: drop_messages.cancel
+-- Of locked runs, those that messages were to hand over which will not get there.
+UPDATE evertick.runs r
+SET is_cancel_requested = true, cancel_reason = coalesce(r.cancel_reason, $3), deadline = (SELECT evertick.now_us())
+FROM evertick.outbox m
+WHERE m.id = ANY($2::uuid[]) AND m.app IS NOT DISTINCT FROM $1 AND m.state IN ('waiting', 'dead')
+    AND m.hands_over IS NOT NULL AND r.id = ANY(ARRAY[m.caused_by::uuid]) AND r.app = $1 AND r.fence = m.hands_over
+    AND r.handed_at IS NOT NULL AND r.pushed_at IS NULL;
 
 -- name: drop_messages
 -- What nobody is sending.

@@ -24,6 +24,7 @@ from evertick.model import (
     NewRun,
     Node,
     Outcome,
+    Report,
     Run,
     Schedule,
 )
@@ -35,6 +36,7 @@ from evertick.store.postgres import (
     endings,
     feed,
     fires,
+    handed,
     nodes,
     outbox,
     reading,
@@ -225,6 +227,12 @@ class PostgresStore:
     async def finish(self, app: str, node: str, outcomes: Sequence[Outcome]) -> base.Finished:
         return await endings.finish(self._open_line(), app, node, outcomes)
 
+    async def apply_reports(self, app: str, reports: Sequence[Report]) -> list[base.ReportAnswer]:
+        return await handed.apply_reports(self._open_line(), app, reports)
+
+    async def tend_handed(self, app: str, limit: int) -> base.HandedTended:
+        return await self._open_line().write(lambda db: handed.tend_handed(db, app, limit))
+
     def within(self, connection: object) -> base.Within:
         self._open_line()
         assert self._bell is not None
@@ -290,7 +298,7 @@ class PostgresStore:
         return await self._open_line().write(lambda db: outbox.retry_messages(db, app, ids))
 
     async def drop_messages(self, app: str, ids: Sequence[str]) -> list[str]:
-        return await self._open_line().ask(lambda db: outbox.drop_messages(db, app, ids))
+        return await self._open_line().write(lambda db: handed.drop_messages(db, app, ids))
 
     # --- nodes ---------------------------------------------------------------------------------------------------
 

@@ -144,6 +144,7 @@ async def pulse(db: Session, app: str) -> Pulse:
         running=row["running"],
         parked=row["parked"],
         blocked=row["blocked"],
+        handed=row["handed"],
         oldest_due_at=row["oldest_due_at"],
         schedules=row["schedules"],
         failed={each["name"]: each["count"] for each in failed},

@@ -26,12 +26,23 @@ from evertick.store.sqlite.parts import PART_MOST
 from evertick.store.sqlite.queries import SQL
 from evertick.store.telling import PUT_BACK_TOLD
 
-__all__ = ["Held", "count_from_end", "end", "finish", "finish_each", "still_held"]
+__all__ = [
+    "Ended",
+    "Held",
+    "count_from_end",
+    "end",
+    "end_as_told",
+    "finish",
+    "finish_each",
+    "forget",
+    "put_back",
+    "still_held",
+]
 
 log = logging.getLogger("evertick.store")
 
 
-class _Ended(msgspec.Struct, frozen=True, array_like=True):
+class Ended(msgspec.Struct, frozen=True, array_like=True):
     """A run on its way into history, as `run.ending` reads it: what waits for it, and what it leaves room in."""
 
     id: str
@@ -39,7 +50,7 @@ class _Ended(msgspec.Struct, frozen=True, array_like=True):
     limit_key: str | None
 
 
-class Held(_Ended, frozen=True, array_like=True):
+class Held(Ended, frozen=True, array_like=True):
     """A run that its claim still holds, as `finish.held` reads it."""
 
     attempts: int
@@ -47,7 +58,7 @@ class Held(_Ended, frozen=True, array_like=True):
     cancel_reason: str | None
 
 
-_ended = msgspec.json.Decoder(list[_Ended])
+_ended = msgspec.json.Decoder(list[Ended])
 _held = msgspec.json.Decoder(list[Held])
 
 
@@ -86,15 +97,15 @@ def _finish_part(db: sqlite3.Connection, now: int, app: str, node: str, outcomes
             ends.append(cancelled_instead(outcome, msgspec.structs.asdict(run)))
         else:
             back.append(outcome)
-    _end_as_told(db, now, app, ends)
-    has_freed = _forget(db, now, app, [held[outcome.id] for outcome in ends])
-    _put_back(db, now, app, back)
+    end_as_told(db, now, app, ends)
+    has_freed = forget(db, now, app, [held[outcome.id] for outcome in ends])
+    put_back(db, now, app, back)
     has_freed |= make_room(db, app, _limits_left(held, back))
     write_messages(db, now, app, [message for outcome in (*ends, *back) for message in outcome.messages])
     answers: list[FinishAnswer] = [
         "done" if outcome.id in held else _told_before(db, app, node, outcome) for outcome in outcomes.values()
     ]
-    return Finished(answers=answers, freed=bool(back) or has_freed)
+    return Finished(answers=answers, freed=has_freed or any(outcome.kind != "hand" for outcome in back))
 
 
 def finish_each(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
@@ -128,7 +139,7 @@ def end(db: sqlite3.Connection, now: int, app: str, endings: Sequence[Ending]) -
     for (verdict, reason), ids in alike.items():
         written = db.execute(SQL["run.end"], (app, json_text(ids), verdict, reason, now))
         _warn_of_dropped(app, ids, written.rowcount)
-    return _forget(db, now, app, ended)
+    return forget(db, now, app, ended)
 
 
 def count_from_end(db: sqlite3.Connection, now: int, schedules: Iterable[int]) -> bool:
@@ -136,7 +147,7 @@ def count_from_end(db: sqlite3.Connection, now: int, schedules: Iterable[int]) -
     return db.execute(SQL["schedule.count_from_end"], (json_text(list(schedules)), now)).rowcount > 0
 
 
-def _forget(db: sqlite3.Connection, now: int, app: str, ended: Sequence[_Ended]) -> bool:
+def forget(db: sqlite3.Connection, now: int, app: str, ended: Sequence[Ended]) -> bool:
     """Take runs that are in history out of the live table, and free what waited for them; True if anything did."""
     if not ended:
         return False
@@ -157,7 +168,7 @@ def still_held(db: sqlite3.Connection, app: str, node: str, fences: Mapping[str,
     return {run.id: run for run in _held.decode(rows)}
 
 
-def _end_as_told(db: sqlite3.Connection, now: int, app: str, ends: Sequence[Outcome]) -> None:
+def end_as_told(db: sqlite3.Connection, now: int, app: str, ends: Sequence[Outcome]) -> None:
     alike: defaultdict[tuple[Verdict | None, int], dict[str, object]] = defaultdict(dict)
     for outcome in ends:
         alike[outcome.verdict, outcome.attempts][outcome.id] = _details(outcome)
@@ -180,7 +191,7 @@ def _warn_of_dropped(app: str, ids: Collection[str], written: int) -> None:
         log.warning("history of app %s had one of these moments already, their runs were dropped: %s", app, list(ids))
 
 
-def _put_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]) -> None:
+def put_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]) -> None:
     for outcome in back:
         reason, error = plain_text(outcome.reason), plain_text(outcome.error)
         match outcome.kind:
@@ -189,17 +200,20 @@ def _put_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome
                 db.execute(SQL["finish.keep_attempt"], (app, outcome.id, outcome.attempts, now, error, reason))
                 db.execute(SQL["finish.retry"], (app, outcome.id, now + outcome.delay, outcome.attempts, error, phases))
             case "release":
-                db.execute(SQL["finish.release"], (app, outcome.id, now))
+                db.execute(SQL["finish.release"], (app, outcome.id, now + outcome.delay))
             case "park":
                 db.execute(SQL["finish.park"], (app, outcome.id, reason, error, outcome.task_hash))
+            case "hand":
+                assert outcome.hand is not None, "what is handed over goes by something agreed"
+                db.execute(SQL["finish.hand"], (app, outcome.id, json_text(outcome.hand), now))
     for kind, told in PUT_BACK_TOLD.items():
         those = [outcome for outcome in back if outcome.kind == kind]
         tell_runs(db, now, app, told, [outcome.id for outcome in those], [outcome.reason for outcome in those])
 
 
 def _limits_left(held: Mapping[str, Held], back: Sequence[Outcome]) -> list[str | None]:
-    """Limits that runs which were put back do not run under any more."""
-    return [held[outcome.id].limit_key for outcome in back]
+    """Limits that runs which were put back do not run under any more; one in other hands still does."""
+    return [held[outcome.id].limit_key for outcome in back if outcome.kind != "hand"]
 
 
 def _told_before(db: sqlite3.Connection, app: str, node: str, outcome: Outcome) -> FinishAnswer:

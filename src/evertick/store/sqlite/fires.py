@@ -221,7 +221,7 @@ def _was_written(db: sqlite3.Connection, app: str, advance: Advance) -> bool:
 
 
 def _replace_live(db: sqlite3.Connection, now: int, app: str, schedule: int) -> None:
-    db.execute(SQL["record_fires.ask_to_cancel"], (schedule, Reason.REPLACED))
+    db.execute(SQL["record_fires.ask_to_cancel"], (schedule, Reason.REPLACED, now))
     idle = [row["id"] for row in db.execute(SQL["schedule.idle_runs"], (schedule,))]
     end(db, now, app, [Ending(id_, Verdict.CANCELLED, Reason.REPLACED) for id_ in idle])
 

@@ -59,7 +59,8 @@ def beat(db: sqlite3.Connection, now: int, node: str, lease: int, ticks: Ticks) 
         return Beat(now=now, is_alive=False, cancels=[])
     cancels = [row["id"] for row in db.execute(SQL["beat.cancels"], (alive["app"], node))]
     has_charges = bool(db.execute(SQL["beat.has_charges"], (alive["app"], now)).fetchone()["has_charges"])
-    return Beat(now=now, is_alive=True, cancels=cancels, has_charges=has_charges)
+    has_handed = bool(db.execute(SQL["beat.has_handed"], (alive["app"], now)).fetchone()["has_handed"])
+    return Beat(now=now, is_alive=True, cancels=cancels, has_charges=has_charges, has_handed=has_handed)
 
 
 def die(db: sqlite3.Connection, now: int, node: str, kind: FeedKind) -> None:

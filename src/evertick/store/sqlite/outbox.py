@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
-from evertick.model import ClaimedMessage, Message, MessageOutcome, MessageState, NewMessage
+from evertick.model import ClaimedMessage, Message, MessageOutcome, MessageState, NewMessage, Reason
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
 from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
 from evertick.store.sqlite.fence import draw_fence, is_alive
@@ -50,7 +50,8 @@ def _sent(db: sqlite3.Connection, now: int, app: str, message: NewMessage) -> Me
 def _insert(db: sqlite3.Connection, now: int, app: str, message: NewMessage) -> bool:
     headers = json_text(message.headers) if message.headers else None
     what = (app, message.id, message.channel, message.key, message.body.decode(), headers)
-    return db.execute(SQL["send"], (*what, now, message.delay, message.caused_by, message.format)).rowcount == 1
+    about = (now, message.delay, message.caused_by, message.format, message.hands_over)
+    return db.execute(SQL["send"], (*what, *about)).rowcount == 1
 
 
 # --- claims ------------------------------------------------------------------------------------------------------
@@ -112,6 +113,8 @@ def messages(db: sqlite3.Connection, now: int, app: str, wanted: MessageFilter) 
     those = (app, wanted.channel, states, wanted.limit)
     if wanted.ids is not None:
         rows = db.execute(SQL["messages.by_id"], (*those, json_text(wanted.ids)))
+    elif wanted.key is not None:
+        rows = db.execute(SQL["messages.by_key"], (*those, wanted.key))
     elif wanted.states is not None and MessageState.SENT not in wanted.states and not wanted.id_prefix:
         rows = db.execute(SQL["messages.unsent"], those)
     else:
@@ -135,4 +138,6 @@ def retry_messages(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str
 
 
 def drop_messages(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> list[str]:
+    # First, while it can be told which runs they were to hand over.
+    db.executemany(SQL["drop_messages.cancel"], [(app, id_, now, Reason.REQUESTED) for id_ in ids])
     return [id_ for id_ in dict.fromkeys(ids) if db.execute(SQL["drop_messages"], (app, id_)).rowcount == 1]

@@ -27,11 +27,12 @@ INSERT INTO evertick_history (app, id, schedule_id, schedule_key, version, task,
     state, verdict, reason, error, result, phases, attempts, finished_at, limit_key)
 
 -- part: of_run
--- Those that an ending leaves as they are; a unique key is free, and nothing is waited for any more.
+-- Those that an ending leaves as they are; a unique key is free, and nothing is waited for any more. What was handed over
+-- has begun when a worker took it, as far as that is known.
 SELECT r.app, r.id, r.schedule_id, r.schedule_key, r.version, r.task, r.cause, r.fire_at, r.due_at, r.queue, r.priority,
     r.args, r.labels, r.expires, r.unique_until, r.caused_by, r.traceparent, r.losses, r.node, r.fence, r.created_at,
-    r.started_at, r.deadline, r.at_most_once, r.is_cancel_requested, r.cancel_reason, r.task_hash, r.progress,
-    r.progress_text, r.format
+    coalesce(r.started_at, r.taken_at, r.pushed_at, r.handed_at), r.deadline, r.at_most_once, r.is_cancel_requested,
+    r.cancel_reason, r.task_hash, r.progress, r.progress_text, r.format
 
 -- name: run.end
 -- How live runs end by the store's own hand. An error of an earlier try stays for people to see. Second line of defence:
@@ -222,8 +223,9 @@ DELETE FROM evertick_unique
 WHERE app = ?1 AND run = ?2 AND key = (SELECT json_extract(definition, '$.unique') FROM evertick_schedules WHERE id = ?3);
 
 -- name: record_fires.ask_to_cancel
--- Overlap "replace": whoever runs it hears of it with its next beat.
-UPDATE evertick_runs SET is_cancel_requested = 1, cancel_reason = ?2
+-- Overlap "replace": whoever runs it hears of it with its next beat. What is in other hands is looked at.
+UPDATE evertick_runs SET is_cancel_requested = 1, cancel_reason = ?2,
+    deadline = CASE state WHEN 'handed' THEN ?3 ELSE deadline END
 WHERE schedule_id = ?1 AND state IN ('running', 'handed') AND is_cancel_requested = 0;
 
 -- name: schedule.idle_runs
@@ -484,22 +486,35 @@ SELECT json_group_array(json_array(r.id, r.schedule_id, r.limit_key, r.attempts,
 FROM json_each(?2) o CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = o.key
 WHERE r.state = 'running' AND r.node = ?3 AND r.fence = o.value;
 
+-- part: in_no_hands
+-- Of a run that was handed over, and is not any more.
+hand = NULL, handed_at = NULL, pushed_at = NULL, taken_at = NULL, killed_at = NULL
+
 -- name: finish.keep_attempt
 -- An earlier try, for people; also how a repeated answer is recognised after the next claim.
 INSERT INTO evertick_attempts (app, run, number, fence, node, started_at, finished_at, error, reason)
-SELECT app, id, ?3, fence, node, started_at, ?4, ?5, ?6 FROM evertick_runs WHERE app = ?1 AND id = ?2
+SELECT app, id, ?3, fence, node, coalesce(started_at, taken_at, pushed_at, handed_at), ?4, ?5, ?6 FROM evertick_runs WHERE app = ?1 AND id = ?2
 ON CONFLICT DO NOTHING;
 
 -- name: finish.retry
 -- The same row, due later. Its (node, fence) stay until the next claim; its limit must be passed again by that.
 UPDATE evertick_runs
 SET state = 'waiting', due_at = ?3, attempts = ?4, error = ?5, phases = ?6, started_at = NULL, deadline = NULL,
-    limit_key = NULL
+    limit_key = NULL, @in_no_hands
 WHERE app = ?1 AND id = ?2;
 
 -- name: finish.release
 -- Nothing is spent. It had started in time, so the time in which it may start begins anew.
-UPDATE evertick_runs SET state = 'waiting', due_at = ?3, started_at = NULL, deadline = NULL, limit_key = NULL
+UPDATE evertick_runs
+SET state = 'waiting', due_at = ?3, started_at = NULL, deadline = NULL, limit_key = NULL, @in_no_hands
+WHERE app = ?1 AND id = ?2;
+
+-- name: finish.hand
+-- It belongs to nobody here any more; (node, fence) stay, for an answer that is repeated and for those who report. Its
+-- limit is not left. There is no time to look at it before its message is delivered.
+UPDATE evertick_runs
+SET state = 'handed', hand = ?3, handed_at = ?4, pushed_at = NULL, taken_at = NULL, killed_at = NULL, started_at = NULL,
+    deadline = NULL
 WHERE app = ?1 AND id = ?2;
 
 -- name: finish.park
@@ -528,9 +543,9 @@ SELECT state FROM evertick_runs WHERE app = ?1 AND id = ?2
 UNION ALL SELECT state FROM evertick_history WHERE app = ?1 AND id = ?2;
 
 -- name: cancel.ask
--- The first reason stays.
+-- The first reason stays. What is in other hands is looked at.
 UPDATE evertick_runs SET cancel_reason = CASE is_cancel_requested WHEN 1 THEN cancel_reason ELSE ?3 END,
-    is_cancel_requested = 1
+    deadline = CASE WHEN state = 'handed' AND is_cancel_requested = 0 THEN ?4 ELSE deadline END, is_cancel_requested = 1
 WHERE app = ?1 AND id = ?2;
 
 -- name: note.progress
@@ -561,7 +576,7 @@ FROM evertick_runs r INDEXED BY {index} WHERE r.app = :app
 SELECT r.*, (
     SELECT v.args FROM evertick_schedule_versions v
     WHERE v.app = r.app AND v.key = r.schedule_key AND v.schedule_id = r.schedule_id AND v.version <= r.version
-    ORDER BY v.version DESC LIMIT 1) AS schedule_args
+    ORDER BY v.version DESC LIMIT 1) AS schedule_args, NULL AS hand
 FROM evertick_history r INDEXED BY {index} WHERE r.app = :app
 
 -- name: runs.schedules_of_key
@@ -605,7 +620,7 @@ SELECT fence, seq, count, lines FROM evertick_log_chunks WHERE app = ?1 AND run 
 -- name: limits.running
 -- What counts against a concurrency: a few entries of a partial index.
 SELECT count(*) FROM evertick_runs INDEXED BY evertick_runs_limited
-WHERE state = 'running' AND app = ?1 AND limit_key = ?2;
+WHERE state IN ('running', 'handed') AND app = ?1 AND limit_key = ?2;
 
 -- name: limits.hold_back
 -- Out of the claim index until its key is free.
@@ -744,6 +759,11 @@ WHERE id = ?1 AND died_at IS NULL RETURNING app;
 SELECT id FROM evertick_runs INDEXED BY evertick_runs_running
 WHERE state = 'running' AND app = ?1 AND node = ?2 AND is_cancel_requested = 1 ORDER BY id;
 
+-- name: beat.has_handed
+-- Whether it is time to look at what is in other hands.
+SELECT EXISTS (SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_handed
+    WHERE state = 'handed' AND app = ?1 AND deadline <= ?2) AS has_handed;
+
 -- name: beat.has_charges
 -- Whether the statements that look after the dead and the held have anything to find.
 SELECT EXISTS (SELECT 1 FROM evertick_nodes WHERE died_at IS NULL AND lease_until < ?2)
@@ -781,9 +801,10 @@ WHERE r.state = 'running' AND r.app = ?1
 ORDER BY r.priority DESC, r.due_at, r.id LIMIT ?3;
 
 -- name: rehome.bound
--- What waits for a node alone that is dead or missing: nobody else is to have it. What it held is found as running.
+-- What waits for a node alone that is dead or missing: nobody else is to have it. What it held is found as running; what
+-- it has handed over goes on without it.
 SELECT r.id FROM evertick_runs r INDEXED BY evertick_runs_bound
-WHERE r.queue >= '@' AND r.queue < 'A' AND r.app = ?1 AND r.state <> 'running'
+WHERE r.queue >= '@' AND r.queue < 'A' AND r.app = ?1 AND r.state NOT IN ('running', 'handed')
     AND NOT EXISTS (SELECT 1 FROM evertick_nodes n WHERE n.id = substr(r.queue, 2) AND n.died_at IS NULL)
 LIMIT ?2;
 
@@ -793,8 +814,60 @@ UPDATE evertick_runs SET losses = ?3, fence = NULL WHERE app = ?1 AND id = ?2;
 
 -- name: rehome.release
 -- Back to waiting for others, due anew like a released one.
-UPDATE evertick_runs SET state = 'waiting', node = NULL, due_at = ?3, started_at = NULL, deadline = NULL, limit_key = NULL
+UPDATE evertick_runs
+SET state = 'waiting', node = NULL, due_at = ?3, started_at = NULL, deadline = NULL, limit_key = NULL, @in_no_hands
 WHERE app = ?1 AND id = ?2;
+
+-- ================================================================================================= handed
+
+-- name: apply_reports.handed
+-- The guard of every report: which of these runs are handed, and under which fence.
+SELECT id, fence, attempts, is_cancel_requested, cancel_reason, hand, handed_at, pushed_at, taken_at, deadline,
+    schedule_id, limit_key
+FROM evertick_runs WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2)) AND state = 'handed';
+
+-- name: apply_reports.mark
+-- How it stands now. One by one: of many rows at once, SQLite would look through all runs of the app for each.
+UPDATE evertick_runs
+SET pushed_at = ?3, taken_at = ?4, deadline = ?5, progress = coalesce(?6, progress),
+    progress_text = coalesce(?7, progress_text)
+WHERE app = ?1 AND id = ?2;
+
+-- name: apply_reports.last_lines
+-- Behind which line of its log each hand-over goes on, given as pairs of run and fence.
+SELECT run, fence, max(seq + count) AS last FROM json_each(?2) w
+CROSS JOIN evertick_log_chunks l
+    ON l.app = ?1 AND l.run = json_extract(w.value, '$[0]') AND l.fence = json_extract(w.value, '$[1]')
+GROUP BY run, fence;
+
+-- name: apply_reports.told_before
+-- Which of these hand-overs, given as pairs of run and fence, have ended or gone back by their own word.
+SELECT json_extract(w.value, '$[0]') AS id, json_extract(w.value, '$[1]') AS fence FROM json_each(?2) w
+WHERE EXISTS (SELECT 1 FROM evertick_history h
+        WHERE h.app = ?1 AND h.id = json_extract(w.value, '$[0]') AND h.fence = json_extract(w.value, '$[1]'))
+    OR EXISTS (SELECT 1 FROM evertick_runs r
+        WHERE r.app = ?1 AND r.id = json_extract(w.value, '$[0]') AND r.fence = json_extract(w.value, '$[1]')
+            AND r.state NOT IN ('running', 'handed'))
+    OR EXISTS (SELECT 1 FROM evertick_attempts a
+        WHERE a.app = ?1 AND a.run = json_extract(w.value, '$[0]') AND a.fence = json_extract(w.value, '$[1]'));
+
+-- name: tend_handed.find
+-- The longest overdue first.
+SELECT id, fence, losses, at_most_once, is_cancel_requested, cancel_reason, hand, pushed_at, taken_at, killed_at, limit_key
+FROM evertick_runs INDEXED BY evertick_runs_handed
+WHERE state = 'handed' AND app = ?1 AND deadline <= ?2 ORDER BY deadline LIMIT ?3;
+
+-- name: tend_handed.withdraw
+-- A message that hands over what is to be cancelled, unless it is on its way.
+DELETE FROM evertick_outbox WHERE app = ?1 AND channel = ?2 AND key = ?3 AND state IN ('waiting', 'dead');
+
+-- name: tend_handed.is_unsent
+-- Whether the message of a run is not in the outbox any more.
+SELECT NOT EXISTS (SELECT 1 FROM evertick_outbox WHERE app = ?1 AND channel = ?2 AND key = ?3) AS is_unsent;
+
+-- name: tend_handed.told
+-- Its worker is told to stop, and has until then.
+UPDATE evertick_runs SET killed_at = ?3, deadline = ?4 WHERE app = ?1 AND id = ?2;
 
 -- name: nodes
 -- For people, oldest first.
@@ -979,6 +1052,11 @@ SELECT coalesce(schedule_key, task) AS name, count(*) AS count FROM (
     ORDER BY finished_at DESC LIMIT ?4)
 GROUP BY 1 ORDER BY 2 DESC, 1;
 
+-- name: pulse.handed
+-- By its partial index.
+SELECT count(*) FROM (
+    SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_handed WHERE state = 'handed' AND app = ?1 LIMIT ?2);
+
 -- name: pulse.schedules
 -- From the unique index alone.
 SELECT count(*) FROM evertick_schedules WHERE app = ?1;
@@ -1055,8 +1133,8 @@ SELECT count(*) FROM (
 
 -- name: send
 -- A message, unless its id or its key is known.
-INSERT INTO evertick_outbox (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, format)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'waiting', ?7 + ?8, ?7, ?9, ?10) ON CONFLICT DO NOTHING;
+INSERT INTO evertick_outbox (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, format, hands_over)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'waiting', ?7 + ?8, ?7, ?9, ?10, ?11) ON CONFLICT DO NOTHING;
 
 -- name: send.known
 -- The message that is there instead: sent twice, or the one that has the key.
@@ -1124,6 +1202,11 @@ WHERE id IN (SELECT value FROM json_each(?5)) AND app = ?1 AND (?2 IS NULL OR ch
     AND (?3 IS NULL OR state IN (SELECT value FROM json_each(?3)))
 ORDER BY id DESC LIMIT ?4;
 
+-- name: messages.by_key
+-- The one that a channel knows by this key.
+SELECT * FROM evertick_outbox INDEXED BY evertick_outbox_key
+WHERE app = ?1 AND channel = ?2 AND key = ?5 AND (?3 IS NULL OR state IN (SELECT value FROM json_each(?3))) LIMIT ?4;
+
 -- name: messages.unsent
 -- Without a look at the many that were sent.
 SELECT * FROM (
@@ -1159,11 +1242,20 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM evertick_outbox INDEXED BY evertick_
         WHERE state = 'dead' AND app = ?1 AND channel = ?2 LIMIT ?3)) AS dead;
 
 -- name: retry_messages
--- Due now; a dead one begins anew.
+-- Due now; a dead one begins anew. Not for a run that is in other hands by now, or in none.
 UPDATE evertick_outbox
 SET attempts = CASE state WHEN 'dead' THEN 0 ELSE attempts END, state = 'waiting', due_at = ?3, forget_at = NULL,
     settled_at = NULL, node = NULL, fence = NULL
-WHERE id = ?2 AND app = ?1 AND state IN ('waiting', 'dead');
+WHERE id = ?2 AND app = ?1 AND state IN ('waiting', 'dead') AND (hands_over IS NULL OR EXISTS (
+    SELECT 1 FROM evertick_runs r
+    WHERE r.app = ?1 AND r.id = evertick_outbox.caused_by AND r.fence = hands_over AND r.state = 'handed'));
+
+-- name: drop_messages.cancel
+-- A run that the message was to hand over will not get there.
+UPDATE evertick_runs SET is_cancel_requested = 1, cancel_reason = coalesce(cancel_reason, ?4), deadline = ?3
+WHERE state = 'handed' AND pushed_at IS NULL AND (app, id, fence) = (
+    SELECT app, caused_by, hands_over FROM evertick_outbox
+    WHERE id = ?2 AND app = ?1 AND state IN ('waiting', 'dead') AND hands_over IS NOT NULL);
 
 -- name: drop_messages
 -- What nobody is sending.

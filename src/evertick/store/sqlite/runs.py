@@ -103,7 +103,7 @@ def _cancel_one(db: sqlite3.Connection, now: int, app: str, id_: str, reason: st
         case State.DONE:
             return Cancelled(id=id_, answer="done")
         case State.RUNNING | State.HANDED:
-            db.execute(SQL["cancel.ask"], (app, id_, plain_text(reason)))
+            db.execute(SQL["cancel.ask"], (app, id_, plain_text(reason), now))
             return Cancelled(id=id_, answer="asked")
         case _:
             end(db, now, app, [Ending(id_, Verdict.CANCELLED, reason or Reason.REQUESTED)])

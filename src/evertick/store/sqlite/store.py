@@ -27,6 +27,7 @@ from evertick.model import (
     NewRun,
     Node,
     Outcome,
+    Report,
     Run,
     Schedule,
 )
@@ -43,6 +44,7 @@ from evertick.store.sqlite.endings import finish, finish_each
 from evertick.store.sqlite.failing import failing
 from evertick.store.sqlite.feed import feed, feed_state, keep_feed
 from evertick.store.sqlite.fires import record_fires
+from evertick.store.sqlite.handed import apply_each, apply_reports, tend_handed
 from evertick.store.sqlite.job_transaction import FileTransaction
 from evertick.store.sqlite.lines import FileBeatLine, FileLine, Inline, InlineLine, Line, MemoryLine, SharedBeatLine
 from evertick.store.sqlite.location import location_of
@@ -238,6 +240,15 @@ class SqliteStore:
         except UNWRITABLE:
             # A savepoint for each would cost every batch; so only the batch that needs it.
             return await self._write(finish_each, app, node, outcomes)
+
+    async def apply_reports(self, app: str, reports: Sequence[Report]) -> list[base.ReportAnswer]:
+        try:
+            return await self._write(apply_reports, app, reports)
+        except UNWRITABLE:
+            return await self._write(apply_each, app, reports)
+
+    async def tend_handed(self, app: str, limit: int) -> base.HandedTended:
+        return await self._write(tend_handed, app, limit, self._clock)
 
     def within(self, connection: object) -> base.Within:
         self._open_line()

@@ -48,6 +48,7 @@ pytest.register_assert_rewrite(
             "feed",
             "finishing",
             "fires",
+            "handed",
             "laws",
             "managing",
             "limits",
@@ -79,6 +80,7 @@ from evertick.testing.conformance.every_node import EveryNode  # noqa: E402
 from evertick.testing.conformance.feed import Feed, FeedWithin  # noqa: E402
 from evertick.testing.conformance.finishing import Finishing  # noqa: E402
 from evertick.testing.conformance.fires import Fires  # noqa: E402
+from evertick.testing.conformance.handed import Handed  # noqa: E402
 from evertick.testing.conformance.laws import check_ledger  # noqa: E402
 from evertick.testing.conformance.limits import Limits  # noqa: E402
 from evertick.testing.conformance.managing import Managing  # noqa: E402
@@ -137,6 +139,7 @@ class StoreConformance(
     EveryNode,
     Duties,
     Outbox,
+    Handed,
     Feed,
     Upkeep,
     Queries,

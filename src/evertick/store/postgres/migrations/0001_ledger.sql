@@ -133,6 +133,13 @@ CREATE TABLE evertick.runs (
     -- Its end concerns others: a run is blocked on it, or its schedule counts from the end. Such a run ends under the
     -- lock of its schedule's row in `due`; all others end without a look at anything else.
     frees               boolean NOT NULL DEFAULT false,
+    -- Of a handed run, which nobody here holds: what was agreed; when it was handed over, when the queue had its message,
+    -- when a worker took it, when that was told to stop. `deadline` is then when to look at it.
+    hand                text,
+    handed_at           bigint,
+    pushed_at           bigint,
+    taken_at            bigint,
+    killed_at           bigint,
     -- Nodes that cannot read it leave it alone.
     format              integer NOT NULL DEFAULT 1
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000,
@@ -155,8 +162,11 @@ CREATE INDEX runs_deadline ON evertick.runs (app, deadline) WHERE state = 'runni
 CREATE UNIQUE INDEX runs_unique ON evertick.runs (app, unique_key) WHERE unique_key IS NOT NULL;
 -- What a verdict frees, and whether a schedule has one queued.
 CREATE INDEX runs_blocked ON evertick.runs (app, schedule_id, blocked_on) WHERE state = 'blocked';
--- What runs under a limit, counted by its key at the claim; nothing for tasks without one.
-CREATE INDEX runs_limited ON evertick.runs (app, limit_key) WHERE state = 'running' AND limit_key IS NOT NULL;
+-- What is in the hands of an outside queue, and which of that is to be looked at.
+CREATE INDEX runs_handed ON evertick.runs (app, deadline) WHERE state = 'handed';
+-- What runs under a limit, here or in other hands, counted by its key at the claim; nothing for tasks without one.
+CREATE INDEX runs_limited ON evertick.runs (app, limit_key)
+    WHERE state IN ('running', 'handed') AND limit_key IS NOT NULL;
 -- What waits for a limit, best first of each task and queue; and what was let through for one and is not claimed yet.
 CREATE INDEX runs_held_back ON evertick.runs (app, limit_key, task, queue, priority DESC, due_at)
     WHERE state = 'blocked' AND limit_key IS NOT NULL;
@@ -401,6 +411,8 @@ CREATE TABLE evertick.outbox (
     forget_at  bigint,
     error      text,
     caused_by  text,
+    -- The fence under which it hands over the run that causes it.
+    hands_over bigint,
     format     integer NOT NULL DEFAULT 1
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 10000,
     autovacuum_vacuum_cost_delay = 0);

@@ -123,6 +123,13 @@ CREATE TABLE evertick_runs (
     result              TEXT,
     -- Nodes that cannot read it leave it alone.
     format              INTEGER NOT NULL DEFAULT 1,
+    -- Of a handed run: what was agreed; when it was handed over, when the queue had its message, when a worker took it,
+    -- when that was told to stop. `deadline` is then when to look at it.
+    hand                TEXT,
+    handed_at           INTEGER,
+    pushed_at           INTEGER,
+    taken_at            INTEGER,
+    killed_at           INTEGER,
     PRIMARY KEY (app, id)
 ) WITHOUT ROWID;
 -- At most one run per nominal moment; triggers and reruns of it are told apart by their id. Also finds the live runs of
@@ -139,8 +146,11 @@ CREATE INDEX evertick_runs_running ON evertick_runs (app, node) WHERE state = 'r
 CREATE UNIQUE INDEX evertick_runs_unique ON evertick_runs (app, unique_key) WHERE unique_key IS NOT NULL;
 -- What a verdict frees, and whether a schedule has one queued.
 CREATE INDEX evertick_runs_blocked ON evertick_runs (app, schedule_id, blocked_on) WHERE state = 'blocked';
--- What runs under a limit, counted by its key at the claim; nothing for tasks without one.
-CREATE INDEX evertick_runs_limited ON evertick_runs (app, limit_key) WHERE state = 'running' AND limit_key IS NOT NULL;
+-- What is in the hands of an outside queue, and which of that is to be looked at.
+CREATE INDEX evertick_runs_handed ON evertick_runs (app, deadline) WHERE state = 'handed';
+-- What runs under a limit, here or in other hands, counted by its key at the claim; nothing for tasks without one.
+CREATE INDEX evertick_runs_limited ON evertick_runs (app, limit_key)
+    WHERE state IN ('running', 'handed') AND limit_key IS NOT NULL;
 -- What waits for a limit, best first of each task and queue; and what was let through for one and is not claimed yet.
 CREATE INDEX evertick_runs_held_back ON evertick_runs (app, limit_key, task, queue, priority DESC, due_at)
     WHERE state = 'blocked' AND limit_key IS NOT NULL;
@@ -151,7 +161,7 @@ CREATE INDEX evertick_runs_bound ON evertick_runs (app, queue) WHERE queue >= '@
 -- What a node frees when it comes.
 CREATE INDEX evertick_runs_parked ON evertick_runs (app, task) WHERE state = 'parked';
 
--- Runs that are done; the columns of evertick_runs in the same order.
+-- Runs that are done; the columns of evertick_runs in the same order, but for the last, of handed ones.
 CREATE TABLE evertick_history (
     app                 TEXT    NOT NULL,
     id                  TEXT    NOT NULL,
@@ -353,6 +363,8 @@ CREATE TABLE evertick_outbox (
     forget_at  INTEGER,
     error      TEXT,
     caused_by  TEXT,
+    -- The fence under which it hands over the run that causes it.
+    hands_over INTEGER,
     format     INTEGER NOT NULL DEFAULT 1
 );
 -- The same key again is the same message.

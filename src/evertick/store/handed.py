@@ -1,0 +1,317 @@
+"""Handed runs: what a report means for one, and what becomes of those whose time is over. Pure, for every store.
+
+A run in the hands of an outside queue belongs to no node. What was agreed when it was handed over (`Hand`) stands
+beside it, the next delay of its retry policy included: so whoever hears of it can write it down, whether it knows the
+task or not, and no report has to wait for somebody who does.
+
+`deadline` is when to look at such a run by itself. It has none while its message is still in the outbox: a queue that
+is away delays, and nothing else. A request to cancel sets it to now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Literal, assert_never
+
+import msgspec
+
+from evertick.message import kill_message
+from evertick.model import LOSSES_MAX, Hand, NewMessage, Outcome, Reason, Report, Verdict
+from evertick.store.base import ReportAnswer
+from evertick.store.ending import DEADLINE_MARGIN, Ending, cancelled_instead
+from evertick.store.rows import Row, hand_of
+from evertick.when.moment import MINUTE
+
+__all__ = ["STALE", "End", "Heard", "Lines", "Mark", "Tended", "bare_report", "given_answers", "hear", "tend"]
+
+STALE = ReportAnswer(answer="stale")
+# How long a worker that was told to stop may take, where nothing else says how often it speaks.
+_PATIENCE = MINUTE
+
+
+class Mark(msgspec.Struct, frozen=True, gc=False):
+    """How a run stands after reports. Progress: None leaves it as it was."""
+
+    id: str
+    pushed_at: int | None
+    taken_at: int | None
+    deadline: int | None
+    progress: float | None
+    progress_text: str | None
+
+
+class Lines(msgspec.Struct, frozen=True, gc=False):
+    """Log lines of a run; without a number they come behind those that are there."""
+
+    id: str
+    fence: int
+    seq: int | None
+    lines: tuple[tuple[int, str, str], ...]
+
+
+class End(msgspec.Struct, frozen=True, gc=False):
+    """A verdict, and when the work is said to have begun."""
+
+    outcome: Outcome
+    started_at: int
+
+
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """What reports have come to. None among the answers: the run is not in these hands (any more)."""
+
+    answers: list[ReportAnswer | None]
+    # Also of those that leave these hands.
+    marks: list[Mark]
+    # Runs of which it was not known before that a worker has them, and that are still in its hands.
+    taken: list[str]
+    ends: list[End]
+    # Back to waiting: retry and release.
+    back: list[Outcome]
+    lines: list[Lines]
+
+
+def hear(reports: Sequence[Report], rows: Iterable[Row], now: int) -> Heard:
+    """`rows`: those of the runs that are handed, under whichever fence, and stay so until this is written."""
+    runs = {row["id"]: _Handed(row, now) for row in rows}
+    answers: list[ReportAnswer | None] = []
+    for report in reports:
+        run = runs.get(report.id)
+        answers.append(None if run is None or run.fence != report.fence else run.hear(report))
+    return Heard(
+        answers=answers,
+        marks=[run.mark for run in runs.values() if run.is_changed],
+        taken=[run.id for run in runs.values() if run.is_newly_taken and run.outcome is None],
+        ends=[End(each.outcome, each.started_at) for each in runs.values() if each.ends and each.outcome is not None],
+        back=[run.outcome for run in runs.values() if run.outcome is not None and not run.ends],
+        lines=[lines for run in runs.values() for lines in run.lines],
+    )
+
+
+class _Handed:
+    """A handed run while reports about it are read."""
+
+    def __init__(self, row: Row, now: int) -> None:
+        self.id: str = row["id"]
+        self.fence: int = row["fence"]
+        self._row = row
+        self._now = now
+        self._hand: Hand = hand_of(row["hand"])
+        self._pushed_at: int | None = row["pushed_at"]
+        self._taken_at: int | None = row["taken_at"]
+        self._deadline: int | None = row["deadline"]
+        self._progress: float | None = None
+        self._progress_text: str | None = None
+        self.is_changed = False
+        self.is_newly_taken = False
+        self.lines: list[Lines] = []
+        # Where it goes from these hands.
+        self.outcome: Outcome | None = None
+
+    @property
+    def ends(self) -> bool:
+        return self.outcome is not None and self.outcome.kind == "done"
+
+    @property
+    def started_at(self) -> int:
+        return self._taken_at or self._pushed_at or int(self._row["handed_at"])
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.id, self._pushed_at, self._taken_at, self._deadline, self._progress, self._progress_text)
+
+    def hear(self, report: Report) -> ReportAnswer:
+        if self.outcome is not None:
+            return ReportAnswer(answer="already")
+        if report.kind == "pushed":
+            return self._hear_pushed()
+        if report.kind == "undelivered":
+            return self._hear_undelivered(report)
+        return self._hear_worker(report)
+
+    def _hear_pushed(self) -> ReportAnswer:
+        if self._pushed_at is not None:
+            return ReportAnswer(answer="already")
+        self._pushed_at = self._now
+        self.is_changed = True
+        if self._hand.mode == "forget":
+            return self._end(Verdict.SUCCEEDED)
+        # A worker that was faster has set the time between its words already.
+        if self._taken_at is None and not self._row["is_cancel_requested"]:
+            self._deadline = None if self._hand.ack_timeout is None else self._now + self._hand.ack_timeout
+        return ReportAnswer(answer="done")
+
+    def _hear_undelivered(self, report: Report) -> ReportAnswer:
+        """Whoever brings a message may have got an error though it arrived: then it is delivered."""
+        if self._pushed_at is not None:
+            return ReportAnswer(answer="already")
+        return self._fail(report, Reason.UNDELIVERED, self._hand.retry_delay)
+
+    def _hear_worker(self, report: Report) -> ReportAnswer:
+        if report.kind == "taken" and self._taken_at is not None:
+            return ReportAnswer(answer="already")  # the same message once more: it tells nothing of what goes on now
+        self._note(report)
+        if self._hand.mode != "finish":
+            return self._end(Verdict.SUCCEEDED, report)
+        match report.kind:
+            case "taken" | "progress":
+                return ReportAnswer(answer="done")
+            case "finish":
+                return self._end(Verdict.SUCCEEDED, report)
+            case "skip":
+                return self._end(Verdict.SKIPPED, report, report.reason or "skipped by its worker")
+            case "fail":
+                return self._hear_failed(report)
+            case "release":
+                return self._put_back(self._outcome("release", reason=report.reason, delay=report.retry_after or 0))
+            case "pushed" | "undelivered":
+                raise AssertionError("no worker says so")
+            case _:
+                assert_never(report.kind)
+
+    def _note(self, report: Report) -> None:
+        """What any word of a worker tells: that it has the run, and is alive."""
+        self.is_changed = True
+        if self._taken_at is None:
+            self._taken_at = self._now
+            self._pushed_at = self._pushed_at or self._now
+            self.is_newly_taken = True
+        if not self._row["is_cancel_requested"]:
+            self._deadline = self._silent_until()
+        self._progress = self._progress if report.progress is None else report.progress
+        self._progress_text = self._progress_text if report.progress_text is None else report.progress_text
+        if report.lines:
+            self.lines.append(Lines(self.id, self.fence, report.seq, report.lines))
+
+    def _silent_until(self) -> int | None:
+        hand, taken_at = self._hand, self._taken_at or self._now
+        bounds = [] if hand.progress_timeout is None else [self._now + hand.progress_timeout]
+        if hand.timeout is not None:
+            bounds.append(taken_at + hand.timeout + DEADLINE_MARGIN)
+        return min(bounds, default=None)
+
+    def _hear_failed(self, report: Report) -> ReportAnswer:
+        delay = self._hand.retry_delay
+        if report.retry is not None:
+            delay = self._hand.asked_delay if report.retry else None
+        if report.retry and delay is not None and report.retry_after is not None:
+            delay = report.retry_after
+        return self._fail(report, report.reason or Reason.ERROR, delay)
+
+    def _fail(self, report: Report, reason: str, delay: int | None) -> ReportAnswer:
+        if delay is None and not self._row["is_cancel_requested"]:
+            return self._end(Verdict.FAILED, report, reason)
+        return self._put_back(self._outcome("retry", reason=reason, error=report.error, delay=delay or 0))
+
+    def _put_back(self, outcome: Outcome) -> ReportAnswer:
+        if self._row["is_cancel_requested"]:
+            self.outcome = cancelled_instead(outcome, self._row)
+            return ReportAnswer(answer="done", verdict=Verdict.CANCELLED)
+        self.outcome = outcome
+        return ReportAnswer(answer="done", is_put_back=True)
+
+    def _end(self, verdict: Verdict, report: Report | None = None, reason: str | None = None) -> ReportAnswer:
+        result, error = (None, None) if report is None else (report.result, report.error)
+        self.outcome = self._outcome("done", verdict=verdict, reason=reason, result=result, error=error)
+        return ReportAnswer(answer="done", verdict=verdict)
+
+    def _outcome(
+        self,
+        kind: Literal["done", "retry", "release"],
+        *,
+        verdict: Verdict | None = None,
+        reason: str | None = None,
+        error: str | None = None,
+        result: bytes | None = None,
+        delay: int = 0,
+    ) -> Outcome:
+        return Outcome(
+            id=self.id,
+            fence=self.fence,
+            kind=kind,
+            verdict=verdict,
+            reason=reason,
+            error=error,
+            result=result,
+            delay=delay,
+            attempts=self._row["attempts"] + (kind != "release"),
+        )
+
+
+def bare_report(report: Report, error: Exception) -> Report:
+    """What is written of a report that the store cannot take: what it says of the run stays, what it brings goes."""
+    said = f"what was reported of this run cannot be written as it is: {error}"
+    return Report(
+        id=report.id,
+        fence=report.fence,
+        kind=report.kind,
+        error=said if report.error is None else f"{said}\n{report.error}",
+        reason=report.reason,
+        retry=report.retry,
+    )
+
+
+def given_answers(
+    heard: Sequence[ReportAnswer | None], reports: Sequence[Report], told: Collection[tuple[str, int]]
+) -> list[ReportAnswer]:
+    """`told`: runs and fences of which the ledger has an end, or a way back, by their own word."""
+    return [
+        answer or (ReportAnswer(answer="already") if (report.id, report.fence) in told else STALE)
+        for answer, report in zip(heard, reports, strict=True)
+    ]
+
+
+# --- those whose time is over --------------------------------------------------------------------------------------
+
+
+class Tended(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be written of handed runs whose time is over."""
+
+    # Their claims are lost, whatever becomes of them: a loss is counted, and their fence is worth nothing any more.
+    lost: list[str]
+    ends: list[Ending]
+    # Back to waiting, with the reason.
+    released: list[tuple[str, str]]
+    # Their workers were told just now, and have until then to stop.
+    told: list[tuple[str, int]]
+    kills: list[NewMessage]
+
+
+def tend(rows: Iterable[Row], now: int, unsent: Collection[str], new_ids: Iterable[str]) -> Tended:
+    """`unsent`: runs to be cancelled whose message will never be sent. `new_ids`: as many as there are rows, for
+    messages."""
+    tended = Tended(lost=[], ends=[], released=[], told=[], kills=[])
+    for row, new_id in zip(rows, new_ids, strict=True):
+        hand = hand_of(row["hand"])
+        if row["is_cancel_requested"]:
+            _cancel(tended, row, hand, now, new_id, is_unsent=row["id"] in unsent)
+        else:
+            _lose(tended, row, hand, new_id)
+    return tended
+
+
+def _cancel(tended: Tended, row: Row, hand: Hand, now: int, new_id: str, *, is_unsent: bool) -> None:
+    reason = row["cancel_reason"] or Reason.REQUESTED
+    if is_unsent:
+        tended.ends.append(Ending(row["id"], Verdict.CANCELLED, reason))
+    elif row["killed_at"] is None:
+        _kill(tended, row, hand, new_id, reason)
+        tended.told.append((row["id"], now + (hand.progress_timeout or hand.ack_timeout or _PATIENCE)))
+    else:
+        tended.lost.append(row["id"])
+        tended.ends.append(Ending(row["id"], Verdict.CANCELLED, reason))
+
+
+def _lose(tended: Tended, row: Row, hand: Hand, new_id: str) -> None:
+    reason = Reason.NOT_TAKEN if row["taken_at"] is None else Reason.NO_PROGRESS
+    tended.lost.append(row["id"])
+    if row["at_most_once"] or row["losses"] + 1 >= LOSSES_MAX:
+        tended.ends.append(Ending(row["id"], Verdict.LOST, reason))
+    else:
+        tended.released.append((row["id"], reason))
+    # It may only be slow. What it does from now on is for nobody.
+    _kill(tended, row, hand, new_id, reason)
+
+
+def _kill(tended: Tended, row: Row, hand: Hand, new_id: str, why: str) -> None:
+    if hand.kill is not None:
+        tended.kills.append(kill_message(new_id, hand.kill, row["id"], row["fence"], why))

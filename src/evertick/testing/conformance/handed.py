@@ -1,0 +1,698 @@
+"""Promises about handed runs: they belong to no node, are written about under their fence alone, and come back when
+nobody takes them or their worker falls silent."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+from evertick.limits import make_concurrency
+from evertick.message import hand_key
+from evertick.model import (
+    LOSSES_MAX,
+    Claimed,
+    Hand,
+    HandMode,
+    MessageOutcome,
+    MessageState,
+    NewMessage,
+    Outcome,
+    Report,
+    Run,
+    State,
+    Verdict,
+)
+from evertick.store.base import HandedTended, MessageFilter, ReportAnswer, TaskTerms
+from evertick.testing.conformance.bench import (
+    APP,
+    HOUR,
+    MINUTE,
+    OTHER_APP,
+    SECOND,
+    TASK,
+    Bench,
+    a_fire,
+    a_run,
+    an_advance,
+    an_outcome,
+    us,
+)
+
+__all__ = ["Handed"]
+
+CHANNEL = "queue"
+KILLS = "kills"
+_PATIENT = Hand(to=CHANNEL, ack_timeout=HOUR, progress_timeout=HOUR)
+
+
+def a_hand_off(held: Claimed, hand: Hand = _PATIENT, **fields: Any) -> Outcome:
+    """What hands a run over: the outcome with its message."""
+    message = NewMessage(
+        id=a_run().id,
+        channel=hand.to,
+        key=hand_key(held.id, held.fence),
+        body=b'{"v":1}',
+        caused_by=held.id,
+        hands_over=held.fence,
+    )
+    return an_outcome(held, "hand", **{"hand": hand, "messages": (message,), "attempts": held.attempts, **fields})
+
+
+def said(held: Claimed, kind: str, **fields: Any) -> Report:
+    return Report(id=held.id, fence=held.fence, kind=kind, **fields)  # type: ignore[arg-type]
+
+
+async def hand(bench: Bench, node: str, run: str | None = None, **agreed: Any) -> Claimed:
+    """Claim a run and hand it over."""
+    terms = agreed.pop("terms", None)
+    held = await bench.hold(node, run, terms=terms)
+    assert await bench.finish(node, a_hand_off(held, msgspec.structs.replace(_PATIENT, **agreed))) == ["done"]
+    return held
+
+
+async def report(bench: Bench, *reports: Report) -> list[str]:
+    answers = await bench.store.apply_reports(APP, reports)
+    return [answer.answer for answer in answers]
+
+
+async def told(bench: Bench, one: Report) -> ReportAnswer:
+    [answer] = await bench.store.apply_reports(APP, [one])
+    return answer
+
+
+async def tend(bench: Bench, *, app: str = APP, limit: int = 100) -> HandedTended:
+    return await bench.store.tend_handed(app, limit)
+
+
+async def messages(bench: Bench, channel: str = CHANNEL) -> list[tuple[str, MessageState]]:
+    found = await bench.store.messages(APP, MessageFilter(channel=channel))
+    return [(message.key, message.state) for message in reversed(found)]
+
+
+async def how_it_stands(bench: Bench, run: str) -> Run:
+    found = await bench.run(run)
+    assert found.state is State.HANDED
+    return found
+
+
+class Handed:
+    # --- handing over
+
+    async def test_a_handed_run_belongs_to_no_node_and_keeps_its_fence(self, bench: Bench) -> None:
+        node = await bench.node()
+        before = await bench.now()
+        held = await hand(bench, node)
+        run = await how_it_stands(bench, held.id)
+        assert (run.node, run.fence, run.attempts, run.losses, run.started_at) == (None, held.fence, 0, 0, None)
+        assert run.handed is not None
+        assert (run.handed.to, run.handed.mode) == (CHANNEL, "finish")
+        assert (run.handed.pushed_at, run.handed.taken_at, run.handed.until) == (None, None, None)
+        assert before <= us(run.handed.at) <= await bench.now()
+        assert await bench.store.owned(APP, node) == []
+        [listed] = await bench.store.nodes(APP)
+        assert listed.running == 0
+
+    async def test_a_hand_off_writes_its_message_with_it(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await hand(bench, node)
+        [message] = await bench.store.messages(APP, MessageFilter(channel=CHANNEL))
+        assert (message.key, message.caused_by) == (hand_key(held.id, held.fence), held.id)
+        [claimed] = (await bench.store.claim_messages(APP, node, {CHANNEL: 9}, ())).messages
+        assert (claimed.caused_by, claimed.hands_over) == (held.id, held.fence)
+
+    async def test_a_hand_off_of_a_lost_claim_writes_nothing(self, bench: Bench) -> None:
+        node, heir = await bench.node(), await bench.node()
+        held = await bench.hold(node)
+        await bench.store.leave(node)
+        [again] = (await bench.rehome(heir)).claimed
+        assert await bench.finish(node, a_hand_off(held)) == ["lost"]
+        assert await messages(bench) == []
+        assert (await bench.run(held.id)).fence == again.fence
+
+    async def test_a_hand_off_whose_answer_was_lost_is_told_already_whatever_came_of_it(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        outcome = a_hand_off(held)
+        assert await bench.finish(node, outcome) == ["done"]
+        assert await bench.finish(node, outcome) == ["already"]
+        assert len(await messages(bench)) == 1
+        await report(bench, said(held, "finish"))
+        assert await bench.finish(node, outcome) == ["already"]
+
+    async def test_a_cancel_that_was_asked_for_comes_before_a_hand_off(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        assert await bench.cancel(held.id) == ["asked"]
+        assert await bench.finish(node, a_hand_off(held)) == ["done"]
+        run = await bench.run(held.id)
+        assert (run.verdict, run.reason) == (Verdict.CANCELLED, "requested")
+        assert await messages(bench) == []
+
+    async def test_many_hand_offs_and_other_outcomes_go_together(self, bench: Bench) -> None:
+        node = await bench.node()
+        await bench.store.enqueue(APP, [a_run() for _ in range(4)])
+        first, second, third, fourth = (await bench.claim(node)).runs
+        answers = await bench.finish(
+            node, a_hand_off(first), an_outcome(second), an_outcome(third, "release"), a_hand_off(fourth)
+        )
+        assert answers == ["done"] * 4
+        states = [await bench.state(held.id) for held in (first, second, third, fourth)]
+        assert states == [State.HANDED, State.DONE, State.WAITING, State.HANDED]
+        assert len(await messages(bench)) == 2
+
+    async def test_a_handed_run_survives_the_death_of_whoever_handed_it_over(self, bench: Bench) -> None:
+        node, heir = await bench.node(), await bench.node()
+        held = await hand(bench, node)
+        await bench.store.leave(node)
+        rehomed = await bench.rehome(heir)
+        assert (rehomed.claimed, rehomed.released, rehomed.ended) == ([], 0, [])
+        assert (await how_it_stands(bench, held.id)).losses == 0
+        assert await report(bench, said(held, "finish")) == ["done"]
+
+    async def test_what_was_handed_over_in_the_own_queue_of_a_node_outlives_it(self, bench: Bench) -> None:
+        node, heir = await bench.node(), await bench.node()
+        run = await bench.enqueue(queue=f"@{node}")
+        [held] = (await bench.claim(node, queues=(f"@{node}",))).runs
+        await bench.finish(node, a_hand_off(held))
+        await bench.store.leave(node)
+        assert (await bench.rehome(heir)).ended == []
+        assert await report(bench, said(held, "finish")) == ["done"]
+        assert (await bench.run(run.id)).verdict is Verdict.SUCCEEDED
+
+    async def test_whoever_handed_a_run_over_may_not_write_about_it_any_more(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await hand(bench, node)
+        assert await bench.note(node, held, progress=0.5, lines=((1, "info", "hello"),)) == [held.id]
+        assert await bench.finish(node, an_outcome(held)) == ["already"]
+        run = await how_it_stands(bench, held.id)
+        assert (run.progress, await bench.store.log(APP, held.id)) == (None, [])
+
+    # --- reports
+
+    async def test_a_worker_takes_a_run_speaks_of_it_and_ends_it(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await hand(bench, node)
+        assert await report(bench, said(held, "pushed")) == ["done"]
+        pushed = (await how_it_stands(bench, held.id)).handed
+        assert pushed is not None
+        assert pushed.until is not None
+        assert us(pushed.until) == us(pushed.pushed_at) + HOUR
+        assert await report(bench, said(held, "taken")) == ["done"]
+        run = await how_it_stands(bench, held.id)
+        assert run.handed is not None
+        assert run.started_at == run.handed.taken_at
+        assert us(run.handed.until) == us(run.handed.taken_at) + HOUR
+        assert await report(bench, said(held, "progress", progress=0.5, progress_text="half")) == ["done"]
+        run = await how_it_stands(bench, held.id)
+        assert (run.progress, run.progress_text) == (0.5, "half")
+        answer = await told(bench, said(held, "finish", result=b'{"n":1}'))
+        assert (answer.answer, answer.verdict) == ("done", Verdict.SUCCEEDED)
+        ended = await bench.run(held.id)
+        assert (ended.verdict, ended.result, ended.attempts, ended.fence) == (
+            Verdict.SUCCEEDED,
+            {"n": 1},
+            1,
+            held.fence,
+        )
+        assert (ended.started_at, ended.handed) == (run.started_at, None)
+
+    async def test_reports_of_one_batch_are_taken_in_their_order(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await hand(bench, node)
+        words = [said(held, kind) for kind in ("pushed", "taken", "progress", "finish", "progress", "finish")]
+        assert await report(bench, *words) == ["done"] * 4 + ["already"] * 2
+        run = await bench.run(held.id)
+        assert run.verdict is Verdict.SUCCEEDED
+        assert run.started_at is not None
+
+    async def test_reports_about_many_runs_go_together(self, bench: Bench) -> None:
+        node = await bench.node()
+        runs = await bench.store.enqueue(APP, [a_run() for _ in range(5)])
+        held = {each.id: each for each in (await bench.claim(node)).runs}
+        await bench.finish(node, *(a_hand_off(each) for each in held.values()))
+        first, second, third, fourth, fifth = (held[run.id] for run in runs)
+        answers = await report(
+            bench,
+            said(first, "finish"),
+            said(second, "fail", error="no"),
+            said(third, "skip", reason="nothing new"),
+            said(fourth, "taken"),
+            said(msgspec.structs.replace(fifth, fence=fifth.fence + 7), "finish"),
+            said(msgspec.structs.replace(fifth, id=a_run().id), "finish"),
+            said(msgspec.structs.replace(fifth, id="no id"), "finish"),
+        )
+        assert answers == ["done"] * 4 + ["stale"] * 3
+        found = [await bench.run(run.id) for run in runs]
+        assert [(run.state, run.verdict) for run in found] == [
+            (State.DONE, Verdict.SUCCEEDED),
+            (State.DONE, Verdict.FAILED),
+            (State.DONE, Verdict.SKIPPED),
+            (State.HANDED, None),
+            (State.HANDED, None),
+        ]
+        assert (found[1].error, found[1].reason, found[2].reason) == ("no", "error", "nothing new")
+
+    async def test_whatever_a_worker_says_first_tells_that_it_has_the_run(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await hand(bench, node, progress_timeout=MINUTE)
+        assert await report(bench, said(held, "progress")) == ["done"]
+        run = await how_it_stands(bench, held.id)
+        assert run.handed is not None
+        assert None not in (run.handed.pushed_at, run.handed.taken_at)
+        assert us(run.handed.until) == us(run.handed.taken_at) + MINUTE
+        # What the node that brought it says later is no news, and does not set the time to take it.
+        assert await report(bench, said(held, "pushed"), said(held, "taken")) == ["already", "already"]
+        assert (await how_it_stands(bench, held.id)).handed == run.handed
+
+    async def test_a_report_of_an_old_fence_is_refused(self, bench: Bench) -> None:
+        node = await bench.node()
+        old = await hand(bench, node, ack_timeout=0)
+        await report(bench, said(old, "pushed"))
+        assert (await tend(bench)).released == [old.id]
+        new = await hand(bench, node, old.id)
+        assert new.fence > old.fence
+        for kind in ("pushed", "taken", "progress", "finish", "fail", "skip", "release", "undelivered"):
+            assert await report(bench, said(old, kind, lines=((1, "info", "late"),))) == ["stale"]
+        run = await how_it_stands(bench, old.id)
+        assert run.handed is not None
+        assert (run.fence, run.handed.pushed_at, run.attempts) == (new.fence, None, 0)
+        assert await bench.store.log(APP, old.id) == []
+        assert await report(bench, said(new, "finish"), said(old, "finish")) == ["done", "stale"]
+
+    async def test_a_report_about_what_is_not_handed_is_refused(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        assert await report(bench, said(held, "finish")) == ["stale"]
+        assert await bench.state(held.id) is State.RUNNING
+
+    async def test_apps_do_not_report_of_each_others_runs(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node())
+        [answer] = await bench.store.apply_reports(OTHER_APP, [said(held, "finish")])
+        assert answer.answer == "stale"
+        assert await bench.state(held.id) is State.HANDED
+
+    @pytest.mark.parametrize("kind", ["finish", "fail", "skip"])
+    async def test_an_end_that_is_reported_twice_is_known_already(self, bench: Bench, kind: str) -> None:
+        held = await hand(bench, await bench.node())
+        assert await report(bench, said(held, kind)) == ["done"]
+        assert await report(bench, said(held, kind), said(held, "progress")) == ["already", "already"]
+
+    @pytest.mark.parametrize(("mode", "kind"), [("forget", "pushed"), ("ack", "taken"), ("ack", "progress")])
+    async def test_a_mode_says_when_a_run_has_succeeded(self, bench: Bench, mode: HandMode, kind: str) -> None:
+        held = await hand(bench, await bench.node(), mode=mode)
+        if mode == "ack":
+            assert await report(bench, said(held, "pushed")) == ["done"]
+            assert await bench.state(held.id) is State.HANDED
+        assert await report(bench, said(held, kind)) == ["done"]
+        run = await bench.run(held.id)
+        assert (run.verdict, run.attempts) == (Verdict.SUCCEEDED, 1)
+        assert run.started_at is not None
+        assert await report(bench, said(held, "fail", error="later")) == ["already"]
+        assert (await bench.run(held.id)).verdict is Verdict.SUCCEEDED
+
+    async def test_log_lines_come_with_reports_and_a_repeated_one_brings_them_once(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node())
+        lines = ((1, "info", "one"), (2, "warning", "two"))
+        numbered = said(held, "progress", lines=lines, seq=0)
+        await report(bench, numbered, numbered)
+        await report(bench, numbered)
+        await report(bench, said(held, "progress", lines=((3, "info", "three"),)))
+        await report(bench, said(held, "finish", lines=((4, "info", "four"),)))
+        found = await bench.store.log(APP, held.id)
+        assert [line.text for line in found] == ["one", "two", "three", "four"]
+        assert {line.fence for line in found} == {held.fence}
+
+    async def test_what_cannot_be_written_of_a_report_stops_no_other(self, bench: Bench) -> None:
+        node = await bench.node()
+        await bench.store.enqueue(APP, [a_run(), a_run()])
+        bad, good = (await bench.claim(node)).runs
+        await bench.finish(node, a_hand_off(bad), a_hand_off(good))
+        reports = [said(bad, "finish", result=b"\xff"), said(good, "finish", result=b"1")]
+        assert await report(bench, *reports) == ["done", "done"]
+        run = await bench.run(bad.id)
+        assert (run.verdict, run.result) == (Verdict.SUCCEEDED, None)
+        assert "cannot be written" in (run.error or "")
+        assert (await bench.run(good.id)).result == 1
+
+    # --- failures
+
+    async def test_a_failure_is_tried_again_as_agreed_whoever_applies_it(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node(), retry_delay=MINUTE)
+        before = await bench.now()
+        answer = await told(bench, said(held, "fail", error="no", reason="broken"))
+        assert (answer.answer, answer.verdict, answer.is_put_back) == ("done", None, True)
+        run = await bench.run(held.id)
+        assert (run.state, run.attempts, run.losses, run.error) == (State.WAITING, 1, 0, "no")
+        assert before + MINUTE <= us(run.due_at) <= await bench.now() + MINUTE
+        assert (run.handed, run.fence) == (None, None)
+        [earlier] = await bench.store.attempts(APP, held.id)
+        assert (earlier.number, earlier.fence, earlier.error, earlier.reason) == (1, held.fence, "no", "broken")
+        assert earlier.started_at is not None
+        assert await report(bench, said(held, "fail")) == ["already"]
+
+    async def test_a_failure_without_another_try_is_final(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node(), retry_delay=None)
+        assert (await told(bench, said(held, "fail", error="no"))).verdict is Verdict.FAILED
+        run = await bench.run(held.id)
+        assert (run.attempts, run.reason, run.error) == (1, "error", "no")
+
+    @pytest.mark.parametrize(
+        ("retry", "after", "agreed", "delay"),
+        [
+            (False, None, {"retry_delay": MINUTE, "asked_delay": MINUTE}, None),
+            (True, None, {"asked_delay": MINUTE}, MINUTE),
+            (True, SECOND, {"asked_delay": MINUTE}, SECOND),
+            (True, SECOND, {"retry_delay": MINUTE}, None),
+            (None, SECOND, {"retry_delay": MINUTE, "asked_delay": HOUR}, MINUTE),
+        ],
+    )
+    async def test_a_worker_may_ask_for_another_try_or_rule_it_out(
+        self, bench: Bench, retry: bool | None, after: int | None, agreed: dict[str, Any], delay: int | None
+    ) -> None:
+        held = await hand(bench, await bench.node(), **agreed)
+        before = await bench.now()
+        await report(bench, said(held, "fail", retry=retry, retry_after=after))
+        run = await bench.run(held.id)
+        if delay is None:
+            assert run.verdict is Verdict.FAILED
+        else:
+            assert run.state is State.WAITING
+            assert before + delay <= us(run.due_at) <= await bench.now() + delay
+
+    async def test_what_could_not_be_delivered_is_a_failed_attempt(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node(), retry_delay=None)
+        assert await report(bench, said(held, "undelivered", error="refused")) == ["done"]
+        run = await bench.run(held.id)
+        assert (run.verdict, run.reason, run.error) == (Verdict.FAILED, "undelivered", "refused")
+
+    async def test_what_was_delivered_after_all_is_not_undelivered(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node())
+        await report(bench, said(held, "taken"))
+        assert await report(bench, said(held, "undelivered", error="timeout")) == ["already"]
+        assert await bench.state(held.id) is State.HANDED
+
+    async def test_a_worker_that_gives_a_run_back_has_spent_nothing(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await hand(bench, node)
+        answer = await told(bench, said(held, "release", reason="shutdown"))
+        assert (answer.answer, answer.is_put_back) == ("done", True)
+        run = await bench.run(held.id)
+        assert (run.state, run.attempts, run.losses) == (State.WAITING, 0, 0)
+        again = await hand(bench, node, held.id)
+        assert again.fence > held.fence
+        assert len(await messages(bench)) == 2
+
+    # --- those whose time is over
+
+    async def test_a_run_whose_message_waits_for_its_queue_has_no_time_that_could_be_over(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node(), ack_timeout=0, progress_timeout=0, timeout=0)
+        await bench.pass_time(50_000)
+        tended = await tend(bench)
+        assert (tended.released, tended.ended) == ([], [])
+        assert await bench.state(held.id) is State.HANDED
+
+    async def test_what_no_worker_takes_in_time_goes_back_at_the_cost_of_a_loss(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await hand(bench, node, ack_timeout=bench.short)
+        await report(bench, said(held, "pushed"))
+        assert (await tend(bench)).released == []
+        async with bench.line() as line:
+            assert not (await line.beat(node, HOUR)).has_handed
+            await bench.pass_time(bench.short)
+            assert (await line.beat(node, HOUR)).has_handed
+        tended = await tend(bench)
+        assert (tended.released, tended.ended) == ([held.id], [])
+        run = await bench.run(held.id)
+        assert (run.state, run.losses, run.attempts, run.handed) == (State.WAITING, 1, 0, None)
+        assert us(run.due_at) <= await bench.now()
+        again = await hand(bench, node, held.id)
+        assert again.fence > held.fence
+        assert [key for key, _ in await messages(bench)] == [
+            hand_key(held.id, held.fence),
+            hand_key(held.id, again.fence),
+        ]
+
+    async def test_a_worker_that_falls_silent_loses_the_run(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node(), progress_timeout=bench.short)
+        await report(bench, said(held, "taken"))
+        await bench.pass_time(bench.short // 2)
+        await report(bench, said(held, "progress"))
+        await bench.pass_time(bench.short // 2)
+        assert (await tend(bench)).released == []
+        await bench.pass_time(bench.short)
+        assert (await tend(bench)).released == [held.id]
+        assert await report(bench, said(held, "progress"), said(held, "finish")) == ["stale", "stale"]
+
+    async def test_a_worker_that_goes_on_beyond_its_timeout_loses_the_run(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node(), progress_timeout=HOUR, timeout=10 * MINUTE)
+        await report(bench, said(held, "taken"))
+        run = await how_it_stands(bench, held.id)
+        assert run.handed is not None
+        assert us(run.handed.until) == us(run.handed.taken_at) + 11 * MINUTE
+
+    async def test_what_must_not_run_twice_ends_as_lost(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node(), terms=TaskTerms(at_most_once=True), ack_timeout=0)
+        await report(bench, said(held, "pushed"))
+        assert (await tend(bench)).ended == [(held.id, Verdict.LOST)]
+        run = await bench.run(held.id)
+        assert (run.verdict, run.reason, run.losses) == (Verdict.LOST, "not_taken", 1)
+
+    async def test_what_was_lost_too_often_ends_as_lost(self, bench: Bench) -> None:
+        node = await bench.node()
+        run = (await bench.enqueue()).id
+        for count in range(1, LOSSES_MAX + 1):
+            held = await hand(bench, node, run, progress_timeout=0)
+            await report(bench, said(held, "taken"))
+            tended = await tend(bench)
+            assert (tended.released, tended.ended) == (
+                ([run], []) if count < LOSSES_MAX else ([], [(run, Verdict.LOST)])
+            )
+        ended = await bench.run(run)
+        assert (ended.verdict, ended.reason, ended.losses) == (Verdict.LOST, "no_progress", LOSSES_MAX)
+
+    async def test_tending_takes_no_more_than_it_is_asked_for_and_no_other_app(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = [await hand(bench, node, ack_timeout=0) for _ in range(1)]
+        for _ in range(2):
+            run = (await bench.enqueue(priority=9)).id
+            [claimed] = (await bench.claim(node, limit=1)).runs
+            assert claimed.id == run
+            await bench.finish(node, a_hand_off(claimed, msgspec.structs.replace(_PATIENT, ack_timeout=0)))
+            held.append(claimed)
+        await report(bench, *(said(each, "pushed") for each in held))
+        await bench.pass_time(1_000)
+        assert (await tend(bench, app=OTHER_APP)).released == []
+        assert len((await tend(bench, limit=2)).released) == 2
+        assert len((await tend(bench, limit=2)).released) == 1
+
+    async def test_a_worker_whose_time_is_over_is_told_to_stop(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node(), progress_timeout=0, kill=KILLS)
+        await report(bench, said(held, "taken"))
+        assert (await tend(bench)).has_killed
+        [message] = await bench.store.messages(APP, MessageFilter(channel=KILLS))
+        assert message.body == {"v": 1, "run": held.id, "fence": held.fence, "why": "no_progress"}
+
+    # --- cancel
+
+    async def test_a_cancel_before_the_message_is_sent_ends_the_run_and_withdraws_it(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await hand(bench, node, kill=KILLS)
+        assert await bench.cancel(held.id, reason="unwanted") == ["asked"]
+        async with bench.line() as line:
+            assert (await line.beat(node, HOUR)).has_handed
+        tended = await tend(bench)
+        assert (tended.ended, tended.has_killed) == ([(held.id, Verdict.CANCELLED)], False)
+        run = await bench.run(held.id)
+        assert (run.verdict, run.reason, run.losses) == (Verdict.CANCELLED, "unwanted", 0)
+        assert await messages(bench) == []
+
+    async def test_a_cancel_while_the_message_is_on_its_way_is_told_to_the_worker(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await hand(bench, node, kill=KILLS)
+        await bench.store.claim_messages(APP, node, {CHANNEL: 1}, ())
+        await bench.cancel(held.id)
+        tended = await tend(bench)
+        assert (tended.ended, tended.has_killed) == ([], True)
+        assert (await how_it_stands(bench, held.id)).is_cancel_requested
+
+    async def test_a_cancelled_run_ends_by_its_workers_word(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node(), kill=KILLS, retry_delay=0)
+        await report(bench, said(held, "taken"))
+        assert await bench.cancel(held.id, reason="unwanted") == ["asked"]
+        assert (await tend(bench)).has_killed
+        # Told once, and given its time.
+        again = await tend(bench)
+        assert (again.ended, again.has_killed) == ([], False)
+        [message] = await bench.store.messages(APP, MessageFilter(channel=KILLS))
+        assert message.body == {"v": 1, "run": held.id, "fence": held.fence, "why": "unwanted"}
+        assert (await told(bench, said(held, "fail", error="killed"))).verdict is Verdict.CANCELLED
+        run = await bench.run(held.id)
+        assert (run.verdict, run.reason) == (Verdict.CANCELLED, "unwanted")
+
+    @pytest.mark.parametrize("kind", ["finish", "skip", "release"])
+    async def test_a_worker_that_was_faster_than_its_cancel_has_the_last_word(self, bench: Bench, kind: str) -> None:
+        held = await hand(bench, await bench.node())
+        await report(bench, said(held, "taken"))
+        await bench.cancel(held.id)
+        verdict = {"finish": Verdict.SUCCEEDED, "skip": Verdict.SKIPPED, "release": Verdict.CANCELLED}[kind]
+        assert (await told(bench, said(held, kind))).verdict is verdict
+
+    async def test_a_worker_that_does_not_stop_loses_the_cancelled_run(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node(), progress_timeout=bench.short)
+        await report(bench, said(held, "taken"))
+        await bench.cancel(held.id)
+        await tend(bench)
+        await bench.pass_time(bench.short // 2)
+        # That it still works does not give it more time.
+        assert await report(bench, said(held, "progress", progress=0.9)) == ["done"]
+        await bench.pass_time(bench.short)
+        assert (await tend(bench)).ended == [(held.id, Verdict.CANCELLED)]
+        assert await report(bench, said(held, "finish")) == ["stale"]
+
+    async def test_a_cancel_that_is_asked_for_twice_gives_the_worker_no_less_time(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node())
+        await report(bench, said(held, "taken"))
+        await bench.cancel(held.id, reason="first")
+        await tend(bench)
+        assert await bench.cancel(held.id, reason="second") == ["asked"]
+        assert (await tend(bench)).ended == []
+        await report(bench, said(held, "fail"))
+        assert (await bench.run(held.id)).reason == "first"
+
+    async def test_a_newer_fire_replaces_a_handed_run(self, bench: Bench) -> None:
+        node = await bench.node()
+        schedule = await bench.add(overlap="replace")
+        held = await hand(bench, node, await bench.fire(schedule), kill=KILLS)
+        await report(bench, said(held, "taken"))
+        schedule = await bench.stored()
+        newer = a_fire(schedule, state=State.BLOCKED)
+        assert (await bench.record(an_advance(schedule, newer, replaces_live=True))).taken == [True]
+        assert await bench.state(newer.id) is State.BLOCKED
+        assert (await tend(bench)).has_killed
+        await report(bench, said(held, "fail"))
+        assert ((await bench.run(held.id)).verdict, (await bench.run(held.id)).reason) == (
+            Verdict.CANCELLED,
+            "replaced",
+        )
+        assert await bench.state(newer.id) is State.WAITING
+
+    # --- its messages
+
+    async def test_dropping_the_message_of_a_handed_run_cancels_it(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node())
+        [message] = await bench.store.messages(APP, MessageFilter(channel=CHANNEL))
+        assert await bench.store.drop_messages(APP, [message.id]) == [message.id]
+        assert (await tend(bench)).ended == [(held.id, Verdict.CANCELLED)]
+        assert (await bench.run(held.id)).reason == "requested"
+
+    async def test_a_dead_message_is_not_sent_anew_for_a_run_that_is_over(self, bench: Bench) -> None:
+        node = await bench.node()
+        await hand(bench, node, retry_delay=None)
+        [claimed] = (await bench.store.claim_messages(APP, node, {CHANNEL: 1}, ())).messages
+        given_up = MessageOutcome(id=claimed.id, fence=claimed.fence, kind="dead", attempts=1, remember=HOUR)
+        assert await bench.store.settle_messages(APP, node, [given_up]) == ["done"]
+        assert await bench.store.retry_messages(APP, [claimed.id]) == [claimed.id]
+        [claimed] = (await bench.store.claim_messages(APP, node, {CHANNEL: 1}, ())).messages
+        dead = MessageOutcome(id=claimed.id, fence=claimed.fence, kind="dead", attempts=1, remember=HOUR)
+        assert claimed.caused_by is not None
+        assert claimed.hands_over is not None
+        over = Report(id=claimed.caused_by, fence=claimed.hands_over, kind="undelivered")
+        assert await report(bench, over) == ["done"]
+        assert await bench.store.settle_messages(APP, node, [dead]) == ["done"]
+        assert await bench.store.retry_messages(APP, [claimed.id]) == []
+
+    async def test_a_message_is_found_by_its_key(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await hand(bench, node)
+        key = hand_key(held.id, held.fence)
+        [found] = await bench.store.messages(APP, MessageFilter(channel=CHANNEL, key=key))
+        assert found.caused_by == held.id
+        assert await bench.store.messages(APP, MessageFilter(channel="other", key=key)) == []
+
+    # --- what counts as running
+
+    async def test_a_handed_run_counts_for_its_concurrency_until_it_leaves_these_hands(self, bench: Bench) -> None:
+        terms = {TASK: TaskTerms(concurrency=make_concurrency(1, None, TASK, {}))}
+        node = await bench.node(tasks=terms)
+        await bench.store.enqueue(APP, [a_run() for _ in range(4)])
+        for kind in ("finish", "fail", "release", "silence"):
+            [held] = (await bench.claim(node, tasks=terms)).runs
+            agreed = {"progress_timeout": 0} if kind == "silence" else {"retry_delay": HOUR}
+            await bench.finish(node, a_hand_off(held, msgspec.structs.replace(_PATIENT, **agreed)))
+            assert (await bench.claim(node, tasks=terms)).runs == []
+            await report(bench, said(held, "taken"))
+            assert (await bench.claim(node, tasks=terms)).runs == []
+            if kind == "silence":
+                assert (await tend(bench)).released == [held.id]
+            else:
+                later = {"retry_after": HOUR} if kind == "release" else {}
+                await report(bench, said(held, kind, **later))
+        assert len((await bench.claim(node, tasks=terms)).runs) == 1
+
+    async def test_a_handed_run_has_its_unique_key(self, bench: Bench) -> None:
+        node = await bench.node()
+        run = await bench.enqueue(unique_key="k")
+        held = await hand(bench, node, run.id)
+        again = await bench.enqueue(unique_key="k")
+        assert (again.id, again.is_new, again.state) == (run.id, False, State.HANDED)
+        await report(bench, said(held, "finish"))
+        assert (await bench.enqueue(unique_key="k")).is_new
+
+    async def test_a_handed_run_is_live_for_overlap_and_frees_what_waits_for_its_end(self, bench: Bench) -> None:
+        node = await bench.node()
+        schedule = await bench.add(overlap="queue")
+        held = await hand(bench, node, await bench.fire(schedule))
+        schedule = await bench.stored()
+        assert schedule.live & 1
+        behind = a_fire(schedule, state=State.BLOCKED)
+        await bench.record(an_advance(schedule, behind))
+        assert (await bench.run(behind.id)).blocked_on == held.id
+        await report(bench, said(held, "finish"))
+        assert await bench.state(behind.id) is State.WAITING
+
+    async def test_a_schedule_that_counts_from_the_end_waits_for_the_end_of_a_handed_run(self, bench: Bench) -> None:
+        node = await bench.node()
+        schedule = await bench.add()
+        advance = {"after_end": MINUTE, "next_fire_at": None, "next_at": None}
+        held = await hand(bench, node, await bench.fire(schedule, advance))
+        assert (await bench.stored()).fire_at is None
+        before = await bench.now()
+        await report(bench, said(held, "finish"))
+        fire_at = (await bench.stored()).fire_at
+        assert fire_at is not None
+        assert before + MINUTE <= fire_at <= await bench.now() + MINUTE
+
+    async def test_a_removed_schedule_leaves_its_handed_run_alone(self, bench: Bench) -> None:
+        node = await bench.node()
+        schedule = await bench.add()
+        held = await hand(bench, node, await bench.fire(schedule))
+        assert await bench.change("remove", await bench.stored())
+        assert await bench.state(held.id) is State.HANDED
+        assert await report(bench, said(held, "finish")) == ["done"]
+
+    async def test_the_pulse_counts_handed_runs_and_people_find_them(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await hand(bench, node)
+        pulse = await bench.store.pulse(APP)
+        assert (pulse.handed, pulse.running, pulse.waiting) == (1, 0, 0)
+        assert [run.id for run in await bench.runs(states=(State.HANDED,))] == [held.id]
+
+    @pytest.mark.parametrize("end", ["finish", "silence"])
+    async def test_the_feed_tells_of_hand_offs_and_takings(
+        self, bench: Bench, end: Literal["finish", "silence"]
+    ) -> None:
+        await bench.store.keep_feed(APP, HOUR)
+        held = await hand(bench, await bench.node(), progress_timeout=0)
+        await report(bench, said(held, "pushed"))
+        await report(bench, said(held, "taken"), said(held, "progress"))
+        if end == "finish":
+            await report(bench, said(held, "finish"))
+        else:
+            await tend(bench)
+        found = await bench.store.feed(APP, start=None, since=None, kinds=None, limit=100)
+        assert found is not None
+        kinds = [row.kind for row in found.rows if row.kind.startswith("run.")]
+        last = "run.finished" if end == "finish" else "run.released"
+        assert kinds == ["run.recorded", "run.started", "run.handed", "run.taken", last]
