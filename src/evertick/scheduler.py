@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,7 @@ from evertick.declare import Declaration, Declarations, calling_place
 from evertick.declare_duty import Duties, check_name, make_duty, rhythm_of
 from evertick.driver.base import Work
 from evertick.driver.function import Threads
+from evertick.driver.handoff import HandsOver, ReportSource
 from evertick.driver.inside import check_may_open_store, check_may_start
 from evertick.driver.pool import Children
 from evertick.driver.registry import IN_PYTHON
@@ -587,22 +588,38 @@ class Scheduler(
         return {name: task.work for name, task in self._tasks.items() if task.work.driver.name in drivers}
 
     def _node(self, store: Store) -> LocalNode:
+        works = self._works()
+        senders, sources = self._handing_over(works.values())
         return LocalNode(
             name=self.settings.node_name,
             app=self.app,
             version=VERSION,
             store=store,
             clock=self._clock,
-            works=self._works(),
+            works=works,
             queues=self.settings.queues,
             concurrency=self.settings.concurrency,
             lease=self.settings.lease,
             hooks=self._hooks,
             declares=self._declarations.hashes(),
-            senders=self._senders,
+            senders=self._senders | senders,
+            sources=sources,
             has_own_rates=self.settings.rate_limits == "memory",
             batch_size=self.settings.batch_size,
         )
+
+    def _handing_over(self, works: Iterable[Work]) -> tuple[dict[str, Sender], list[ReportSource]]:
+        """How the drivers that hand their runs over reach their queues. Drivers of several tasks share them."""
+        senders: dict[str, Sender] = {}
+        sources: dict[int, ReportSource] = {}
+        for driver in [work.driver for work in works if isinstance(work.driver, HandsOver)]:
+            senders |= {sender.channel: sender for sender in driver.senders()}
+            sources |= {id(source): source for source in driver.sources()}
+        for channel in sorted(senders.keys() & self._senders.keys()):
+            raise InvalidSetting(
+                f"channel {channel!r} is that of a queue, and has a sender beside it: give the sender another channel"
+            )
+        return senders, list(sources.values())
 
     def _engine_settings(self) -> EngineSettings:
         return EngineSettings(

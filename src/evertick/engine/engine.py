@@ -25,6 +25,7 @@ from evertick.engine.node import Attempt, LocalNode
 from evertick.engine.note import NoteCarrier, log_capture
 from evertick.engine.prune import Pruner
 from evertick.engine.relay import Relay
+from evertick.engine.report import Reporter
 from evertick.engine.sweep import Sweeper
 from evertick.engine.tend import Tender
 from evertick.engine.work import Worker
@@ -69,6 +70,8 @@ class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
     # Runs that did not stop when told to, and still hold their slot.
     abandoned: int
     unwritten_outcomes: int
+    # Reports of workers that were refused here: their runs were handed over anew since, or are over.
+    refused_reports: int
     # The duties that are done here.
     duties: tuple[str, ...]
     last_tick_seconds_ago: float | None
@@ -92,6 +95,7 @@ class Engine:
         self._tender = Tender(node, self._worker)
         self._duties = DutyKeeper(node, self._works_of(duties), beat=settings.beat)
         self._relays = Relay(node, poll=settings.poll, keep_dead=settings.retention)
+        self._reports = Reporter(node, poll=settings.poll)
         failures = FailureWatch(node, editor)
         self._fire = self._loop(loops.FIRE, self._recorder.step)
         self._work = self._loop(loops.WORK, self._worker.step)
@@ -102,6 +106,7 @@ class Engine:
         self._sweep = self._loop(loops.SWEEP, Sweeper(node, editor).step, rest_most=settings.sweep)
         self._duty = self._loop(loops.DUTY, self._duties.step, rest_most=UNTIL_WOKEN)
         self._relay = self._loop(loops.RELAY, self._relays.step, rest_most=UNTIL_WOKEN)
+        self._report = self._loop(loops.REPORT, self._reports.step, rest_most=UNTIL_WOKEN)
         self._watch = self._loop(loops.WATCH, self._watch_store)
         self._loops = (
             self._fire,
@@ -113,6 +118,7 @@ class Engine:
             self._sweep,
             self._duty,
             self._relay,
+            self._report,
             self._watch,
         )
         self._connect(notes, failures)
@@ -133,6 +139,10 @@ class Engine:
         self._finisher.on_failed = failures.failed
         self._finisher.on_sent = self._relays.look_again
         self._relays.on_change = self._relay.wake
+        self._relays.apply = self._reports.apply
+        self._reports.on_freed = self._look_again
+        self._reports.on_failed = failures.lost_elsewhere
+        self._tender.on_killed = self._relays.look_again
         self._tender.on_lost = failures.lost_elsewhere
         self._tender.on_death = self._heard_death
         self._duties.on_end = self._duty.wake
@@ -181,8 +191,9 @@ class Engine:
     async def stop(self, seconds: float) -> None:
         """Drain: take nothing new, give running work its time, release the rest, leave."""
         self._node.is_draining = True
-        for loop in (self._fire, self._work, self._sweep, self._duty, self._watch):
+        for loop in (self._fire, self._work, self._sweep, self._duty, self._report, self._watch):
             loop.end()
+        self._reports.stop()
         # It waits for other processes, which no wake-up ends.
         self._tasks[self._loops.index(self._watch)].cancel()
         handing_over = await self._hand_over_duties()
@@ -247,6 +258,7 @@ class Engine:
             running=self._node.hold.busy,
             abandoned=len(self._node.hold.abandoned),
             unwritten_outcomes=len(self._finisher),
+            refused_reports=self._reports.refused,
             duties=self._duties.held,
             last_tick_seconds_ago=_ago(self._recorder.ticked_at, now),
             last_claim_seconds_ago=_ago(self._worker.claimed_at, now),

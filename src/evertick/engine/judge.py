@@ -10,13 +10,14 @@ import msgspec
 
 from evertick.driver.base import Reported, Work
 from evertick.driver.error_text import error_text
+from evertick.driver.handoff import HandOff
 from evertick.errors import InvalidDuration, Retry, Skip
 from evertick.every_node import is_own_queue
-from evertick.model import Claimed, Outcome, Phase, Reason, Verdict
-from evertick.policy import Constant
+from evertick.model import Claimed, Hand, NewMessage, Outcome, Phase, Reason, Verdict
+from evertick.policy import Constant, RetryPolicy
 from evertick.when.duration import duration_us
 
-__all__ = ["Ending", "Raised", "Returned", "Stop", "StoppedBy", "Unfit", "error_text", "judge"]
+__all__ = ["Ending", "HandedOver", "Raised", "Returned", "Stop", "StoppedBy", "Unfit", "error_text", "judge"]
 
 _REASON_MAX_CHARS = 500
 
@@ -62,7 +63,17 @@ class Unfit(msgspec.Struct, frozen=True):
     error: str
 
 
-Ending = Returned | Raised | StoppedBy | Unfit
+class HandedOver(msgspec.Struct, frozen=True):
+    """Somebody else is to do the work, who gets this message."""
+
+    hand_off: HandOff
+    message: NewMessage
+
+
+Ending = Returned | Raised | StoppedBy | Unfit | HandedOver
+
+# As which the failure of a worker elsewhere counts for `retry_on` and `give_up_on`.
+_FAILED_ELSEWHERE = Exception("failed elsewhere")
 
 # A random number in [0, 1); drawn only for what is tried again.
 Draw = Callable[[], float]
@@ -98,8 +109,37 @@ def judge(run: Claimed, work: Work, ending: Ending, draw: Draw, phases: tuple[Ph
             return _judge_stop(run, work, why, draw, phases)
         case Raised(error, result):
             return _judge_error(run, work, error, draw, phases, result)
+        case HandedOver(hand_off, message):
+            return Outcome(
+                id=run.id,
+                fence=run.fence,
+                kind="hand",
+                attempts=run.attempts,
+                hand=_agreed(run, work, hand_off, draw),
+                messages=(message,),
+            )
         case _:
             assert_never(ending)
+
+
+def _agreed(run: Claimed, work: Work, hand_off: HandOff, draw: Draw) -> Hand:
+    """What holds while it is in other hands. Whoever will hear of its failure need not know the task, so the policy is
+    asked now: when it would be tried again."""
+    attempt = run.attempts + 1
+    return Hand(
+        to=hand_off.channel,
+        mode=hand_off.mode,
+        ack_timeout=hand_off.ack_timeout,
+        progress_timeout=hand_off.progress_timeout,
+        timeout=work.timeout,
+        kill=hand_off.kill_channel,
+        retry_delay=_delay(work.retry, attempt, draw) if _may_retry(work, _FAILED_ELSEWHERE) else None,
+        asked_delay=_delay(_ASKED_FOR if work.retry.attempts == 1 else work.retry, attempt, draw),
+    )
+
+
+def _delay(policy: RetryPolicy, attempt: int, draw: Draw) -> int | None:
+    return policy.delay_with_jitter(attempt, draw()) if policy.allows_another(attempt) else None
 
 
 def _judge_stop(run: Claimed, work: Work, why: Stop, draw: Draw, phases: tuple[Phase, ...]) -> Outcome | None:

@@ -59,7 +59,7 @@ BEAT: Final = LoopKind(
 TEND: Final = LoopKind(
     name="tend",
     mode="idempotent",
-    does="judges the dead, re-homes their runs, reconciles its own",
+    does="judges the dead, re-homes their runs, reconciles its own, takes back what nobody took or got on with",
     replicas="Any node may judge a dead one; its runs are re-homed once, for re-homing ends the dead claim.",
 )
 BRAKE: Final = LoopKind(
@@ -86,6 +86,13 @@ RELAY: Final = LoopKind(
     does="delivers messages of the outbox",
     replicas="All claim; each message is held by one of them at a time, and delivered again only if its node is lost.",
 )
+REPORT: Final = LoopKind(
+    name="report",
+    mode="claimed",
+    does="applies what workers report of runs that were handed to them",
+    replicas="All read; each report is for one of them at a time, and comes again only if that one is lost. "
+    "The fence refuses those of a hand-over that is over.",
+)
 WATCH: Final = LoopKind(
     name="watch",
     mode="every-node",
@@ -102,7 +109,7 @@ PRUNE: Final = LoopKind(
 )
 
 # In the order in which a fire passes them.
-LOOPS: Final = (FIRE, WORK, FINISH, NOTE, BEAT, TEND, BRAKE, SWEEP, DUTY, RELAY, WATCH)
+LOOPS: Final = (FIRE, WORK, FINISH, NOTE, BEAT, TEND, BRAKE, SWEEP, DUTY, RELAY, REPORT, WATCH)
 # Duties that every app has.
 DUTIES: Final = (PRUNE,)
 OWN_DUTIES: Final = {kind.name: kind for kind in DUTIES}

@@ -15,6 +15,7 @@ import msgspec
 from evertick.clock import Clock
 from evertick.context import Context
 from evertick.driver.base import Work
+from evertick.driver.handoff import ReportSource
 from evertick.driver.sender import Sender
 from evertick.engine.judge import Stop
 from evertick.engine.rates import OwnRates
@@ -24,7 +25,7 @@ from evertick.model import Claimed, Run, Verdict
 from evertick.store.base import NodeJoin, RunFilter, Store, TaskTerms
 from evertick.when.moment import from_us
 
-__all__ = ["EVENT_OF", "GATHER_SECONDS", "Attempt", "Hold", "LocalNode", "declarer_of", "ended_event"]
+__all__ = ["EVENT_OF", "GATHER_SECONDS", "Attempt", "Hold", "LocalNode", "declarer_of", "ended_event", "run_event"]
 
 # A claim, or a write of outcomes, costs the store much the same for one run and for fifty. So under load (more is
 # waiting, or a write has just ended and there are more outcomes) those that come one by one wait for each other: until
@@ -159,6 +160,7 @@ class LocalNode:
         hooks: Hooks,
         declares: Mapping[str, str],
         senders: Mapping[str, Sender] | None = None,
+        sources: Sequence[ReportSource] = (),
         has_own_rates: bool = False,
         batch_size: int = 1_000,
     ) -> None:
@@ -171,6 +173,8 @@ class LocalNode:
         self.declares = dict(declares)
         # How messages are delivered, by channel.
         self.senders: Mapping[str, Sender] = senders or {}
+        # Where workers report of what was handed to them.
+        self.sources = tuple(sources)
         self.hold = Hold(concurrency)
         # How many fires, claims or verdicts go into one intent, at most: bounds its transaction and its memory.
         self.batch_size = batch_size
@@ -284,8 +288,13 @@ class LocalNode:
 def ended_event(run: Run, at: datetime) -> Event:
     """What the hooks hear of a run that has ended."""
     assert run.verdict is not None, "it has ended"
+    return run_event(run, at)
+
+
+def run_event(run: Run, at: datetime) -> Event:
+    """What the hooks hear of a run that has ended, or else is to be tried again."""
     return Event(
-        kind=EVENT_OF[run.verdict],
+        kind="retrying" if run.verdict is None else EVENT_OF[run.verdict],
         app=run.app,
         at=at,
         schedule_key=run.schedule_key,

@@ -6,6 +6,9 @@ claim was answered.
 
 What did not come back in time is settled without waiting for it, and goes on taking its place among the deliveries of
 its channel until it does come back: a receiver that hangs must not be called once more for every timeout.
+
+A message that hands a run over is told to that run before it is settled: a node that dies in between delivers it once
+more, under the same key; the other way round, a run would wait for ever for what was sent long ago.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import asyncio
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import assert_never
 
 import msgspec
 
@@ -22,7 +26,15 @@ from evertick.driver.error_text import error_text
 from evertick.driver.sender import Sender
 from evertick.engine.node import LocalNode
 from evertick.errors import InvalidDuration, Retry
-from evertick.model import ClaimedMessage, Message, MessageFate, MessageOutcome, MessageState
+from evertick.model import (
+    ClaimedMessage,
+    Message,
+    MessageFate,
+    MessageOutcome,
+    MessageState,
+    Report,
+    ReportKind,
+)
 from evertick.raised import what_was_raised
 from evertick.store.base import FinishAnswer, MessageClaim
 from evertick.when.duration import duration_rounded, duration_us
@@ -38,10 +50,14 @@ BATCH = 1_000
 _SOON_SECONDS = 0.01
 
 
+# What each message of a call came to: None, or what was raised.
+Came = Sequence[BaseException | None]
+
+
 class Delivery:
     """A claimed message in the hands of this node, until its outcome is answered."""
 
-    __slots__ = ("message", "node", "outcome", "sender", "task", "timer")
+    __slots__ = ("message", "node", "outcome", "sender")
 
     def __init__(self, message: ClaimedMessage, sender: Sender, node: str) -> None:
         self.message = message
@@ -49,8 +65,23 @@ class Delivery:
         # The incarnation that claimed it: only that one may settle it.
         self.node = node
         self.outcome: MessageOutcome | None = None
-        self.task: asyncio.Task[BaseException | None] | None = None
+
+
+class Journey:
+    """A call that brings messages of one channel to the other side: one of them, or many where the sender can."""
+
+    __slots__ = ("deliveries", "sender", "task", "timer")
+
+    def __init__(self, deliveries: Sequence[Delivery]) -> None:
+        self.deliveries = deliveries
+        self.sender = deliveries[0].sender
+        self.task: asyncio.Task[Came] | None = None
         self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known what came of each of them, though the call may not have come back."""
+        return all(delivery.outcome is not None for delivery in self.deliveries)
 
 
 class Relay:
@@ -62,6 +93,7 @@ class Relay:
         # How long a message that was given up is kept.
         self._keep_dead = keep_dead
         self._held: dict[tuple[str, int], Delivery] = {}
+        self._journeys: set[Journey] = set()
         # Calls that have not come back, by channel; also of those whose time was over.
         self._busy: Counter[str] = Counter()
         # Channels whose last claim has left no room: there may be more of theirs.
@@ -70,14 +102,18 @@ class Relay:
         self._look_at = 0.0
         # A delivery has ended, or there may be more to deliver.
         self.on_change: Callable[[], None] = lambda: None
+        # Writes what is to be said of handed runs.
+        self.apply: Callable[[Sequence[Report]], Awaitable[object]] = functools.partial(
+            node.store.apply_reports, node.app
+        )
 
     @property
     def unsettled(self) -> int:
         return sum(delivery.outcome is not None for delivery in self._held.values())
 
     @property
-    def under_way(self) -> set[asyncio.Task[BaseException | None]]:
-        return {each.task for each in self._held.values() if each.outcome is None and each.task is not None}
+    def under_way(self) -> set[asyncio.Task[Came]]:
+        return {each.task for each in self._journeys if not each.is_settled and each.task is not None}
 
     @property
     def channels_under_way(self) -> list[str]:
@@ -102,14 +138,19 @@ class Relay:
 
     def cut_off(self) -> None:
         """Give back what is under way: somebody else delivers it, perhaps once more."""
-        for delivery in self._held.values():
-            if delivery.outcome is None:
-                self._give(delivery, _outcome(delivery.message, "release", is_tried=False))
+        for journey in list(self._journeys):
+            for delivery in journey.deliveries:
+                if delivery.outcome is None:
+                    self._give(delivery, _outcome(delivery.message, "release", is_tried=False))
+            self._stop(journey)
 
     # --- claiming
 
     def _room(self) -> dict[str, int]:
-        rooms = {name: sender.concurrency - self._busy[name] for name, sender in self._node.senders.items()}
+        rooms = {
+            name: (sender.concurrency - self._busy[name]) * _most_of(sender)
+            for name, sender in self._node.senders.items()
+        }
         return {name: room for name, room in rooms.items() if room > 0}
 
     async def _claim(self, room: dict[str, int]) -> float | None:
@@ -122,8 +163,7 @@ class Relay:
         except Exception:
             self._look_at = 0.0  # nobody has looked
             raise
-        for message in claim.messages:
-            self._begin(Delivery(message, node.senders[message.channel], incarnation))
+        self._begin_all([Delivery(message, node.senders[message.channel], incarnation) for message in claim.messages])
         if node.is_draining:
             self.cut_off()  # a stop has begun meanwhile
         return self._rest_after(claim, room)
@@ -142,67 +182,104 @@ class Relay:
 
     # --- delivering
 
-    def _begin(self, delivery: Delivery) -> None:
-        message, sender = delivery.message, delivery.sender
-        self._held[message.id, message.fence] = delivery
-        if message.attempts >= sender.retry.attempts:
-            # The nodes that tried have died of it, or beside it: enough is enough.
-            error = message.error or "every try was lost"
-            self._give(delivery, _outcome(message, "dead", error=error, remember=self._keep_dead, is_tried=False))
-            return
-        self._busy[message.channel] += 1
-        loop = asyncio.get_running_loop()
-        delivery.task = loop.create_task(self._deliver(delivery), name=f"evertick {message.channel}")
-        delivery.task.add_done_callback(functools.partial(self._came_back, delivery))
-        delivery.timer = loop.call_later(sender.timeout / 1e6, self._time_is_over, delivery)
+    def _begin_all(self, deliveries: Sequence[Delivery]) -> None:
+        by_channel: dict[str, list[Delivery]] = {}
+        for delivery in deliveries:
+            message = delivery.message
+            self._held[message.id, message.fence] = delivery
+            if message.attempts >= delivery.sender.retry.attempts:
+                # The nodes that tried have died of it, or beside it: enough is enough.
+                error = message.error or "every try was lost"
+                dead = _outcome(message, "dead", error=error, remember=self._keep_dead, is_tried=False)
+                self._give(delivery, dead)
+            else:
+                by_channel.setdefault(message.channel, []).append(delivery)
+        for those in by_channel.values():
+            most = _most_of(those[0].sender)
+            for first in range(0, len(those), most):
+                self._begin(Journey(those[first : first + most]))
 
-    async def _deliver(self, delivery: Delivery) -> BaseException | None:
+    def _begin(self, journey: Journey) -> None:
+        channel, loop = journey.sender.channel, asyncio.get_running_loop()
+        self._busy[channel] += 1
+        self._journeys.add(journey)
+        journey.task = loop.create_task(self._deliver(journey), name=f"evertick {channel}")
+        journey.task.add_done_callback(functools.partial(self._came_back, journey))
+        journey.timer = loop.call_later(journey.sender.timeout / 1e6, self._time_is_over, journey)
+
+    async def _deliver(self, journey: Journey) -> Came:
         """What it raised. Handed over, not raised: a `sys.exit()` that leaves its task ends the whole event loop."""
+        sender = journey.sender
+        messages = [_shown(each.message, self._node.app, each.node) for each in journey.deliveries]
         try:
-            await delivery.sender.deliver(_shown(delivery.message, self._node.app, delivery.node))
+            if sender.deliver_many is None:
+                await sender.deliver(messages[0])
+                return (None,)
+            return _one_each(await sender.deliver_many(messages), len(messages))
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
-            return error
-        return None
+            return [error] * len(messages)
 
-    def _came_back(self, delivery: Delivery, task: asyncio.Task[BaseException | None]) -> None:
-        self._busy[delivery.message.channel] -= 1
+    def _came_back(self, journey: Journey, task: asyncio.Task[Came]) -> None:
+        self._busy[journey.sender.channel] -= 1
+        self._journeys.discard(journey)
         if task.cancelled():
-            error: BaseException | None = asyncio.CancelledError("the delivery was cancelled")
+            self._judge(journey, [asyncio.CancelledError("the delivery was cancelled")] * len(journey.deliveries))
+        elif (raised := task.exception()) is not None:
+            self._judge(journey, [raised] * len(journey.deliveries))
         else:
-            error = task.exception() or task.result()
-        if delivery.outcome is None:
-            self._judge(delivery, error)
-        else:
-            self.on_change()  # its place is free
+            self._judge(journey, task.result())
+        self.on_change()  # its place is free
 
-    def _time_is_over(self, delivery: Delivery) -> None:
-        seconds = delivery.sender.timeout / 1e6
-        self._judge(delivery, TimeoutError(f"the delivery took longer than its timeout of {seconds:g} s"))
+    def _time_is_over(self, journey: Journey) -> None:
+        seconds = journey.sender.timeout / 1e6
+        error = TimeoutError(f"the delivery took longer than its timeout of {seconds:g} s")
+        self._judge(journey, [error] * len(journey.deliveries))
 
-    def _judge(self, delivery: Delivery, error: BaseException | None) -> None:
+    def _judge(self, journey: Journey, came: Came) -> None:
+        """Of those of which it is not known yet what came of them."""
+        # Drawn once: what failed together is tried again together.
         uniform = self._node.clock.uniform()
-        self._give(delivery, judge_delivery(delivery.message, delivery.sender, error, uniform, self._keep_dead))
+        for delivery, error in zip(journey.deliveries, came, strict=True):
+            if delivery.outcome is None:
+                outcome = judge_delivery(delivery.message, delivery.sender, error, uniform, self._keep_dead)
+                self._give(delivery, outcome)
+        self._stop(journey)
 
     def _give(self, delivery: Delivery, outcome: MessageOutcome) -> None:
-        """What came of it, to be written. If it is still under way it is told to stop, where that is possible."""
+        """What came of it, to be written."""
         delivery.outcome = outcome
-        if delivery.timer is not None:
-            delivery.timer.cancel()
-        if delivery.task is not None and not delivery.task.done() and delivery.sender.can_be_cancelled:
-            delivery.task.cancel()
         self.on_change()
+
+    def _stop(self, journey: Journey) -> None:
+        """If it is still under way it is told to stop, where that is possible."""
+        if journey.timer is not None:
+            journey.timer.cancel()
+        if journey.task is not None and not journey.task.done() and journey.sender.can_be_cancelled:
+            journey.task.cancel()
 
     # --- settling
 
     async def _settle(self) -> None:
         """Write what has gathered. What cannot be written stays where it is, and is written again."""
         while batch := self._next_batch():
+            await self._report(batch)
             outcomes = [outcome for _, outcome in batch]
             answers = await self._node.store.settle_messages(self._node.app, batch[0][0].node, outcomes)
             for (delivery, outcome), answer in zip(batch, answers, strict=True):
                 self._let_go(delivery, outcome, answer)
+            _log_failures([told for told, answer in zip(batch, answers, strict=True) if answer != "lost"])
+
+    async def _report(self, batch: Sequence[tuple[Delivery, MessageOutcome]]) -> None:
+        """Tell the runs that these messages hand over what became of that."""
+        reports = [
+            report
+            for delivery, outcome in batch
+            if delivery.message.hands_over is not None and (report := _report_of(delivery.message, outcome)) is not None
+        ]
+        if reports:
+            await self.apply(reports)
 
     def _next_batch(self) -> list[tuple[Delivery, MessageOutcome]]:
         """Outcomes of one incarnation."""
@@ -214,7 +291,9 @@ class Relay:
         if outcome.kind == "retry":
             due = self._node.clock.elapsed() + outcome.delay / 1e6
             self._look_at = min(self._look_at, due)
-        _log(delivery, outcome, answer)
+        if answer == "lost":
+            what = "%s: what came of message %s was not taken: its claim is lost"
+            log.warning(what, delivery.message.channel, delivery.message.key)
 
 
 def judge_delivery(
@@ -273,14 +352,48 @@ def _shown(message: ClaimedMessage, app: str, node: str) -> Message:
     )
 
 
-def _log(delivery: Delivery, outcome: MessageOutcome, answer: FinishAnswer) -> None:
-    """A delivery that fails must not do so in silence; its error is in the outbox, and here."""
-    channel, key = delivery.message.channel, delivery.message.key
-    if answer == "lost":
-        log.warning("%s: what came of message %s was not taken: its claim is lost", channel, key)
-    elif outcome.kind == "retry":
-        what, later = what_was_raised(outcome.error), duration_rounded(outcome.delay)
-        log.warning("%s: try %d of message %s failed (%s); again in %s", channel, outcome.attempts, key, what, later)
-    elif outcome.kind == "dead":
-        tries = "1 try" if outcome.attempts == 1 else f"{outcome.attempts} tries"
-        log.error("%s: message %s was given up after %s: %s", channel, key, tries, outcome.error)
+def _most_of(sender: Sender) -> int:
+    """Messages of one call."""
+    return 1 if sender.deliver_many is None else sender.batch
+
+
+def _one_each(came: Came, count: int) -> Came:
+    if len(came) != count:
+        return [RuntimeError(f"deliver_many answered {len(came)} times for {count} messages; answer for each")] * count
+    return came
+
+
+def _report_of(message: ClaimedMessage, outcome: MessageOutcome) -> Report | None:
+    """What becomes of the run that a message hands over; None: nothing yet."""
+    kind: ReportKind
+    match outcome.kind:
+        case "sent":
+            kind = "pushed"
+        case "dead":
+            kind = "undelivered"
+        case "retry" | "release":
+            return None
+        case _:
+            assert_never(outcome.kind)
+    if message.caused_by is None or message.hands_over is None:
+        return None
+    return Report(id=message.caused_by, fence=message.hands_over, kind=kind, error=outcome.error)
+
+
+def _log_failures(settled: Sequence[tuple[Delivery, MessageOutcome]]) -> None:
+    """A delivery that fails must not do so in silence; its error is in the outbox, and here. What failed together is
+    told together: a queue that is away is one trouble, not a thousand."""
+    alike: dict[tuple[str, str, str, int], list[tuple[Delivery, MessageOutcome]]] = {}
+    for delivery, outcome in settled:
+        if outcome.kind in ("retry", "dead"):
+            place = (delivery.message.channel, outcome.kind, what_was_raised(outcome.error), outcome.attempts)
+            alike.setdefault(place, []).append((delivery, outcome))
+    for (channel, kind, what, tries), those in alike.items():
+        delivery, outcome = those[0]
+        key = f"message {delivery.message.key}" if len(those) == 1 else f"{len(those)} messages"
+        if kind == "retry":
+            later = duration_rounded(outcome.delay)
+            log.warning("%s: try %d of %s failed (%s); again in %s", channel, tries, key, what, later)
+        else:
+            after, was = "1 try" if tries == 1 else f"{tries} tries", "was" if len(those) == 1 else "were"
+            log.error("%s: %s %s given up after %s: %s", channel, key, was, after, outcome.error)

@@ -7,6 +7,9 @@ After an outage of the store nobody is judged at once: every lease has run out t
 well as we are. Who was late itself judges nobody for one full lease, and neither does who has just begun and cannot
 know.
 
+Runs in the hands of an outside queue have no node that could die. Their time is over by the store's clock, and the
+answer to the beat says when there are such.
+
 Where nobody holds anything, the answer to the beat says so, and nothing is asked: an idle fleet only beats.
 """
 
@@ -31,6 +34,9 @@ log = logging.getLogger("evertick.tend")
 
 T = TypeVar("T")
 
+# Handed runs that one look settles.
+_BITE = 1_000
+
 
 class Tender:
     """Judges, re-homes, reconciles."""
@@ -43,10 +49,13 @@ class Tender:
         self._last_beat: tuple[float, int] | None = None
         self._has_beaten = False
         self._has_charges = True
+        self._has_handed = True
         # Somebody was judged.
         self.on_death: Callable[[], None] = lambda: None
-        # Runs of dead nodes have ended as lost.
+        # Runs of dead nodes, or in other hands, have ended as lost.
         self.on_lost: Callable[[], None] = lambda: None
+        # Messages were written that tell workers to stop.
+        self.on_killed: Callable[[], None] = lambda: None
 
     def begin_anew(self) -> None:
         """An incarnation has just joined, and has seen nothing yet."""
@@ -57,6 +66,7 @@ class Tender:
         """A beat was answered. Notice whether it, or the store's clock, was off by more than half a lease."""
         self._has_beaten = True
         self._has_charges = beat.has_charges
+        self._has_handed = beat.has_handed
         last, self._last_beat = self._last_beat, (sent, beat.now)
         if last is None:
             # Counted from the first answered beat: an outage may have begun right after the join.
@@ -74,6 +84,8 @@ class Tender:
         if not self._has_beaten:
             return Idle(math.inf)  # until the next beat is answered, which wakes us
         self._has_beaten = False
+        if self._has_handed:
+            await self._tend_handed()
         if not self._has_charges and not len(self._node.hold):
             return None  # by the answer to the beat there is nothing to find
         may_judge = self._node.clock.elapsed() >= self._judges_from
@@ -90,13 +102,13 @@ class Tender:
             named = f"{names[node]}, id {node}," if node in names else node
             log.warning("node %s is dead: its lease ran out; its runs are taken over", named)
 
-    async def _tell_ended(self, ended: Sequence[tuple[str, Verdict]]) -> None:
+    async def _tell_ended(self, ended: Sequence[tuple[str, Verdict]], whose: str) -> None:
         if not ended:
             return
         wanted = RunFilter(ids=tuple(run for run, _ in ended), limit=len(ended))
         found = {run.id: run for run in await self._asked(self._node.store.runs(self._node.app, wanted))}
         for run, verdict in ended:
-            log.warning("run %s of a dead node ends as %s", _words(run, found.get(run)), verdict)
+            log.warning("run %s %s ends as %s", _words(run, found.get(run)), whose, verdict)
 
     async def _asked(self, question: Awaitable[list[T]]) -> list[T]:
         """What only makes a line of the log better: without an answer it does without."""
@@ -104,6 +116,22 @@ class Tender:
             return await question
         except StoreUnavailable:
             return []
+
+    async def _tend_handed(self) -> None:
+        """Runs in other hands whose time is over, a bite at a time; the next beat tells whether there is more."""
+        node = self._node
+        tended = await node.store.tend_handed(node.app, _BITE)
+        if tended.released:
+            what = "%d handed runs were not taken, or their workers fell silent: they are handed over anew"
+            log.warning(what, len(tended.released))
+        await self._tell_ended(tended.ended, "that nobody took, or whose worker fell silent,")
+        await node.tell_ended([run for run, _ in tended.ended])
+        if any(verdict is Verdict.LOST for _, verdict in tended.ended):
+            self.on_lost()
+        if tended.released or tended.freed:
+            self._worker.queue_has_grown()
+        if tended.has_killed:
+            self.on_killed()
 
     async def _rehome(self) -> None:
         node = self._node
@@ -113,7 +141,7 @@ class Tender:
             # What has a rate that this node counts by itself goes back to waiting, and through a claim.
             rehomed = await node.store.rehome(node.app, node.id, node.served, node.rates.without_any(node.terms), room)
             self._worker.start(rehomed.claimed, had_lease=had_lease)
-        await self._tell_ended(rehomed.ended)
+        await self._tell_ended(rehomed.ended, "of a dead node")
         await node.tell_ended([run for run, _ in rehomed.ended])
         if any(verdict is Verdict.LOST for _, verdict in rehomed.ended):
             self.on_lost()

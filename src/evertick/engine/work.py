@@ -15,13 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from evertick.context import Context
+from evertick.driver.handoff import HandOff
 from evertick.engine.finish import Finisher, about
-from evertick.engine.judge import Ending, Raised, Returned, Stop, StoppedBy, Unfit, judge
+from evertick.engine.judge import Ending, HandedOver, Raised, Returned, Stop, StoppedBy, Unfit, judge
 from evertick.engine.line import Line
 from evertick.engine.node import GATHER_SECONDS, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.engine.timeouts import Timeouts
-from evertick.errors import InvalidArguments, JobFailed
+from evertick.errors import InvalidArguments, InvalidInput, JobFailed
+from evertick.message import hand_key, new_message
 from evertick.model import Claimed, Verdict
 from evertick.store.base import Claim, RunFilter, TaskTerms
 from evertick.transaction import Holder
@@ -201,11 +203,22 @@ class Worker:
                     "ctx.cancelled, so it could not be stopped: its work is done, and counts",
                     level="warning",
                 )
+        if isinstance(result, HandOff):
+            return self._handed_over(attempt, result)
         return Returned(attempt.context._encode_result(result))
 
     def _judge_raise(self, attempt: Attempt, error: BaseException) -> Ending:
         result = error.result if isinstance(error, JobFailed) else None
         return Raised(error, attempt.context._encode_result(result))
+
+    def _handed_over(self, attempt: Attempt, hand_off: HandOff) -> Ending:
+        run, id_ = attempt.run, self._node.clock.new_id()
+        key, headers = hand_key(run.id, run.fence), hand_off.headers
+        try:
+            made = new_message(id_, hand_off.channel, hand_off.payload, key=key, headers=headers, caused_by=run.id)
+        except InvalidInput as error:
+            return Raised(error)
+        return HandedOver(hand_off, msgspec.structs.replace(made, hands_over=run.fence))
 
     def _judge_cancel(self, attempt: Attempt, error: asyncio.CancelledError) -> Ending:
         if attempt.why is not None:

@@ -1,0 +1,173 @@
+"""Applying what is said of handed runs from outside: by workers, through the sources of the drivers, and by our own
+relay.
+
+A report is confirmed to its source when the ledger has it, and not before: a node that dies in between leaves it to
+another, and the ledger knows it already. What cannot be written because the store is away is kept and written again; a
+source that is away is asked again later, and holds up no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from evertick.driver.handoff import Received, ReportSource
+from evertick.engine.node import EVENT_OF, LocalNode, run_event
+from evertick.errors import StoreUnavailable
+from evertick.model import Report, Verdict
+from evertick.raised import what_was_raised
+from evertick.store.base import ReportAnswer, RunFilter
+
+__all__ = ["Reporter"]
+
+log = logging.getLogger("evertick.report")
+
+# Reports that are asked for and applied at once.
+_BATCH = 1_000
+# How long a source waits for the first of them.
+_WAIT_SECONDS = 5.0
+_PAUSE_FIRST, _PAUSE_MOST = 0.1, 30.0
+# Ends that the hooks have not heard of, because the store could not be read.
+_UNTOLD_MOST = 10_000
+
+
+class Reader:
+    """One source, what was received from it and is not confirmed yet, and how long it has been away."""
+
+    __slots__ = ("failures", "received", "source", "task")
+
+    def __init__(self, source: ReportSource) -> None:
+        self.source = source
+        self.task: asyncio.Task[Received | None] | None = None
+        self.received: Received | None = None
+        self.failures = 0
+
+    @property
+    def pause(self) -> float:
+        return min(_PAUSE_FIRST * 2.0 ** (self.failures - 1), _PAUSE_MOST) if self.failures else 0.0
+
+    async def receive(self) -> Received | None:
+        """None: the source is away."""
+        if self.failures:
+            await asyncio.sleep(self.pause)
+        try:
+            received = await self.source.receive(_BATCH, _WAIT_SECONDS)
+        except Exception as error:
+            self._failed(error)
+            return None
+        if self.failures:
+            log.warning("%s: reports can be read again", self.source.name)
+        self.failures = 0
+        return received
+
+    async def confirm(self) -> None:
+        received, self.received = self.received, None
+        if received is None:
+            return
+        try:
+            await self.source.confirm(received)
+        except Exception as error:
+            # They come again, and are known.
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        if not self.failures:
+            log.warning("%s: reports of workers cannot be read: %s; it is tried again", self.source.name, error)
+        self.failures = min(self.failures + 1, 16)
+
+
+class Reporter:
+    """Applies reports, and reads those of workers."""
+
+    def __init__(self, node: LocalNode, *, poll: float) -> None:
+        self._node = node
+        self._poll = poll
+        self._readers = [Reader(source) for source in node.sources]
+        # Runs that were ended, or put back by a failure; and those the hooks have not heard of.
+        self._untold: deque[str] = deque(maxlen=_UNTOLD_MOST)
+        # Reports of hand-overs that were over.
+        self.refused = 0
+        # Runs have ended as failed, of whichever schedules.
+        self.on_failed: Callable[[], None] = lambda: None
+        # Something may have become due.
+        self.on_freed: Callable[[], None] = lambda: None
+
+    async def step(self) -> float | None:
+        """Apply what has come since. Waits for the first of it."""
+        if not self._readers or self._node.is_draining:
+            return None
+        for reader in self._readers:
+            if reader.received is None and reader.task is None:
+                name = f"evertick reports of {reader.source.name}"
+                reader.task = asyncio.get_running_loop().create_task(reader.receive(), name=name)
+        waiting = {reader.task for reader in self._readers if reader.task is not None}
+        if len(waiting) == len(self._readers):
+            await asyncio.wait(waiting, timeout=self._poll, return_when=asyncio.FIRST_COMPLETED)
+        for reader in self._readers:
+            if reader.task is not None and reader.task.done():
+                task, reader.task = reader.task, None
+                reader.received = None if task.cancelled() else task.result()
+            if reader.received is not None:
+                if reader.received.reports:
+                    await self.apply(reader.received.reports)
+                await reader.confirm()
+        return 0.0
+
+    def stop(self) -> None:
+        """What was not confirmed comes to others."""
+        for reader in self._readers:
+            if reader.task is not None:
+                reader.task.cancel()
+
+    async def apply(self, reports: Sequence[Report]) -> list[ReportAnswer]:
+        """Write reports down; whoever may start by that, or is to hear of it, does."""
+        answers = await self._node.store.apply_reports(self._node.app, reports)
+        self._count_refused(answers)
+        moved = [
+            (report, answer)
+            for report, answer in zip(reports, answers, strict=True)
+            if answer.verdict is not None or answer.is_put_back
+        ]
+        if moved:
+            self.on_freed()
+            _log_failures(moved)
+            self._untold.extend(report.id for report, _ in moved if report.kind != "release")
+            if any(answer.verdict is Verdict.FAILED for _, answer in moved):
+                self.on_failed()
+        await self._tell()
+        return answers
+
+    def _count_refused(self, answers: Sequence[ReportAnswer]) -> None:
+        refused = sum(answer.answer == "stale" for answer in answers)
+        if refused:
+            self.refused += refused
+            what = "%d reports of workers were refused: their runs were handed over anew since, or are over"
+            log.warning(what, refused)
+
+    async def _tell(self) -> None:
+        """The hooks. How a run ended is the ledger's word, and reading it must not undo that it is written."""
+        node = self._node
+        if not any(node.hooks.wants(kind) for kind in (*EVENT_OF.values(), "retrying")):
+            self._untold.clear()
+        if not self._untold:
+            return
+        ids = tuple(dict.fromkeys(self._untold))
+        try:
+            runs = await node.store.runs(node.app, RunFilter(ids=ids, limit=len(ids)))
+        except StoreUnavailable:
+            return
+        self._untold.clear()
+        for run in runs:
+            node.hooks.tell(run_event(run, node.now()))
+
+
+def _log_failures(moved: Sequence[tuple[Report, ReportAnswer]]) -> None:
+    """A job that fails must not do so in silence; its error is in the ledger, and here."""
+    for report, answer in moved:
+        if answer.verdict is Verdict.FAILED:
+            log.error("run %s failed where it was handed to: %s", report.id, report.error)
+        elif answer.is_put_back and report.kind != "release":
+            what = "run %s failed where it was handed to (%s); it is tried again"
+            log.warning(what, report.id, what_was_raised(report.error))
