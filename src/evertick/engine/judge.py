@@ -11,7 +11,7 @@ import msgspec
 from evertick.driver.base import Reported, Work
 from evertick.driver.error_text import error_text
 from evertick.driver.handoff import HandOff
-from evertick.errors import InvalidDuration, Retry, Skip
+from evertick.errors import InvalidDuration, JobFailed, Retry, Skip
 from evertick.every_node import is_own_queue
 from evertick.model import Claimed, Hand, NewMessage, Outcome, Phase, Reason, Verdict
 from evertick.policy import Constant, RetryPolicy
@@ -73,7 +73,7 @@ class HandedOver(msgspec.Struct, frozen=True):
 Ending = Returned | Raised | StoppedBy | Unfit | HandedOver
 
 # As which the failure of a worker elsewhere counts for `retry_on` and `give_up_on`.
-_FAILED_ELSEWHERE = Exception("failed elsewhere")
+_FAILED_ELSEWHERE = JobFailed("failed elsewhere")
 
 # A random number in [0, 1); drawn only for what is tried again.
 Draw = Callable[[], float]

@@ -25,7 +25,7 @@ from evertick.model import Claimed, Run, Verdict
 from evertick.store.base import NodeJoin, RunFilter, Store, TaskTerms
 from evertick.when.moment import from_us
 
-__all__ = ["EVENT_OF", "GATHER_SECONDS", "Attempt", "Hold", "LocalNode", "declarer_of", "ended_event", "run_event"]
+__all__ = ["EVENT_OF", "GATHER_SECONDS", "Attempt", "Hold", "LocalNode", "declarer_of", "ended_event", "event_of"]
 
 # A claim, or a write of outcomes, costs the store much the same for one run and for fifty. So under load (more is
 # waiting, or a write has just ended and there are more outcomes) those that come one by one wait for each other: until
@@ -288,13 +288,12 @@ class LocalNode:
 def ended_event(run: Run, at: datetime) -> Event:
     """What the hooks hear of a run that has ended."""
     assert run.verdict is not None, "it has ended"
-    return run_event(run, at)
+    return event_of(EVENT_OF[run.verdict], run, at)
 
 
-def run_event(run: Run, at: datetime) -> Event:
-    """What the hooks hear of a run that has ended, or else is to be tried again."""
+def event_of(kind: EventKind, run: Run, at: datetime) -> Event:
     return Event(
-        kind="retrying" if run.verdict is None else EVENT_OF[run.verdict],
+        kind=kind,
         app=run.app,
         at=at,
         schedule_key=run.schedule_key,

@@ -13,9 +13,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from evertick.driver.handoff import Received, ReportSource
-from evertick.engine.node import EVENT_OF, LocalNode, run_event
+from evertick.engine.node import EVENT_OF, LocalNode, event_of
 from evertick.errors import StoreUnavailable
+from evertick.events import EventKind
 from evertick.model import Report, Verdict
 from evertick.raised import what_was_raised
 from evertick.store.base import ReportAnswer, RunFilter
@@ -85,8 +88,8 @@ class Reporter:
         self._node = node
         self._poll = poll
         self._readers = [Reader(source) for source in node.sources]
-        # Runs that were ended, or put back by a failure; and those the hooks have not heard of.
-        self._untold: deque[str] = deque(maxlen=_UNTOLD_MOST)
+        # What runs have come to that the hooks have not heard of.
+        self._untold: deque[tuple[Report, EventKind]] = deque(maxlen=_UNTOLD_MOST)
         # Reports of hand-overs that were over.
         self.refused = 0
         # Runs have ended as failed, of whichever schedules.
@@ -133,7 +136,7 @@ class Reporter:
         if moved:
             self.on_freed()
             _log_failures(moved)
-            self._untold.extend(report.id for report, _ in moved if report.kind != "release")
+            self._untold.extend((report, kind) for report, answer in moved if (kind := self._wanted(report, answer)))
             if any(answer.verdict is Verdict.FAILED for _, answer in moved):
                 self.on_failed()
         await self._tell()
@@ -147,20 +150,26 @@ class Reporter:
             log.warning(what, refused)
 
     async def _tell(self) -> None:
-        """The hooks. How a run ended is the ledger's word, and reading it must not undo that it is written."""
-        node = self._node
-        if not any(node.hooks.wants(kind) for kind in (*EVENT_OF.values(), "retrying")):
-            self._untold.clear()
-        if not self._untold:
-            return
-        ids = tuple(dict.fromkeys(self._untold))
-        try:
-            runs = await node.store.runs(node.app, RunFilter(ids=ids, limit=len(ids)))
-        except StoreUnavailable:
+        """The hooks. That the ledger cannot be read must not undo that it is written."""
+        node, untold = self._node, list(self._untold)
+        if not untold:
             return
         self._untold.clear()
-        for run in runs:
-            node.hooks.tell(run_event(run, node.now()))
+        ids = tuple({report.id: None for report, _ in untold})
+        try:
+            runs = {run.id: run for run in await node.store.runs(node.app, RunFilter(ids=ids, limit=len(ids)))}
+        except StoreUnavailable:
+            self._untold.extendleft(reversed(untold))
+            return
+        for report, kind in untold:
+            if report.id in runs:
+                run = msgspec.structs.replace(runs[report.id], reason=report.reason, error=report.error)
+                node.hooks.tell(event_of(kind, run, node.now()))
+
+    def _wanted(self, report: Report, answer: ReportAnswer) -> EventKind | None:
+        """What the hooks are to hear of it."""
+        kind: EventKind = "retrying" if answer.verdict is None else EVENT_OF[answer.verdict]
+        return kind if report.kind != "release" and self._node.hooks.wants(kind) else None
 
 
 def _log_failures(moved: Sequence[tuple[Report, ReportAnswer]]) -> None:

@@ -1,0 +1,153 @@
+"""A queue with its workers, in memory: what the tests of handed runs hand them to. It can be away, and lose its memory.
+
+Nodes push to it and read reports from it as they would with a real one; the workers are the test itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from evertick import Context, Message
+from evertick.arguments import FreeArguments
+from evertick.driver.base import Driver
+from evertick.driver.handoff import HandOff, Received
+from evertick.driver.sender import Sender
+from evertick.driver.spec import DriverParts, Spec
+from evertick.model import HandMode, Report
+from evertick.policy import Constant
+from evertick.when.moment import HOUR, SECOND
+
+__all__ = ["KILLS", "QUEUE", "Handing", "Queue"]
+
+QUEUE, KILLS = "queue", "kills"
+
+
+class Queue:
+    """What has come to it, and what its workers have said that nobody has confirmed."""
+
+    def __init__(self) -> None:
+        self.pushed: list[dict[str, Any]] = []
+        self.kills: list[dict[str, Any]] = []
+        self.journeys: list[int] = []
+        self.is_away = False
+        # Of the next reports: how many are confirmed in vain.
+        self.forgets_confirmed = 0
+        self._said: deque[Report] = deque()
+        self._has_news = asyncio.Event()
+        self.confirmed: list[Report] = []
+        self.name = "a queue in memory"
+        # Whose messages it does not take: by the argument `n` of their runs.
+        self.refuses: set[object] = set()
+
+    # what nodes do
+
+    async def push(self, messages: Sequence[Message]) -> list[BaseException | None]:
+        if self.is_away:
+            raise ConnectionError("nobody answers")
+        self.journeys.append(len(messages))
+        answers: list[BaseException | None] = []
+        for message in messages:
+            if message.body["args"].get("n") in self.refuses:
+                answers.append(ValueError("the queue does not take this"))
+            else:
+                self.pushed.append(message.body)
+                answers.append(None)
+        return answers
+
+    async def kill(self, message: Message) -> None:
+        self.kills.append(message.body)
+
+    async def receive(self, most: int, seconds: float) -> Received:
+        if self.is_away:
+            raise ConnectionError("nobody answers")
+        if not self._said:
+            self._has_news.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._has_news.wait()
+            except TimeoutError:
+                return Received(reports=())
+        return Received(reports=[self._said.popleft() for _ in range(min(most, len(self._said)))])
+
+    async def confirm(self, received: Received) -> None:
+        if self.forgets_confirmed:
+            self.forgets_confirmed -= 1
+            self.say(*received.reports)
+            raise ConnectionError("the line broke")
+        self.confirmed += received.reports
+
+    # what workers do
+
+    def say(self, *reports: Report) -> None:
+        self._said.extend(reports)
+        self._has_news.set()
+
+    def tell(self, job: dict[str, Any], kind: str, **fields: Any) -> None:
+        self.say(Report(id=job["run"], fence=job["fence"], kind=kind, **fields))  # type: ignore[arg-type]
+
+
+class Handing(Spec):
+    """A job that is handed to the queue of the connection named "handing"."""
+
+    driver: ClassVar[str] = "handing"
+    mode: HandMode = "finish"
+    ack_timeout: int = HOUR
+    progress_timeout: int = HOUR
+    tries: int = 1_000
+    pause: float = 0.05
+
+    def make_driver(self, task: str, parts: DriverParts) -> Driver:
+        return HandingDriver(self, task, parts)
+
+
+class HandingDriver:
+    name = "handing"
+    can_be_cancelled = True
+    kill_after = 0
+
+    def __init__(self, spec: Handing, task: str, parts: DriverParts) -> None:
+        self._spec, self._arguments, self._parts = spec, FreeArguments(task), parts
+
+    @property
+    def queue(self) -> Queue:
+        queue = self._parts.connections["handing"]
+        assert isinstance(queue, Queue)
+        return queue
+
+    def prepare(self, args: bytes) -> dict[str, Any]:
+        return self._arguments.decode(args)
+
+    async def execute(self, context: Context, arguments: dict[str, Any]) -> HandOff:
+        spec = self._spec
+        payload = {"v": 1, "run": context.run_id, "fence": context.fence, "args": arguments, "attempt": context.attempt}
+        return HandOff(
+            channel=QUEUE,
+            payload=object() if arguments.get("is_odd") else payload,
+            mode=spec.mode,
+            ack_timeout=spec.ack_timeout,
+            progress_timeout=spec.progress_timeout,
+            kill_channel=KILLS,
+        )
+
+    def senders(self) -> list[Sender]:
+        retry = Constant(self._spec.pause, attempts=self._spec.tries)
+        return [
+            Sender(
+                channel=QUEUE,
+                deliver=self._deliver,
+                deliver_many=self.queue.push,
+                retry=retry,
+                concurrency=1,
+                timeout=5 * SECOND,
+            ),
+            Sender(channel=KILLS, deliver=self.queue.kill, retry=retry),
+        ]
+
+    async def _deliver(self, message: Message) -> None:
+        raise AssertionError(f"many go by one journey, and not {message.key} alone")
+
+    def sources(self) -> list[Queue]:
+        return [self.queue]

@@ -1,0 +1,382 @@
+"""Runs that an outside queue does: handed over with their message, pushed in batches, reported on, taken back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handing import KILLS, QUEUE, Handing, Queue
+
+from evertick import Constant, Event, InvalidSetting, Message, Run, Scheduler, State, StoreUnavailable, Task, Verdict
+from evertick.driver import registry
+from evertick.engine.engine import EngineHealth
+from evertick.message import hand_key
+from evertick.store.base import MessageFilter
+
+PATIENCE = 30.0
+SECOND = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def handing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._BUILT_IN, "handing", "handing:Handing")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/handed.db"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+class Shop:
+    """A scheduler, its one job, and the queue that does it."""
+
+    def __init__(self, url: str, queue: Queue, spec: Handing, **options: Any) -> None:
+        settings = {key: options.pop(key) for key in ("lease", "poll_interval") if key in options}
+        self.scheduler = Scheduler(url, drivers=["function", "handing"], stop_timeout="2s", **settings)
+        self.scheduler._connections["handing"] = queue
+        self.queue = queue
+        self.job: Task[..., Any] = self.scheduler.job("build", spec, **options)
+        self.heard: list[tuple[str, str | None]] = []
+        for kind in ("succeeded", "failed", "retrying", "cancelled", "lost", "skipped"):
+            self.scheduler.on(kind, self._hear)
+
+    def _hear(self, event: Event) -> None:
+        self.heard.append((event.kind, event.run_id))
+
+    @property
+    def health(self) -> EngineHealth:
+        assert self.scheduler._engine is not None
+        return self.scheduler._engine.health()
+
+    async def until(self, is_so: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not is_so():
+                await asyncio.sleep(0.01)
+
+    async def until_pushed(self, count: int = 1) -> list[dict[str, Any]]:
+        await self.until(lambda: len(self.queue.pushed) >= count)
+        return self.queue.pushed
+
+    async def ended(self, run: Run) -> Run:
+        return await self.reached(run, lambda found: found.verdict is not None)
+
+    async def reached(self, run: Run, is_there: Callable[[Run], bool]) -> Run:
+        async with asyncio.timeout(PATIENCE):
+            while not is_there(found := await self.scheduler.get_run(run.id)):
+                await asyncio.sleep(0.01)
+        return found
+
+
+@asynccontextmanager
+async def a_shop(url: str, **options: Any) -> AsyncIterator[Shop]:
+    names = {field for field in Handing.__struct_fields__ if field in options}
+    spec = Handing(**{name: options.pop(name) for name in names})
+    shop = Shop(url, options.pop("queue", None) or Queue(), spec, **options)
+    async with shop.scheduler:
+        yield shop
+
+
+# --- the life of a handed run
+
+
+async def test_a_run_is_handed_over_taken_spoken_of_and_ended_by_its_worker(url: str) -> None:
+    async with a_shop(url) as shop:
+        run = await shop.job.enqueue(n=7)
+        [job] = await shop.until_pushed()
+        assert (job["run"], job["args"], job["attempt"]) == (run.id, {"n": 7}, 1)
+        handed = await shop.reached(run, lambda found: found.handed is not None and found.handed.pushed_at is not None)
+        assert (handed.state, handed.node, handed.fence) == (State.HANDED, None, job["fence"])
+        assert shop.health.running == 0
+        shop.queue.tell(job, "taken")
+        shop.queue.tell(job, "progress", progress=0.5, progress_text="half", lines=((1, "info", "hello"),))
+        at_work = await shop.reached(run, lambda found: found.progress == 0.5)
+        assert at_work.started_at is not None
+        shop.queue.tell(job, "finish", result=b'{"built":true}')
+        ended = await shop.ended(run)
+        assert (ended.verdict, ended.result, ended.attempts, ended.fence) == (
+            Verdict.SUCCEEDED,
+            {"built": True},
+            1,
+            job["fence"],
+        )
+        assert [line.text for line in await shop.scheduler.log(run)] == ["hello"]
+        await shop.until(lambda: ("succeeded", run.id) in shop.heard)
+        await shop.until(lambda: len(shop.queue.confirmed) == 3)
+
+
+async def test_many_runs_go_by_few_journeys(url: str) -> None:
+    async with a_shop(url, mode="forget") as shop:
+        await shop.job.enqueue_many({"n": number} for number in range(2_500))
+        await shop.until_pushed(2_500)
+
+        async def is_over() -> bool:
+            return len(await shop.scheduler.runs(states=[State.DONE], limit=10_000)) == 2_500
+
+        async with asyncio.timeout(PATIENCE):
+            while not await is_over():
+                await asyncio.sleep(0.05)
+    assert sorted(job["args"]["n"] for job in shop.queue.pushed) == list(range(2_500))
+    assert max(shop.queue.journeys) <= 1_000
+    # A journey takes what has come meanwhile.
+    assert len(shop.queue.journeys) < 500
+    assert not [heard for heard in shop.heard if heard[0] != "succeeded"]
+
+
+@pytest.mark.parametrize(("mode", "word"), [("forget", None), ("ack", "taken")])
+async def test_a_mode_says_when_a_run_has_succeeded(url: str, mode: str, word: str | None) -> None:
+    async with a_shop(url, mode=mode) as shop:
+        run = await shop.job.enqueue()
+        [job] = await shop.until_pushed()
+        if word is not None:
+            shop.queue.tell(job, word)
+        assert (await shop.ended(run)).verdict is Verdict.SUCCEEDED
+
+
+async def test_what_is_no_message_fails_as_any_job_does(url: str) -> None:
+    async with a_shop(url) as shop:
+        ended = await shop.ended(await shop.job.enqueue(is_odd=True))
+    assert ended.verdict is Verdict.FAILED
+    assert "JSON" in (ended.error or "")
+    assert shop.queue.pushed == []
+
+
+# --- a queue that is away
+
+
+async def test_a_queue_that_is_away_delays_and_costs_nothing(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    queue = Queue()
+    queue.is_away = True
+    async with a_shop(url, queue=queue, ack_timeout=1, lease="1s") as shop:
+        runs = await shop.job.enqueue_many({"n": number} for number in range(20))
+        store = await shop.scheduler._store()
+        first = await shop.reached(runs[0], lambda found: found.state is State.HANDED)
+
+        async def tries() -> int:
+            key = hand_key(first.id, first.fence or 0)
+            [message] = await store.messages("default", MessageFilter(channel=QUEUE, key=key))
+            return message.attempts
+
+        async with asyncio.timeout(PATIENCE):
+            while await tries() < 3:
+                await asyncio.sleep(0.02)
+        waiting = await shop.scheduler.runs(limit=100)
+        assert {(run.state, run.losses, run.attempts) for run in waiting} == {(State.HANDED, 0, 0)}
+        queue.is_away = False
+        await shop.until_pushed(20)
+        assert {job["run"] for job in queue.pushed[:20]} == {run.id for run in runs}
+    told = [message for message in caplog.messages if "queue: try" in message]
+    assert told
+    # One trouble, not one for each message.
+    assert any("messages failed (ConnectionError: nobody answers)" in message for message in told), told
+
+
+async def test_what_a_queue_refuses_for_good_is_a_failed_attempt_and_stops_no_other(url: str) -> None:
+    queue = Queue()
+    queue.refuses = {1}
+    async with a_shop(url, queue=queue, tries=2, pause=0.01, mode="forget") as shop:
+        runs = await shop.job.enqueue_many({"n": number} for number in range(3))
+        ended = [await shop.ended(run) for run in runs]
+        await shop.until(lambda: ("failed", runs[1].id) in shop.heard)
+        dead = await shop.scheduler.messages(channel=QUEUE, states=["dead"])
+    assert [run.verdict for run in ended] == [Verdict.SUCCEEDED, Verdict.FAILED, Verdict.SUCCEEDED]
+    assert (ended[1].reason, ended[1].attempts) == ("undelivered", 1)
+    assert "does not take this" in (ended[1].error or "")
+    assert [message.caused_by for message in dead] == [runs[1].id]
+
+
+async def test_a_sender_that_answers_for_too_few_messages_has_delivered_none(url: str) -> None:
+    queue = Queue()
+
+    async def push(messages: Any) -> list[None]:
+        return []
+
+    queue.push = push  # type: ignore[method-assign,assignment]
+    async with a_shop(url, queue=queue, tries=1) as shop:
+        ended = await shop.ended(await shop.job.enqueue())
+    assert (ended.verdict, ended.reason) == (Verdict.FAILED, "undelivered")
+    assert "answered 0 times for 1 messages" in (ended.error or "")
+
+
+# --- workers that fail
+
+
+async def test_a_workers_failure_is_tried_again_by_the_policy_of_the_task(url: str) -> None:
+    async with a_shop(url, retry=Constant("10ms", attempts=2)) as shop:
+        run = await shop.job.enqueue()
+        [first] = await shop.until_pushed()
+        shop.queue.tell(first, "fail", error="broken")
+        _, second = await shop.until_pushed(2)
+        assert (second["attempt"], second["run"]) == (2, run.id)
+        assert second["fence"] > first["fence"]
+        shop.queue.tell(second, "fail", error="broken again")
+        ended = await shop.ended(run)
+        await shop.until(lambda: ("failed", run.id) in shop.heard)
+    assert (ended.verdict, ended.attempts, ended.error) == (Verdict.FAILED, 2, "broken again")
+    assert shop.heard.count(("retrying", run.id)) == 1
+
+
+async def test_a_failure_that_is_not_among_those_to_be_retried_is_final(url: str) -> None:
+    async with a_shop(url, retry=Constant("10ms", attempts=5), retry_on=ConnectionError) as shop:
+        run = await shop.job.enqueue()
+        [job] = await shop.until_pushed()
+        shop.queue.tell(job, "fail")
+        assert (await shop.ended(run)).attempts == 1
+
+
+async def test_a_node_that_does_not_know_the_task_applies_its_reports(url: str) -> None:
+    queue = Queue()
+    async with a_shop(url, queue=queue, retry=Constant("10ms", attempts=2)) as shop:
+        run = await shop.job.enqueue()
+        [job] = await shop.until_pushed()
+        await shop.reached(run, lambda found: found.handed is not None and found.handed.pushed_at is not None)
+    other = Scheduler(url, drivers=["function", "handing"], stop_timeout="1s")
+    other._connections["handing"] = queue
+    other.job("another", Handing())
+    async with other:
+        queue.tell(job, "fail", error="broken")
+        async with asyncio.timeout(PATIENCE):
+            while (found := await other.get_run(run.id)).state is State.HANDED:
+                await asyncio.sleep(0.01)
+    assert (found.attempts, found.verdict, found.error) == (1, None, "broken")
+
+
+# --- those that nobody takes
+
+
+async def test_what_nobody_takes_is_pushed_again_under_a_new_fence(url: str) -> None:
+    async with a_shop(url, ack_timeout=SECOND // 5, lease="1s") as shop:
+        run = await shop.job.enqueue()
+        first, second = await shop.until_pushed(2)
+        assert (first["run"], second["run"]) == (run.id, run.id)
+        assert second["fence"] > first["fence"]
+        assert await shop.until(lambda: shop.queue.kills) is None
+        kill = shop.queue.kills[0]
+        assert (kill["run"], kill["fence"], kill["why"]) == (run.id, first["fence"], "not_taken")
+        shop.queue.tell(first, "finish", result=b'"late"')
+        await shop.until(lambda: shop.health.refused_reports == 1)
+        latest = shop.queue.pushed[-1]
+        shop.queue.tell(latest, "taken")
+        shop.queue.tell(latest, "finish", result=b'"in time"')
+        ended = await shop.ended(run)
+    if ended.verdict is Verdict.SUCCEEDED:  # unless the machine was too slow for it
+        assert (ended.result, ended.attempts) == ("in time", 1)
+    assert ended.losses >= 1
+
+
+async def test_what_must_not_run_twice_is_lost_with_its_worker(url: str) -> None:
+    async with a_shop(url, progress_timeout=SECOND // 10, lease="1s", on_lost="fail") as shop:
+        run = await shop.job.enqueue()
+        [job] = await shop.until_pushed()
+        shop.queue.tell(job, "taken")
+        ended = await shop.ended(run)
+        await shop.until(lambda: ("lost", run.id) in shop.heard)
+    assert (ended.verdict, ended.reason, len(shop.queue.pushed)) == (Verdict.LOST, "no_progress", 1)
+
+
+# --- cancel
+
+
+async def test_a_cancel_reaches_the_worker_and_ends_the_run(url: str) -> None:
+    async with a_shop(url, lease="1s") as shop:
+        run = await shop.job.enqueue()
+        [job] = await shop.until_pushed()
+        shop.queue.tell(job, "taken")
+        await shop.reached(run, lambda found: found.started_at is not None)
+        await shop.scheduler.cancel(run)
+        await shop.until(lambda: shop.queue.kills)
+        assert shop.queue.kills == [{"v": 1, "run": run.id, "fence": job["fence"], "why": "requested"}]
+        shop.queue.tell(job, "fail", error="killed")
+        ended = await shop.ended(run)
+    assert (ended.verdict, ended.reason) == (Verdict.CANCELLED, "requested")
+
+
+async def test_a_run_that_its_queue_never_saw_is_cancelled_at_once(url: str) -> None:
+    queue = Queue()
+    queue.is_away = True
+    async with a_shop(url, queue=queue, lease="1s", pause=3600) as shop:
+        run = await shop.job.enqueue()
+        await shop.reached(run, lambda found: found.state is State.HANDED)
+        store = await shop.scheduler._store()
+
+        async def has_failed() -> bool:
+            [message] = await store.messages("default", MessageFilter(channel=QUEUE))
+            return message.attempts > 0
+
+        async with asyncio.timeout(PATIENCE):
+            while not await has_failed():
+                await asyncio.sleep(0.01)
+        await shop.scheduler.cancel(run)
+        ended = await shop.ended(run)
+        assert await shop.scheduler.messages(channel=QUEUE) == []
+    assert (ended.verdict, queue.kills) == (Verdict.CANCELLED, [])
+
+
+# --- reports that come oddly
+
+
+async def test_a_report_is_confirmed_when_the_ledger_has_it_and_a_repeated_one_changes_nothing(url: str) -> None:
+    queue = Queue()
+    queue.forgets_confirmed = 2
+    async with a_shop(url, queue=queue) as shop:
+        run = await shop.job.enqueue()
+        [job] = await shop.until_pushed()
+        shop.queue.tell(job, "finish", result=b"1")
+        ended = await shop.ended(run)
+        await shop.until(lambda: queue.confirmed)
+        assert shop.health.refused_reports == 0
+    assert (ended.verdict, ended.attempts, shop.heard) == (Verdict.SUCCEEDED, 1, [("succeeded", run.id)])
+
+
+async def test_reports_wait_for_a_store_that_is_away(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_shop(url) as shop:
+        run = await shop.job.enqueue()
+        [job] = await shop.until_pushed()
+        await shop.reached(run, lambda found: found.handed is not None and found.handed.pushed_at is not None)
+        store, tries = await shop.scheduler._store(), []
+        whole = store.apply_reports
+
+        async def fails_twice(app: str, reports: Any) -> Any:
+            tries.append(len(reports))
+            if len(tries) <= 2:
+                raise StoreUnavailable("away")
+            return await whole(app, reports)
+
+        monkeypatch.setattr(store, "apply_reports", fails_twice)
+        shop.queue.tell(job, "finish")
+        assert (await shop.ended(run)).verdict is Verdict.SUCCEEDED
+        await shop.until(lambda: len(shop.queue.confirmed) == 1)
+    assert tries == [1, 1, 1]
+
+
+async def test_a_source_that_is_away_is_asked_again(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "evertick.report")
+    async with a_shop(url) as shop:
+        run = await shop.job.enqueue()
+        [job] = await shop.until_pushed()
+        shop.queue.is_away = True
+        shop.queue.say()  # whoever waits looks again
+        await shop.until(lambda: any("cannot be read" in message for message in caplog.messages))
+        shop.queue.is_away = False
+        shop.queue.tell(job, "finish")
+        assert (await shop.ended(run)).verdict is Verdict.SUCCEEDED
+    assert "a queue in memory: reports can be read again" in caplog.messages
+
+
+# --- what is refused
+
+
+async def test_a_channel_of_a_queue_has_no_other_sender() -> None:
+    shop = Shop("sqlite://", Queue(), Handing())
+
+    @shop.scheduler.sender(KILLS)
+    async def kill(message: Message) -> None: ...
+
+    with pytest.raises(InvalidSetting, match="'kills' is that of a queue"):
+        await shop.scheduler._start()
