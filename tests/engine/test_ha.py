@@ -8,11 +8,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
+from unittest import mock
 
 import msgspec
 import pytest
+from handing import Handing, Queue
 
 from evertick import Context, Event, Message, Scheduler, State, Verdict
+from evertick.driver import registry
 from evertick.engine.loops import DUTIES, LOOPS
 from evertick.ha import REPLICAS, HaLine, HaTable
 from evertick.store.base import NodeJoin, Store, TaskTerms
@@ -245,6 +248,36 @@ async def relay(url: str) -> None:
     assert [fleet.times(f"message {number}") for number in range(30)] == [1] * 30
 
 
+async def report(url: str) -> None:
+    """Each report is applied once, by whichever node reads it; one that comes again changes nothing."""
+    queue, told = Queue(), Counter[str | None]()
+    with mock.patch.dict(registry._BUILT_IN, {"handing": "handing:Handing"}):
+        nodes = [Scheduler(url, node_name=f"n{number}", drivers=["handing"]) for number in range(NODES)]
+        for node in nodes:
+            node._connections["handing"] = queue
+            node.job("build", Handing())
+            node.on("succeeded", lambda event: told.update([event.run_id]))
+        async with AsyncExitStack() as stack:
+            await asyncio.gather(*(stack.enter_async_context(node) for node in nodes))
+            made = await nodes[0]._tasks["build"].enqueue_many({"n": number} for number in range(100))
+
+            async def are_pushed() -> bool:
+                return len(queue.pushed) == 100
+
+            await until(are_pushed)
+            for job in queue.pushed:
+                queue.tell(job, "finish")
+            queue.tell(queue.pushed[0], "finish")
+
+            async def are_confirmed() -> bool:
+                return len(queue.confirmed) == 101 and len(told) == 100
+
+            await until(are_confirmed)
+            runs = await nodes[0].runs(limit=1000)
+            assert {(run.verdict, run.attempts, run.losses) for run in runs} == {(Verdict.SUCCEEDED, 1, 0)}
+    assert told == {run.id: 1 for run in made}
+
+
 async def watch(url: str) -> None:
     """Each node notices by itself what another process wrote: none of them polls here."""
     async with started(Fleet(url, poll_interval="1h")) as fleet:
@@ -342,6 +375,7 @@ PROOFS: dict[str, Callable[[str], Awaitable[None]]] = {
     "loop sweep": sweep,
     "loop duty": duty,
     "loop relay": relay,
+    "loop report": report,
     "loop watch": watch,
     "duty evertick.prune": prune,
     "schedule claimed": a_claimed_schedule,
