@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
 from evertick.testing.simulation.clock import START_US
-from evertick.testing.simulation.journal import Deed, DutyAct, Handing, Happening, Job, RowChange
+from evertick.testing.simulation.journal import Deed, DutyAct, Errand, Handing, Happening, Job, RowChange
 from evertick.testing.simulation.mutants import MUTANTS
 from evertick.testing.simulation.run import Simulated, simulate
 
@@ -64,6 +64,9 @@ def _line(happening: Happening) -> str:
         case Handing():
             told = f"{happening.what}: message {happening.message} after {happening.attempts} tries"
             return f"{at} {happening.who:10} sender {told} by {happening.node}"
+        case Errand():
+            told = f"{happening.task} {happening.what}, attempt {happening.attempt}"
+            return f"{at} outside    {told}: run {happening.run} fence {happening.fence}"
         case DutyAct():
             return (
                 f"{at} {happening.who:10} duty {happening.duty} acted under term {happening.term} of {happening.node}"

@@ -91,7 +91,7 @@ class _Checker:
             key = row["limit_key"]
             if key is None:
                 continue
-            if row["state"] == "running":
+            if row["state"] in ("running", "handed"):
                 comes_to_it.add(key)
             elif row["state"] == "waiting":
                 let_through.add((key, row["task"]))

@@ -184,7 +184,8 @@ class _Watcher:
         if self._overlap.get(row["id"], "allow") == "allow" or (before is not None and before["state"] == "running"):
             return
         for other in self._ledger.live_of(row["schedule_id"]):
-            if other["id"] != row["id"] and other["state"] == "running" and self._overlap[other["id"]] != "allow":
+            is_at_work = other["id"] != row["id"] and other["state"] in ("running", "handed")
+            if is_at_work and self._overlap[other["id"]] != "allow":
                 yield f"runs {row['id']} and {other['id']} of one schedule run at the same time"
 
     def _is_neglected(self, call: Call, span: Span, due_at: int) -> bool:
@@ -319,7 +320,7 @@ class _Watcher:
             return
         if due["fire_at"] is None:
             yield f"{life.key} counts from the end of its run, none is live, and it has no next moment"
-        elif call.intent == "finish" and due["fire_at"] != call.at + due["after_end"]:
+        elif call.intent in ("finish", "apply_reports") and due["fire_at"] != call.at + due["after_end"]:
             yield f"{life.key}: its run ended at {call.at}, and its next moment is {due['fire_at']}"
 
 

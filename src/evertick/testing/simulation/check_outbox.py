@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from evertick.testing.simulation.evidence import SECOND, Evidence
+from evertick.testing.simulation.handed import HANDED_WORKS
 from evertick.testing.simulation.jobs import token
 from evertick.testing.simulation.journal import Handing, RowChange
 from evertick.testing.simulation.replay import Call, Ledger, Row
-from evertick.testing.simulation.senders import TRIES
+from evertick.testing.simulation.senders import CHANNEL, TRIES
 
 __all__ = ["check_outbox"]
 
@@ -44,16 +45,18 @@ class _Checker:
     def step(self, call: Call) -> Iterator[str]:
         yield from self._sent_with_its_cause(call)
         for change in call.changes:
-            if change.table == "outbox":
+            if _is_ours(change):
                 yield from self._changed(call, change)
             self._ledger.apply(change)
 
     def _sent_with_its_cause(self, call: Call) -> Iterator[str]:
-        new = {change.row["key"] for change in call.changes if change.table == "outbox" and change.how == "insert"}
+        new = {change.row["key"] for change in call.changes if _is_ours(change) and change.how == "insert"}
         caused = {
             token(change.row["id"], change.row["fence"])
             for change in call.changes
-            if change.table == "history" and change.row["verdict"] == "succeeded"
+            if change.table == "history"
+            and change.row["verdict"] == "succeeded"
+            and change.row["task"] not in HANDED_WORKS
         }
         yield from (f"{key} has succeeded, and its message was not written" for key in caused - new)
         yield from (f"message {key} was written, and its run did not succeed with it" for key in new - caused)
@@ -131,3 +134,8 @@ class _Checker:
         return calm.store_was_well(since, until) and any(
             calm.left_alone(machine, since, until) for machine in calm.up_since
         )
+
+
+def _is_ours(change: RowChange) -> bool:
+    """Not of those that hand runs over, or tell workers to stop."""
+    return change.table == "outbox" and change.row["channel"] == CHANNEL

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from evertick.model import NewRun, Outcome, Run
 from evertick.testing.simulation.evidence import SECOND, Evidence
+from evertick.testing.simulation.handed import HANDED_WORKS
 from evertick.testing.simulation.jobs import WORKS
 from evertick.testing.simulation.replay import Call, Ledger, Row
 
@@ -19,13 +20,16 @@ _NEXT = {
     "waiting": {"waiting", "running", "blocked", "parked", "done"},
     "blocked": {"blocked", "waiting", "done"},
     "parked": {"parked", "waiting", "done"},
-    "running": {"running", "waiting", "parked", "done"},
+    "running": {"running", "waiting", "parked", "handed", "done"},
+    "handed": {"handed", "waiting", "done"},
     "done": {"done"},
 }
 # Which calls may end a run, and how.
 _ENDS = {
     "finish": {"succeeded", "failed", "cancelled", "skipped", "lost"},
     "rehome": {"lost", "cancelled"},
+    "apply_reports": {"succeeded", "failed", "cancelled", "skipped"},
+    "tend_handed": {"lost", "cancelled"},
     "claim": {"missed"},
     "cancel": {"cancelled"},
     "record_fires": {"cancelled"},
@@ -173,7 +177,7 @@ class _Checker:
     def _counts(self, call: Call, old: Row, new: Row) -> Iterator[str]:
         name = _name(new)
         lost = new["losses"] - old["losses"]
-        if lost != (1 if call.intent == "rehome" and old["state"] == "running" else 0):
+        if old["state"] != "handed" and lost != (1 if call.intent == "rehome" and old["state"] == "running" else 0):
             yield f"{name}: losses went from {old['losses']} to {new['losses']}"
         if new["losses"] > _LOSSES_MAX:
             yield f"{name} was lost {new['losses']} times"
@@ -186,7 +190,7 @@ class _Checker:
         is_judged = call.intent == "finish" and any(
             each.id == new["id"] and each.fence == old["fence"] and each.kind in judged for each in call.args[2]
         )
-        if tried != (1 if is_judged else 0):
+        if old["state"] != "handed" and tried != (1 if is_judged else 0):
             yield f"{name}: attempts went from {old['attempts']} to {new['attempts']}"
         if new["attempts"] > _attempts_of(new["task"]):
             yield f"{name} was tried {new['attempts']} times"
@@ -244,7 +248,7 @@ class _Checker:
     def _expect_pause(self, call: Call, outcome: Outcome) -> None:
         row = self.ledger.live.get(outcome.id)
         if outcome.kind == "retry" and row is not None:
-            work = WORKS[row["task"]]
+            work = (WORKS | HANDED_WORKS)[row["task"]]
             delay = 3 * SECOND if row["task"] == "asking" else work.retry.delay(row["attempts"])
             self._not_before[outcome.id] = call.at + delay
         elif outcome.kind == "release":
@@ -286,7 +290,7 @@ class _Checker:
 
     def _removed(self, schedule: Row) -> Iterator[str]:
         for row in self.ledger.live_of(schedule["id"]):
-            if row["state"] != "running":
+            if row["state"] not in ("running", "handed"):
                 yield f"{_name(row)} is {row['state']}, and its schedule was removed"
 
     def at_the_end(self) -> Iterator[str]:
@@ -313,4 +317,4 @@ def _name(row: Row) -> str:
 
 def _attempts_of(task: str) -> int:
     """A job that asks for a retry itself gets ten, whatever its policy."""
-    return 10 if task == "asking" else WORKS[task].retry.attempts
+    return 10 if task == "asking" else (WORKS | HANDED_WORKS)[task].retry.attempts

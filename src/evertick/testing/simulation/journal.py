@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-__all__ = ["Deed", "DutyAct", "Handing", "Happening", "Job", "Journal", "RowChange"]
+__all__ = ["Deed", "DutyAct", "Errand", "Handing", "Happening", "Job", "Journal", "RowChange"]
 
 _RUN = (
     "id schedule_id version task cause fire_at due_at queue priority state verdict reason expires unique_key attempts "
@@ -20,7 +20,7 @@ _RUN = (
 )
 _WATCHED: dict[str, tuple[str, tuple[str, ...], str]] = {
     # table: (columns, when to look, a condition on an update)
-    "runs": (_RUN, ("INSERT", "UPDATE"), ""),
+    "runs": (f"{_RUN} hand handed_at pushed_at taken_at killed_at", ("INSERT", "UPDATE"), ""),
     "history": (f"{_RUN} result", ("INSERT",), ""),
     "due": ("schedule_id version fire_at at after_end fires error", ("INSERT", "UPDATE", "DELETE"), ""),
     "schedules": ("id key definition pause occurrences created_at", ("INSERT", "UPDATE", "DELETE"), ""),
@@ -32,7 +32,11 @@ _WATCHED: dict[str, tuple[str, tuple[str, ...], str]] = {
         ("INSERT", "UPDATE", "DELETE"),
         "WHEN OLD.node IS NOT NEW.node OR OLD.term IS NOT NEW.term",
     ),
-    "outbox": ("id key state attempts due_at node fence claimed_at", ("INSERT", "UPDATE", "DELETE"), ""),
+    "outbox": (
+        "id channel key state attempts due_at node fence claimed_at caused_by hands_over",
+        ("INSERT", "UPDATE", "DELETE"),
+        "",
+    ),
     "nodes": ("id name lease_until died_at", ("INSERT", "UPDATE"), "WHEN OLD.died_at IS NOT NEW.died_at"),
 }
 
@@ -77,6 +81,18 @@ class Handing(NamedTuple):
     attempts: int
 
 
+class Errand(NamedTuple):
+    """What happens to a handed run outside of the ledger: in the queue, and by its worker's own word."""
+
+    at: int
+    # pushed (the queue has its message), started, fell silent, killed, finished, failed, skipped
+    what: str
+    run: str
+    fence: int
+    task: str
+    attempt: int
+
+
 class DutyAct(NamedTuple):
     """The word of whoever does a duty, spoken outside of the store."""
 
@@ -98,7 +114,7 @@ class Deed(NamedTuple):
     detail: Any = None
 
 
-Happening = RowChange | Job | Handing | DutyAct | Deed
+Happening = RowChange | Job | Handing | Errand | DutyAct | Deed
 
 
 class Journal:

@@ -910,7 +910,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="left_for_the_dead",
         what="what waits for a dead node alone waits for ever",
         seeds=(31, 169, 71),
-        patches=(_sql("rehome.bound", "r.state <> 'running'", "1 = 0"),),
+        patches=(_sql("rehome.bound", "r.state NOT IN ('running', 'handed')", "1 = 0"),),
     ),
     # --- unique keys
     Mutant(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from evertick.testing.simulation.check_duties import check_duties
 from evertick.testing.simulation.check_every_node import check_every_node
+from evertick.testing.simulation.check_handed import check_handed
 from evertick.testing.simulation.check_jobs import check_jobs
 from evertick.testing.simulation.check_limits import check_limits
 from evertick.testing.simulation.check_moments import check_moments
@@ -32,6 +33,7 @@ def check(evidence: Evidence) -> list[str]:
             ("limits", check_limits),
             ("unique", check_unique),
             ("outbox", check_outbox),
+            ("handed", check_handed),
             ("every node", check_every_node),
             ("moments", check_moments),
         )

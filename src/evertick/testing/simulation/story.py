@@ -19,7 +19,7 @@ __all__ = ["FREEZE", "REST", "Act", "Pace", "Planned", "Story", "tell"]
 Verb = Literal[
     "kill", "freeze", "stop", "start", "cut_off", "outage", "blackout", "jump",
     "add", "edit", "pause", "resume", "remove", "trigger", "enqueue", "cancel",
-    "skip_next", "move", "run_early", "undo",
+    "skip_next", "move", "run_early", "undo", "queue_away",
 ]  # fmt: skip
 
 
@@ -67,6 +67,8 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     has_duties: bool
     # Whether every job sends a message through the outbox.
     sends: bool
+    # Whether there is an outside queue that runs are handed to.
+    hands: bool
 
     def lines(self) -> list[str]:
         """The story for people."""
@@ -78,6 +80,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
             *(f"  node {node} begins with tight limits" for node in self.tight),
             *(["  every node declares duties"] if self.has_duties else []),
             *(["  every job sends a message"] if self.sends else []),
+            *(["  some runs are handed to an outside queue"] if self.hands else []),
         ]
         told += [f"  schedule {plan.key}: {plan.when}; {plan.fields}" for plan in self.planned]
         told += [
@@ -118,6 +121,11 @@ _DECIDED_SHARE = 0.4
 _SENDING_SHARE = 0.25
 _DUTIES_SHARE = 0.4
 _EVERY_NODE_SHARE = 0.25
+_HANDING_SHARE = 0.3
+_HANDED_TASKS = (
+    "built", "built", "built", "built_failing", "built_flaky", "built_skipping", "built_once", "built_once",
+    "built_capped", "built_capped", "acked", "forgotten",
+)  # fmt: skip
 _ENQUEUED = {"priority": 0, "expires": None, "delay": 0, "unique_key": None, "times": 1}
 _TROUBLES = ("kill", "freeze", "stop", "cut_off", "outage", "blackout", "jump")
 
@@ -137,6 +145,7 @@ class _Teller:
         self._decisions = random.Random(f"decisions {seed}")
         self._terms = random.Random(f"terms {seed}")
         self._everywhere = random.Random(f"every node {seed}")
+        self._handing = random.Random(f"handing {seed}")
         pace = self._draw.choices(_PACES, (5, 3, 1))[0]
         self._pace = msgspec.structs.replace(pace, length=pace.length * self._draw.uniform(0.7, 1.3))
 
@@ -164,6 +173,11 @@ class _Teller:
             everywhere = self._schedules_for_all()
             planned += everywhere
             acts += self._for_all(everywhere)
+        hands = self._handing.random() < _HANDING_SHARE
+        if hands:
+            handed = self._handed_schedules()
+            planned += handed
+            acts += self._handed(handed)
         return Story(
             seed=self._seed,
             pace=self._pace,
@@ -175,6 +189,7 @@ class _Teller:
             acts=tuple(sorted(acts, key=lambda act: act.at)),
             has_duties=random.Random(f"duties {self._seed}").random() < _DUTIES_SHARE,
             sends=random.Random(f"outbox {self._seed}").random() < _SENDING_SHARE,
+            hands=hands,
         )
 
     def _lacks(self, nodes: int) -> tuple[tuple[str, ...], ...]:
@@ -318,6 +333,44 @@ class _Teller:
             detail = {"fields": self._fields_for_all()} if verb == "edit" else {}
             acts.append(Act(at=at, verb=verb, about=key, detail=detail))
         return acts
+
+    # --- what is handed to an outside queue
+
+    def _handed_schedules(self) -> tuple[Planned, ...]:
+        draw, step = self._handing, self._pace.step
+        planned = []
+        for number in range(draw.choice((1, 2, 3))):
+            fields = {**self._handed_task(), "catch_up": draw.choice(CATCH_UPS), "overlap": draw.choice(OVERLAPS)}
+            when = f"every {draw.choice((2, 3, 5)) * step:g}s{draw.choice(('', '', '; after=end'))}"
+            if draw.random() < 0.25:
+                fields |= {"mode": "every-node", "catch_up": "latest", "overlap": "skip"}
+                when = f"every {draw.choice((2, 3, 5)) * step:g}s"
+            planned.append(Planned(key=f"h{number}", when=when, fields=fields))
+        return tuple(planned)
+
+    def _handed(self, planned: tuple[Planned, ...]) -> list[Act]:
+        """Bursts, now and then cancelled, and a queue that is away for a while."""
+        draw, pace = self._handing, self._pace
+        acts = [Act(at=draw.uniform(0, 2), verb="add", about=plan.key, detail=_detail(plan)) for plan in planned]
+        for number in range(draw.choice((1, 2, 4))):
+            at, detail = draw.uniform(1, pace.length * 0.7), {**_ENQUEUED, **self._handed_task()}
+            detail |= {"times": draw.choice((1, 3, 8)), "unique_key": None}
+            acts.append(Act(at=at, verb="enqueue", about=f"handed{number}", detail=detail))
+            if draw.random() < 0.7:
+                acts.append(Act(at=at + draw.uniform(0.2, 5), verb="cancel", about=str(draw.randrange(1_000))))
+        for _ in range(draw.choice((0, 1, 2))):
+            seconds = draw.choice((2, 8, 20))
+            acts.append(Act(at=draw.uniform(1, pace.length * 0.8), verb="queue_away", seconds=seconds))
+        return acts
+
+    def _handed_task(self) -> dict[str, Any]:
+        draw, step = self._handing, self._pace.step
+        args = {
+            "seconds": round(draw.choice((0.2, 2, 5)) * step * draw.uniform(0.5, 1.2), 2),
+            "ack": draw.choice((3, 6)) * step,
+            "progress": draw.choice((2, 3)) * step,
+        }
+        return {"task": draw.choice(_HANDED_TASKS), "args": args}
 
     # --- what goes wrong
 

@@ -28,10 +28,12 @@ from evertick.store.sqlite.lines import InlineLine
 from evertick.testing.simulation.clock import NodeClock, TrueClock
 from evertick.testing.simulation.duties import duties_of
 from evertick.testing.simulation.faults import FarStore, Weather
+from evertick.testing.simulation.handed import HANDED_WORKS
 from evertick.testing.simulation.jobs import TIGHT_WORKS, WORKS, Employer
-from evertick.testing.simulation.journal import Deed, DutyAct, Handing, Job, Journal
+from evertick.testing.simulation.journal import Deed, DutyAct, Errand, Handing, Job, Journal
 from evertick.testing.simulation.loop import Machine, VirtualLoop
 from evertick.testing.simulation.people import APP, People
+from evertick.testing.simulation.queue import OutsideQueue
 from evertick.testing.simulation.senders import CHANNEL, Deliveries, Word
 from evertick.testing.simulation.story import FREEZE, REST, Act, Story
 
@@ -63,6 +65,8 @@ class NodeMachine(Employer):
         )
         store = world.far_store(self.label)
         works = TIGHT_WORKS if number == 0 and slot in world.story.tight else WORKS
+        works = works | HANDED_WORKS if world.story.hands else works
+        senders = {CHANNEL: Deliveries(self.hear_sender, self.die).sender()} if world.story.sends else {}
         self.node = LocalNode(
             name=f"n{slot}",
             app=APP,
@@ -75,7 +79,8 @@ class NodeMachine(Employer):
             lease=int(pace.lease * 1_000_000),
             hooks=Hooks(_no_threads),
             declares={},
-            senders={CHANNEL: Deliveries(self.hear_sender, self.die).sender()} if world.story.sends else {},
+            senders=senders | (world.queue.senders() if world.story.hands else {}),
+            sources=[world.queue] if world.story.hands else (),
         )
         self.sends = world.story.sends
         editor = Editor(store, APP, self.clock, "UTC")
@@ -142,6 +147,7 @@ class World:
         self.journal = Journal()
         self.weather = Weather(story.climate, f"weather {story.seed}")
         self.store = SqliteStore("sqlite://", clock=self.clock, is_inline=True)
+        self.queue = OutsideQueue(self.loop, f"queue {story.seed}", self._hear_errand, self.clock.now_us)
         self.machines: list[NodeMachine] = []
         self.is_over = False
         # Set when what is live after healing has all come to its end.
@@ -156,6 +162,10 @@ class World:
     def note(self, who: str, what: str, about: str = "") -> None:
         if not self.is_over:
             self.journal.add(Deed(self.clock.now_us(), who, what, about))
+
+    def _hear_errand(self, errand: Errand) -> None:
+        if not self.is_over:
+            self.journal.add(errand)
 
     async def run(self) -> None:
         """The story, its healing, and the end."""
@@ -192,6 +202,9 @@ class World:
                 self._break(None, act.seconds)
             case "blackout":
                 self._black_out(act.seconds)
+            case "queue_away":
+                self.queue.go_away()
+                self.loop.call_later(act.seconds, self.queue.come_back)
             case _:
                 runs = self.live_runs()
                 self._deeds.append(self.loop.start(self._people_machine, self._people.do(act, runs)))
@@ -280,6 +293,7 @@ class World:
     async def _heal(self) -> None:
         self.note("story", "healed")
         self.weather.heal()
+        self.queue.heal()
         for machine in self.machines:
             self._thaw(machine)
         self._start_all()
