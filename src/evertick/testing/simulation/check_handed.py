@@ -48,6 +48,8 @@ class _Checker:
         self._handed: dict[Claim, int] = {}
         # When the ledger last took a word of its worker.
         self._heard_at: dict[Claim, int] = {}
+        # When it was cancelled before the queue had it.
+        self._withdrawn: dict[Claim, int] = {}
         self._messages: dict[str, Row] = {}
 
     def step(self, call: Call) -> Iterator[str]:
@@ -157,6 +159,8 @@ class _Checker:
         if old["is_cancel_requested"]:
             if new["state"] == "waiting":
                 yield f"{name} was to be cancelled, and goes back"
+            if new["state"] == "done" and new["losses"] == old["losses"]:
+                self._withdrawn[old["id"], old["fence"]] = call.at
             return
         if new["state"] == "handed":
             yield f"{name} was looked at, and nothing was decided"
@@ -203,6 +207,8 @@ class _Checker:
             claim = (errand.run, errand.fence)
             if errand.what == "pushed" and not self._handed.get(claim, errand.at + 1) <= errand.at:
                 yield f"the queue got run {errand.run} under {errand.fence}, and it was not handed over"
+            if errand.what == "pushed" and errand.at > self._withdrawn.get(claim, errand.at):
+                yield f"the queue got run {errand.run} under {errand.fence} after it was cancelled"
             if errand.what == "started":
                 by_run[errand.run] = by_run.get(errand.run, 0) + 1
                 if HANDED_WORKS[errand.task].on_lost == "fail" and by_run[errand.run] > errand.attempt:

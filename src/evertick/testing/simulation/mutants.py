@@ -21,9 +21,10 @@ from evertick.engine.judge import Stop
 from evertick.errors import StoreUnavailable
 from evertick.model import Outcome, Reason, Verdict
 from evertick.policy import never_again
-from evertick.store import ending
+from evertick.store import ending, handed
 from evertick.store.base import Recorded
 from evertick.store.sqlite import SqliteStore, changes, claims, duties, endings, fires, limits, new_runs, nodes, store
+from evertick.store.sqlite import handed as sqlite_handed
 from evertick.store.sqlite.outbox import write_messages
 from evertick.store.sqlite.queries import SQL
 from evertick.testing.simulation.run import Simulated, simulate
@@ -178,6 +179,69 @@ def _give_up_at_once(original: Any) -> Any:
         return original(message, msgspec.structs.replace(sender, retry=never_again), error, uniform, keep_dead)
 
     return judge_once
+
+
+def _whatever_fence(original: Any) -> Any:
+    """A report is taken for the run as it stands, whoever it was handed to when the worker got it."""
+
+    def hear(reports: Any, rows: Any, now: int) -> Any:
+        fences = {row["id"]: row["fence"] for row in rows}
+        told = [msgspec.structs.replace(each, fence=fences.get(each.id, each.fence)) for each in reports]
+        return original(told, rows, now)
+
+    return hear
+
+
+def _send_afterwards(original: Any) -> Any:
+    """Messages are sent when the outcome is written, by a call of their own."""
+
+    async def write(self: finish.Finisher, batch: Any, outcomes: Any) -> Any:
+        messages = [message for outcome in outcomes for message in outcome.messages]
+        bare = [msgspec.structs.replace(outcome, messages=()) for outcome in outcomes]
+        finished = await original(self, batch, bare)
+        if messages:
+            await self._node.store.send(self._node.app, messages)
+        return finished
+
+    return write
+
+
+def _settle_first(original: Any) -> Any:
+    """A message is settled before its run is told of it, which a death in between prevents."""
+
+    async def settle(self: relay.Relay) -> None:
+        told: list[Any] = []
+        self._report, before = (lambda batch: _later(told, batch)), self._report  # type: ignore[method-assign]
+        try:
+            await original(self)
+        finally:
+            self._report = before  # type: ignore[method-assign]
+        for batch in told:
+            await self._report(batch)
+
+    async def _later(told: list[Any], batch: Any) -> None:
+        told.append(list(batch))
+
+    return settle
+
+
+def _silent_since_taken(self: Any) -> Any:
+    return (self._taken_at or self._now) + self._hand.progress_timeout
+
+
+def _lose_and_go_on(original: Any) -> Any:
+    def lose(tended: Any, row: Any, *rest: Any) -> None:
+        original(tended, {**dict(row), "at_most_once": 0}, *rest)
+
+    return lose
+
+
+def _without_attempt(original: Any) -> Any:
+    def outcome(self: Any, kind: str, **fields: Any) -> Any:
+        made = original(self, kind, **fields)
+        return msgspec.structs.replace(made, attempts=self._row["attempts"]) if kind == "retry" else made
+
+    return outcome
 
 
 def _finish_or_forget(original: Any) -> Any:
@@ -880,6 +944,85 @@ MUTANTS: tuple[Mutant, ...] = (
         what="a message is given up after its first try",
         seeds=(168, 132, 80),
         patches=(_wrapped(relay, "judge_delivery", _give_up_at_once),),
+    ),
+    # --- what is handed over
+    Mutant(
+        name="report_of_an_old_fence",
+        what="what a worker says of an earlier hand-over is taken for the present one",
+        seeds=(7, 12, 22),
+        patches=(_wrapped(sqlite_handed, "hear", _whatever_fence),),
+    ),
+    Mutant(
+        name="handed_before_its_message",
+        what="a run is handed over, and the message that does it is written by another transaction",
+        seeds=(4, 7, 8),
+        patches=(_wrapped(finish.Finisher, "_write", _send_afterwards),),
+    ),
+    Mutant(
+        name="told_after_settled",
+        what="that a message was delivered is forgotten before its run is told",
+        seeds=(100, 125, 132),
+        patches=(_wrapped(relay.Relay, "_settle", _settle_first),),
+    ),
+    Mutant(
+        name="progress_not_heard",
+        what="a worker that speaks loses its run as if it were silent",
+        seeds=(7, 8, 12),
+        patches=(_attribute(handed._Handed, "_silent_until", _silent_since_taken),),
+    ),
+    Mutant(
+        name="queue_away_costs",
+        what="the time to take a run begins before its queue has it",
+        seeds=(12, 17, 23),
+        patches=(_sql("finish.hand", "deadline = NULL", "deadline = ?4 + json_extract(?3, '$.ack_timeout')"),),
+    ),
+    Mutant(
+        name="handed_not_counted",
+        what="a run in other hands does not count for its limit",
+        seeds=(8, 55, 60),
+        patches=(
+            _sql(
+                "limits.running",
+                "INDEXED BY evertick_runs_limited\nWHERE state IN ('running', 'handed')",
+                "WHERE state = 'running'",
+            ),
+        ),
+    ),
+    Mutant(
+        name="handed_dies_with_its_node",
+        what="what a dead node has handed over is lost with it",
+        seeds=(12, 47, 82),
+        patches=(_sql("rehome.bound", "NOT IN ('running', 'handed')", "<> 'running'"),),
+    ),
+    Mutant(
+        name="handed_twice",
+        what="what must not run twice is handed over anew",
+        seeds=(23, 43, 47),
+        patches=(_wrapped(handed, "_lose", _lose_and_go_on),),
+    ),
+    Mutant(
+        name="failed_elsewhere_for_nothing",
+        what="a worker's failure spends no attempt",
+        seeds=(7, 22, 40),
+        patches=(_wrapped(handed._Handed, "_outcome", _without_attempt),),
+    ),
+    Mutant(
+        name="handed_never_looked_at",
+        what="what nobody takes stays in other hands for ever",
+        seeds=(7, 8, 12),
+        patches=(_sql("tend_handed.find", "deadline <= ?2", "deadline <= ?2 - 3600000000"),),
+    ),
+    Mutant(
+        name="cancelled_elsewhere_goes_on",
+        what="a run in other hands that is to be cancelled is tried again",
+        seeds=(7, 23, 40),
+        patches=(_attribute(handed, "cancelled_instead", lambda outcome, held: outcome),),
+    ),
+    Mutant(
+        name="withdrawn_message_sent",
+        what="a run is cancelled before its queue has it, and its message is sent all the same",
+        seeds=(12, 27, 55),
+        patches=(_no_sql("tend_handed.withdraw"), _sql("tend_handed.is_unsent", "NOT EXISTS", "EXISTS")),
     ),
     # --- every node
     Mutant(

@@ -25,10 +25,10 @@ __all__ = ["TRIES", "OutsideQueue"]
 
 # Tries until a message is given up: a queue that is away for long loses some.
 TRIES = 12
-_LOST, _DOUBLED, _LATE, _SILENT, _ERRED = 0.08, 0.15, 0.12, 0.1, 0.08
+_LOST, _DOUBLED, _LATE, _SILENT, _ERRED, _LATE_ANSWER = 0.08, 0.15, 0.12, 0.1, 0.08, 0.3
 # A report that nobody has confirmed is given out again.
 _HELD_SECONDS = 6.0
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 1.0
 
 
 class _Word:
@@ -51,6 +51,8 @@ class OutsideQueue:
         self._now = now
         self._machine = Machine("workers")
         self._words: list[_Word] = []
+        # Who waits for the next of them.
+        self._waiting: list[asyncio.Future[None]] = []
         self._taken: set[tuple[str, int]] = set()
         self._kills: set[tuple[str, int]] = set()
         self._tries: dict[str, int] = {}
@@ -91,7 +93,11 @@ class OutsideQueue:
         await asyncio.sleep(0.01)
         if self._is_away:
             raise ConnectionError("the queue is away")
-        return [self._push(message) for message in messages]
+        answers = [self._push(message) for message in messages]
+        chance = self._chance(f"answer {messages[0].key} {self._tries[messages[0].key]}")
+        if self._happens(_LATE_ANSWER, chance):
+            await asyncio.sleep(chance.uniform(0, 2))  # workers are faster
+        return answers
 
     def _push(self, message: Message) -> BaseException | None:
         number = self._tries[message.key] = self._tries.get(message.key, 0) + 1
@@ -117,7 +123,9 @@ class OutsideQueue:
             free = [word for word in self._words if word.held_until <= self._loop.time()][:most]
             if free or self._loop.time() >= until:
                 break
-            await asyncio.sleep(_LOOK_SECONDS)
+            news = self._loop.create_future()
+            self._waiting.append(news)
+            await asyncio.wait([news], timeout=_LOOK_SECONDS)
         for word in free:
             word.held_until = self._loop.time() + _HELD_SECONDS
         return Received(reports=[word.report for word in free], token=free)
@@ -182,6 +190,10 @@ class OutsideQueue:
 
     def _arrive(self, report: Report) -> None:
         self._words.append(_Word(report))
+        waiting, self._waiting = self._waiting, []
+        for news in waiting:
+            if not news.done():
+                news.set_result(None)
 
     def _say(self, what: str, body: dict[str, Any]) -> None:
         self._tell(Errand(self._now(), what, body["run"], body["fence"], body["task"], body["attempt"]))

@@ -359,8 +359,11 @@ class _Teller:
             if draw.random() < 0.7:
                 acts.append(Act(at=at + draw.uniform(0.2, 5), verb="cancel", about=str(draw.randrange(1_000))))
         for _ in range(draw.choice((0, 1, 2))):
-            seconds = draw.choice((2, 8, 20))
-            acts.append(Act(at=draw.uniform(1, pace.length * 0.8), verb="queue_away", seconds=seconds))
+            at, seconds = draw.uniform(1, pace.length * 0.8), draw.choice((2, 8, 20))
+            acts.append(Act(at=at, verb="queue_away", seconds=seconds))
+            detail = {**_ENQUEUED, **self._handed_task(), "times": 3, "priority": 9}
+            acts.append(Act(at=at + 0.1, verb="enqueue", about="meanwhile", detail=detail))
+            acts += [Act(at=at + 1.5, verb="cancel", about=str(draw.randrange(1_000))) for _ in range(3)]
         return acts
 
     def _handed_task(self) -> dict[str, Any]:
