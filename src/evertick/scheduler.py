@@ -98,6 +98,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     running: int
     parked: int
+    # In the hands of an outside queue.
+    handed: int
     # How long the oldest due run has been waiting for a slot; 0 when none is.
     oldest_due_seconds: float
     # What is wrong with the files of its configuration, which were read again: what it had before holds.
@@ -675,6 +677,7 @@ class Scheduler(
             waiting=pulse.waiting,
             running=pulse.running,
             parked=pulse.parked,
+            handed=pulse.handed,
             oldest_due_seconds=oldest,
             configuration_problems=self._configuration_problems,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -11,12 +11,13 @@ from evertick.drift import REMEDY, is_left_behind
 from evertick.errors import EvertickError, NotFound
 from evertick.every_node import is_own_queue, node_of_queue
 from evertick.fan_out import able_nodes, overlap_on
-from evertick.model import Cause, Gap, Node, Reason, Run, Schedule, State, Verdict
+from evertick.model import Cause, Gap, Message, Node, Reason, Run, Schedule, State, Verdict
 from evertick.node_names import node_names
 from evertick.raised import what_was_raised
 from evertick.rules import blackout_of, load_calendars, rule_of
 from evertick.store.base import RunFilter, ScheduleFilter, Store, StoredSchedule
 from evertick.when import Calendar, When, from_us, to_us
+from evertick.why_handed import handed_words, unsent_messages
 
 __all__ = ["Why", "ended_words", "explain_schedule", "live_words", "time_words"]
 
@@ -27,6 +28,7 @@ _BEATS_IN_LEASE = 5
 # As many as one backfill makes.
 _BACKFILLED_MOST = 10_000
 _NODES_NAMED = 10
+_LIVE_NAMED = 3
 
 # How a gap begins that is the gap of one node.
 _OVERLAP_ON = overlap_on("")
@@ -51,6 +53,9 @@ _REASONS: dict[str, str] = {
     Reason.NO_NODE: "it is for every node, and no live one knew the task",
     Reason.SHUTDOWN: "its node was shut down, and it must not run twice, or elsewhere",
     Reason.UNREACHABLE: "its node could not reach the store",
+    Reason.NOT_TAKEN: "no worker took it in its time",
+    Reason.NO_PROGRESS: "its worker fell silent",
+    Reason.UNDELIVERED: "the queue that it was to be handed to did not take it",
     Reason.DUPLICATE: "another run has its unique key",
     Reason.BLACKOUT: "the blackout of the schedule was closed, and drops what comes then",
     Reason.BY_HAND: "somebody decided that it should not run",
@@ -89,11 +94,12 @@ async def explain_schedule(store: Store, app: str, key: str) -> Why:
     gaps = await store.gaps(app, RunFilter(schedule_key=key, limit=5))
     made_up_for = await _made_up_for(store, app, key, gaps[:1])
     nodes = [node for node in await store.nodes(app) if node.died_at is None]
+    messages = await unsent_messages(store, app, [run for run in runs if run.is_live][:_LIVE_NAMED])
     return Why(
         key=key,
         next=_next(schedule, rule, blackout, runs, now),
         last=_last(runs, gaps, rule, made_up_for),
-        now=_now(schedule, runs, nodes, now, rule),
+        now=_now(schedule, runs, nodes, now, rule, messages),
         notes=(*_decisions(schedule, rule), *_notes(schedule, nodes, rule_error), *_drift(stored, nodes)),
     )
 
@@ -212,7 +218,8 @@ def _losses(run: Run) -> str:
     """Nothing in a verdict tells that an earlier claim was lost with its node; people should know it ran twice."""
     if not run.losses:
         return ""
-    return f"; its node was lost {'once' if run.losses == 1 else f'{run.losses} times'} before, and it was run again"
+    who = "its worker" if run.handed is not None else "its node"
+    return f"; {who} was lost {'once' if run.losses == 1 else f'{run.losses} times'} before, and it was run again"
 
 
 def _gap_words(gap: Gap, rule: When | None, made_up_for: int) -> str:
@@ -229,11 +236,18 @@ def _gap_words(gap: Gap, rule: When | None, made_up_for: int) -> str:
     return f"{count} moments {stretch} were {gap.verdict.value}: {reason}{since}"
 
 
-def _now(schedule: Schedule, runs: list[Run], nodes: list[Node], now: datetime, rule: When | None) -> str:
+def _now(
+    schedule: Schedule,
+    runs: list[Run],
+    nodes: list[Node],
+    now: datetime,
+    rule: When | None,
+    messages: Mapping[str, Message],
+) -> str:
     live = [run for run in runs if run.is_live]
     if not live:
         return _idle_words(schedule, nodes)
-    return "; ".join(live_words(run, nodes, now, rule) for run in live[:3])
+    return "; ".join(live_words(run, nodes, now, rule, messages.get(run.id)) for run in live[:_LIVE_NAMED])
 
 
 def _idle_words(schedule: Schedule, nodes: list[Node]) -> str:
@@ -245,7 +259,12 @@ def _idle_words(schedule: Schedule, nodes: list[Node]) -> str:
     return "it waits for its next moment" if knows else f"it waits; no live node knows its task {schedule.task!r}"
 
 
-def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None) -> str:
+def live_words(
+    run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None = None
+) -> str:
+    """`message`: the one that is still to hand the run over, if there is one."""
+    if run.handed is not None:
+        return handed_words(run, run.handed, message, nodes, lambda moment: time_words(moment, rule)) + _losses(run)
     match run.state:
         case State.RUNNING:
             since = "" if run.started_at is None else f" since {time_words(run.started_at, rule)}"

@@ -7,11 +7,12 @@ from datetime import datetime
 
 import msgspec
 
-from evertick.model import LIVE_STATES, Node, Reason, Run, State
+from evertick.model import LIVE_STATES, Message, Node, Reason, Run, State
 from evertick.node_names import node_names
 from evertick.store.base import RunFilter, Store
 from evertick.when import from_us
 from evertick.why import ended_words, live_words, time_words
+from evertick.why_handed import unsent_messages
 
 __all__ = ["Facts", "WhyRun", "WhyTask", "explain_run", "explain_task"]
 
@@ -75,7 +76,7 @@ async def explain_run(store: Store, run: Run) -> WhyRun:
         id=run.id,
         task=run.task,
         schedule_key=run.schedule_key,
-        now=_words(run, living, now),
+        now=_words(run, living, now, (await unsent_messages(store, run.app, [run])).get(run.id)),
         behind=behind,
         nodes=_knowing(living, run.task),
     )
@@ -88,12 +89,14 @@ async def explain_task(store: Store, app: str, task: str) -> WhyTask:
     oldest = {
         state: min((run for run in live if run.state is state), key=_by_due, default=None) for state in LIVE_STATES
     }
+    named = [run for run in oldest.values() if run is not None]
+    messages = await unsent_messages(store, app, named)
     ended = await store.runs(app, RunFilter(task=task, states=(State.DONE,), limit=1))
     last = [f"run {run.id}, ended {time_words(run.finished_at, None)}: {ended_words(run, None)}" for run in ended]
     return WhyTask(
         task=task,
         live={state.value: counts[state] for state in LIVE_STATES if counts[state]},
-        now=[_words(run, living, now) for run in oldest.values() if run is not None],
+        now=[_words(run, living, now, messages.get(run.id)) for run in named],
         last=last[0] if last else "none of its runs has ended yet",
         nodes=_knowing(living, task),
     )
@@ -103,8 +106,8 @@ def _by_due(run: Run) -> tuple[datetime, str]:
     return run.due_at, run.id
 
 
-def _words(run: Run, living: list[Node], now: datetime) -> str:
-    return live_words(run, living, now, None)
+def _words(run: Run, living: list[Node], now: datetime, message: Message | None = None) -> str:
+    return live_words(run, living, now, None, message)
 
 
 async def _living(store: Store, app: str) -> list[Node]:
@@ -118,7 +121,8 @@ async def _line_before(store: Store, run: Run) -> list[Run]:
     if run.reason == Reason.RATE:
         return []
     if run.reason == Reason.CONCURRENCY:
-        wanted = RunFilter(task=run.task, states=(State.RUNNING,), is_oldest_first=True, limit=_NAMED_MOST)
+        at_work = (State.RUNNING, State.HANDED)
+        wanted = RunFilter(task=run.task, states=at_work, is_oldest_first=True, limit=_NAMED_MOST)
         return await store.runs(run.app, wanted)
     before: list[Run] = []
     while run.state is State.BLOCKED and run.blocked_on is not None and len(before) < _LINE_MOST:

@@ -50,10 +50,11 @@ from evertick.cli import cli
 from evertick.clock import Clock
 from evertick.driver.base import Driver
 from evertick.driver.function import Threads
+from evertick.driver.handoff import HandOff, HandsOver, Received, ReportSource
 from evertick.driver.pool import Children
 from evertick.driver.process import Process
 from evertick.driver.secret import Secret
-from evertick.driver.sender import RETRY
+from evertick.driver.sender import RETRY, Sender
 from evertick.driver.spec import DriverParts, Spec
 from evertick.duty import DutyContext
 from evertick.engine.engine import EngineHealth
@@ -64,7 +65,7 @@ from evertick.ha import HaLine, HaNode, HaTable
 from evertick.holiday import holiday_calendar, holiday_dates
 from evertick.manage.backfill import Backfill, BackfillStep
 from evertick.manage.foresight import Planned
-from evertick.model import Attempt, Duty, Gap, LogLine, Node, OccurrenceEdit, Phase, Schedule, Tick
+from evertick.model import Attempt, Duty, Gap, Handed, LogLine, Node, OccurrenceEdit, Phase, Report, Schedule, Tick
 from evertick.options import CronOptions, EveryOptions, OnceOptions, PolicyOptions, RuleOptions
 from evertick.policy import Constant
 from evertick.scheduler import Health
@@ -92,9 +93,12 @@ PAGES: dict[str, tuple[type, ...]] = {
     "reference/tasks.md": (
         *(Task, Enqueuer, SyncEnqueuer, Context, Transaction, Constant, Linear, Exponential, Process),
     ),
-    "reference/drivers.md": (Spec, DriverParts, Driver, Secret, Shell),
+    "reference/drivers.md": (
+        *(Spec, DriverParts, Driver, Secret, Shell),
+        *(HandOff, HandsOver, Received, ReportSource, Report, Sender),
+    ),
     "reference/http.md": (Http, HttpBasic, HttpExpect),
-    "reference/ledger.md": (Run, Gap, Schedule, Node, Attempt, LogLine, Phase, OccurrenceEdit, Tick),
+    "reference/ledger.md": (Run, Handed, Gap, Schedule, Node, Attempt, LogLine, Phase, OccurrenceEdit, Tick),
     "reference/ha.md": (HaTable, HaLine, HaNode),
     "reference/outbox.md": (Message,),
     "reference/events.md": (Event, FeedEvent, FeedPage),

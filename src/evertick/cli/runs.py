@@ -15,7 +15,7 @@ from evertick.cli.logs import log_texts, whole_log
 from evertick.cli.named import run_named
 from evertick.cli.node_names import known_names, node_of, node_words, shown_node
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_section, print_table, say
-from evertick.cli.words import data_text, losses_words, outcome, span, stamp, took, tries
+from evertick.cli.words import data_text, handed_remark, losses_words, outcome, span, stamp, took, tries
 from evertick.errors import Refused
 from evertick.model import Attempt, Phase, Reason, Run, State
 from evertick.raised import what_was_raised
@@ -47,7 +47,8 @@ async def cancel(scheduler: Scheduler, run: str, as_json: bool) -> None:
     if as_json:
         print_json(await row_of(scheduler, after))
     elif after.is_live:
-        say(f"asked run {run} to stop; it runs until its job obeys, `evertick show {run}` tells when it has ended")
+        who = "its job" if after.handed is None else "its worker"
+        say(f"asked run {run} to stop; it runs until {who} obeys, `evertick show {run}` tells when it has ended")
     else:
         say(f"run {run} has ended: {_verdict(after)}")
 
@@ -119,6 +120,8 @@ def _facts(run: Run, names: Mapping[str, str]) -> Iterator[tuple[str, str | list
 
 def _state(run: Run) -> Iterator[str]:
     yield _verdict(run)
+    if run.handed is not None:
+        yield handed_remark(run.handed)
     if run.is_cancel_requested and run.is_live:
         yield "it was asked to stop"
     if run.state is State.BLOCKED and run.reason == Reason.CONCURRENCY:

@@ -207,6 +207,7 @@ def _head(frame: Frame) -> list[tuple[str, str]]:
         (stamp(frame.at), ""),
         (f"{frame.schedules} {'schedule' if frame.schedules == 1 else 'schedules'}", ""),
         (f"{_count(frame.running)} running", "cyan" if frame.running else ""),
+        *([(f"{_count(frame.handed)} handed", "cyan")] if frame.handed else []),
         (f"{_count(frame.waiting)} waiting", "blue" if frame.waiting else ""),
         (f"{_count(frame.blocked)} blocked", ""),
         (f"{_count(frame.parked)} parked", "red" if frame.parked else ""),

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 from evertick.clock import system_clock
-from evertick.model import Cause, Gap, OccurrenceEdit, Reason, Run, State, Verdict
+from evertick.model import Cause, Gap, Handed, OccurrenceEdit, Reason, Run, State, Verdict
 from evertick.raised import what_was_raised
 from evertick.when import from_us
 
@@ -22,6 +22,7 @@ __all__ = [
     "data_text",
     "decision_words",
     "distance",
+    "handed_remark",
     "losses_words",
     "now",
     "outcome",
@@ -36,6 +37,8 @@ __all__ = [
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _KIBI = 1_024
 _YEAR, _SECOND = len("2026-"), len("2026-01-31 09:00:00")
+# Why a run is lost whose work was done elsewhere.
+_LOST_ELSEWHERE = (Reason.NOT_TAKEN, Reason.NO_PROGRESS)
 _zone: ContextVar[tzinfo | None] = ContextVar("zone", default=None)
 # From so many of the larger unit on the smaller one is noise.
 _FEW = 10
@@ -124,7 +127,7 @@ def took(run: Run) -> str:
 
 def tries(run: Run) -> str:
     """How often it was tried, the try that is under way included."""
-    return str(run.attempts + (run.state is State.RUNNING))
+    return str(run.attempts + (run.state in (State.RUNNING, State.HANDED)))
 
 
 def outcome(row: Run | Gap) -> str:
@@ -148,12 +151,13 @@ def remark(row: Run | Gap) -> str:
 
 
 def losses_words(run: Run) -> str:
-    """How often its node was lost, and what came of that; nothing for most runs."""
+    """How often its node, or its worker elsewhere, was lost, and what came of that; nothing for most runs."""
     if not run.losses:
         return ""
     often = {1: "once", 2: "twice"}.get(run.losses, f"{run.losses} times")
     is_over = run.verdict in (Verdict.LOST, Verdict.CANCELLED)
-    return f"its node was lost {often}" + ("" if is_over else ", run again")
+    who = "worker" if run.handed is not None or run.reason in _LOST_ELSEWHERE else "node"
+    return f"its {who} was lost {often}" + ("" if is_over else ", run again")
 
 
 def _run_remark(run: Run) -> str:
@@ -177,7 +181,18 @@ def _gap_remark(gap: Gap) -> str:
     return f"{least}{gap.count} moments since {first[day:] if first[:day] == last[:day] else first}"
 
 
+def handed_remark(handed: Handed) -> str:
+    """In whose hands a run is."""
+    if handed.pushed_at is None:
+        return f"handed to {handed.to} since {stamp(handed.at)}, not sent yet"
+    if handed.taken_at is None:
+        return f"handed to {handed.to} since {stamp(handed.at)}, not taken yet"
+    return f"with a worker of {handed.to} since {stamp(handed.taken_at)}"
+
+
 def _live_remark(run: Run) -> str:
+    if run.handed is not None and run.progress is None:
+        return handed_remark(run.handed)
     if run.progress is not None:
         return f"{run.progress:.0%} {run.progress_text or ''}".rstrip()
     return f"since {stamp(run.started_at)}" if run.started_at is not None else f"due {stamp(run.due_at)}"

@@ -14,6 +14,7 @@ from evertick.doctor.database import about_database
 from evertick.doctor.duties import about_duties
 from evertick.doctor.feed import about_feed
 from evertick.doctor.finding import Finding, Severity, about_store, shortened
+from evertick.doctor.handed import about_handed
 from evertick.doctor.nodes import about_clock, about_nodes
 from evertick.doctor.outbox import about_outbox
 from evertick.doctor.runs import about_blocked, about_parked, about_waiting, blockers_of
@@ -23,6 +24,7 @@ from evertick.model import State
 from evertick.store.base import Care, RunFilter, Store
 from evertick.survey import survey
 from evertick.when import from_us, to_us
+from evertick.why_handed import unsent_messages
 
 __all__ = ["Finding", "Severity", "about_store", "examine", "examine_database"]
 
@@ -56,6 +58,9 @@ async def _about_app(store: Store, app: str, own_now: datetime) -> AsyncIterator
     for finding in about_feed(await store.feed_state(app)):
         yield finding
     for finding in about_outbox(await store.channels(app), living, to_us(now)):
+        yield finding
+    handed = await store.runs(app, _those(State.HANDED, is_oldest_first=True))
+    for finding in about_handed(handed, await unsent_messages(store, app, handed), now):
         yield finding
     for finding in about_parked(await store.runs(app, _those(State.PARKED))):
         yield finding

@@ -141,10 +141,12 @@ class _Handed:
         return ReportAnswer(answer="done")
 
     def _hear_undelivered(self, report: Report) -> ReportAnswer:
-        """Whoever brings a message may have got an error though it arrived: then it is delivered."""
+        """Whoever brings a message may have got an error though it arrived: then it is delivered. As nobody can know,
+        what must not run twice is not handed over again."""
         if self._pushed_at is not None:
             return ReportAnswer(answer="already")
-        return self._fail(report, Reason.UNDELIVERED, self._hand.retry_delay)
+        delay = None if self._row["at_most_once"] else self._hand.retry_delay
+        return self._fail(report, Reason.UNDELIVERED, delay)
 
     def _hear_worker(self, report: Report) -> ReportAnswer:
         if report.kind == "taken" and self._taken_at is not None:

@@ -9,12 +9,12 @@ key of its concurrency there: that is what is counted, and there is no counter t
 Why nothing is held back for ever. Runs of one key, task and queue are a *lane*: whoever can take one of them can take
 the others. For every lane in which something is held back, one of these holds after each transaction:
 
-  (a) its key is one of concurrency, and a run of the key is running;
+  (a) its key is one of concurrency, and a run of the key is running, or in the hands of an outside queue;
   (b) a run of the lane is let through;
   (c) the key has a row in `limits`, the time at which a claim lets the next through.
 
 It begins with (a) or (c), for a claim holds back under a concurrency only where as many as may are running, and under
-a rate only with the time of the next free start. (a) ends when a run of the key leaves running, and whatever ends that
+a rate only with the time of the next free start. (a) ends when a run of the key leaves both, and whatever ends that
 lets the next of each lane through: (b). It takes the gate before it locks the run, and looks for the next in a
 statement of its own: a claim that was ahead of it has committed what it held back, and is seen; a claim behind it
 counts without the run. (b) ends in three ways. The run is claimed: then it is running (a), or it used up the rate and

@@ -1323,8 +1323,8 @@ WHERE id = ANY($1::uuid[]);
 -- name: apply_reports.lock
 -- The guard of every report: which of these runs are handed, under which fence, and stay so until the commit. Those that
 -- are held here have no `handed_at`.
-SELECT id::text AS id, fence, attempts, is_cancel_requested, cancel_reason, hand, handed_at, pushed_at, taken_at, deadline,
-    fire_at, schedule_id, frees, limit_key, @feed_epoch IS NOT NULL AS has_feed, evertick.now_us() AS now
+SELECT id::text AS id, fence, attempts, at_most_once, is_cancel_requested, cancel_reason, hand, handed_at, pushed_at,
+    taken_at, deadline, fire_at, schedule_id, frees, limit_key, @feed_epoch IS NOT NULL AS has_feed, evertick.now_us() AS now
 FROM evertick.runs WHERE app = $1 AND id = ANY($2::uuid[]) AND handed_at IS NOT NULL ORDER BY id FOR UPDATE;
 
 -- name: apply_reports.mark

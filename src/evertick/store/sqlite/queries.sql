@@ -822,8 +822,8 @@ WHERE app = ?1 AND id = ?2;
 
 -- name: apply_reports.handed
 -- The guard of every report: which of these runs are handed, and under which fence.
-SELECT id, fence, attempts, is_cancel_requested, cancel_reason, hand, handed_at, pushed_at, taken_at, deadline,
-    schedule_id, limit_key
+SELECT id, fence, attempts, at_most_once, is_cancel_requested, cancel_reason, hand, handed_at, pushed_at, taken_at,
+    deadline, schedule_id, limit_key
 FROM evertick_runs WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2)) AND state = 'handed';
 
 -- name: apply_reports.mark

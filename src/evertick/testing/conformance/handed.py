@@ -387,6 +387,12 @@ class Handed:
         run = await bench.run(held.id)
         assert (run.verdict, run.reason, run.error) == (Verdict.FAILED, "undelivered", "refused")
 
+    async def test_what_must_not_run_twice_is_not_handed_over_again_when_nobody_knows_whether_it_arrived(
+        self, bench: Bench
+    ) -> None:
+        held = await hand(bench, await bench.node(), terms=TaskTerms(at_most_once=True), retry_delay=0)
+        assert (await told(bench, said(held, "undelivered"))).verdict is Verdict.FAILED
+
     async def test_what_was_delivered_after_all_is_not_undelivered(self, bench: Bench) -> None:
         held = await hand(bench, await bench.node())
         await report(bench, said(held, "taken"))

@@ -1,0 +1,61 @@
+"""What can be wrong with runs in the hands of an outside queue: the queue is away, or nobody takes what it has."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from evertick.doctor.finding import Finding, Severity
+from evertick.model import Handed, Message, Run
+from evertick.raised import what_was_raised
+
+__all__ = ["about_handed"]
+
+_AWAY_LONG = timedelta(minutes=1)
+_UNTAKEN_LONG = timedelta(minutes=10)
+
+
+def about_handed(handed: Sequence[Run], unsent: Mapping[str, Message], now: datetime) -> Iterator[Finding]:
+    """One finding per queue and trouble. `unsent`: messages that are still to hand over some of the runs."""
+    away: dict[str, list[tuple[Run, Handed]]] = defaultdict(list)
+    untaken: dict[str, list[tuple[Run, Handed]]] = defaultdict(list)
+    for run in handed:
+        hands = run.handed
+        if hands is None or hands.taken_at is not None:
+            continue
+        message = unsent.get(run.id)
+        if message is not None and message.attempts and now - hands.at > _AWAY_LONG:
+            away[hands.to].append((run, hands))
+        elif hands.pushed_at is not None and now - hands.pushed_at > _UNTAKEN_LONG:
+            untaken[hands.to].append((run, hands))
+    yield from (_away(queue, runs, unsent) for queue, runs in sorted(away.items()))
+    yield from (_untaken(queue, runs, now) for queue, runs in sorted(untaken.items()))
+
+
+def _away(queue: str, runs: Sequence[tuple[Run, Handed]], unsent: Mapping[str, Message]) -> Finding:
+    message = unsent[runs[0][0].id]
+    why = what_was_raised(message.error) or "no error is known"
+    tries = "1 try" if message.attempts == 1 else f"{message.attempts} tries"
+    return Finding(
+        severity=Severity.WARNING,
+        check="queue_away",
+        what=f"{_count(runs)} {queue!r}, which is away: {tries} so far ({why})",
+        fix="see to it; what waits is sent when it is back, and nothing is lost meanwhile",
+        about=tuple(run.id for run, _ in runs),
+    )
+
+
+def _untaken(queue: str, runs: Sequence[tuple[Run, Handed]], now: datetime) -> Finding:
+    longest = max(now - hands.pushed_at for _, hands in runs if hands.pushed_at is not None)
+    return Finding(
+        severity=Severity.WARNING,
+        check="untaken_runs",
+        what=f"{_count(runs)} a worker of {queue!r}, the oldest for {longest.total_seconds() / 60:.0f} min",
+        fix="start a worker that takes them, or more of them; `evertick why RUN` says when one is pushed again",
+        about=tuple(run.id for run, _ in runs),
+    )
+
+
+def _count(runs: Sequence[tuple[Run, Handed]]) -> str:
+    return "1 handed run waits for" if len(runs) == 1 else f"{len(runs)} handed runs wait for"

@@ -1,0 +1,62 @@
+"""What a run in the hands of an outside queue waits for, in words: its queue, a worker, or a word of that worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from evertick.message import hand_key
+from evertick.model import Handed, Message, MessageState, Node, Run
+from evertick.raised import what_was_raised
+from evertick.store.base import MessageFilter, Store
+
+__all__ = ["handed_words", "unsent_messages"]
+
+# How many of them are looked up, one by one.
+_LOOKED_UP_MOST = 100
+
+# A moment in words, as the asker writes moments.
+Words = Callable[[datetime | None], str]
+
+
+async def unsent_messages(store: Store, app: str, runs: Iterable[Run]) -> dict[str, Message]:
+    """The messages that are still to hand over these runs, by run."""
+    waiting = [(run, run.handed) for run in runs if run.handed is not None and run.handed.pushed_at is None]
+    found: dict[str, Message] = {}
+    for run, handed in waiting[:_LOOKED_UP_MOST]:
+        wanted = MessageFilter(channel=handed.to, key=hand_key(run.id, run.fence or 0), limit=1)
+        found |= {run.id: message for message in await store.messages(app, wanted)}
+    return found
+
+
+def handed_words(run: Run, handed: Handed, message: Message | None, nodes: Iterable[Node], at: Words) -> str:
+    """`message`: the one that is still to hand it over, if there is one."""
+    asked = ", asked to cancel" if run.is_cancel_requested else ""
+    if handed.taken_at is not None:
+        return f"{_taken_words(run, handed, at)}{asked}"
+    since = f"run {run.id} was handed to {handed.to!r} at {at(handed.at)}"
+    if handed.pushed_at is not None:
+        again = "" if handed.until is None else f"; unless one takes it, it is pushed again at {at(handed.until)}"
+        return f"{since}, not taken by a worker yet{again}{asked}"
+    return f"{since}, {_unsent_words(handed.to, message, nodes, at)}{asked}"
+
+
+def _taken_words(run: Run, handed: Handed, at: Words) -> str:
+    progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
+    until = f"; unless its worker speaks by {at(handed.until)}, it is pushed again" if handed.until else ""
+    who = f"run {run.id} (attempt {run.attempts + 1}) is with a worker of {handed.to!r}"
+    return f"{who} since {at(handed.taken_at)}{progress}{until}"
+
+
+def _unsent_words(channel: str, message: Message | None, nodes: Iterable[Node], at: Words) -> str:
+    if message is None:
+        return "and its message has just been sent"
+    if not any(channel in node.channels for node in nodes):
+        return "and no live node brings messages there: start one that does"
+    if message.state is MessageState.SENDING:
+        return "and its message is on its way there"
+    if not message.attempts:
+        return "and its message waits to be sent"
+    tries = "1 try" if message.attempts == 1 else f"{message.attempts} tries"
+    why = what_was_raised(message.error)
+    return f"which is away: {tries}{f' ({why})' if why else ''}, the next at {at(message.due_at)}"

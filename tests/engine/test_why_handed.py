@@ -1,0 +1,164 @@
+"""What is said of runs in the hands of an outside queue: by `why`, by the doctor, in listings."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from evertick import Run, Scheduler, State
+from evertick.cli.words import losses_words, remark, tries
+from evertick.doctor import examine
+from evertick.message import hand_key
+from evertick.model import Claimed, Hand, MessageOutcome, NewMessage, Outcome, Report, Verdict
+from evertick.store.base import NodeJoin, RunFilter, Store, TaskTerms
+from evertick.store.sqlite import SqliteStore
+from evertick.testing.clock import SettableClock
+from evertick.testing.conformance import a_run
+from evertick.when.moment import HOUR, MINUTE, from_us
+from evertick.why_run import explain_run, explain_task
+
+APP, QUEUE = "default", "builds"
+TERMS = {"build": TaskTerms()}
+
+
+class Ledger:
+    """A run that is handed over, step by step."""
+
+    def __init__(self, store: Store, clock: SettableClock, run: Run) -> None:
+        self.store, self.clock, self.run = store, clock, run
+        self.held: Claimed | None = None
+
+    async def hand_over(self, **agreed: Any) -> None:
+        [self.held] = (await self.store.claim(APP, "n", ["default"], TERMS, 1)).runs
+        hand = Hand(to=QUEUE, **{"ack_timeout": 10 * MINUTE, "progress_timeout": MINUTE, **agreed})
+        key = hand_key(self.held.id, self.held.fence)
+        message = NewMessage(
+            id=self.clock.new_id(),
+            channel=QUEUE,
+            key=key,
+            body=b"{}",
+            caused_by=self.held.id,
+            hands_over=self.held.fence,
+        )
+        outcome = Outcome(id=self.held.id, fence=self.held.fence, kind="hand", hand=hand, messages=(message,))
+        assert (await self.store.finish(APP, "n", [outcome])).answers == ["done"]
+
+    async def report(self, kind: Any, **fields: Any) -> None:
+        assert self.held is not None
+        said = Report(id=self.held.id, fence=self.held.fence, kind=kind, **fields)
+        assert [each.answer for each in await self.store.apply_reports(APP, [said])] == ["done"]
+
+    async def fail_to_send(self, error: str) -> None:
+        [held] = (await self.store.claim_messages(APP, "n", {QUEUE: 1}, ())).messages
+        outcome = MessageOutcome(
+            id=held.id, fence=held.fence, kind="retry", attempts=held.attempts + 1, delay=MINUTE, error=error
+        )
+        assert await self.store.settle_messages(APP, "n", [outcome]) == ["done"]
+
+    async def why(self) -> str:
+        [run] = await self.store.runs(APP, RunFilter())
+        return (await explain_run(self.store, run)).now
+
+    async def found(self) -> Run:
+        [run] = await self.store.runs(APP, RunFilter())
+        return run
+
+    async def findings(self) -> list[tuple[str, str]]:
+        found = await examine(self.store, APP, from_us(await self.store.now()))
+        return [(each.check, each.what) for each in found if each.check in ("queue_away", "untaken_runs")]
+
+
+@pytest.fixture
+async def ledger() -> AsyncIterator[Ledger]:
+    clock = SettableClock()
+    store = SqliteStore("sqlite://", clock=clock, is_inline=True)
+    await store.open(migrate="auto")
+    await store.join(
+        NodeJoin(
+            id="n",
+            name="n",
+            app=APP,
+            version="1",
+            lease=HOUR,
+            queues=("default",),
+            tasks=TERMS,
+            declares={},
+            channels=(QUEUE,),
+        )
+    )
+    [run] = await store.enqueue(APP, [a_run(task="build")])
+    yield Ledger(store, clock, run)
+    await store.close()
+
+
+async def test_why_tells_each_step_of_a_handed_run(ledger: Ledger) -> None:
+    id_ = ledger.run.id
+    await ledger.hand_over()
+    since = f"run {id_} was handed to 'builds' at 2026-01-01 00:00:00 UTC"
+    assert await ledger.why() == f"{since}, and its message waits to be sent"
+    await ledger.fail_to_send("Traceback (most recent call last):\nConnectionError: nobody answers")
+    assert await ledger.why() == (
+        f"{since}, which is away: 1 try (ConnectionError: nobody answers), the next at 2026-01-01 00:01:00 UTC"
+    )
+    await ledger.report("pushed")
+    assert await ledger.why() == (
+        f"{since}, not taken by a worker yet; unless one takes it, it is pushed again at 2026-01-01 00:10:00 UTC"
+    )
+    await ledger.report("taken")
+    await ledger.report("progress", progress=0.5, progress_text="half")
+    assert await ledger.why() == (
+        f"run {id_} (attempt 1) is with a worker of 'builds' since 2026-01-01 00:00:00 UTC, at 50% half; unless its "
+        "worker speaks by 2026-01-01 00:01:00 UTC, it is pushed again"
+    )
+    await ledger.store.cancel(APP, [id_], "requested")
+    assert (await ledger.why()).endswith(", asked to cancel")
+    assert (await explain_task(ledger.store, APP, "build")).live == {"handed": 1}
+
+
+async def test_why_tells_that_nobody_brings_messages_to_a_queue(ledger: Ledger) -> None:
+    await ledger.hand_over()
+    await ledger.store.leave("n")
+    assert (await ledger.why()).endswith("and no live node brings messages there: start one that does")
+
+
+async def test_the_doctor_names_a_queue_that_is_away_and_one_whose_workers_are(ledger: Ledger) -> None:
+    await ledger.hand_over()
+    assert await ledger.findings() == []
+    await ledger.fail_to_send("ConnectionError: nobody answers")
+    ledger.clock.move(2 * MINUTE)
+    assert await ledger.findings() == [
+        ("queue_away", "1 handed run waits for 'builds', which is away: 1 try so far (ConnectionError: nobody answers)")
+    ]
+    await ledger.report("pushed")
+    ledger.clock.move(12 * MINUTE)
+    assert await ledger.findings() == [
+        ("untaken_runs", "1 handed run waits for a worker of 'builds', the oldest for 12 min")
+    ]
+    await ledger.report("taken")
+    assert await ledger.findings() == []
+
+
+async def test_a_listing_tells_in_whose_hands_a_run_is(ledger: Ledger) -> None:
+    await ledger.hand_over()
+    assert remark(await ledger.found()).startswith("by enqueue; handed to builds since ")
+    assert remark(await ledger.found()).endswith(", not sent yet")
+    await ledger.report("pushed")
+    assert remark(await ledger.found()).endswith(", not taken yet")
+    await ledger.report("taken")
+    run = await ledger.found()
+    assert "with a worker of builds since " in remark(run)
+    assert (tries(run), run.state) == ("1", State.HANDED)
+    lost = msgspec.structs.replace(run, losses=1)
+    assert losses_words(lost) == "its worker was lost once, run again"
+    ended = msgspec.structs.replace(run, losses=3, handed=None, verdict=Verdict.LOST, reason="not_taken")
+    assert losses_words(ended) == "its worker was lost 3 times"
+
+
+async def test_health_counts_handed_runs() -> None:
+    scheduler = Scheduler("sqlite://", concurrency=0)
+    assert (await scheduler.health()).handed == 0
+    await scheduler.close()
+
