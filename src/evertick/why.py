@@ -259,9 +259,7 @@ def _idle_words(schedule: Schedule, nodes: list[Node]) -> str:
     return "it waits for its next moment" if knows else f"it waits; no live node knows its task {schedule.task!r}"
 
 
-def live_words(
-    run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None = None
-) -> str:
+def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None = None) -> str:
     """`message`: the one that is still to hand the run over, if there is one."""
     if run.handed is not None:
         return handed_words(run, run.handed, message, nodes, lambda moment: time_words(moment, rule)) + _losses(run)

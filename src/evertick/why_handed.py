@@ -25,7 +25,8 @@ async def unsent_messages(store: Store, app: str, runs: Iterable[Run]) -> dict[s
     found: dict[str, Message] = {}
     for run, handed in waiting[:_LOOKED_UP_MOST]:
         wanted = MessageFilter(channel=handed.to, key=hand_key(run.id, run.fence or 0), limit=1)
-        found |= {run.id: message for message in await store.messages(app, wanted)}
+        for message in await store.messages(app, wanted):
+            found[run.id] = message
     return found
 
 

@@ -161,4 +161,3 @@ async def test_health_counts_handed_runs() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     assert (await scheduler.health()).handed == 0
     await scheduler.close()
-
