@@ -1,4 +1,4 @@
-"""Files to be read as configurations, and a driver of our own to name in them."""
+"""Files to be read as configurations."""
 
 from __future__ import annotations
 
@@ -6,63 +6,20 @@ import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
-import msgspec
 import pytest
+from echo_driver import Echo, EchoDriver
 
-from evertick.arguments import FreeArguments
 from evertick.config.load import Configuration, load_configuration
-from evertick.context import Context
 from evertick.driver import registry
-from evertick.driver.base import Driver
-from evertick.driver.spec import DriverParts, Spec
 from evertick.errors import InvalidConfiguration
-
-
-class Echo(Spec, frozen=True, kw_only=True):
-    """A job that writes down its text, so that tests see it run."""
-
-    driver: ClassVar[str] = "echo"
-    short: ClassVar[str | None] = "text"
-
-    text: str
-    times: int = 1
-    headers: dict[str, str] = msgspec.field(default_factory=dict)
-    # Waits until it is let go.
-    waits: bool = False
-
-    def make_driver(self, task: str, parts: DriverParts) -> Driver:
-        return EchoDriver(self, task)
-
-
-class EchoDriver:
-    name = "echo"
-    can_be_cancelled = True
-    kill_after = 0
-    heard: ClassVar[list[str]] = []
-    has_begun: ClassVar[asyncio.Event]
-    may_end: ClassVar[asyncio.Event]
-
-    def __init__(self, spec: Echo, task: str) -> None:
-        self._spec = spec
-        self._arguments = FreeArguments(task)
-
-    def prepare(self, args: bytes) -> dict[str, Any]:
-        return self._arguments.decode(args)
-
-    async def execute(self, context: Context, arguments: dict[str, Any]) -> str:
-        if self._spec.waits:
-            EchoDriver.has_begun.set()
-            await EchoDriver.may_end.wait()
-        EchoDriver.heard.append(self._spec.text)
-        return self._spec.text
 
 
 @pytest.fixture(autouse=True)
 def echo(monkeypatch: pytest.MonkeyPatch) -> type[EchoDriver]:
     """The driver "echo", registered as a third party's is."""
-    entry = SimpleNamespace(name="echo", value="conftest:Echo", load=lambda: Echo)
+    entry = SimpleNamespace(name="echo", value="echo_driver:Echo", load=lambda: Echo)
     monkeypatch.setattr(registry, "_registered", lambda: {"echo": entry})
     monkeypatch.setattr(EchoDriver, "heard", [])
     monkeypatch.setattr(EchoDriver, "has_begun", asyncio.Event(), raising=False)

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from echo_driver import Echo
 
-from conftest import Echo
-from evertick import Constant, Exponential, Linear
+from evertick import Constant, Exponential, Linear, Shell
+from evertick.cli import cli
 from evertick.config import table as table_module
 from evertick.config.build import scheduler_from
 from evertick.config.load import Configuration

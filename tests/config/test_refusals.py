@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from echo_driver import Echo
 
-from conftest import Echo
 from evertick.config.include import DEPTH_MAX, FILES_MAX
 from evertick.config.problem import PROBLEMS_MAX
 from evertick.config.toml import FILE_MAX_BYTES

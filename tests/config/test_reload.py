@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from echo_driver import EchoDriver
 
-from conftest import EchoDriver
 from evertick import Scheduler
 from evertick.config.build import scheduler_from
 from evertick.config.load import Configuration, load_configuration

@@ -49,7 +49,7 @@ def load_configuration(
     loading = _Loading(find_file(path, environ), environ, flags or {}, problems)
     made = loading.load()
     problems.raise_any()
-    # What only a scheduler can tell: rules that the node does not take, jobs that share a rate, brokers that are nowhere.
+    # What only a scheduler can tell: rules that the node does not take, jobs that share a rate, missing brokers.
     add_jobs(bare_scheduler(made), made.jobs, problems)
     problems.raise_any()
     return made

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from evertick.config.configuration import Configuration
 from evertick.config.job import Job
 from evertick.config.layer import Value
-from evertick.config.configuration import Configuration
 from evertick.masked import masked
 
 __all__ = ["HIDDEN", "Shown", "shown_jobs", "shown_values"]

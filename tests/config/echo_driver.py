@@ -1,0 +1,54 @@
+"""A driver of our own to name in files: it writes down what it was to say."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+import msgspec
+
+from evertick.arguments import FreeArguments
+from evertick.context import Context
+from evertick.driver.base import Driver
+from evertick.driver.spec import DriverParts, Spec
+
+__all__ = ["Echo", "EchoDriver"]
+
+
+class Echo(Spec, frozen=True, kw_only=True):
+    """A job that writes down its text, so that tests see it run."""
+
+    driver: ClassVar[str] = "echo"
+    short: ClassVar[str | None] = "text"
+
+    text: str
+    times: int = 1
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    # Waits until it is let go.
+    waits: bool = False
+
+    def make_driver(self, task: str, parts: DriverParts) -> Driver:
+        return EchoDriver(self, task)
+
+
+class EchoDriver:
+    name = "echo"
+    can_be_cancelled = True
+    kill_after = 0
+    heard: ClassVar[list[str]] = []
+    has_begun: ClassVar[asyncio.Event]
+    may_end: ClassVar[asyncio.Event]
+
+    def __init__(self, spec: Echo, task: str) -> None:
+        self._spec = spec
+        self._arguments = FreeArguments(task)
+
+    def prepare(self, args: bytes) -> dict[str, Any]:
+        return self._arguments.decode(args)
+
+    async def execute(self, context: Context, arguments: dict[str, Any]) -> str:
+        if self._spec.waits:
+            EchoDriver.has_begun.set()
+            await EchoDriver.may_end.wait()
+        EchoDriver.heard.append(self._spec.text)
+        return self._spec.text
