@@ -2,12 +2,15 @@
 
 from evertick.context import Context, current
 from evertick.driver.http_spec import Http, HttpBasic, HttpExpect
+from evertick.driver.nats_spec import Nats, NatsConnection
 from evertick.driver.process import Process
+from evertick.driver.redis_spec import Redis, RedisConnection
 from evertick.driver.secret import Secret
 from evertick.driver.shell_spec import Shell
 from evertick.duty import DutyContext
 from evertick.errors import (
     AlreadyDeclared,
+    BrokerUnavailable,
     CursorGone,
     EvertickError,
     Forked,
@@ -46,6 +49,7 @@ __version__ = VERSION
 
 __all__ = [
     "AlreadyDeclared",
+    "BrokerUnavailable",
     "Calendar",
     "Cause",
     "Constant",
@@ -77,12 +81,16 @@ __all__ = [
     "Lost",
     "Message",
     "MessageState",
+    "Nats",
+    "NatsConnection",
     "Node",
     "NotFound",
     "Once",
     "Process",
     "ProcessDied",
     "Reason",
+    "Redis",
+    "RedisConnection",
     "Refused",
     "Retry",
     "Run",

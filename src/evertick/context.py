@@ -86,6 +86,10 @@ class Notebook:
         with self._lock:
             self._progress = (fraction, text)
 
+    @property
+    def has_news(self) -> bool:
+        return bool(self._lines) or self._progress is not None
+
     def take(self) -> tuple[int, tuple[tuple[int, str, str], ...], tuple[float, str] | None] | None:
         """(number of the first line, lines, progress) since the last time; None when there is nothing new."""
         with self._lock:

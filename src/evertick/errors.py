@@ -17,6 +17,7 @@
     ├── StoreError
     │   ├── StoreUnavailable             away, locked, read-only or full; the outcome of a write may be unknown
     │   └── StoreRefused                 this node must not use the store (newer schema, damaged migrations, no store)
+    ├── BrokerUnavailable                a broker (Redis, NATS) is away; what was to go there is tried again
     ├── ProcessDied                      the child process of a task ended before its job did
     ├── JobFailed                        a job without a function says that it failed: an exit code, a status
     ├── TransactionTimeout (also TimeoutError)
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadyDeclared",
+    "BrokerUnavailable",
     "CursorGone",
     "EvertickError",
     "Forked",
@@ -140,6 +142,10 @@ class StoreUnavailable(StoreError):
 
 class StoreRefused(StoreError):
     """This node must not use this store."""
+
+
+class BrokerUnavailable(EvertickError):
+    """A broker cannot be used now. What was on its way may or may not have arrived."""
 
 
 class ProcessDied(EvertickError):

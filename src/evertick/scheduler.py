@@ -22,19 +22,23 @@ from evertick.context import Context
 from evertick.declare import Declaration, Declarations, calling_place
 from evertick.declare_duty import Duties, check_name, make_duty, rhythm_of
 from evertick.driver.base import Work
+from evertick.driver.connection import connection_to
 from evertick.driver.function import Threads
 from evertick.driver.handoff import HandsOver, ReportSource
 from evertick.driver.inside import check_may_open_store, check_may_start
+from evertick.driver.nats_spec import nats_connection
 from evertick.driver.pool import Children
 from evertick.driver.registry import IN_PYTHON
 from evertick.driver.secret import Secrets
 from evertick.driver.sender import Sender
 from evertick.driver.spec import DriverParts, Spec
+from evertick.duty import DutyWork
 from evertick.engine.engine import Engine, EngineHealth, EngineSettings
 from evertick.engine.node import LocalNode, declarer_of
 from evertick.errors import AlreadyDeclared, InvalidInput, InvalidSetting, Refused
 from evertick.events import EventKind, Hook, Hooks
 from evertick.every_node import check_every_node_rule
+from evertick.feed import FeedPage
 from evertick.manage.availability import ShowsAvailability
 from evertick.manage.backfill import Backfills
 from evertick.manage.bulk import ManagesInBulk
@@ -208,6 +212,7 @@ class Scheduler(
         self._secrets = Secrets()
         self._connections: dict[str, object] = {}
         self._closing: list[Callable[[], Awaitable[None]]] = []
+        self._shared: dict[str, object] = {}
         self._hooks = Hooks(self._threads.call)
         self._portal = Portal()
         self._opened: Store | None = None
@@ -230,6 +235,12 @@ class Scheduler(
         if self._opened is not None:
             raise Refused("the store is open already; choose the database before using the scheduler")
         self.settings = msgspec.structs.replace(self.settings, url=check_url(url))
+
+    def connect(self, driver: str, where: object) -> None:
+        """Say where a broker is: `scheduler.connect("redis", "redis://host:6379/0")`, or with settings of its kind."""
+        if self._is_started:
+            raise Refused(f"where {driver!r} is must be said before the scheduler has started")
+        self._connections[driver] = connection_to(driver, where)
 
     # --- declaring
 
@@ -436,6 +447,7 @@ class Scheduler(
             connections=self._connections,
             resolve_secret=lambda name: self._secrets.resolve(name),
             at_close=self._closing.append,
+            shared=self._shared,
         )
 
     def _keep_task(self, task: Task[Any, Any], place: str) -> Task[Any, Any]:
@@ -510,13 +522,27 @@ class Scheduler(
             await store.keep_feed(self.app, self.settings.feed or None)
         await self._declarations.store_all(store, self.app, editor, declarer_of(self.settings.node_name))
         if self.settings.concurrency > 0:
-            engine = Engine(self._node(store), editor, self._engine_settings(), self._duties.works)
+            duties = [*self._duties.works, *self._publishing_duties()]
+            engine = Engine(self._node(store), editor, self._engine_settings(), duties)
             engine.on_stalled = on_stalled
             if self._clock is system_clock:
                 self._children.open()
             await engine.start()
             self._engine = engine
         self._portal.engine_loop = asyncio.get_running_loop()
+
+    def _publishing_duties(self) -> list[DutyWork]:
+        """Telling others what becomes of runs, where a connection is to do so: one node at a time."""
+        given = self._connections.get("nats")
+        if not getattr(given, "events", False):
+            return []
+        from evertick.driver.nats_events import NatsEvents
+
+        async def page(after: str | None, kinds: Sequence[str]) -> FeedPage:
+            return await self.feed_page(after, kinds=kinds)
+
+        events = NatsEvents(nats_connection(given), self.app, page, self._secrets.resolve)
+        return [make_duty(events.run, "nats.events", None, self._threads.call)]
 
     async def _stop(self) -> None:
         if self._engine is not None:
@@ -615,6 +641,8 @@ class Scheduler(
         senders: dict[str, Sender] = {}
         sources: dict[int, ReportSource] = {}
         for driver in [work.driver for work in works if isinstance(work.driver, HandsOver)]:
+            if self._clock is not system_clock and getattr(driver, "is_far", False):
+                continue  # a test of schedules in virtual time reaches no broker
             senders |= {sender.channel: sender for sender in driver.senders()}
             sources |= {id(source): source for source in driver.sources()}
         for channel in sorted(senders.keys() & self._senders.keys()):

@@ -33,6 +33,7 @@ from evertick.cli import cli
 # Pages whose examples run in a test file of their own.
 ELSEWHERE = {
     "docs/how-to/write-a-driver.md": "test_driver_page.py",
+    "docs/reference/worker-contract.md": "test_worker_contract_page.py",
     "docs/how-to/django.md": "test_django.py",
     "docs/how-to/postgresql.md": "test_postgres_pages.py",
     "docs/how-to/transactions-on-postgresql.md": "test_postgres_pages.py",
@@ -120,9 +121,9 @@ def commands(block: Block) -> list[str]:
     return [line.removeprefix("$ ") for line in block.text.splitlines() if line.startswith("$ evertick")]
 
 
-# `run` and `daemon` do not end; `demo` takes its time and has tests of its own. Their names and flags are checked all
+# `run`, `daemon` and `worker` do not end; `demo` takes its time and has tests of its own. Their names and flags are checked all
 # the same.
-ONLY_PARSED = {"run", "daemon", "demo"}
+ONLY_PARSED = {"run", "daemon", "worker", "demo"}
 
 
 # Of the ledger that the tutorial's jobs.py makes.

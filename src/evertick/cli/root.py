@@ -44,6 +44,7 @@ from evertick.cli.saying import in_commands
 from evertick.cli.schedules import list_schedules, remove, show, trigger
 from evertick.cli.status import status
 from evertick.cli.top import top
+from evertick.cli.worker import worker
 from evertick.errors import EvertickError, InvalidInput
 from evertick.serve import TRACEBACK_VARIABLE
 from evertick.version import VERSION
@@ -159,6 +160,7 @@ def cli() -> None:
 for command in (
     run,
     daemon,
+    worker,
     list_schedules,
     show,
     logs,

@@ -54,7 +54,7 @@ def run(where: str, database: str | None, verbose: int, log_level: str | None, m
       evertick run app:scheduler --migrate-and-exit
     """
     scheduler = find_scheduler(where)
-    _set_up_logging(verbose, log_level)
+    set_up_logging(verbose, log_level)
     if database is not None:
         scheduler.use_database(database)
     if migrate_and_exit:
@@ -66,7 +66,7 @@ def run(where: str, database: str | None, verbose: int, log_level: str | None, m
     scheduler._run()
 
 
-def _set_up_logging(verbose: int, level: str | None) -> None:
+def set_up_logging(verbose: int, level: str | None) -> None:
     """Ours only where the user's module has set up none; what is asked for on the command line holds anyway."""
     logging.basicConfig(format=_FORMAT, datefmt=_TIME, level=logging.INFO)
     if verbose >= 1:

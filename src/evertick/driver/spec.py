@@ -38,6 +38,8 @@ class DriverParts(msgspec.Struct, frozen=True, kw_only=True):
     resolve_secret: Callable[[str], str]
     # Have something closed when the scheduler closes. It may be used again after that.
     at_close: Callable[[Callable[[], Awaitable[None]]], None]
+    # What the drivers of several tasks have in common, by a name of their choice.
+    shared: dict[str, object]
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

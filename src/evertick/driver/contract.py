@@ -1,0 +1,183 @@
+"""What goes over a broker between nodes and workers: the message that hands a run over, the reports that come back.
+
+Versioned JSON, for programs in any language; `docs/reference/worker-contract.md` is this file in words. A field that is
+not known is left alone, so that either side may be the newer one; another `v` is refused. Everything that comes in is
+bounded before it is read. Pure: brokers carry the bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from evertick.errors import InvalidInput
+from evertick.model import HandMode
+
+__all__ = [
+    "ERROR_MAX_CHARS",
+    "MESSAGE_MAX_BYTES",
+    "REPORT_MAX_BYTES",
+    "VERSION",
+    "Handed",
+    "Kill",
+    "WorkerReport",
+    "WorkerReportKind",
+    "decode_handed",
+    "decode_kill",
+    "decode_report",
+    "encode",
+    "pair_of",
+]
+
+VERSION: Final = 1
+# As much as a message of the outbox may have, and its envelope.
+MESSAGE_MAX_BYTES: Final = 272 * 1024
+# A result, an error and the lines of a log, each with its own bound, fit in.
+REPORT_MAX_BYTES: Final = 256 * 1024
+ERROR_MAX_CHARS: Final = 16_384
+_TEXT_MAX_CHARS: Final = 500
+_ID_MAX_CHARS: Final = 100
+
+WorkerReportKind = Literal["taken", "progress", "finish", "fail", "skip", "release"]
+# When a line was written, its level, its text.
+Line = tuple[str, str, str]
+
+
+class Handed(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in the hands of a broker. (run, fence) is the name of this hand-over: whoever works on it takes it first.
+
+    Times are RFC 3339 in UTC, durations are seconds. A worker leaves alone what it gets after `take_by`: the ledger
+    hands it over anew, under another fence. `timeout` is how long the work may take from then on, and `deadline` when
+    it is over at the latest. `reply` is where reports go, None: nobody wants any.
+    """
+
+    v: int = VERSION
+    run: str
+    fence: int
+    task: str
+    driver: str
+    app: str
+    fire_at: str
+    attempt: int
+    args: dict[str, Any]
+    schedule: str | None = None
+    timeout: float | None = None
+    deadline: str | None = None
+    reply: str | None = None
+    mode: HandMode = "finish"
+    take_by: str | None = None
+    # How often a worker says that it is still at work, at least.
+    progress_every: float | None = None
+
+
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker says about a run that it has taken, or could not do."""
+
+    v: int
+    run: str
+    fence: int
+    kind: WorkerReportKind
+    # Who says so, for people.
+    worker: str | None = None
+    # Of progress.
+    fraction: float | None = None
+    text: str | None = None
+    # Of finish: JSON-like.
+    result: Any = None
+    # Of fail. retry: None leaves it to the task's policy, False ends the run, True asks for another try.
+    error: str | None = None
+    retry: bool | None = None
+    # Of fail that asks for another try, and of release: seconds until then.
+    after: float | None = None
+    # Of skip and release; of fail a word for the kind of failure.
+    reason: str | None = None
+    # Lines for the log of the run since the last report, and how many there were before them; None: behind all others.
+    seq: int | None = None
+    log: list[Line] = []
+
+
+class Kill(msgspec.Struct, frozen=True, kw_only=True):
+    """A hand-over that nobody wants any more."""
+
+    v: int = VERSION
+    run: str
+    fence: int
+    why: str = "cancelled"
+
+
+_handed: Final = msgspec.json.Decoder(Handed)
+_report: Final = msgspec.json.Decoder(WorkerReport)
+_kill: Final = msgspec.json.Decoder(Kill)
+
+
+def encode(what: Handed | WorkerReport | Kill) -> bytes:
+    return msgspec.json.encode(what)
+
+
+def decode_handed(data: bytes) -> Handed:
+    """Raises InvalidInput where it is no message of ours, or of another version."""
+    _check_size(data, MESSAGE_MAX_BYTES, "message")
+    try:
+        handed = _handed.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"message: it is not what hands a run over: {error}") from None
+    _check_version(handed.v, "message")
+    _check_pair(handed.run, handed.fence, "message")
+    return handed
+
+
+def decode_report(data: bytes) -> WorkerReport:
+    """Raises InvalidInput where it is no report. Texts are cut: a report that says too much still counts."""
+    _check_size(data, REPORT_MAX_BYTES, "report")
+    try:
+        report = _report.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"report: it is no report of a worker: {error}") from None
+    _check_version(report.v, "report")
+    _check_pair(report.run, report.fence, "report")
+    if report.fraction is not None and not 0 <= report.fraction <= 1:
+        raise InvalidInput(f"report: fraction: {report.fraction!r} must be a number from 0 to 1")
+    if report.after is not None and not 0 <= report.after <= 366 * 86_400:
+        raise InvalidInput(f"report: after: {report.after!r} must be seconds, from 0 to those of a year")
+    return msgspec.structs.replace(
+        report,
+        worker=_cut(report.worker, _TEXT_MAX_CHARS),
+        text=_cut(report.text, _TEXT_MAX_CHARS),
+        reason=_cut(report.reason, _TEXT_MAX_CHARS),
+        error=_cut(report.error, ERROR_MAX_CHARS),
+    )
+
+
+def decode_kill(data: bytes) -> Kill:
+    _check_size(data, REPORT_MAX_BYTES, "kill")
+    try:
+        kill = _kill.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"kill: it names no run: {error}") from None
+    _check_version(kill.v, "kill")
+    return kill
+
+
+def pair_of(run: str, fence: int) -> str:
+    """The name of a hand-over in keys, message ids and logs."""
+    return f"{run}:{fence}"
+
+
+def _check_size(data: bytes, most: int, what: str) -> None:
+    if len(data) > most:
+        raise InvalidInput(f"{what}: it takes {len(data)} bytes, more than {most}; send less")
+
+
+def _check_version(v: int, what: str) -> None:
+    if v != VERSION:
+        raise InvalidInput(f"{what}: v: {v!r} is not known here, only {VERSION}; bring both sides to the same release")
+
+
+def _check_pair(run: str, fence: int, what: str) -> None:
+    if not 1 <= len(run) <= _ID_MAX_CHARS or not run.isprintable() or fence < 0:
+        raise InvalidInput(f"{what}: run {run[:_ID_MAX_CHARS]!r} with fence {fence!r} is no run")
+
+
+def _cut(text: str | None, most: int) -> str | None:
+    return text if text is None or len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,26 @@
+"""The driver `nats`: what it needs beyond the driver of all queues."""
+
+from __future__ import annotations
+
+from evertick.driver.exchange import exchange_of
+from evertick.driver.hand_over import HandOverDriver, Queue
+from evertick.driver.nats_broker import CHANNEL, NatsBroker
+from evertick.driver.nats_names import NatsNames
+from evertick.driver.nats_spec import Nats, NatsConnection, nats_connection
+from evertick.driver.spec import DriverParts
+
+__all__ = ["nats_driver"]
+
+
+def nats_driver(spec: Nats, task: str, parts: DriverParts) -> HandOverDriver:
+    def connection() -> NatsConnection:
+        return nats_connection(parts.connections.get("nats"))
+
+    def broker() -> NatsBroker:
+        return NatsBroker(connection(), parts.app, parts.clock, parts.resolve_secret)
+
+    def reply() -> str:
+        return NatsNames(connection().prefix).reports(parts.app)
+
+    queue = Queue(channel=CHANNEL, to=spec.queue, kind="subject", reply=reply)
+    return HandOverDriver(spec, task, parts, queue, exchange_of(parts, CHANNEL, broker))

@@ -1,0 +1,224 @@
+"""A line to NATS as nodes and workers have it: made when it is needed, made anew when it broke, with its streams.
+
+The library's own reconnecting is off: it holds back what it cannot send, for a time of its own. Here a caller hears at
+once that the broker is away, and decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import ssl
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import nats.errors
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+from nats.js.errors import NotFoundError
+
+from evertick.driver.contract import MESSAGE_MAX_BYTES
+from evertick.driver.nats_names import REMEMBER_SECONDS, NatsNames
+from evertick.driver.nats_spec import NatsConnection
+from evertick.driver.secret import Secret
+from evertick.errors import BrokerUnavailable
+
+__all__ = ["NatsSession"]
+
+log = logging.getLogger("evertick.nats")
+
+T = TypeVar("T")
+
+_CONNECT_SECONDS = 5
+_ANSWER_SECONDS = 10.0
+_CLOSE_SECONDS = 2.0
+_LOOK_SECONDS = 0.25
+# The same hand-over sent again within that time is dropped by the server already.
+_DUPLICATE_SECONDS = 600
+_MESSAGES_MOST = 1_000_000
+_EVENTS_MOST_BYTES = 1 << 30
+_EVENTS_SECONDS = 7 * 86_400
+
+# Hosts that were warned of, once in the life of a program.
+_warned: set[str] = set()
+
+
+class NatsSession:
+    """One line, and what has to be there before it is used."""
+
+    def __init__(
+        self,
+        connection: NatsConnection,
+        resolve_secret: Callable[[str], str],
+        on_open: Callable[[Client, JetStreamContext], Any],
+    ) -> None:
+        self.names = NatsNames(connection.prefix)
+        self._connection = connection
+        self._resolve_secret = resolve_secret
+        # Makes what belongs to this very line: its subscriptions.
+        self._on_open = on_open
+        self._client: Client | None = None
+        self._stream: JetStreamContext | None = None
+        self._opening = asyncio.Lock()
+        self._error: Exception | None = None
+
+    @property
+    def shown(self) -> str:
+        return f"nats at {self._connection.shown}"
+
+    @property
+    def is_open(self) -> bool:
+        return self._client is not None and self._client.is_connected
+
+    async def opened(self) -> JetStreamContext:
+        """The line, made if there is none. Raises what the library raises; see `telling`."""
+        async with self._opening:
+            if self._stream is None or not self.is_open:
+                await self.close()
+                await self._open()
+            assert self._stream is not None, "it was just opened"
+            return self._stream
+
+    async def asked(self, question: Coroutine[Any, Any, T]) -> T:
+        """The answer; or soon that the line broke, where the library would wait for its time to be over.
+
+        It is looked for: of a line that breaks while something is written the library does not tell.
+        """
+        # The line that it was put on: somebody else may make a new one meanwhile.
+        task, client = asyncio.ensure_future(question), self._client
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=_LOOK_SECONDS)
+                if not task.done() and (client is None or not client.is_connected):
+                    raise nats.errors.ConnectionClosedError
+        finally:
+            task.cancel()
+        return task.result()
+
+    async def _open(self) -> None:
+        warn_of_plain_text(self._connection)
+        client = Client()
+        self._error = None
+        try:
+            async with asyncio.timeout(2 * _CONNECT_SECONDS):
+                await client.connect(
+                    servers=self._connection.urls,
+                    name="evertick",
+                    error_cb=self._heard_error,
+                    connect_timeout=_CONNECT_SECONDS,
+                    allow_reconnect=False,
+                    # Of the first connecting: one more try, at once.
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0,
+                    **self._credentials(),
+                )
+            stream = client.jetstream(timeout=_ANSWER_SECONDS)
+            await make_streams(stream, self.names, self._connection.replicas)
+            await self._on_open(client, stream)
+        except BaseException:
+            with suppress(Exception):
+                await client.close()
+            raise
+        self._client, self._stream = client, stream
+
+    async def close(self) -> None:
+        client, self._client, self._stream = self._client, None, None
+        if client is not None and not client.is_closed:
+            with suppress(Exception):
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await client.flush()
+            with suppress(Exception):
+                await client.close()
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """What goes wrong on the way is the broker's being away, whatever the library calls it."""
+        try:
+            yield
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            # That no server can be had says less than why the last one could not.
+            cause = self._error if isinstance(error, nats.errors.NoServersError) and self._error else error
+            raise BrokerUnavailable(f"{self.shown}: {str(cause) or type(cause).__name__}") from error
+
+    async def _heard_error(self, error: Exception) -> None:
+        self._error = error
+        log.debug("%s: %s", self.shown, str(error) or type(error).__name__)
+
+    def _credentials(self) -> dict[str, Any]:
+        connection = self._connection
+        given = {
+            "user": connection.user,
+            "password": self._value(connection.password),
+            "token": self._value(connection.token),
+            "user_credentials": connection.credentials,
+            "tls": _tls(connection),
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _value(self, given: str | Secret | None) -> str | None:
+        return self._resolve_secret(given.name) if isinstance(given, Secret) else given
+
+
+def _tls(connection: NatsConnection) -> ssl.SSLContext | None:
+    if not (connection.ca or connection.cert or any(url.startswith("tls:") for url in connection.urls)):
+        return None
+    context = ssl.create_default_context(cafile=connection.ca)
+    if connection.cert is not None:
+        context.load_cert_chain(connection.cert, connection.key)
+    return context
+
+
+def warn_of_plain_text(connection: NatsConnection) -> None:
+    """What is said on a bus without TLS is heard by whoever is on the way. Said once for a host."""
+    if connection.ca or connection.cert:
+        return
+    for url in connection.urls:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if parts.scheme != "tls" and not _is_loopback(host) and host not in _warned:
+            _warned.add(host)
+            log.warning("nats at %s is not encrypted: arguments and results can be read on the way; use tls://", host)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+async def make_streams(stream: JetStreamContext, names: NatsNames, replicas: int) -> None:
+    """Those that are missing. One that is there is used as it is: its limits are its operator's."""
+    for config in _streams(names, replicas):
+        assert config.name is not None
+        try:
+            await stream.stream_info(config.name)
+        except NotFoundError:
+            log.info("stream %s is made, for %s", config.name, ", ".join(config.subjects or ()))
+            await stream.add_stream(config)
+
+
+def _streams(names: NatsNames, replicas: int) -> list[StreamConfig]:
+    # Full, a queue takes nothing more: what is refused waits in the outbox, and is not lost.
+    queue = {"retention": RetentionPolicy.WORK_QUEUE, "discard": DiscardPolicy.NEW, "max_msgs": _MESSAGES_MOST}
+    each: dict[str, dict[str, Any]] = {
+        names.jobs_stream: {**queue, "max_age": REMEMBER_SECONDS, "duplicate_window": _DUPLICATE_SECONDS},
+        names.reports_stream: {**queue, "max_age": _EVENTS_SECONDS},
+        names.marks_stream: {"max_msgs_per_subject": 1, "max_age": REMEMBER_SECONDS, "allow_direct": True},
+        names.events_stream: {"max_age": _EVENTS_SECONDS, "max_bytes": _EVENTS_MOST_BYTES, "allow_direct": True},
+    }
+    return [
+        StreamConfig(
+            name=name,
+            subjects=names.subjects_of(name),
+            storage=StorageType.FILE,
+            num_replicas=replicas,
+            max_msg_size=MESSAGE_MAX_BYTES + 4096,
+            **options,
+        )
+        for name, options in each.items()
+    ]

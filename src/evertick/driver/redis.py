@@ -1,0 +1,25 @@
+"""The driver `redis`: what it needs beyond the driver of all queues."""
+
+from __future__ import annotations
+
+from evertick.driver.exchange import exchange_of
+from evertick.driver.hand_over import HandOverDriver, Queue
+from evertick.driver.redis_broker import CHANNEL, RedisBroker
+from evertick.driver.redis_keys import reports_key
+from evertick.driver.redis_spec import Redis, RedisConnection, redis_connection
+from evertick.driver.spec import DriverParts
+
+__all__ = ["redis_driver"]
+
+
+def redis_driver(spec: Redis, task: str, parts: DriverParts) -> HandOverDriver:
+    def connection() -> RedisConnection:
+        return redis_connection(parts.connections.get("redis"))
+
+    def broker() -> RedisBroker:
+        return RedisBroker(connection(), parts.app, parts.clock, parts.resolve_secret)
+
+    queue = Queue(
+        channel=CHANNEL, to=spec.key, kind=spec.kind, reply=lambda: reports_key(connection().namespace, parts.app)
+    )
+    return HandOverDriver(spec, task, parts, queue, exchange_of(parts, CHANNEL, broker))

@@ -1,0 +1,123 @@
+"""Redis as a node uses it: runs go out, reports come back.
+
+A queue is a list (`LPUSH` here, `BRPOP` there) or a stream. Reports come back by a stream that all nodes of an app read
+as one group: each report goes to one of them, and to another if that one does not acknowledge it in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from redis.asyncio import Redis as Client
+
+from evertick.clock import Clock
+from evertick.driver.broker import BATCH, Incoming, Parcel, stamped
+from evertick.driver.contract import Kill, encode
+from evertick.driver.redis_client import connect, telling_of_redis
+from evertick.driver.redis_keys import FIELD, KILL_CHANNEL, NODES, REMEMBER_SECONDS, kill_key, reports_key
+from evertick.driver.redis_spec import RedisConnection
+from evertick.driver.redis_stream import RedisStream
+from evertick.errors import BrokerUnavailable
+from evertick.masked import masked
+from evertick.model import Message
+
+__all__ = ["CHANNEL", "RedisBroker"]
+
+CHANNEL = "redis"
+
+
+class RedisBroker:
+    """One Redis, for one app."""
+
+    channel = CHANNEL
+
+    def __init__(
+        self, connection: RedisConnection, app: str, clock: Clock, resolve_secret: Callable[[str], str]
+    ) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._resolve_secret = resolve_secret
+        self._reports = RedisStream(reports_key(connection.namespace, app), NODES, clock)
+        self._client: Client | None = None
+
+    @property
+    def shown(self) -> str:
+        return f"redis at {masked(self._connection.url)}"
+
+    # --- to the workers
+
+    async def push(self, messages: Sequence[Message]) -> list[Exception | None]:
+        answers: list[Exception | None] = []
+        for first in range(0, len(messages), BATCH):
+            batch = messages[first : first + BATCH]
+            try:
+                answers += await self._push(batch)
+            except BrokerUnavailable as error:
+                # It would be away for the others as well; each try would take its time.
+                return answers + [error] * (len(messages) - len(answers))
+        return answers
+
+    async def _push(self, messages: Sequence[Message]) -> list[Exception | None]:
+        """One journey. All that goes to one queue is one command, so that one wrong key spoils nobody else's."""
+        queues: dict[tuple[str, str], list[int]] = {}
+        bodies: list[bytes] = []
+        for number, message in enumerate(messages):
+            parcel = msgspec.convert(message.body, Parcel)
+            queues.setdefault((parcel.kind, parcel.to), []).append(number)
+            bodies.append(stamped(parcel, self._clock))
+        with telling_of_redis(self._connection):
+            async with self._connected().pipeline(transaction=False) as pipe:
+                owners: list[list[int]] = []
+                for (kind, key), numbers in queues.items():
+                    if kind == "list":
+                        pipe.lpush(key, *(bodies[number] for number in numbers))
+                        owners.append(numbers)
+                    else:
+                        for number in numbers:
+                            pipe.xadd(key, {FIELD: bodies[number]})
+                            owners.append([number])
+                said = await pipe.execute(raise_on_error=False)
+        answers: list[Exception | None] = [None] * len(messages)
+        for numbers, answer in zip(owners, said, strict=True):
+            for number in numbers if isinstance(answer, Exception) else ():
+                answers[number] = BrokerUnavailable(f"{self.shown}: {answer}")
+        return answers
+
+    async def kill(self, kills: Sequence[Kill]) -> None:
+        """A key for whoever takes it later, a word for whoever has it now."""
+        if not kills:
+            return
+        with telling_of_redis(self._connection):
+            async with self._connected().pipeline(transaction=False) as pipe:
+                for kill in kills:
+                    pipe.set(kill_key(kill.run, kill.fence), kill.why, ex=REMEMBER_SECONDS)
+                    pipe.publish(KILL_CHANNEL, encode(kill))
+                await pipe.execute()
+
+    # --- from the workers
+
+    async def read(self, most: int, seconds: float) -> list[Incoming]:
+        with telling_of_redis(self._connection):
+            entries = await self._reports.read(self._connected(), most, seconds)
+        return [Incoming(entry.token, entry.data) for entry in entries]
+
+    async def acknowledge(self, reports: Sequence[Incoming]) -> None:
+        if not reports:
+            return
+        with telling_of_redis(self._connection):
+            async with self._connected().pipeline(transaction=True) as pipe:
+                self._reports.settle(pipe, *(report.token for report in reports))
+                await pipe.execute()
+
+    # --- the line
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._client = connect(self._connection, self._resolve_secret)
+        return self._client
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()

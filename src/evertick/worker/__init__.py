@@ -1,0 +1,1 @@
+"""The reference worker: takes handed runs from a broker, does them, and reports. It has no database of its own."""

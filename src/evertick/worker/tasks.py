@@ -1,0 +1,38 @@
+"""A worker that does the tasks of a Python program: functions, here or in processes of their own."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from evertick.driver.base import Driver
+from evertick.driver.contract import Handed
+from evertick.errors import NotFound
+
+if TYPE_CHECKING:
+    from evertick.scheduler import Scheduler
+
+__all__ = ["TasksCraft"]
+
+
+class TasksCraft:
+    """The tasks that a scheduler was given. It is not started, and its database is not opened."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._drivers = {name: task.work.driver for name, task in scheduler._tasks.items()}
+        scheduler._children.open()
+
+    def driver_for(self, handed: Handed) -> Driver:
+        driver = self._drivers.get(handed.task)
+        if driver is None:
+            alike = get_close_matches(handed.task, self._drivers, 1)
+            meant = f"; {alike[0]!r} is meant?" if alike else ""
+            raise NotFound(
+                f"this worker has no task {handed.task!r}{meant}; define it with @scheduler.task(name={handed.task!r}) "
+                "in the module that the worker was started with"
+            )
+        return driver
+
+    async def close(self) -> None:
+        await self._scheduler.close()

@@ -1,0 +1,128 @@
+"""A queue in a broker, the node's side of it, and workers: whichever the broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import msgspec
+import nats
+import redis.asyncio
+from wire import handing, no_secret, reports_until
+
+from evertick import Scheduler
+from evertick.clock import system_clock
+from evertick.driver.broker import Broker as NodesBroker
+from evertick.driver.broker import Parcel, stamped
+from evertick.driver.contract import WorkerReport
+from evertick.driver.nats_broker import NatsBroker
+from evertick.driver.nats_names import NatsNames
+from evertick.driver.nats_spec import NatsConnection
+from evertick.driver.redis_broker import RedisBroker
+from evertick.driver.redis_keys import FIELD, reports_key
+from evertick.driver.redis_spec import RedisConnection
+from evertick.worker.line import Line
+from evertick.worker.nats_line import NatsLine
+from evertick.worker.redis_line import RedisLine
+from evertick.worker.tasks import TasksCraft
+from evertick.worker.worker import Worker
+from servers.broker import Broker
+
+__all__ = ["Bench", "Kind", "bench_on"]
+
+Kind = Literal["list", "stream", "nats"]
+
+
+class Bench:
+    """Each has a queue, an app and a run of its own: workers remember what was taken."""
+
+    def __init__(self, server: Broker, own: str, kind: Kind) -> None:
+        self.server, self.own, self.kind = server, own, kind
+        self.scheduler = Scheduler("sqlite://")
+        self.run = system_clock.new_id()
+        self.broker: NodesBroker
+        if kind == "nats":
+            names = NatsNames("evertick")
+            self.broker = NatsBroker(NatsConnection(url=server.url), own, system_clock, no_secret)
+            self.to, self.reply = own, names.reports(own)
+        else:
+            self.broker = RedisBroker(RedisConnection(url=server.url), own, system_clock, no_secret)
+            self.to, self.reply = f"builds_{own}", reports_key("evertick", own)
+        self._running: list[tuple[Worker, asyncio.Task[None]]] = []
+
+    def line(self) -> Line:
+        if self.kind == "nats":
+            return NatsLine(NatsConnection(url=self.server.url), self.own, clock=system_clock, resolve_secret=no_secret)
+        return RedisLine(
+            RedisConnection(url=self.server.url),
+            self.own,
+            clock=system_clock,
+            kind=self.kind,
+            resolve_secret=no_secret,
+        )
+
+    def worker(self, *, parallelism: int = 4, stop_seconds: float = 30.0) -> Worker:
+        made = Worker(
+            self.line(),
+            TasksCraft(self.scheduler),
+            parallelism=parallelism,
+            clock=system_clock,
+            name="w1",
+            stop_seconds=stop_seconds,
+        )
+        self._running.append((made, asyncio.create_task(made.run())))
+        return made
+
+    async def hand(self, **fields: Any) -> None:
+        await self.hand_all([fields])
+
+    async def hand_all(self, many: list[dict[str, Any]]) -> None:
+        messages = [handing(self.to, reply=self.reply, kind=self.kind, **fields) for fields in many]
+        assert await self.broker.push(messages) == [None] * len(messages)
+
+    async def hand_doubles(self, many: list[dict[str, Any]]) -> None:
+        """The same once more. NATS would drop them by their ids, within its window; so they go without."""
+        messages = [handing(self.to, reply=self.reply, kind=self.kind, **fields) for fields in many]
+        await self.put([stamped(msgspec.convert(each.body, Parcel), system_clock) for each in messages])
+
+    async def put(self, many: list[bytes]) -> None:
+        """Something into the queue, past the node."""
+        if self.kind == "nats":
+            client = await nats.connect(self.server.url)
+            for data in many:
+                await client.jetstream().publish(NatsNames("evertick").jobs(self.own), data)
+            await client.close()
+            return
+        redis_client = redis.asyncio.Redis.from_url(self.server.url)
+        for data in many:
+            if self.kind == "list":
+                await redis_client.lpush(self.to, data)
+            else:
+                await redis_client.xadd(self.to, {FIELD: data})
+        await redis_client.aclose()
+
+    async def ends(self, count: int = 1) -> list[WorkerReport]:
+        """All reports until so many runs have ended."""
+
+        def enough(found: list[WorkerReport]) -> bool:
+            return sum(each.kind in ("finish", "fail", "skip") for each in found) >= count
+
+        return await reports_until(self.broker, enough)
+
+    async def stop(self) -> None:
+        for worker, task in self._running:
+            worker.stop()
+            await task
+        self._running.clear()
+
+
+@asynccontextmanager
+async def bench_on(server: Broker, own: str, kind: Kind) -> AsyncIterator[Bench]:
+    bench = Bench(server, own, kind)
+    try:
+        yield bench
+    finally:
+        await bench.stop()
+        await bench.broker.close()

@@ -1,0 +1,328 @@
+"""From the ledger over a broker to a worker and back: real stores, real brokers, real workers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench import Bench, bench_on
+
+from evertick import Constant, Context, InvalidSetting, Nats, Redis, Run, Scheduler, Skip, State, Verdict
+from evertick.driver.contract import WorkerReport, decode_handed
+from evertick.driver.nats_names import NatsNames
+from evertick.driver.redis_keys import reports_key
+from evertick.driver.spec import Spec
+from evertick.testing import virtual_time
+from evertick.worker import worker as worker_module
+from servers.broker import Broker, redis_server
+
+
+@pytest.fixture(autouse=True)
+def ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "FETCH_SECONDS", 0.05)
+
+
+@pytest.fixture(params=["list", "stream", "nats"])
+async def bench(own: str, request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    server = request.getfixturevalue("nats" if request.param == "nats" else "redis")
+    async with bench_on(server, own, request.param) as made:
+        yield made
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return (
+        f"sqlite:///{tmp_path}/ledger.db" if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+    )
+
+
+def node_on(bench: Bench, url: str, **settings: Any) -> Scheduler:
+    """A scheduler whose jobs go to the queue of the bench."""
+    kind = "nats" if bench.kind == "nats" else "redis"
+    node = Scheduler(url, app=bench.own, drivers=["function", kind], poll_interval="200ms", **settings)
+    node.connect(kind, bench.server.url)
+    return node
+
+
+def queue_of(bench: Bench, **fields: Any) -> Spec:
+    if bench.kind == "nats":
+        return Nats(bench.own, **fields)
+    return Redis(bench.own, kind=bench.kind, **fields)
+
+
+async def ended(node: Scheduler, run: Run) -> Run:
+    return await until(node, run, lambda found: found.state is State.DONE)
+
+
+async def until(node: Scheduler, run: Run, holds: Callable[[Run], bool]) -> Run:
+    """The test's own time limit ends what never holds."""
+    while not holds(found := await node.get_run(run.id)):
+        await asyncio.sleep(0.01)
+    return found
+
+
+async def test_a_run_goes_to_a_worker_and_comes_back_with_its_result(bench: Bench, url: str) -> None:
+    @bench.scheduler.task(name="build")
+    async def build(ctx: Context, repository: str) -> dict[str, object]:
+        ctx.log(f"building {repository}")
+        ctx.progress(0.5, "half")
+        return {"built": repository, "attempt": ctx.attempt}
+
+    node = node_on(bench, url)
+    job = node.job("build", queue_of(bench))
+    async with node:
+        bench.worker()
+        run = await ended(node, await job.enqueue(repository="evertick"))
+        lines = await node.log(run.id)
+    assert (run.verdict, run.result, run.attempts) == (Verdict.SUCCEEDED, {"built": "evertick", "attempt": 1}, 1)
+    assert [line.text for line in lines] == ["building evertick"]
+
+
+async def test_a_failure_is_tried_again_by_the_policy_of_the_node_under_another_fence(bench: Bench, url: str) -> None:
+    fences: list[int] = []
+
+    @bench.scheduler.task(name="build")
+    async def build(ctx: Context) -> str:
+        fences.append(ctx.fence)
+        if ctx.attempt == 1:
+            raise RuntimeError("no space left")
+        return "second"
+
+    node = node_on(bench, url)
+    job = node.job("build", queue_of(bench), retry=Constant("10ms", attempts=2))
+    async with node:
+        bench.worker()
+        run = await ended(node, await job.enqueue())
+    assert (run.verdict, run.result, run.attempts) == (Verdict.SUCCEEDED, "second", 2)
+    assert fences[0] < fences[1]
+
+
+async def test_failed_and_skipped_by_a_worker_are_verdicts(bench: Bench, url: str) -> None:
+    @bench.scheduler.task(name="fails")
+    async def fails() -> None:
+        raise RuntimeError("no space left")
+
+    @bench.scheduler.task(name="skips")
+    async def skips() -> None:
+        raise Skip("holiday")
+
+    node = node_on(bench, url)
+    failing, skipping = node.job("fails", queue_of(bench)), node.job("skips", queue_of(bench))
+    async with node:
+        bench.worker()
+        failed = await ended(node, await failing.enqueue())
+        skipped = await ended(node, await skipping.enqueue())
+    assert failed.verdict is Verdict.FAILED
+    assert "RuntimeError: no space left" in str(failed.error)
+    assert (skipped.verdict, skipped.reason) == (Verdict.SKIPPED, "holiday")
+
+
+async def test_a_cancel_reaches_the_worker(bench: Bench, url: str) -> None:
+    begun, stopped = asyncio.Event(), asyncio.Event()
+
+    @bench.scheduler.task(name="build")
+    async def build() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    node = node_on(bench, url, lease="2s")
+    job = node.job("build", queue_of(bench))
+    async with node:
+        bench.worker()
+        run = await job.enqueue()
+        await begun.wait()
+        await until(node, run, lambda found: found.handed is not None and found.handed.taken_at is not None)
+        await node.cancel(run.id)
+        await stopped.wait()
+        assert (await ended(node, run)).verdict is Verdict.CANCELLED
+
+
+@pytest.mark.parametrize("mode", ["forget", "ack"])
+async def test_modes_end_when_they_say(bench: Bench, url: str, mode: Any) -> None:
+    begun = asyncio.Event()
+
+    @bench.scheduler.task(name="build")
+    async def build() -> None:
+        begun.set()
+
+    node = node_on(bench, url)
+    job = node.job("build", queue_of(bench, mode=mode))
+    async with node:
+        run = await job.enqueue()
+        if mode == "ack":
+            await until(node, run, lambda found: found.handed is not None and found.handed.pushed_at is not None)
+            bench.worker()
+        assert (await ended(node, run)).verdict is Verdict.SUCCEEDED
+        if mode == "forget":
+            bench.worker()
+        await begun.wait()
+
+
+async def test_a_run_that_its_worker_dropped_goes_to_another(own: str, redis: Broker, tmp_path: Path) -> None:
+    async with bench_on(redis, own, "list") as bench:
+
+        @bench.scheduler.task(name="build")
+        async def build(ctx: Context) -> int:
+            return ctx.fence
+
+        node = node_on(bench, f"sqlite:///{tmp_path}/ledger.db", lease="1s")
+        job = node.job("build", queue_of(bench, ack_timeout="1s"))
+        async with node:
+            run = await job.enqueue()
+            dead = bench.line()
+            while not (fetched := await dead.fetch(1, 1.0)):
+                pass
+            await dead.close()
+            handed = decode_handed(fetched[0].data)
+            bench.worker()
+            done = await ended(node, run)
+    assert done.verdict is Verdict.SUCCEEDED
+    assert done.result != handed.fence
+
+
+async def test_a_worker_that_falls_silent_loses_its_run_and_its_late_word_is_refused(
+    own: str, redis: Broker, tmp_path: Path
+) -> None:
+    async with bench_on(redis, own, "list") as bench:
+        fences: list[int] = []
+
+        @bench.scheduler.task(name="build")
+        async def build(ctx: Context) -> str:
+            fences.append(ctx.fence)
+            return "by the living"
+
+        node = node_on(bench, f"sqlite:///{tmp_path}/ledger.db", lease="1s")
+        job = node.job("build", queue_of(bench, progress_timeout="1s"))
+        async with node:
+            run = await job.enqueue()
+            silent = bench.line()
+            while not (fetched := await silent.fetch(1, 1.0)):
+                pass
+            handed = decode_handed(fetched[0].data)
+            assert await silent.take(fetched[0], handed) == "taken"
+            taken = WorkerReport(v=1, run=handed.run, fence=handed.fence, kind="taken")
+            assert await silent.report(handed, taken)
+            bench.worker()
+            done = await ended(node, run)
+            # It was slow, not dead: it hears that nobody wants it, and what it says is refused.
+            late = WorkerReport(v=1, run=handed.run, fence=handed.fence, kind="finish", result="by the silent")
+            assert not await silent.report(handed, late)
+            await asyncio.wait_for(_refused(node), 10)
+            assert (await node.get_run(run.id)).result == "by the living"
+            await silent.close()
+    assert (done.verdict, done.result) == (Verdict.SUCCEEDED, "by the living")
+    assert handed.fence < fences[0]
+
+
+async def _refused(node: Scheduler) -> None:
+    while node._engine is None or not node._engine.health().refused_reports:
+        await asyncio.sleep(0.01)
+
+
+async def test_a_broker_that_is_away_delays_and_costs_nothing(
+    own: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with redis_server() as server:
+        async with bench_on(server, own, "list") as bench:
+
+            @bench.scheduler.task(name="build")
+            async def build(ctx: Context) -> int:
+                return ctx.attempt
+
+            node = node_on(bench, f"sqlite:///{tmp_path}/ledger.db", lease="1s")
+            job = node.job("build", queue_of(bench, ack_timeout="1s"))
+            server.kill()
+            with caplog.at_level(logging.WARNING):
+                async with node:
+                    run = await job.enqueue()
+
+                    async def was_tried_twice() -> None:
+                        while not [each for each in await node.messages() if each.attempts >= 2]:
+                            await asyncio.sleep(0.01)
+
+                    await was_tried_twice()
+                    waiting = await node.get_run(run.id)
+                    server.start()
+                    bench.worker()
+                    done = await ended(node, run)
+    assert waiting.state is State.HANDED
+    assert (done.verdict, done.result, done.losses) == (Verdict.SUCCEEDED, 1, 0)
+
+
+async def test_two_jobs_share_one_broker(own: str, redis: Broker, tmp_path: Path) -> None:
+    async with bench_on(redis, own, "list") as bench:
+
+        @bench.scheduler.task(name="one")
+        async def one() -> int:
+            return 1
+
+        @bench.scheduler.task(name="two")
+        async def two() -> int:
+            return 2
+
+        node = node_on(bench, f"sqlite:///{tmp_path}/ledger.db")
+        first, second = node.job("one", queue_of(bench)), node.job("two", queue_of(bench))
+        async with node:
+            assert node._engine is not None
+            bench.worker()
+            runs = [await first.enqueue(), await second.enqueue()]
+            assert [(await ended(node, run)).result for run in runs] == [1, 2]
+            assert len(node._shared) == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (Redis(""), "redis: queue: '' is no name of a queue"),
+        (Redis("a.b"), "redis: queue: 'a.b' is no name of a queue"),
+        (Redis("q", mode="later"), "mode"),  # type: ignore[arg-type]
+        (Redis("q", kind="set"), "kind"),  # type: ignore[arg-type]
+        (Redis("q", ack_timeout="13h"), "ack_timeout: '13h' must be from 1s to 12h"),
+        (Redis("q", progress_timeout="10ms"), "progress_timeout: '10ms' must be from 1s to 12h"),
+        (Redis("q", ack_timeout="soon"), "ack_timeout: 'soon' is not a duration"),
+        (Redis("q", prefix="with space"), "prefix: 'with space' must be"),
+        (Nats("q q"), "nats: queue: 'q q' is no name of a queue"),
+    ],
+)
+def test_what_cannot_be_is_refused_where_it_is_written(spec: Spec, message: str) -> None:
+    node = Scheduler("sqlite://", drivers=["redis", "nats"])
+    with pytest.raises(ValueError, match=message) as refused:
+        node.job("build", spec)
+    assert "build" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("driver", "where", "message"),
+    [
+        ("redis", "localhost:6379", "redis: url: 'localhost:6379' is no URL of a Redis; write it like"),
+        ("redis", "redis://host:port", "redis: url: "),
+        ("redis", 7, "redis: this int is neither a URL nor a RedisConnection"),
+        ("nats", "http://host", "nats: url: 'http://host' is no URL of a NATS; write it like"),
+        ("nats", None, "nats: it is not said where it is"),
+    ],
+)
+def test_a_wrong_address_is_refused_where_it_is_written(driver: str, where: object, message: str) -> None:
+    with pytest.raises(InvalidSetting, match=message):
+        Scheduler("sqlite://").connect(driver, where)
+
+
+def test_the_replies_of_an_app_are_its_own() -> None:
+    assert reports_key("evertick", "shop") != reports_key("evertick", "mail")
+    assert NatsNames("evertick").reports("a.b") == "evertick.reports.a=2Eb"
+
+
+async def test_in_virtual_time_nothing_is_handed_over_and_no_broker_is_needed() -> None:
+    node = Scheduler("sqlite://", drivers=["redis"])
+    node.connect("redis", "redis://127.0.0.1:1/0")
+    node.cron("0 9 * * *")(node.job("build", Redis("docker")))
+    async with virtual_time(node, start="2026-01-05T00:00:00Z") as kit:
+        await kit.advance("3d")
+        runs = await node.runs()
+    assert [run.verdict for run in runs] == [Verdict.SUCCEEDED] * 3

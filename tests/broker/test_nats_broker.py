@@ -1,0 +1,225 @@
+"""NATS as a node uses it, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import nats as nats_py
+import pytest
+from bench import bench_on
+from nats.js import JetStreamContext
+from nats.js.api import StreamConfig
+from wire import handing, no_secret
+
+from evertick.clock import system_clock
+from evertick.driver import nats_broker, nats_client
+from evertick.driver.contract import Kill, decode_handed, decode_kill
+from evertick.driver.nats_broker import NatsBroker
+from evertick.driver.nats_names import NatsNames, token_of
+from evertick.driver.nats_spec import NatsConnection
+from evertick.driver.secret import Secret
+from evertick.errors import BrokerUnavailable
+from evertick.worker import nats_line
+from evertick.worker import worker as worker_module
+from servers.broker import Broker, nats_server
+
+RUN = "0190a1b2-0000-7000-8000-000000000001"
+NAMES = NatsNames("evertick")
+
+
+@asynccontextmanager
+async def broker_at(server: Broker, app: str, prefix: str = "evertick") -> AsyncIterator[NatsBroker]:
+    broker = NatsBroker(NatsConnection(url=server.url, prefix=prefix), app, system_clock, no_secret)
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+@asynccontextmanager
+async def stream_of(server: Broker) -> AsyncIterator[JetStreamContext]:
+    client = await nats_py.connect(server.url)
+    try:
+        yield client.jetstream()
+    finally:
+        await client.close()
+
+
+async def test_messages_arrive_in_their_order_and_a_second_sending_adds_none(nats: Broker, own: str) -> None:
+    messages = [handing(own, reply=None, fence=fence) for fence in range(600)]
+    async with broker_at(nats, own) as broker, stream_of(nats) as stream:
+        assert await broker.push(messages) == [None] * 600
+        assert await broker.push(messages[:50]) == [None] * 50
+        jobs = await stream.pull_subscribe(NAMES.jobs(own), durable=own, stream=NAMES.jobs_stream)
+        found: list[int] = []
+        while len(found) < 600:
+            for message in await jobs.fetch(200, timeout=5):
+                found.append(decode_handed(message.data).fence)
+                await message.ack()
+        assert found == list(range(600))
+        with pytest.raises(TimeoutError):
+            await jobs.fetch(1, timeout=0.1)
+
+
+async def test_a_report_goes_to_one_reader_and_is_gone_when_it_was_acknowledged(nats: Broker, own: str) -> None:
+    async with broker_at(nats, own) as one, broker_at(nats, own) as two, stream_of(nats) as stream:
+        assert await one.read(10, 0.05) == []
+        for number in range(3):
+            await stream.publish(NAMES.reports(own), str(number).encode())
+        first = await one.read(2, 1.0)
+        second = await two.read(2, 1.0)
+        assert [each.data for each in first + second] == [b"0", b"1", b"2"]
+        await one.acknowledge(first)
+        await two.acknowledge(second)
+        while (await stream.stream_info(NAMES.reports_stream, subjects_filter=NAMES.reports(own))).state.subjects:
+            await asyncio.sleep(0.01)
+
+
+async def test_what_a_reader_did_not_acknowledge_comes_again(
+    nats: Broker, own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_broker, "ACK_SECONDS", 0.1)
+    async with broker_at(nats, own) as dead, broker_at(nats, own) as living, stream_of(nats) as stream:
+        await dead.read(1, 0.05)
+        await stream.publish(NAMES.reports(own), b"report")
+        assert [each.data for each in await dead.read(1, 1.0)] == [b"report"]
+        again = await living.read(1, 5.0)
+        assert [each.data for each in again] == [b"report"]
+        await living.acknowledge(again)
+
+
+async def test_a_message_that_its_worker_did_not_take_goes_to_another(
+    nats: Broker, own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_line, "ACK_SECONDS", 0.1)
+    async with bench_on(nats, own, "nats") as bench:
+
+        @bench.scheduler.task(name="work")
+        async def work() -> None: ...
+
+        dead = bench.line()
+        await bench.hand(run=bench.run)
+        assert len(await dead.fetch(1, 5.0)) == 1
+        await dead.close()
+        bench.worker()
+        assert (await bench.ends())[-1].run == bench.run
+
+
+async def test_a_kill_is_heard_and_kept(nats: Broker, own: str) -> None:
+    heard: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def hear(message: nats_py.aio.msg.Msg) -> None:
+        heard.put_nowait(message.data)
+
+    client = await nats_py.connect(nats.url)
+    async with broker_at(nats, own) as broker:
+        await client.subscribe(NAMES.all_kills, cb=hear)
+        await client.flush()
+        await broker.kill([Kill(run=own, fence=7)])
+        assert decode_kill(await heard.get()) == Kill(run=own, fence=7)
+        kept = await client.jetstream().get_last_msg(NAMES.marks_stream, NAMES.kill(own, 7))
+        assert kept.data is not None
+        assert decode_kill(kept.data).run == own
+    await client.close()
+
+
+async def test_streams_are_made_with_limits_and_those_that_are_there_are_left_as_they_are() -> None:
+    with nats_server() as server:
+        async with stream_of(server) as stream:
+            own = StreamConfig(name="OTHER_JOBS", subjects=["other.jobs.*"], max_msgs=5)
+            await stream.add_stream(own)
+            async with broker_at(server, "shop", prefix="other") as broker:
+                await broker.read(1, 0.05)
+            assert (await stream.stream_info("OTHER_JOBS")).config.max_msgs == 5
+            for name in ("OTHER_REPORTS", "OTHER_MARKS", "OTHER_EVENTS"):
+                config = (await stream.stream_info(name)).config
+                assert config.max_age
+                assert config.max_msg_size
+                assert 0 < config.max_msg_size < 1_000_000
+
+
+async def test_a_full_queue_refuses_and_takes_more_when_there_is_room() -> None:
+    with nats_server() as server:
+        async with stream_of(server) as stream, broker_at(server, "shop") as broker:
+            await broker.read(1, 0.05)
+            config = (await stream.stream_info(NAMES.jobs_stream)).config
+            config.max_msgs = 1
+            await stream.update_stream(config)
+            first, second = handing("q", reply=None), handing("q", reply=None)
+            assert await broker.push([first]) == [None]
+            [error] = await broker.push([second])
+            assert "maximum messages" in str(error)
+            await stream.purge_stream(NAMES.jobs_stream)
+            assert await broker.push([second]) == [None]
+
+
+async def test_a_server_that_is_away_is_told_and_used_again_when_it_is_back(own: str) -> None:
+    with nats_server() as server:
+        async with broker_at(server, own) as broker:
+            assert await broker.push([handing(own, reply=None)]) == [None]
+            server.kill()
+            [error] = await broker.push([handing(own, reply=None)])
+            assert isinstance(error, BrokerUnavailable)
+            with pytest.raises(BrokerUnavailable, match=f"nats at nats://127.0.0.1:{server.port}: "):
+                await broker.read(1, 0.1)
+            server.start()
+            assert await broker.push([handing(own, reply=None)]) == [None]
+            assert await broker.read(1, 0.05) == []
+
+
+async def test_a_worker_goes_on_when_its_server_is_back(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "FETCH_SECONDS", 0.05)
+    with nats_server() as server:
+        async with bench_on(server, own, "nats") as bench:
+
+            @bench.scheduler.task(name="work")
+            async def work() -> None: ...
+
+            bench.worker()
+            await bench.hand()
+            await bench.ends()
+            server.kill()
+            server.start()
+            message = handing(bench.to, reply=bench.reply, run=bench.run)
+            while await bench.broker.push([message]) != [None]:  # the line broke, and nobody had noticed
+                pass
+            ended = ""
+            while ended != bench.run:  # what was acknowledged right before the kill comes once more
+                ended = (await bench.ends())[-1].run
+
+
+async def test_no_password_is_shown(own: str) -> None:
+    with nats_server("--user", "shop", "--pass", "hunter2") as server:
+        url = f"nats://127.0.0.1:{server.port}"
+        right = NatsConnection(url=url, user="shop", password=Secret("PW"))
+        wrong = NatsConnection(url=f"nats://shop:guessed@127.0.0.1:{server.port}")
+        broker = NatsBroker(right, own, system_clock, lambda _: "hunter2")
+        assert await broker.push([handing(own, reply=None)]) == [None]
+        await broker.close()
+        broker = NatsBroker(wrong, own, system_clock, no_secret)
+        [error] = await broker.push([handing(own, reply=None)])
+        await broker.close()
+    assert isinstance(error, BrokerUnavailable)
+    assert "Authorization" in str(error)
+    assert "guessed" not in f"{error} {broker.shown} {wrong!r}"
+
+
+def test_a_bus_in_plain_text_is_warned_of_once_and_not_on_loopback(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_client, "_warned", set())
+    with caplog.at_level(logging.WARNING):
+        for url in ("nats://bus.example:4222", "nats://bus.example", "nats://127.0.0.1", "nats://[::1]", "tls://far"):
+            nats_client.warn_of_plain_text(NatsConnection(url=url))
+        nats_client.warn_of_plain_text(NatsConnection(url="nats://localhost,nats://10.0.0.7"))
+    assert [record.getMessage().split()[2] for record in caplog.records] == ["bus.example", "10.0.0.7"]
+
+
+@pytest.mark.parametrize(
+    ("text", "token"), [("shop-1", "shop-1"), ("a.b", "a=2Eb"), ("ü >*", "=C3=BC=20=3E=2A"), ("r:1", "r=3A1")]
+)
+def test_any_name_is_one_word_of_a_subject(text: str, token: str) -> None:
+    assert token_of(text) == token

@@ -1,0 +1,125 @@
+"""The ends of runs on NATS: every one, in order, and again from where the last one was."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import nats as nats_py
+import pytest
+
+from evertick import NatsConnection, Run, Scheduler, State
+from evertick.driver import nats_events
+from evertick.driver.nats_names import NatsNames
+from servers.broker import Broker, nats_server
+
+NAMES = NatsNames("evertick")
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_events, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(nats_events, "_AWAY_SECONDS", 0.05)
+
+
+def node_at(server: Broker, url: str, app: str) -> Scheduler:
+    node = Scheduler(url, app=app, feed="1h", poll_interval="200ms")
+    node.connect("nats", NatsConnection(url=server.url, events=True))
+
+    @node.task
+    async def works() -> None: ...
+
+    @node.task
+    async def fails() -> None:
+        raise ValueError("no")
+
+    return node
+
+
+async def do(node: Scheduler, *tasks: str) -> list[Run]:
+    runs = []
+    for name in tasks:
+        run = await node._tasks[name].enqueue()
+        while (run := await node.get_run(run.id)).state is not State.DONE:
+            await asyncio.sleep(0.01)
+        runs.append(run)
+    return runs
+
+
+async def published(server: Broker, app: str, count: int) -> list[tuple[str, dict[str, Any]]]:
+    """All that is in the stream of this app, when there are so many."""
+    client = await nats_py.connect(server.url)
+    subject = f"evertick.{app}.runs.*"
+    try:
+        while True:
+            state = (await client.jetstream().stream_info(NAMES.events_stream, subjects_filter=subject)).state
+            if sum((state.subjects or {}).values()) >= count:
+                break
+            await asyncio.sleep(0.01)
+        events = await client.jetstream().subscribe(subject, stream=NAMES.events_stream, ordered_consumer=True)
+        found = [await events.next_msg(5) for _ in range(count)]
+        return [(each.subject, msgspec.json.decode(each.data)) for each in found]
+    finally:
+        await client.close()
+
+
+async def test_every_end_of_a_run_is_published_by_its_verdict(nats: Broker, own: str, tmp_path: Path) -> None:
+    node = node_at(nats, f"sqlite:///{tmp_path}/ledger.db", own)
+    async with node:
+        runs = await do(node, "works", "fails", "works")
+        events = await published(nats, own, 3)
+    assert [subject for subject, _ in events] == [
+        f"evertick.{own}.runs.succeeded",
+        f"evertick.{own}.runs.failed",
+        f"evertick.{own}.runs.succeeded",
+    ]
+    assert [(event["v"], event["run_id"], event["task"]) for _, event in events] == [
+        (1, run.id, run.task) for run in runs
+    ]
+
+
+async def test_after_a_stop_it_goes_on_behind_the_last_one(nats: Broker, own: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    async with node_at(nats, url, own) as first:
+        runs = await do(first, "works")
+        await published(nats, own, 1)
+    quiet = Scheduler(url, app=own)
+
+    @quiet.task
+    async def works() -> None: ...
+
+    async with quiet:
+        runs += await do(quiet, "works")  # while nobody publishes
+    async with node_at(nats, url, own) as second:
+        runs += await do(second, "fails")
+        events = await published(nats, own, 3)
+    assert [event["run_id"] for _, event in events] == [run.id for run in runs]
+
+
+async def test_a_bus_that_is_away_delays_events_and_loses_none(
+    own: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with nats_server() as server:
+        node = node_at(server, f"sqlite:///{tmp_path}/ledger.db", own)
+        async with node:
+            runs = await do(node, "works")
+            await published(server, own, 1)
+            server.kill()
+            runs += await do(node, "fails", "works")
+            while "not published for now" not in caplog.text:
+                await asyncio.sleep(0.01)
+            server.start()
+            events = await published(server, own, 3)
+    assert [event["run_id"] for _, event in events] == [run.id for run in runs]
+
+
+async def test_an_app_without_a_feed_is_told_what_to_do(
+    nats: Broker, own: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Scheduler(f"sqlite:///{tmp_path}/ledger.db", app=own)
+    node.connect("nats", NatsConnection(url=nats.url, events=True))
+    async with node:
+        while "keeps no feed; turn it on" not in caplog.text:
+            await asyncio.sleep(0.01)

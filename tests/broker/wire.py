@@ -1,0 +1,78 @@
+"""Messages and reports as tests make and read them, without a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from evertick.clock import system_clock
+from evertick.driver.broker import Broker, Parcel
+from evertick.driver.contract import Handed, WorkerReport, decode_report
+from evertick.model import Message, MessageState
+
+__all__ = ["all_reports", "handing", "handing_of", "no_secret", "reports_until"]
+
+
+def no_secret(name: str) -> str:
+    raise AssertionError(f"nobody needs the secret {name}")
+
+
+def handing(
+    to: str, *, reply: str | None, run: str | None = None, fence: int = 1, kind: str = "list", **fields: Any
+) -> Message:
+    """The message of the outbox that hands a run over."""
+    within = fields.pop("take_within", 60.0)
+    handed = Handed(
+        run=run or system_clock.new_id(),
+        fence=fence,
+        task=fields.pop("task", "work"),
+        driver="docker",
+        app="default",
+        fire_at="2026-01-31T09:00:00Z",
+        attempt=1,
+        args=fields.pop("args", {}),
+        reply=reply,
+        progress_every=fields.pop("progress_every", 5.0),
+        **fields,
+    )
+    parcel = Parcel(to=to, kind=kind, take_within=within, message=msgspec.structs.asdict(handed))
+    return handing_of(parcel)
+
+
+def handing_of(parcel: Parcel) -> Message:
+    now = datetime.now(UTC)
+    id_ = system_clock.new_id()
+    return Message(
+        id=id_,
+        app="default",
+        channel="redis",
+        key=id_,
+        body=msgspec.structs.asdict(parcel),
+        headers={},
+        state=MessageState.SENDING,
+        attempts=0,
+        due_at=now,
+        created_at=now,
+    )
+
+
+async def all_reports(broker: Broker) -> list[WorkerReport]:
+    """What has come so far; acknowledged."""
+    found = []
+    while incoming := await broker.read(100, 0.01):
+        found += [decode_report(each.data) for each in incoming]
+        await broker.acknowledge(incoming)
+    return found
+
+
+async def reports_until(broker: Broker, enough: Callable[[list[WorkerReport]], bool]) -> list[WorkerReport]:
+    """All reports until they are enough. The test's own time limit ends what never is."""
+    found: list[WorkerReport] = []
+    while not enough(found):
+        incoming = await broker.read(100, 1.0)
+        found += [decode_report(each.data) for each in incoming]
+        await broker.acknowledge(incoming)
+    return found
