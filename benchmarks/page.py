@@ -82,6 +82,12 @@ _GROUP_WORDS = {
     "time": ("Time", "One moment after the other, in New York, from March 2026 on."),
     "footprint": ("Footprint", "In an interpreter that has just started, with the files in the system's cache."),
     "limits": ("Limits", "Three nodes in processes of their own and one queue, of jobs that do nothing."),
+    "handoff": (
+        "Hand-over",
+        "A full queue of due runs of a job that goes to a list in Redis, in journeys of a thousand: claimed, handed "
+        "over in the ledger, sent, and settled. From the start of the node to the last message in the list. The raw "
+        "loop pushes the same messages, a thousand in a pipeline, and does nothing else.",
+    ),
     "vacuum": (
         "Vacuum",
         "Fires for two minutes, with `fillfactor` and autovacuum of the tables as the migration sets them, and reset "

@@ -13,6 +13,7 @@ from benchmarks.figure import Case, Measurement
 from benchmarks.measure import (
     fires,
     footprint,
+    handoff,
     held_open,
     herd,
     history,
@@ -81,6 +82,9 @@ MEASUREMENTS = {
         Measurement("next_fires", "time", "Moments of cron expressions", next_fires.FIGURES, next_fires.measure),
         Measurement("footprint", "footprint", "Import", footprint.FIGURES, footprint.measure),
         Measurement("limits", "limits", "Limits under load", limits.FIGURES, limits.measure, "runs"),
+        Measurement(
+            "handoff", "handoff", "Runs handed to Redis", handoff.FIGURES, handoff.measure, "runs", is_once=True
+        ),
         Measurement("vacuum", "vacuum", "Options of the tables", vacuum.FIGURES, vacuum.measure, is_once=True),
     )
 }
@@ -156,6 +160,7 @@ def _numbers(name: str, store: str, choice: Choice) -> tuple[int, ...]:
         "next_fires": (size.next_fires,),
         "footprint": (size.imports,),
         "limits": (size.limited_runs,),
+        "handoff": (size.handed_runs,),
     }
     return by_name.get(name, (0,))
 

@@ -47,6 +47,8 @@ class Size:
     vacuum_seconds: float
     vacuum_schedules: int
     limited_runs: int
+    # Handed to a broker in one turn.
+    handed_runs: int
     keys: int
     next_fires: int
     imports: int
@@ -82,6 +84,7 @@ FULL = Size(
     vacuum_seconds=120,
     vacuum_schedules=100_000,
     limited_runs=5_000,
+    handed_runs=10_000,
     keys=500,
     next_fires=2_000,
     imports=7,
@@ -118,6 +121,7 @@ QUICK = Size(
     vacuum_seconds=0.2,
     vacuum_schedules=200,
     limited_runs=20,
+    handed_runs=20,
     keys=5,
     next_fires=20,
     imports=1,

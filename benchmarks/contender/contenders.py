@@ -54,7 +54,7 @@ EVERTICK = Contender(
     measurements=(
         *_QUEUE,
         *("latency_alone", "minute", "herd", "knee", "idle", "cost", "fires", "kill", "stop", "history", "held_open"),
-        *("next_fires", "footprint", "limits", "vacuum"),
+        *("next_fires", "footprint", "limits", "handoff", "vacuum"),
     ),
     settings="concurrency=2000: room for two full batches",
     module="evertick",
