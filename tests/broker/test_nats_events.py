@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import nats as nats_py
 import pytest
+from nats.js import JetStreamContext
+from nats.js.errors import NotFoundError
 
 from evertick import NatsConnection, Run, Scheduler, State
 from evertick.driver import nats_events
@@ -48,15 +50,20 @@ async def do(node: Scheduler, *tasks: str) -> list[Run]:
     return runs
 
 
+async def _in_stream(stream: JetStreamContext, subject: str) -> int:
+    try:
+        state = (await stream.stream_info(NAMES.events_stream, subjects_filter=subject)).state
+    except NotFoundError:  # nobody has made it yet
+        return 0
+    return sum((state.subjects or {}).values())
+
+
 async def published(server: Broker, app: str, count: int) -> list[tuple[str, dict[str, Any]]]:
     """All that is in the stream of this app, when there are so many."""
     client = await nats_py.connect(server.url)
     subject = f"evertick.{app}.runs.*"
     try:
-        while True:
-            state = (await client.jetstream().stream_info(NAMES.events_stream, subjects_filter=subject)).state
-            if sum((state.subjects or {}).values()) >= count:
-                break
+        while await _in_stream(client.jetstream(), subject) < count:
             await asyncio.sleep(0.01)
         events = await client.jetstream().subscribe(subject, stream=NAMES.events_stream, ordered_consumer=True)
         found = [await events.next_msg(5) for _ in range(count)]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from daemon_site import Site, until
-from evertick.config.load import load_configuration
 
+from evertick.config.load import load_configuration
 from evertick.serve import EXIT_RESTART
 
 DIST = Path(__file__).parents[2] / "dist"

@@ -121,8 +121,8 @@ def commands(block: Block) -> list[str]:
     return [line.removeprefix("$ ") for line in block.text.splitlines() if line.startswith("$ evertick")]
 
 
-# `run`, `daemon` and `worker` do not end; `demo` takes its time and has tests of its own. Their names and flags are checked all
-# the same.
+# `run`, `daemon` and `worker` do not end; `demo` takes its time and has tests of its own. Their names and flags are
+# checked all the same.
 ONLY_PARSED = {"run", "daemon", "worker", "demo"}
 
 

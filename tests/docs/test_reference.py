@@ -152,7 +152,9 @@ def mentioned(subject: object) -> Iterator[type]:
 
 
 def _names_for(subject: typing.Any) -> dict[str, object]:
-    return _names_in(subject.__module__)
+    """Those of its module, and for a class those that the classes above it are written with."""
+    above = [base for base in getattr(subject, "__mro__", ()) if base.__module__.startswith("evertick")]
+    return {name: value for base in [*above[::-1], subject] for name, value in _names_in(base.__module__).items()}
 
 
 @cache

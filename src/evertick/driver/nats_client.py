@@ -120,8 +120,7 @@ class NatsSession:
             await make_streams(stream, self.names, self._connection.replicas)
             await self._on_open(client, stream)
         except BaseException:
-            with suppress(Exception):
-                await client.close()
+            await _close(client)
             raise
         self._client, self._stream = client, stream
 
@@ -131,8 +130,7 @@ class NatsSession:
             with suppress(Exception):
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await client.flush()
-            with suppress(Exception):
-                await client.close()
+            await _close(client)
 
     @contextmanager
     def telling(self) -> Iterator[None]:
@@ -161,6 +159,13 @@ class NatsSession:
 
     def _value(self, given: str | Secret | None) -> str | None:
         return self._resolve_secret(given.name) if isinstance(given, Secret) else given
+
+
+async def _close(client: Client) -> None:
+    """Bounded: a line whose TLS was never agreed on does not end by itself."""
+    with suppress(Exception):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await client.close()
 
 
 def _tls(connection: NatsConnection) -> ssl.SSLContext | None:
