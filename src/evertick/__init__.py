@@ -1,12 +1,11 @@
 """Evertick runs jobs on time, once per promised moment, in one process or in a fleet, and can always say why."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from evertick.context import Context, current
-from evertick.driver.http_spec import Http, HttpBasic, HttpExpect
-from evertick.driver.nats_spec import Nats, NatsConnection
 from evertick.driver.process import Process
-from evertick.driver.redis_spec import Redis, RedisConnection
 from evertick.driver.secret import Secret
-from evertick.driver.shell_spec import Shell
 from evertick.duty import DutyContext
 from evertick.errors import (
     AlreadyDeclared,
@@ -45,7 +44,25 @@ from evertick.version import VERSION
 from evertick.when import Calendar, Cron, Every, Once
 from evertick.when.text import parse_when
 
+if TYPE_CHECKING:
+    from evertick.driver.http_spec import Http, HttpBasic, HttpExpect
+    from evertick.driver.nats_spec import Nats, NatsConnection
+    from evertick.driver.redis_spec import Redis, RedisConnection
+    from evertick.driver.shell_spec import Shell
+
 __version__ = VERSION
+
+# What jobs without a function are made of is imported when it is asked for: most programs have none.
+_OF_JOBS = {
+    "Http": "http_spec",
+    "HttpBasic": "http_spec",
+    "HttpExpect": "http_spec",
+    "Nats": "nats_spec",
+    "NatsConnection": "nats_spec",
+    "Redis": "redis_spec",
+    "RedisConnection": "redis_spec",
+    "Shell": "shell_spec",
+}
 
 __all__ = [
     "AlreadyDeclared",
@@ -112,3 +129,13 @@ __all__ = [
     "current",
     "parse_when",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _OF_JOBS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"evertick.driver.{_OF_JOBS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
