@@ -31,13 +31,17 @@ COMMANDS = list(every_command(cli))
 WITHOUT_JSON = {
     "run": "is a node, and logs",
     "daemon": "is a node, and logs",
+    "worker": "is a worker, and logs",
     "demo": "is a show for people",
     "db": "is a group",
     "calendar": "is a group",
     "outbox": "is a group",
     "import": "is a group",
+    "config": "is a group",
 }
-WITHOUT_STORE = (*WITHOUT_JSON, "explain", "completion", "import crontab", "import apscheduler")
+# A configuration says where the ledger is; what is about one takes no other.
+OF_CONFIGURATION = ("apply", "config check", "config show")
+WITHOUT_STORE = (*WITHOUT_JSON, *OF_CONFIGURATION, "explain", "completion", "import crontab", "import apscheduler")
 
 
 def test_the_version_is_told(evertick):

@@ -37,7 +37,7 @@ _SIGNS = {"add": "+", "update": "~", "calendar": "~", "pause": "-", "remove": "-
 )
 @as_json_option
 def apply(config: str | None, yes: bool, prune: bool, dry_run: bool, days: int, as_json: bool) -> None:
-    """Bring the schedules of the ledger in line with the jobs of the configuration.
+    """Bring the ledger in line with the configuration.
 
     Shows first which schedules are added, changed and removed, and which fires of the next days come, go and move; then
     asks, and writes all of it or nothing. Schedules that code declares or somebody has added by hand are never removed.

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from evertick.config.adding import add_jobs
 from evertick.config.configuration import Configuration
 from evertick.config.problem import Problems
+from evertick.driver.nats_spec import NatsConnection
+from evertick.driver.redis_spec import RedisConnection
 from evertick.driver.secret import Secrets
+from evertick.errors import InvalidInput
 from evertick.scheduler import Scheduler
 
-__all__ = ["SECRETS", "bare_scheduler", "scheduler_from"]
+__all__ = ["SECRETS", "bare_scheduler", "check_brokers", "scheduler_from"]
 
 # The folder of secrets, in that of the configuration.
 SECRETS = "secrets"
-# What the drivers of brokers want to be told by.
-_CONNECTIONS = {
-    "redis": ("evertick.driver.redis_spec", "RedisConnection"),
-    "nats": ("evertick.driver.nats_spec", "NatsConnection"),
-}
+# How the drivers of brokers are told where their servers are.
+_CONNECTIONS: dict[str, type[RedisConnection | NatsConnection]] = {"redis": RedisConnection, "nats": NatsConnection}
+# The address has them already.
+_IN_URL = ("user", "username", "password")
 
 
 def scheduler_from(configuration: Configuration) -> Scheduler:
@@ -41,20 +43,37 @@ def bare_scheduler(configuration: Configuration) -> Scheduler:
     return scheduler
 
 
-def _connection(driver: str, configuration: Configuration) -> object:
+def check_brokers(configuration: Configuration, problems: Problems) -> None:
+    """Refuse what drivers would refuse later: a broker whose settings cannot be, and one that is nowhere."""
+    for driver in configuration.connections:
+        try:
+            _connection(driver, configuration).check()
+        except InvalidInput as wrong:
+            said = str(wrong).removeprefix(f"{driver}: ")
+            name, _, rest = said.partition(": ")
+            named = f"{driver}.{name}" if f"{driver}.{name}" in configuration.values else f"{driver}.url"
+            problems.add(_place_of(named, configuration), named, rest if named.endswith(name) else said)
+    for job in configuration.jobs:
+        driver = "" if job.spec is None else job.spec.driver
+        is_run_here = driver in configuration.settings["drivers"]
+        if driver in _CONNECTIONS and driver not in configuration.connections and is_run_here:
+            said = f"it is not said where the server is; set address or url under [{driver}]"
+            problems.add(job.places[driver], f"jobs.{job.name}.{driver}", said)
+
+
+def _place_of(key: str, configuration: Configuration) -> str:
+    """Where a key of a broker stands; of one that nobody has set, where the address does."""
+    section = key.partition(".")[0]
+    keys = (key, f"{section}.url", f"{section}.address")
+    return next((value.origin.place for each in keys if (value := configuration.values[each]).is_set), "")
+
+
+def _connection(driver: str, configuration: Configuration) -> RedisConnection | NatsConnection:
     """As the driver wants it: what the section has beside the address goes by the same names."""
-    found, section = configuration.connections[driver], getattr(configuration, driver)
-    module, name = _CONNECTIONS[driver]
-    try:
-        wanted = getattr(import_module(module), name)
-    except ModuleNotFoundError:  # a driver that is not there wants nothing
-        return found
-    given = {field: getattr(section, field, None) for field in wanted.__struct_fields__}
-    given |= {field: getattr(found, field) for field in found.__struct_fields__}
-    # The address has the user and the password already.
-    alone = ("user", "username", "password")
-    return wanted(**{
-        field: str(value) if isinstance(value, Path) else value
-        for field, value in given.items()
-        if field in wanted.__struct_fields__ and value is not None and field not in alone
-    })  # fmt: skip
+    found, section, wanted = configuration.connections[driver], getattr(configuration, driver), _CONNECTIONS[driver]
+    given = {field: getattr(section, field, None) for field in wanted.__struct_fields__ if field not in _IN_URL}
+    given |= {field: getattr(found, field) for field in found.__struct_fields__ if field in given}
+    fields: dict[str, Any] = {
+        field: str(value) if isinstance(value, Path) else value for field, value in given.items() if value is not None
+    }
+    return wanted(**fields)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from evertick.config.adding import add_jobs
-from evertick.config.build import bare_scheduler
+from evertick.config.build import bare_scheduler, check_brokers
 from evertick.config.configuration import SETTINGS, Configuration, settings_from
 from evertick.config.connection import Connection, broker_of, database_url
 from evertick.config.directory import default_state
@@ -49,7 +49,8 @@ def load_configuration(
     loading = _Loading(find_file(path, environ), environ, flags or {}, problems)
     made = loading.load()
     problems.raise_any()
-    # What only a scheduler can tell: rules that the node does not take, jobs that share a rate, missing brokers.
+    check_brokers(made, problems)
+    # What only a scheduler can tell: rules that the node does not take, jobs that share a rate.
     add_jobs(bare_scheduler(made), made.jobs, problems)
     problems.raise_any()
     return made

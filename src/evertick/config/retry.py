@@ -1,8 +1,10 @@
 """A retry policy as data: one kind of policy with its first wait, and its options.
 
-{ constant = "30s", attempts = 3 }
-{ linear = "10s", increment = "10s", limit = "5m", attempts = 5 }
-{ exponential = "1s", factor = 2, limit = "1h", attempts = 5, jitter = 0.2 }
+    { constant = "30s", attempts = 3 }
+    { linear = "10s", increment = "10s", limit = "5m", attempts = 5 }
+    { exponential = "1s", factor = 2, limit = "1h", attempts = 5, jitter = 0.2 }
+
+They are those of `evertick.policy`, with the same meaning.
 """
 
 from __future__ import annotations

@@ -1,0 +1,68 @@
+"""The drivers of brokers get what the file says of their servers, each in its own form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evertick.config.build import scheduler_from
+from evertick.config.load import Configuration
+from evertick.driver.nats_spec import NatsConnection
+from evertick.driver.redis_spec import RedisConnection
+
+Load = Callable[..., Configuration]
+
+
+def test_what_the_file_says_of_redis_is_what_its_driver_gets(folder: Path, load: Load) -> None:
+    text = (
+        "[redis]\naddress = 'r:6380'\nuser = 'u'\npassword = 'p/w'\nnumber = 2\nnamespace = 'mill'\nssl.ca = 'ca.pem'\n"
+    )
+    found = scheduler_from(load(text))._connections["redis"]
+    assert found == RedisConnection(url="rediss://u:p%2Fw@r:6380/2", ca=str(folder / "ca.pem"), namespace="mill")
+    assert isinstance(found, RedisConnection)
+    found.check()
+
+
+def test_what_the_file_says_of_nats_is_what_its_driver_gets(folder: Path, load: Load) -> None:
+    text = (
+        "[nats]\naddress = 'a, b:4223'\ntoken = 't'\nprefix = 'mill'\nreplicas = 3\nevents = true\ncredentials = 'c'\n"
+    )
+    found = scheduler_from(load(text))._connections["nats"]
+    assert found == NatsConnection(
+        url="nats://a,nats://b:4223",
+        token="t",
+        prefix="mill",
+        replicas=3,
+        events=True,
+        credentials=str(folder / "c"),
+    )
+    assert isinstance(found, NatsConnection)
+    found.check()
+
+
+def test_a_job_for_a_broker_that_is_nowhere_is_told_where_it_stands(
+    load: Load, problems: Callable[..., list[str]]
+) -> None:
+    job = "[jobs.a]\nevery = '1h'\n{driver} = 'docker'\n"
+    for driver in ("redis", "nats"):
+        said = f"it is not said where the server is; set address or url under [{driver}]"
+        assert problems(job.format(driver=driver)) == [f"evertick.toml:3: jobs.a.{driver}: {said}"]
+    # A node that leaves such jobs to others need not know.
+    assert len(load("[node]\ndrivers = ['shell']\n" + job.format(driver="redis")).jobs) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[nats]\naddress = 'a'\nreplicas = 99", "evertick.toml:3: nats.replicas: 99 must be a number from 1 to "),
+        ("[nats]\naddress = 'a'\nprefix = 'A B'", "evertick.toml:3: nats.prefix: 'A B' must be "),
+        ("[redis]\naddress = 'a'\nnamespace = 'A B'", "evertick.toml:3: redis.namespace: 'A B' must be "),
+        ("[redis]\naddress = 'a'\nssl.cert = 'c'", "evertick.toml:2: redis.url: cert and key belong together"),
+        ("[redis]\nurl = 'redis://a:port'", "evertick.toml:2: redis.url: 'redis://***' is no URL of a Redis"),
+    ],
+)
+def test_settings_of_a_broker_that_cannot_be_are_told(problems: Callable[..., list[str]], text: str, line: str) -> None:
+    [found] = problems(text)
+    assert found.startswith(line)
