@@ -605,7 +605,8 @@ class Scheduler(
         """Let the running node, and the ledger, know the tasks and declarations that are here now. May be repeated."""
         if self._engine is not None:
             # First of all: until the node says that it declares them, new schedules look as if nobody did.
-            await self._engine.know(self._works(), self._declarations.hashes())
+            works = self._works()
+            await self._engine.know(works, self._declarations.hashes(), *self._handing_over(works.values()))
         store = await self._store()
         declarer = declarer_of(self.settings.node_name)
         await self._declarations.store_all(store, self.app, self._editor(store), declarer)

@@ -369,6 +369,26 @@ async def test_a_source_that_is_away_is_asked_again(url: str, caplog: pytest.Log
     assert "a queue in memory: reports can be read again" in caplog.messages
 
 
+# --- tasks that come while a node runs
+
+
+async def test_a_running_node_that_gets_its_first_job_of_a_queue_hands_over_and_hears_of_it(url: str) -> None:
+    scheduler, queue = Scheduler(url, drivers=["function", "handing"], stop_timeout="2s"), Queue()
+    scheduler._connections["handing"] = queue
+    async with scheduler:
+        scheduler._take_jobs((), lambda: scheduler.job("build", Handing()), tz="UTC")
+        await scheduler._publish_jobs()
+        run = await scheduler._tasks["build"].enqueue()
+        async with asyncio.timeout(PATIENCE):
+            while not queue.pushed:
+                await asyncio.sleep(0.01)
+            queue.tell(queue.pushed[0], "finish")
+            while (await scheduler.get_run(run.id)).verdict is not Verdict.SUCCEEDED:
+                await asyncio.sleep(0.01)
+        [node] = [node for node in await scheduler.nodes() if node.died_at is None]
+    assert node.channels == (KILLS, QUEUE)
+
+
 # --- what is refused
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 from evertick.driver.base import Work
+from evertick.driver.handoff import ReportSource
+from evertick.driver.sender import Sender
 from evertick.duty import DutyWork
 from evertick.edit import Editor
 from evertick.engine import loops
@@ -212,14 +214,23 @@ class Engine:
         if left := self._left_behind():
             log.error("told to stop, and did not; it goes on until the process ends: %s", ", ".join(left))
 
-    async def know(self, works: Mapping[str, Work], declares: Mapping[str, str]) -> None:
-        """Other tasks and declarations from now on, without a stop. May be repeated when the store was away."""
+    async def know(
+        self,
+        works: Mapping[str, Work],
+        declares: Mapping[str, str],
+        senders: Mapping[str, Sender],
+        sources: Sequence[ReportSource],
+    ) -> None:
+        """Other tasks and declarations from now on, without a stop; and how those that hand over reach their queues.
+        May be repeated when the store was away."""
         node = self._node
         # No claim is asked for in between: it would be for tasks of before, and what it brings under terms of before.
         async with node.claiming:
-            node.know(works, declares)
+            node.know(works, declares, senders, sources)
             await node.store.join(node.joining())
         self._look_again()
+        self._relays.look_again()
+        self._report.wake()
 
     def wake_fires(self) -> None:
         """A schedule was added or changed here."""

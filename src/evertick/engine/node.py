@@ -191,11 +191,21 @@ class LocalNode:
         # By `clock.elapsed`: until then nobody may have declared us dead. Counted from sending the beat.
         self.trusted_until = 0.0
 
-    def know(self, works: Mapping[str, Work], declares: Mapping[str, str]) -> None:
-        """Other tasks and declarations from now on. What was claimed before is carried out as it was then."""
+    def know(
+        self,
+        works: Mapping[str, Work],
+        declares: Mapping[str, str],
+        senders: Mapping[str, Sender],
+        sources: Sequence[ReportSource],
+    ) -> None:
+        """Other tasks and declarations from now on. What was claimed before is carried out as it was then, and what was
+        handed over before is still reported on."""
         # A claim may be under way for a task that is not ours any more: what it brings must find its work.
         self.works = {**self.works, **works}
         self.declares = dict(declares)
+        self.senders = {**self.senders, **senders}
+        known = {id(source) for source in self.sources}
+        self.sources = (*self.sources, *(source for source in sources if id(source) not in known))
         self._learn_terms(works)
 
     def _learn_terms(self, works: Mapping[str, Work]) -> None:

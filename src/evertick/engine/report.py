@@ -87,7 +87,7 @@ class Reporter:
     def __init__(self, node: LocalNode, *, poll: float) -> None:
         self._node = node
         self._poll = poll
-        self._readers = [Reader(source) for source in node.sources]
+        self._readers: list[Reader] = []
         # What runs have come to that the hooks have not heard of.
         self._untold: deque[tuple[Report, EventKind]] = deque(maxlen=_UNTOLD_MOST)
         # Reports of hand-overs that were over.
@@ -99,6 +99,8 @@ class Reporter:
 
     async def step(self) -> float | None:
         """Apply what has come since. Waits for the first of it."""
+        # Those of tasks that have come since, too.
+        self._readers += [Reader(source) for source in self._node.sources[len(self._readers) :]]
         if not self._readers or self._node.is_draining:
             return None
         for reader in self._readers:
