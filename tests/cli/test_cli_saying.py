@@ -49,9 +49,9 @@ def test_what_was_mistyped_is_answered_in_one_well_made_sentence(evertick, args,
 def test_a_time_without_a_zone_is_read_in_that_of_the_schedule_or_in_the_one_that_is_given(database, ask):
     (planned,) = ask("preview", "print", "--count", "1")
     berlin = datetime.fromisoformat(planned["fire_at"]).astimezone(ZoneInfo("Europe/Berlin"))
-    earlier = berlin - timedelta(hours=1)
-    decided = ask("move", "print", f"{berlin:%Y-%m-%d %H:%M}", "--to", f"{earlier:%Y-%m-%dT%H:%M:%S}")["occurrences"]
-    assert [datetime.fromisoformat(each["to"]) for each in decided] == [earlier]
+    later = berlin + timedelta(hours=1)
+    decided = ask("move", "print", f"{berlin:%Y-%m-%d %H:%M}", "--to", f"{later:%Y-%m-%dT%H:%M:%S}")["occurrences"]
+    assert [datetime.fromisoformat(each["to"]) for each in decided] == [later]
     tokyo = f"{berlin.astimezone(ZoneInfo('Asia/Tokyo')):%Y-%m-%d %H:%M}"
     assert ask("undo", "print", tokyo, "--tz", "Asia/Tokyo")["occurrences"] == []
 

@@ -122,7 +122,7 @@ async def test_of_two_triggers_at_once_one_is_taken(race: Race) -> None:
 async def test_an_edit_and_a_fire_one_after_the_other(race: Race) -> None:
     schedule = await race.bench.add()
     edit = Change(key="nightly", kind="edit", settle=an_advance(schedule), definition=a_definition(priority=1))
-    async with race.held(lambda db: changes.change_schedules(db, APP, [edit], False)):
+    async with race.held(lambda db: changes.change_schedules(db, APP, [edit], False, ())):
         second = await race.waits(race.second.record_fires(APP, None, [an_advance(schedule, a_fire(schedule))]))
     assert (await second).taken == [False]
     stored = await race.bench.stored()
@@ -137,7 +137,7 @@ async def test_an_edit_and_a_fire_one_after_the_other(race: Race) -> None:
 async def test_a_fire_of_a_schedule_that_is_being_removed_is_refused(race: Race) -> None:
     schedule = await race.bench.add()
     remove = Change(key="nightly", kind="remove", settle=an_advance(schedule))
-    async with race.held(lambda db: changes.change_schedules(db, APP, [remove], False)):
+    async with race.held(lambda db: changes.change_schedules(db, APP, [remove], False, ())):
         second = await race.waits(race.second.record_fires(APP, None, [an_advance(schedule, a_fire(schedule))]))
     assert (await second).taken == [False]
     assert await race.bench.runs() == []
@@ -145,7 +145,7 @@ async def test_a_fire_of_a_schedule_that_is_being_removed_is_refused(race: Race)
 
 async def test_of_two_adds_of_one_key_at_once_one_is_taken(race: Race) -> None:
     add = Change(key="nightly", kind="add", definition=a_definition(), fire_at=1, at=1)
-    async with race.held(lambda db: changes.change_schedules(db, APP, [add], False)):
+    async with race.held(lambda db: changes.change_schedules(db, APP, [add], False, ())):
         second = await race.waits(race.second.change_schedules(APP, [add]))
     assert await second == [False]
 

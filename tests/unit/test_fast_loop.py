@@ -16,7 +16,7 @@ class Told(asyncio.SelectorEventLoop):
     """Stands for that of uvloop."""
 
 
-async def _loop_of(scheduler: Scheduler) -> int:
+async def _loop_of(scheduler: Scheduler, *_: object) -> int:
     return 0 if isinstance(asyncio.get_running_loop(), Told) else 1
 
 

@@ -23,12 +23,12 @@ def test_every_live_state_can_end() -> None:
     assert all(State.DONE in TRANSITIONS[state] for state in State if state is not State.DONE)
 
 
-def test_only_what_waits_or_runs_or_was_handed_out_can_be_running_next() -> None:
+def test_only_what_waits_or_runs_can_be_running_next() -> None:
     into_running = {state for state, following in TRANSITIONS.items() if State.RUNNING in following}
-    assert into_running == {State.WAITING, State.RUNNING, State.HANDED}
+    assert into_running == {State.WAITING, State.RUNNING}
 
 
-@pytest.mark.parametrize("state", [State.BLOCKED, State.PARKED])
+@pytest.mark.parametrize("state", [State.BLOCKED, State.PARKED, State.HANDED])
 def test_what_left_the_claim_index_comes_back_through_waiting(state: State) -> None:
     assert TRANSITIONS[state] == {State.WAITING, State.DONE}
 
