@@ -30,7 +30,7 @@ from evertick.testing.conformance.bench import (
 )
 from evertick.testing.conformance.within import Users
 
-__all__ = ["Feed", "FeedWithin"]
+__all__ = ["Feed", "FeedWithin", "read_feed"]
 
 _SETTLE_SECONDS = 30
 _KEPT = 7 * 24 * HOUR
@@ -44,7 +44,7 @@ async def _settle(bench: Bench, app: str = APP) -> FeedState | None:
         return state
 
 
-async def _read(bench: Bench, start: Cursor | None = None, *, limit: int = 1000, app: str = APP) -> FeedRead:
+async def read_feed(bench: Bench, start: Cursor | None = None, *, limit: int = 1000, app: str = APP) -> FeedRead:
     await _settle(bench, app)
     read = await bench.store.feed(app, start=start, since=None, kinds=None, limit=limit)
     assert read is not None, f"{app} should have a feed"
@@ -61,9 +61,9 @@ def _events(read: FeedRead, app: str = APP, *, start: Cursor | None = None) -> l
 
 async def _told(bench: Bench, act: Callable[[], Awaitable[object]]) -> list[FeedEvent]:
     """What is told of something, and nothing else."""
-    start = (await _read(bench, limit=0)).end
+    start = (await read_feed(bench, limit=0)).end
     await act()
-    return _events(await _read(bench, start))
+    return _events(await read_feed(bench, start))
 
 
 class Feed:
@@ -74,27 +74,27 @@ class Feed:
         assert await bench.store.feed(APP, start=None, since=None, kinds=None, limit=10) is None
         assert await bench.store.feed_state(APP) is None
         await bench.store.keep_feed(APP, _KEPT)
-        assert _events(await _read(bench)) == [], "what was before is not in it"
+        assert _events(await read_feed(bench)) == [], "what was before is not in it"
 
     async def test_every_node_obeys_at_once(self, bench: Bench) -> None:
         other = await bench.stores.open()
         await other.enqueue(APP, [a_run()])
         await bench.store.keep_feed(APP, _KEPT)
         await other.enqueue(APP, [a_run()])
-        assert [event.kind for event in _events(await _read(bench))] == ["run.recorded"]
+        assert [event.kind for event in _events(await read_feed(bench))] == ["run.recorded"]
 
     async def test_the_feed_of_one_app_knows_nothing_of_another(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         await bench.store.keep_feed(OTHER_APP, _KEPT)
         mine, other = await bench.enqueue(), await bench.enqueue(app=OTHER_APP)
-        assert [event.run_id for event in _events(await _read(bench))] == [mine.id]
-        assert [event.run_id for event in _events(await _read(bench, app=OTHER_APP))] == [other.id]
+        assert [event.run_id for event in _events(await read_feed(bench))] == [mine.id]
+        assert [event.run_id for event in _events(await read_feed(bench, app=OTHER_APP))] == [other.id]
 
     async def test_another_time_to_keep_leaves_cursors_as_they_are(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
-        before = await _read(bench)
+        before = await read_feed(bench)
         await bench.store.keep_feed(APP, HOUR)
-        after = await _read(bench)
+        after = await read_feed(bench)
         assert after.first.epoch == before.first.epoch
         state = await bench.store.feed_state(APP)
         assert state is not None
@@ -103,13 +103,13 @@ class Feed:
     async def test_a_cursor_of_before_it_was_off_is_refused(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         await bench.enqueue()
-        old = (await _read(bench)).end
+        old = (await read_feed(bench)).end
         await bench.store.keep_feed(APP, None)
         await bench.enqueue()
         assert await bench.store.feed(APP, start=old, since=None, kinds=None, limit=10) is None
         await bench.store.keep_feed(APP, _KEPT)
         seen = await bench.enqueue()
-        read = await _read(bench)
+        read = await read_feed(bench)
         assert [event.run_id for event in _events(read)] == [seen.id], "what it kept before has gone with it"
         with pytest.raises(CursorGone, match="another feed"):
             cursor_of(str(old), read.first, read.end, APP)
@@ -126,7 +126,7 @@ class Feed:
         await bench.finish(node, an_outcome(held, "retry", delay=0, reason="error"))
         again = await bench.hold(node, new.id)
         await bench.end(node, again, verdict=Verdict.FAILED, reason="error", attempts=2)
-        events = _events(await _read(bench))
+        events = _events(await read_feed(bench))
         assert [event.kind for event in events] == [
             "schedule.added",
             "node.joined",
@@ -312,14 +312,14 @@ class Feed:
         await bench.store.keep_feed(APP, _KEPT)
         runs = [a_run() for _ in range(ITEMS_MOST + 20)]
         await bench.store.enqueue(APP, runs)
-        read = await _read(bench)
+        read = await read_feed(bench)
         assert len(read.rows) == 2
         assert [event.run_id for event in _events(read)] == [run.id for run in runs]
         node = await bench.node()
         claim = await bench.claim(node, limit=len(runs))
-        start = (await _read(bench, limit=0)).end
+        start = (await read_feed(bench, limit=0)).end
         await bench.finish(node, *(an_outcome(held) for held in claim.runs))
-        finished = await _read(bench, start)
+        finished = await read_feed(bench, start)
         assert len(finished.rows) == 2
         assert sorted(event.run_id or "" for event in _events(finished)) == sorted(run.id for run in runs)
 
@@ -327,12 +327,12 @@ class Feed:
         await bench.store.keep_feed(APP, _KEPT)
         for count in (1, 3, 2):
             await bench.store.enqueue(APP, [a_run() for _ in range(count)])
-        read = await _read(bench)
+        read = await read_feed(bench)
         everything = _events(read)
         assert len({event.cursor for event in everything}) == len(everything) == 6
         for place, event in enumerate(everything):
             start = cursor_of(event.cursor, read.first, read.end, APP)
-            following = _events(await _read(bench, start), start=start)
+            following = _events(await read_feed(bench, start), start=start)
             assert following == everything[place + 1 :]
 
     async def test_what_comes_later_is_never_before_what_was_read(self, bench: Bench) -> None:
@@ -341,7 +341,7 @@ class Feed:
         start = None
         for _ in range(5):
             run = await bench.enqueue()
-            read = await _read(bench, start)
+            read = await read_feed(bench, start)
             seen += [event.run_id for event in _events(read)]
             assert seen[-1] == run.id
             start = read.end
@@ -372,7 +372,7 @@ class Feed:
     async def test_what_is_kept_no_longer_goes_and_its_cursors_are_refused(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, MINUTE)
         await bench.enqueue()
-        early = await _read(bench)
+        early = await read_feed(bench)
         [event] = _events(early)
         await bench.enqueue()
         await bench.pass_time(2 * MINUTE)
@@ -380,7 +380,7 @@ class Feed:
         await _settle(bench)
         assert await bench.store.prune(APP, before=0, keep_per_schedule=1000, limit=100) == 2
         assert await bench.store.prune(APP, before=0, keep_per_schedule=1000, limit=100) == 0
-        read = await _read(bench)
+        read = await read_feed(bench)
         assert [event.run_id for event in _events(read)] == [kept.id]
         for gone in (str(early.first), event.cursor):
             with pytest.raises(CursorGone, match="older than what the feed") as caught:
@@ -395,7 +395,7 @@ class Feed:
         await bench.pass_time(2 * MINUTE)
         await _settle(bench)
         assert await bench.store.prune(APP, before=0, keep_per_schedule=1000, limit=2) == 2
-        assert len((await _read(bench)).rows) == 1
+        assert len((await read_feed(bench)).rows) == 1
 
     async def test_what_is_left_of_a_feed_that_was_turned_off_goes(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
@@ -405,9 +405,9 @@ class Feed:
 
     async def test_a_cursor_ahead_of_the_feed_is_refused(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
-        read = await _read(bench)
+        read = await read_feed(bench)
         ahead = Cursor.parse(f"{read.end.epoch}.{10**18 - 1}.{10**18 - 1}.999999")
-        assert (await _read(bench, ahead)).rows == []
+        assert (await read_feed(bench, ahead)).rows == []
         with pytest.raises(CursorGone, match="ahead of all"):
             cursor_of(str(ahead), read.first, read.end, APP)
         ahead = Cursor(read.end.epoch, read.end.txid, read.end.seq + 1)
@@ -432,12 +432,12 @@ class FeedWithin:
         await bench.store.keep_feed(APP, _KEPT)
         node = await bench.node()
         held = await bench.hold(node)
-        start = (await _read(bench, limit=0)).end
+        start = (await read_feed(bench, limit=0)).end
         for is_kept in (False, True):
             user = await users.begin()
             within = bench.store.within(user.connection)
             [run] = await within.enqueue(APP, [a_run()])
             assert await within.finish(APP, node, an_outcome(held)) == "done"
             await (user.commit() if is_kept else user.rollback())
-        told = _events(await _read(bench, start))
+        told = _events(await read_feed(bench, start))
         assert [(event.kind, event.run_id) for event in told] == [("run.recorded", run.id), ("run.finished", held.id)]

@@ -39,6 +39,7 @@ from evertick.testing.conformance.bench import (
     an_outcome,
     us,
 )
+from evertick.testing.conformance.feed import read_feed
 
 __all__ = ["Handed"]
 
@@ -697,8 +698,7 @@ class Handed:
             await report(bench, said(held, "finish"))
         else:
             await tend(bench)
-        found = await bench.store.feed(APP, start=None, since=None, kinds=None, limit=100)
-        assert found is not None
+        found = await read_feed(bench)
         kinds = [row.kind for row in found.rows if row.kind.startswith("run.")]
         last = "run.finished" if end == "finish" else "run.released"
         assert kinds == ["run.recorded", "run.started", "run.handed", "run.taken", last]
