@@ -8,6 +8,7 @@ fastest loop there is: one that wrote each row less often would be faster, and w
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import sqlite3
@@ -32,7 +33,9 @@ SET state = 'done', verdict = 'succeeded', attempts = 1, finished_at = ?1
 WHERE state = 'running' AND app = 'default' AND node = ?2
 """
 # By their ids: no index leads to what is done.
-_ARCHIVE = "INSERT INTO evertick_history SELECT * FROM evertick_runs WHERE app = 'default' AND id = ?1"
+_ARCHIVE = """
+INSERT INTO evertick_history ({columns}) SELECT {columns} FROM evertick_runs WHERE app = 'default' AND id = ?1
+"""
 _FORGET = "DELETE FROM evertick_runs WHERE app = 'default' AND id = ?1"
 _BATCH = 1_000
 # How often somebody with nothing to do looks.
@@ -90,7 +93,7 @@ def _finish_and_claim(db: sqlite3.Connection, done: list[str], node: str, fence:
     db.execute("BEGIN IMMEDIATE")
     if done:
         db.execute(_END, (now, node))
-        db.executemany(_ARCHIVE, keys)
+        db.executemany(_archive(db), keys)
         db.executemany(_FORGET, keys)
     claimed = db.execute(_CLAIM, (_BATCH, fence, now, node)).fetchall()
     db.execute("COMMIT")
@@ -106,6 +109,13 @@ def _insert(db: sqlite3.Connection, rows: list[Row], batch: int) -> float:
         db.executemany(statement, rows[first : first + batch])
         db.execute("COMMIT")
     return time.perf_counter() - began
+
+
+@functools.cache
+def _archive(db: sqlite3.Connection) -> str:
+    """History has not all the columns of a live run."""
+    columns = [column[0] for column in db.execute("SELECT * FROM evertick_history LIMIT 0").description]
+    return _ARCHIVE.format(columns=", ".join(columns))
 
 
 async def _rows(count: int) -> list[Row]:

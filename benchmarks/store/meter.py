@@ -7,6 +7,7 @@ number, so their count is the distance of two numbers: of all databases, but onl
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +54,9 @@ async def read_here(place: PostgresPlace) -> Reading:
     # From another database, so that asking is not counted.
     connection: Any = await asyncpg.connect(place.admin)
     try:
-        await connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+        # Of two that make it at one moment, the later one hears of the other's when that is there.
+        with suppress(asyncpg.UniqueViolationError):
+            await connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
         checkpoints = _CHECKPOINTS if connection.get_server_version().major >= 17 else _CHECKPOINTS_BEFORE_17
         return Reading(**await connection.fetchrow(_COUNTED.format(checkpoints=checkpoints), place.database))
     finally:
