@@ -261,13 +261,12 @@ async def test_what_nobody_takes_is_pushed_again_under_a_new_fence(url: str) -> 
         assert (kill["run"], kill["fence"], kill["why"]) == (run.id, first["fence"], "not_taken")
         shop.queue.tell(first, "finish", result=b'"late"')
         await shop.until(lambda: shop.health.refused_reports == 1)
-        latest = shop.queue.pushed[-1]
-        shop.queue.tell(latest, "taken")
-        shop.queue.tell(latest, "finish", result=b'"in time"')
-        ended = await shop.ended(run)
-    if ended.verdict is Verdict.SUCCEEDED:  # unless the machine was too slow for it
-        assert (ended.result, ended.attempts) == ("in time", 1)
-    assert ended.losses >= 1
+        async with asyncio.timeout(PATIENCE):
+            while (ended := await shop.scheduler.get_run(run.id)).verdict is None:
+                # Each copy as it comes: what is told of one that is given up by now is refused.
+                shop.queue.tell(shop.queue.pushed[-1], "finish", result=b'"in time"')
+                await asyncio.sleep(0.01)
+    assert (ended.verdict, ended.result, ended.attempts, ended.losses) == (Verdict.SUCCEEDED, "in time", 1, 0)
 
 
 async def test_what_must_not_run_twice_is_lost_with_its_worker(url: str) -> None:

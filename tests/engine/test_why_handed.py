@@ -153,7 +153,7 @@ async def test_a_listing_tells_in_whose_hands_a_run_is(ledger: Ledger) -> None:
     assert (tries(run), run.state) == ("1", State.HANDED)
     lost = msgspec.structs.replace(run, losses=1)
     assert losses_words(lost) == "its worker was lost once, run again"
-    ended = msgspec.structs.replace(run, losses=3, handed=None, verdict=Verdict.LOST, reason="not_taken")
+    ended = msgspec.structs.replace(run, losses=3, handed=None, verdict=Verdict.LOST, reason="no_progress")
     assert losses_words(ended) == "its worker was lost 3 times"
 
 

@@ -268,8 +268,8 @@ def given_answers(
 class Tended(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be written of handed runs whose time is over."""
 
-    # Their claims are lost, whatever becomes of them: a loss is counted, and their fence is worth nothing any more.
-    lost: list[str]
+    # Their claims are over, whatever becomes of them: their fence is worth nothing any more. How many losses they have.
+    revoked: list[tuple[str, int]]
     ends: list[Ending]
     # Back to waiting, with the reason.
     released: list[tuple[str, str]]
@@ -281,13 +281,13 @@ class Tended(msgspec.Struct, frozen=True, kw_only=True):
 def tend(rows: Iterable[Row], now: int, unsent: Collection[str], new_ids: Iterable[str]) -> Tended:
     """`unsent`: runs to be cancelled whose message will never be sent. `new_ids`: as many as there are rows, for
     messages."""
-    tended = Tended(lost=[], ends=[], released=[], told=[], kills=[])
+    tended = Tended(revoked=[], ends=[], released=[], told=[], kills=[])
     for row, new_id in zip(rows, new_ids, strict=True):
         hand = hand_of(row["hand"])
         if row["is_cancel_requested"]:
             _cancel(tended, row, hand, now, new_id, is_unsent=row["id"] in unsent)
         else:
-            _lose(tended, row, hand, new_id)
+            _take_back(tended, row, hand, new_id)
     return tended
 
 
@@ -299,14 +299,18 @@ def _cancel(tended: Tended, row: Row, hand: Hand, now: int, new_id: str, *, is_u
         _kill(tended, row, hand, new_id, reason)
         tended.told.append((row["id"], now + (hand.progress_timeout or hand.ack_timeout or _PATIENCE)))
     else:
-        tended.lost.append(row["id"])
+        tended.revoked.append((row["id"], row["losses"] + 1))
         tended.ends.append(Ending(row["id"], Verdict.CANCELLED, reason))
 
 
-def _lose(tended: Tended, row: Row, hand: Hand, new_id: str) -> None:
+def _take_back(tended: Tended, row: Row, hand: Hand, new_id: str) -> None:
+    """From a worker that fell silent, at the cost of a loss: the run may be what ends its workers. A run that nobody
+    took has harmed nobody: its queue is long, or was lost, and it is handed over anew as often as that takes."""
+    is_untaken = row["taken_at"] is None and not row["at_most_once"]
     reason = Reason.NOT_TAKEN if row["taken_at"] is None else Reason.NO_PROGRESS
-    tended.lost.append(row["id"])
-    if row["at_most_once"] or row["losses"] + 1 >= LOSSES_MAX:
+    losses = row["losses"] + (not is_untaken)
+    tended.revoked.append((row["id"], losses))
+    if row["at_most_once"] or losses >= LOSSES_MAX:
         tended.ends.append(Ending(row["id"], Verdict.LOST, reason))
     else:
         tended.released.append((row["id"], reason))

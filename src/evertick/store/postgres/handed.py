@@ -171,8 +171,8 @@ async def tend_handed(db: Session, app: str, limit: int) -> HandedTended:
         return HandedTended(now=now, released=[], ended=[], freed=False, has_killed=False)
     now = max(row["now"] for row in rows)
     tended = tend(rows, now, await _withdraw(db, app, rows), db.clock.new_ids(len(rows)))
-    if tended.lost:
-        await db.count("rehome.lose", tended.lost)
+    if tended.revoked:
+        await db.count("tend_handed.revoke", *columns_of(tended.revoked))
     has_freed = await end(db, app, tended.ends)
     released = [id_ for id_, _ in tended.released]
     await tell_runs(db, app, "run.released", released, [reason for _, reason in tended.released])

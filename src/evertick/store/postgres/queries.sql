@@ -1409,6 +1409,11 @@ SELECT w.key FROM unnest($2::text[], $3::text[]) AS w(channel, key)
 WHERE NOT EXISTS (SELECT FROM evertick.outbox m
     WHERE m.app = $1 AND m.channel = w.channel AND m.key = w.key OFFSET 0);
 
+-- name: tend_handed.revoke
+-- Claims that are over, as by rehome.lose; with the losses that they then have.
+UPDATE evertick.runs r SET losses = t.losses, fence = NULL
+FROM unnest($1::uuid[], $2::int[]) AS t(id, losses) WHERE r.id = ANY(ARRAY[t.id]);
+
 -- name: tend_handed.told
 -- Their workers are told to stop, and have until then.
 UPDATE evertick.runs r SET killed_at = (SELECT evertick.now_us()), deadline = t.until

@@ -93,8 +93,7 @@ def tend_handed(db: sqlite3.Connection, now: int, app: str, limit: int, clock: C
     rows = db.execute(SQL["tend_handed.find"], (app, now, limit)).fetchall()
     unsent = {row["id"] for row in rows if _withdraw(db, app, row)}
     tended = tend(rows, now, unsent, clock.new_ids(len(rows)))
-    losses = {row["id"]: row["losses"] for row in rows}
-    db.executemany(SQL["rehome.lose"], [(app, id_, losses[id_] + 1) for id_ in tended.lost])
+    db.executemany(SQL["rehome.lose"], [(app, id_, losses) for id_, losses in tended.revoked])
     has_freed = end(db, now, app, tended.ends)
     released = [id_ for id_, _ in tended.released]
     tell_runs(db, now, app, "run.released", released, [reason for _, reason in tended.released])

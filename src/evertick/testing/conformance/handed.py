@@ -420,7 +420,7 @@ class Handed:
         assert (tended.released, tended.ended) == ([], [])
         assert await bench.state(held.id) is State.HANDED
 
-    async def test_what_no_worker_takes_in_time_goes_back_at_the_cost_of_a_loss(self, bench: Bench) -> None:
+    async def test_what_no_worker_takes_in_time_goes_back_and_is_no_loss(self, bench: Bench) -> None:
         node = await bench.node()
         held = await hand(bench, node, ack_timeout=bench.short)
         await report(bench, said(held, "pushed"))
@@ -432,7 +432,7 @@ class Handed:
         tended = await tend(bench)
         assert (tended.released, tended.ended) == ([held.id], [])
         run = await bench.run(held.id)
-        assert (run.state, run.losses, run.attempts, run.handed) == (State.WAITING, 1, 0, None)
+        assert (run.state, run.losses, run.attempts, run.handed) == (State.WAITING, 0, 0, None)
         assert us(run.due_at) <= await bench.now()
         again = await hand(bench, node, held.id)
         assert again.fence > held.fence
@@ -465,6 +465,17 @@ class Handed:
         assert (await tend(bench)).ended == [(held.id, Verdict.LOST)]
         run = await bench.run(held.id)
         assert (run.verdict, run.reason, run.losses) == (Verdict.LOST, "not_taken", 1)
+
+    async def test_what_nobody_takes_is_handed_over_anew_as_often_as_that_takes(self, bench: Bench) -> None:
+        node = await bench.node()
+        run = (await bench.enqueue()).id
+        for _ in range(2 * LOSSES_MAX):
+            held = await hand(bench, node, run, ack_timeout=0)
+            await report(bench, said(held, "pushed"))
+            tended = await tend(bench)
+            assert (tended.released, tended.ended) == ([run], [])
+            assert await report(bench, said(held, "taken")) == ["stale"]
+        assert (await bench.run(run)).losses == 0
 
     async def test_what_was_lost_too_often_ends_as_lost(self, bench: Bench) -> None:
         node = await bench.node()

@@ -165,7 +165,8 @@ class _Checker:
         if new["state"] == "handed":
             yield f"{name} was looked at, and nothing was decided"
             return
-        if new["losses"] != old["losses"] + 1:
+        is_loss = old["taken_at"] is not None or old["at_most_once"]
+        if new["losses"] != old["losses"] + is_loss:
             yield f"{name} was taken back, and its losses are {new['losses']}"
         if new["verdict"] == "lost" and not old["at_most_once"] and new["losses"] < 3:
             yield f"{name} was given up after {new['losses']} losses"

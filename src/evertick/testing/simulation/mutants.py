@@ -998,7 +998,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="handed_twice",
         what="what must not run twice is handed over anew",
         seeds=(23, 43, 47),
-        patches=(_wrapped(handed, "_lose", _lose_and_go_on),),
+        patches=(_wrapped(handed, "_take_back", _lose_and_go_on),),
     ),
     Mutant(
         name="failed_elsewhere_for_nothing",
