@@ -8,7 +8,7 @@ taken is taken by a few statements, however many runs there are.
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -24,7 +24,7 @@ from evertick.store.sqlite.candidates import Candidate, claimed_of, read_candida
 from evertick.store.sqlite.endings import end, finish
 from evertick.store.sqlite.feed import tell_runs
 from evertick.store.sqlite.fence import draw_fence
-from evertick.store.sqlite.limits import Gate, let_next, look_again
+from evertick.store.sqlite.limits import Gate, look_again
 from evertick.store.sqlite.queries import SQL
 from evertick.store.unreadable import unreadable_runs
 
@@ -76,6 +76,10 @@ def claim(
         # They leave the index, and those behind them come into view; the same goes for what a limit holds back.
         end(db, now, app, [Ending(id_, Verdict.MISSED, Reason.EXPIRED) for id_ in too_old])
         expired += too_old
+        if gate is None and any(run.limit_key is not None for run in found.candidates):
+            # Held back under a limit that the code no longer has. Those behind them are not to wait for it either, and
+            # are taken here, before a node that still has the limit holds them back again.
+            gate = Gate(db, now, app, tasks)
         taken = taker.take(found.without(set(too_old)), gate)
         taker.set_aside(found.unreadable)
         passed += len(ids) - taken
@@ -114,7 +118,8 @@ class Taker:
             self._own(ids, timeout, at_most_once)
         marked = [run for run in passed if run.has_marks or keys.get(run.id) is not None]
         if marked:
-            self._mark(marked, keys, is_gated=gate is not None)
+            marks = [(self._app, run.id, keys.get(run.id)) for run in marked]
+            self._db.executemany(SQL["claim.mark"], marks)
         self.claimed += [claimed_of(run, self.fence, self._now) for run in passed]
         tell_runs(self._db, self._now, self._app, "run.started", [run.id for run in passed])
         return len(passed)
@@ -130,14 +135,6 @@ class Taker:
         deadline = None if timeout is None else self._now + timeout
         start = (self._node, self.fence, self._now, deadline, at_most_once)
         self._db.execute(SQL["claim.take"], (self._app, json_text(ids), *start))
-
-    def _mark(self, runs: Sequence[Candidate], keys: Mapping[str, str | None], *, is_gated: bool) -> None:
-        self._db.executemany(SQL["claim.mark"], [(self._app, run.id, keys.get(run.id)) for run in runs])
-        if not is_gated:
-            # Held back under a limit that the code no longer has: those behind it are not to wait for it either. Two
-            # for one, so that a long lane is empty after a few claims.
-            for key, count in Counter(run.limit_key for run in runs if run.limit_key is not None).items():
-                let_next(self._db, self._app, key, 2 * count, only_idle=True)
 
 
 def _lanes(db: sqlite3.Connection, wanted: tuple[str, str, str]) -> list[_Lane]:

@@ -531,6 +531,16 @@ class Limits:
         assert await claimed(bench, old, {TASK: at_once(1)}) == runs[:1]
         assert sorted(await taken_by_new_node(bench, {TASK: new})) == sorted(runs[1:])
 
+    async def test_a_node_without_the_limit_takes_in_one_claim_what_one_that_has_it_would_hold_back_again(
+        self, bench: Bench
+    ) -> None:
+        old = await bench.node(tasks={TASK: at_once(1)})
+        runs = await enqueue(bench, 5)
+        assert await claimed(bench, old, {TASK: at_once(1)}) == runs[:1]
+        young = await bench.node(tasks={TASK: TaskTerms()})
+        assert await claimed(bench, young, {TASK: TaskTerms()}) == runs[1:]
+        assert await claimed(bench, old, {TASK: at_once(1)}) == []
+
     async def test_a_raised_limit_lets_no_more_through_than_it_says(self, bench: Bench) -> None:
         runs = await enqueue(bench, 9)
         old = await bench.node(tasks={TASK: at_once(1)})
