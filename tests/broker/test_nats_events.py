@@ -26,6 +26,12 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nats_events, "_AWAY_SECONDS", 0.05)
 
 
+async def until_logged(caplog: pytest.LogCaptureFixture, words: str) -> None:
+    async with asyncio.timeout(30):
+        while words not in caplog.text:
+            await asyncio.sleep(0.01)
+
+
 def node_at(server: Broker, url: str, app: str) -> Scheduler:
     node = Scheduler(url, app=app, feed="1h", poll_interval="200ms")
     node.connect("nats", NatsConnection(url=server.url, events=True))
@@ -115,8 +121,7 @@ async def test_a_bus_that_is_away_delays_events_and_loses_none(
             await published(server, own, 1)
             server.kill()
             runs += await do(node, "fails", "works")
-            while "not published for now" not in caplog.text:
-                await asyncio.sleep(0.01)
+            await until_logged(caplog, "not published for now")
             server.start()
             events = await published(server, own, 3)
     assert [event["run_id"] for _, event in events] == [run.id for run in runs]
@@ -128,5 +133,4 @@ async def test_an_app_without_a_feed_is_told_what_to_do(
     node = Scheduler(f"sqlite:///{tmp_path}/ledger.db", app=own)
     node.connect("nats", NatsConnection(url=nats.url, events=True))
     async with node:
-        while "keeps no feed; turn it on" not in caplog.text:
-            await asyncio.sleep(0.01)
+        await until_logged(caplog, "keeps no feed; turn it on")

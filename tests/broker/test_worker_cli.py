@@ -160,8 +160,10 @@ async def test_kill_9_of_a_worker_ends_what_it_ran(on_redis: Bench, redis_worker
     await on_redis.hand()
     child = int(await written(path))
     process.kill()
-    while is_alive(child):
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(30):
+        while is_alive(child):
+            await asyncio.sleep(0.01)
+    assert process.wait() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 
+import pytest
 from daemon_site import CONFIGURATION, Site
+
+from evertick.daemon import daemon
 
 JOB = """
 [jobs.{name}]
@@ -51,6 +55,9 @@ def test_where_only_a_signal_reloads_a_change_waits_for_it(site: Site) -> None:
     site.config.write_text(CONFIGURATION.replace("[daemon]", '[daemon]\nreload = "signal"'))
     process = site.started()
     site.config.write_text(site.config.read_text() + JOB.format(name="backup"))
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(2 * daemon._LOOK_SECONDS)  # time in which a daemon that looks at its files would have seen it
+    assert "the configuration was read again" not in site.logged()
     process.send_signal(signal.SIGUSR1)
     site.until_logged("SIGUSR1: the configuration is read again")
     site.until_logged("the configuration was read again: 1 jobs")
