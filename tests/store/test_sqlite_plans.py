@@ -66,6 +66,7 @@ def plan(db: sqlite3.Connection, statement: str) -> list[str]:
         ("beat.cancels", "evertick_runs_running (app=? AND node=?)"),
         ("rehome.find", "evertick_runs_running (app=?)"),
         ("rehome.bound", "evertick_runs_bound (app=?"),
+        ("beat.has_free_duties", "d USING PRIMARY KEY (app=?"),
         ("beat.has_handed", "evertick_runs_handed (app=? AND deadline<?)"),
         ("tend_handed.find", "evertick_runs_handed (app=? AND deadline<?)"),
         ("tend_handed.withdraw", "evertick_outbox_key (app=? AND channel=? AND key=?)"),

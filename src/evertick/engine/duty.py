@@ -31,6 +31,8 @@ log = logging.getLogger("evertick.duty")
 _ASK_LEAST_SECONDS = 0.5
 # How long a duty waits whose term has fallen over: what it has done is not written down, so that it would act at once.
 _FALLEN_SECONDS = 60.0
+# How often one looks that holds all it has: nobody takes them while it lives.
+_LEASES_OF_ALL = 4
 
 
 class DutyKeeper:
@@ -93,10 +95,11 @@ class DutyKeeper:
         return self._rest()
 
     def _rest(self) -> float:
+        """The answer to a beat says when a duty is free. What it cannot know is looked after now and then."""
+        lease, now = self._node.lease / 1e6, self._node.clock.elapsed()
         if len(self.held) == len(self._works):
-            return self._node.lease / 1e6
-        now = self._node.clock.elapsed()
-        return min([self._beat, *(at - now for at in self._fallen.values() if at > now)])
+            return _LEASES_OF_ALL * lease
+        return min([lease, *(at - now for at in self._fallen.values() if at > now)])
 
     def _heard(self, holds: DutyHolds) -> None:
         self._ahead_us = holds.now - self._own_us()

@@ -288,6 +288,8 @@ class Engine:
         self.cancel(beat.cancels)
         self._tender.heard(beat, sent)
         self._tend.wake()
+        if beat.has_free_duties and self._duties.wants_more:
+            self._duty.wake()
         # Messages of the dead are due again, whoever has judged them.
         self._relays.look_again()
 

@@ -506,6 +506,9 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     has_charges: bool = True
     # Whether a handed run of the app is to be looked after (`tend_handed`). A store that does not know says so.
     has_handed: bool = True
+    # Whether a duty of the app is free (`hold_duties`), be it one that this node has or not. A store that does not know
+    # says so.
+    has_free_duties: bool = True
 
 
 class DutyHold(msgspec.Struct, frozen=True, kw_only=True):

@@ -1208,8 +1208,8 @@ UPDATE evertick.runs SET state = 'waiting', parked_for = NULL, task_hash = NULL 
 
 -- name: beat
 -- Extends the lease from the store's now, unless death is written down; tells which of its runs are to be cancelled, and
--- whether the statements that look after the dead, the held and the handed have anything to find. The guard is the row
--- itself: a judge who was faster has written into it.
+-- whether the statements that look after the dead, the held, the handed and the duties have anything to find. The guard
+-- is the row itself: a judge who was faster has written into it.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 me AS (
     UPDATE evertick.nodes SET beat_at = c.now, lease = $2, lease_until = c.now + $2, ticks = $3 FROM clock c
@@ -1222,7 +1222,9 @@ SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM me) AS is_alive, ARRA
     OR EXISTS (SELECT FROM me JOIN evertick.runs r ON r.queue >= '@' AND r.queue < 'A' AND r.app = me.app OFFSET 0)
         AS has_charges,
     EXISTS (SELECT FROM me JOIN evertick.runs r ON r.state = 'handed' AND r.app = me.app
-        AND r.deadline <= (SELECT now FROM clock) OFFSET 0) AS has_handed;
+        AND r.deadline <= (SELECT now FROM clock) OFFSET 0) AS has_handed,
+    EXISTS (SELECT FROM me JOIN evertick.duties d ON d.app = me.app AND d.name <> ''
+        WHERE NOT EXISTS (SELECT FROM evertick.nodes k WHERE k.id = d.node AND k.died_at IS NULL)) AS has_free_duties;
 
 -- part: forget_dead
 -- What dead nodes knew nobody knows by them any more. What they held back the living may let through: those who know one

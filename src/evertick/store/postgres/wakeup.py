@@ -38,7 +38,7 @@ _FOR_ALL = "all"
 _AGAIN_SECONDS = 1.0
 # A line on which nothing is said looks like one that leads nowhere any more; so it is tried now and then.
 _PROBE = "SELECT 1"
-_PROBE_SECONDS = 15.0
+_PROBE_SECONDS = 30.0
 _CHANNEL_LONGEST = 63
 # How often to look where no wake-up can be heard.
 UNHEARD_SECONDS = 1.0

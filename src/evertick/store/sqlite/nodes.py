@@ -57,10 +57,15 @@ def beat(db: sqlite3.Connection, now: int, node: str, lease: int, ticks: Ticks) 
     alive = db.execute(SQL["beat"], (node, now, lease, json_text(ticks) if ticks else None)).fetchone()
     if alive is None:
         return Beat(now=now, is_alive=False, cancels=[])
-    cancels = [row["id"] for row in db.execute(SQL["beat.cancels"], (alive["app"], node))]
-    has_charges = bool(db.execute(SQL["beat.has_charges"], (alive["app"], now)).fetchone()["has_charges"])
-    has_handed = bool(db.execute(SQL["beat.has_handed"], (alive["app"], now)).fetchone()["has_handed"])
-    return Beat(now=now, is_alive=True, cancels=cancels, has_charges=has_charges, has_handed=has_handed)
+    app: str = alive["app"]
+    return Beat(
+        now=now,
+        is_alive=True,
+        cancels=[row["id"] for row in db.execute(SQL["beat.cancels"], (app, node))],
+        has_charges=bool(db.execute(SQL["beat.has_charges"], (app, now)).fetchone()["has_charges"]),
+        has_handed=bool(db.execute(SQL["beat.has_handed"], (app, now)).fetchone()["has_handed"]),
+        has_free_duties=bool(db.execute(SQL["beat.has_free_duties"], (app,)).fetchone()["has_free_duties"]),
+    )
 
 
 def die(db: sqlite3.Connection, now: int, node: str, kind: FeedKind) -> None:

@@ -764,6 +764,11 @@ WHERE state = 'running' AND app = ?1 AND node = ?2 AND is_cancel_requested = 1 O
 SELECT EXISTS (SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_handed
     WHERE state = 'handed' AND app = ?1 AND deadline <= ?2) AS has_handed;
 
+-- name: beat.has_free_duties
+-- Whether anybody may take a duty.
+SELECT EXISTS (SELECT 1 FROM evertick_duties d WHERE d.app = ?1 AND d.name <> ''
+    AND NOT EXISTS (SELECT 1 FROM evertick_nodes k WHERE k.id = d.node AND k.died_at IS NULL)) AS has_free_duties;
+
 -- name: beat.has_charges
 -- Whether the statements that look after the dead and the held have anything to find.
 SELECT EXISTS (SELECT 1 FROM evertick_nodes WHERE died_at IS NULL AND lease_until < ?2)

@@ -105,6 +105,24 @@ class Duties:
         assert await bench.store.judge() == [first]
         assert await _hold(bench, second) == {"tidy": (second, 2)}
 
+    async def test_a_beat_tells_whether_a_duty_is_free(self, bench: Bench) -> None:
+        first, second = await bench.node(), await bench.node()
+        async with bench.line() as line:
+
+            async def is_free() -> bool:
+                return (await line.beat(second, DAY)).has_free_duties
+
+            assert not await is_free(), "there is none"
+            await _hold(bench, first)
+            assert not await is_free()
+            await bench.store.resign_duties(APP, first, {"tidy": 1})
+            assert await is_free()
+            await _hold(bench, first)
+            await bench.store.leave(first)
+            assert await is_free()
+            await _hold(bench, second)
+            assert not await is_free()
+
     async def test_a_node_that_leaves_gives_up_its_duties(self, bench: Bench) -> None:
         first, second = await bench.node(), await bench.node()
         await _hold(bench, first)
