@@ -144,11 +144,12 @@ class StoreLoop:
 
     async def record(self, batch: int) -> Coroutine[None, None, None]:
         due = await self._store.due_schedules(APP, batch)
-        advances = [_advance_of(row) for row in due.schedules]
+        ids = system_clock.new_ids(len(due.schedules))
+        advances = [_advance_of(row, id_) for row, id_ in zip(due.schedules, ids, strict=True)]
         recorded = await self._store.record_fires(APP, NODE, advances)
         assert len(advances) == batch, f"{len(advances)} schedules were due"
         assert all(recorded.taken), "nobody else is here"
-        return self._end([run.id for advance in advances for run in advance.runs], recorded.fence)
+        return self._end(ids, recorded.fence)
 
     async def _end(self, ids: list[str], fence: int) -> None:
         outcomes = [Outcome(id=id_, fence=fence, kind="done", verdict=Verdict.SUCCEEDED, attempts=1) for id_ in ids]
@@ -156,11 +157,11 @@ class StoreLoop:
         assert set(answers) == {"done"}, f"ended as {set(answers)}"
 
 
-def _advance_of(row: DueSchedule) -> Advance:
+def _advance_of(row: DueSchedule, id_: str) -> Advance:
     """As with the usual overlap, which looks whether a run is live."""
     assert row.fire_at is not None
     run = NewRun(
-        id=system_clock.new_id(),
+        id=id_,
         task=TASK,
         cause=Cause.FIRE,
         fire_at=row.fire_at,
@@ -224,7 +225,7 @@ class RawLoop:
 
     async def record(self, batch: int) -> Coroutine[None, None, None]:
         due = await self._recording.fetchrow(_DUE, APP, batch)
-        ids = [system_clock.new_id() for _ in due["ids"]]
+        ids = system_clock.new_ids(len(due["ids"]))
         wanted = (due["ids"], due["versions"], due["fire_ats"], ids, NODE)
         recorded = await self._recording.fetchrow(_RECORD, APP, *wanted)
         assert recorded["count"] == batch, f"{recorded['count']} fires were recorded"
