@@ -5,8 +5,12 @@ More of them by command: `python -m evertick.testing.simulation --seeds 600-9999
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from evertick.engine import fire
+from evertick.engine.node import LocalNode
 from evertick.testing.simulation import simulate
 
 SEEDS = 600
@@ -21,3 +25,23 @@ def test_every_promise_is_kept_in_the_stories_from(first: int) -> None:
         for seed, found in red.items()
     )
     assert not red, f"\n{told}"
+
+
+@pytest.mark.parametrize("first", range(0, 40, CHUNK))
+def test_every_promise_is_kept_where_ticks_go_over_many_pages(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only many thousands of due schedules would bring about: each is a batch, and a page, of its own."""
+    make, look, pages = LocalNode.__init__, fire.Recorder._look_ahead, 0
+
+    def with_small_batches(self: LocalNode, **options: Any) -> None:
+        make(self, **{**options, "batch_size": 1})
+
+    async def counted(self: fire.Recorder, under_way: Any) -> Any:
+        nonlocal pages
+        pages += 1
+        return await look(self, under_way)
+
+    monkeypatch.setattr(LocalNode, "__init__", with_small_batches)
+    monkeypatch.setattr(fire, "_BATCHES_AHEAD", 1)
+    monkeypatch.setattr(fire.Recorder, "_look_ahead", counted)
+    assert not {seed: found for seed in range(first, first + CHUNK) if (found := simulate(seed).violations)}
+    assert pages > 500

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from evertick.edit import facts_of, run_of
 from evertick.engine.node import LocalNode
+from evertick.engine.tick import Batch, Page, Tick, without
 from evertick.engine.work import Worker
 from evertick.events import Event, EventKind
 from evertick.facts import Fire, Plan, guards_live
@@ -47,25 +48,8 @@ _GATHER_SECONDS, _GATHER_AFTER = 0.02, 16
 _TURN = 100
 # So many batches are read at once.
 _BATCHES_AHEAD = 4
-
-
-class Batch:
-    """Plans that are written together, and the answer to them."""
-
-    __slots__ = ("advances", "answer", "had_lease", "rows")
-
-    def __init__(
-        self, rows: list[DueSchedule], advances: list[Advance], answer: asyncio.Task[Recorded], *, had_lease: bool
-    ) -> None:
-        self.rows = rows
-        self.advances = advances
-        self.answer = answer
-        # When it was sent.
-        self.had_lease = had_lease
-
-    def taken(self) -> list[Advance]:
-        answers = self.answer.result().taken
-        return [advance for advance, is_taken in zip(self.advances, answers, strict=True) if is_taken]
+# So many pages belong to one tick at most: each is begun before the one before has ended.
+_PAGES_MOST = 8
 
 
 class Recorder:
@@ -88,46 +72,80 @@ class Recorder:
         self._closest_us = HOUR
 
     async def step(self) -> float | None:
-        """One tick: look, plan, record, start what was recorded as already ours."""
-        due = await self._node.store.due_schedules(self._node.app, _BATCHES_AHEAD * self._node.batch_size)
-        self._looked_at.append(self._node.clock.elapsed())
-        known = await self._rules.of(due.schedules)
-        nodes = await self._nodes(due, known)
-        async with self._node.claiming:
-            written = await self._write_all(due, known, nodes)
-        for batch in written:
-            self._follow_up(batch)
-        return self._rest_after(due, written)
+        """One tick: look, plan, record, start what was recorded as already ours; page after page while more is due."""
+        tick = Tick(await self._look())
+        try:
+            await self._record_all(tick)
+            await tick.end()
+        except (Exception, asyncio.CancelledError):
+            await tick.break_off()
+            raise
+        return self._rest_after(tick)
 
-    async def _write_all(self, due: Due, known: dict[int, KnownDefinition], nodes: list[Node]) -> list[Batch]:
-        """A batch at a time. While one is being written, what came of the one before begins, and the next is planned:
-        so neither the store nor this process waits for the other."""
-        written: list[Batch] = []
-        under_way: Batch | None = None
+    async def _record_all(self, tick: Tick) -> None:
+        """All pages. The lock is given up in between where others wait for it, or the next page is late."""
+        while True:
+            async with self._node.claiming:
+                await self._record_pages(tick)
+            if tick.is_refused or self._node.is_draining or not await tick.turn():
+                return
+
+    async def _record_pages(self, tick: Tick) -> None:
+        """Those that follow each other without a pause. Afterwards nothing is being written."""
         self._being_claimed = 0
-        for rows in self._batches(due):
-            advances = await self._plan_in_turns(due, rows, known, nodes)
+        while await self._record_page(tick) and await self._may_go_on(tick) and await tick.turn():
+            pass
+        if tick.under_way is not None:
+            await self._settle(tick, tick.under_way)
+
+    async def _may_go_on(self, tick: Tick) -> bool:
+        """Without giving up the lock: nobody wants it, and the next page is here before the last answer."""
+        return await tick.is_next_page_first() and not (self._node.claiming.is_wanted or self._node.is_draining)
+
+    async def _record_page(self, tick: Tick) -> bool:
+        """A batch at a time. While one is being written, what came of the one before begins, and the next is planned:
+        so neither the store nor this process waits for the other. False: others are at the same schedules."""
+        page = tick.page
+        for rows in self._batches(page.due):
+            being_claimed = self._being_claimed
+            advances = await self._plan_in_turns(page, rows)
             if not advances:
                 continue
-            before = under_way
+            before = tick.under_way
             if before is not None and not all((await before.answer).taken):
-                break  # somebody else is at it: look again
-            under_way = self._write(rows, advances)
+                return False
+            tick.writes(self._write(rows, page, advances, claims=self._being_claimed - being_claimed))
+            if rows[-1] is page.due.schedules[-1] and self._may_look_ahead(tick):
+                tick.looks_ahead(_begun(self._look_ahead(rows), "look"))
             if before is not None:
-                await self._start(before, known)
-                written.append(before)
-        if under_way is not None:
-            await under_way.answer
-            await self._start(under_way, known)
-            written.append(under_way)
-        return written
+                await self._settle(tick, before)
+        return True
 
-    async def _plan_in_turns(
-        self, due: Due, rows: list[DueSchedule], known: dict[int, KnownDefinition], nodes: list[Node]
-    ) -> list[Advance]:
+    async def _look(self, under_way: Sequence[DueSchedule] = ()) -> Page:
+        limit = _BATCHES_AHEAD * self._node.batch_size + len(under_way)
+        due = await self._node.store.due_schedules(self._node.app, limit)
+        self._looked_at.append(self._node.clock.elapsed())
+        is_full = len(due.schedules) == limit
+        if under_way:
+            due = without(due, under_way)
+        known = await self._rules.of(due.schedules)
+        return Page(due=due, known=known, nodes=await self._nodes(due, known), is_full=is_full)
+
+    def _may_look_ahead(self, tick: Tick) -> bool:
+        """Where others are at the same schedules, what is read early is read in vain."""
+        is_alone = not self._has_company and not self._node.is_draining
+        return is_alone and tick.page.is_full and tick.pages < _PAGES_MOST
+
+    async def _look_ahead(self, under_way: list[DueSchedule]) -> Page | None:
+        try:
+            return await self._look(under_way)
+        except Exception:  # whatever it is, what is under way is seen to its end; the next tick looks, and says so
+            return None
+
+    async def _plan_in_turns(self, page: Page, rows: list[DueSchedule]) -> list[Advance]:
         advances: list[Advance] = []
         for turn in _turns(rows):
-            advances += self._plan(msgspec.structs.replace(due, schedules=turn), known, nodes)
+            advances += self._plan(msgspec.structs.replace(page.due, schedules=turn), page.known, page.nodes)
             if len(turn) < len(rows):
                 await asyncio.sleep(0)
         return advances
@@ -190,29 +208,38 @@ class Recorder:
         # Made together, one per schedule; what is owed more than one run takes one more each.
         return self._ids.pop() if self._ids else self._node.clock.new_id()
 
-    def _write(self, rows: list[DueSchedule], advances: list[Advance]) -> Batch:
-        writing = asyncio.get_running_loop().create_task(self._record(advances), name="evertick record")
-        return Batch(rows, advances, writing, had_lease=self._node.has_lease)
+    def _write(self, rows: list[DueSchedule], page: Page, advances: list[Advance], *, claims: int) -> Batch:
+        answer = _begun(self._record(advances), "record")
+        return Batch(rows, page.known, advances, answer, claims=claims, had_lease=self._node.has_lease)
 
     async def _record(self, advances: list[Advance]) -> Recorded:
         return await self._node.store.record_fires(self._node.app, self._node.id, advances)
 
-    async def _start(self, batch: Batch, known: dict[int, KnownDefinition]) -> None:
+    async def _settle(self, tick: Tick, batch: Batch) -> None:
+        """What is to be done when a batch is answered."""
+        recorded = await batch.answer
+        if tick.under_way is batch:
+            tick.under_way = None
+        tick.is_refused = tick.is_refused or not all(recorded.taken)
+        await self._start(batch)
+        self._follow_up(batch)
+
+    async def _start(self, batch: Batch) -> None:
         recorded = batch.answer.result()
-        keys = {row.id: row.key for row in batch.rows}
         left_out, fused = set(recorded.left_out), list[Claimed]()
         for advance in batch.taken() if recorded.fence else ():
-            schedule = advance.schedule_id
             for run in advance.runs:
                 if run.is_claimed and run.id not in left_out:
-                    fused.append(_claimed(run, keys[schedule], known[schedule].args, recorded))
+                    fused.append(_claimed(run, batch.known[advance.schedule_id].args, recorded))
+        self._being_claimed -= batch.claims - len(fused)
         for turn in _turns(fused):
             await asyncio.sleep(0)
             self._being_claimed -= len(turn)
             self._worker.start(turn, had_lease=batch.had_lease)
 
     def _follow_up(self, batch: Batch) -> None:
-        """Whom it concerns: the work loop, the runs that are replaced, the hooks."""
+        """Whom it concerns: the work loop, the runs that are replaced, the hooks; and when to look again."""
+        self._note_distances(batch)
         taken = batch.taken()
         if any(not run.is_claimed for advance in taken for run in advance.runs):
             self._worker.queue_has_grown()
@@ -253,31 +280,33 @@ class Recorder:
                 )
             )
 
-    def _rest_after(self, due: Due, written: list[Batch]) -> float | None:
+    def _rest_after(self, tick: Tick) -> float | None:
         self.ticked_at = self._node.clock.elapsed()
-        self._has_company = not all(all(batch.answer.result().taken) for batch in written)
+        self._has_company = tick.is_refused
         if self._has_company:
             return 0.01
-        if len(due.schedules) == _BATCHES_AHEAD * self._node.batch_size:
-            log.info("a tick took all the %d schedules it may read; the next follows at once", len(due.schedules))
+        if tick.page.is_full:
+            log.info("a tick took all that it may read, %d times; the next follows at once", tick.pages)
             return 0.0
-        # What was due when we looked is no longer in `next_at`; its next moment is in its plan.
-        planned = (advance.next_at for batch in written for advance in batch.advances)
-        next_at = min((at for at in (due.next_at, *planned) if at is not None), default=None)
-        if next_at is None:
+        if tick.next_at is None:
             return None
         since = self.ticked_at - self._looked_at[-1]
-        return max((next_at - due.now) / 1e6 - since, self._gather_seconds(written) - since, 0.0005)
+        return max((tick.next_at - tick.page.due.now) / 1e6 - since, self._gather_seconds() - since, 0.0005)
 
-    def _gather_seconds(self, written: list[Batch]) -> float:
+    def _gather_seconds(self) -> float:
         """How long after the last look the next comes at the soonest. Never so long that a schedule could owe two."""
-        for batch in written:
-            for advance in batch.advances:
-                if advance.next_fire_at is not None and advance.fire_at is not None:
-                    self._closest_us = min(self._closest_us, advance.next_fire_at - advance.fire_at)
         looks = self._looked_at
         is_busy = len(looks) == _GATHER_AFTER and looks[-1] - looks[0] < _GATHER_AFTER * _GATHER_SECONDS
         return min(_GATHER_SECONDS, self._closest_us / 2e6) if is_busy else 0.0
+
+    def _note_distances(self, batch: Batch) -> None:
+        for advance in batch.advances:
+            if advance.next_fire_at is not None and advance.fire_at is not None:
+                self._closest_us = min(self._closest_us, advance.next_fire_at - advance.fire_at)
+
+
+def _begun(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    return asyncio.get_running_loop().create_task(work, name=f"evertick {name}")
 
 
 def _turns(items: list[T]) -> Iterator[list[T]]:
@@ -312,7 +341,7 @@ def _failed(row: DueSchedule, now: int, error: str) -> Advance:
     )
 
 
-def _claimed(run: NewRun, key: str, args: bytes, recorded: Recorded) -> Claimed:
+def _claimed(run: NewRun, args: bytes, recorded: Recorded) -> Claimed:
     assert run.fire_at is not None, "a fire has its moment"
     assert run.due_at is not None, "a fire knows when it is due"
     return Claimed(
@@ -324,7 +353,7 @@ def _claimed(run: NewRun, key: str, args: bytes, recorded: Recorded) -> Claimed:
         due_at=run.due_at,
         claimed_at=recorded.now,
         schedule_id=run.schedule_id,
-        schedule_key=key,
+        schedule_key=run.schedule_key,
         cause=run.cause,
         queue=run.queue,
         priority=run.priority,

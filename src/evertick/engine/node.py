@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 
@@ -25,7 +26,17 @@ from evertick.model import Claimed, Run, Verdict
 from evertick.store.base import NodeJoin, RunFilter, Store, TaskTerms
 from evertick.when.moment import from_us
 
-__all__ = ["EVENT_OF", "GATHER_SECONDS", "Attempt", "Hold", "LocalNode", "declarer_of", "ended_event", "event_of"]
+__all__ = [
+    "EVENT_OF",
+    "GATHER_SECONDS",
+    "Attempt",
+    "ClaimLock",
+    "Hold",
+    "LocalNode",
+    "declarer_of",
+    "ended_event",
+    "event_of",
+]
 
 # A claim, or a write of outcomes, costs the store much the same for one run and for fifty. So under load (more is
 # waiting, or a write has just ended and there are more outcomes) those that come one by one wait for each other: until
@@ -126,6 +137,25 @@ class Hold:
         self._attempts.pop((attempt.run.id, attempt.run.fence), None)
 
 
+class ClaimLock(asyncio.Lock):
+    """First come, first served. Whoever holds it can see whether others wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        return self._waiting > 0
+
+    async def acquire(self) -> Literal[True]:
+        self._waiting += 1
+        try:
+            return await super().acquire()
+        finally:
+            self._waiting -= 1
+
+
 # What the hooks hear of each verdict.
 EVENT_OF: dict[Verdict, EventKind] = {
     Verdict.SUCCEEDED: "succeeded",
@@ -186,7 +216,7 @@ class LocalNode:
         self._learn_terms(works)
         # Held over every statement that claims, and over the comparison of what the store says we hold: in between,
         # a claim whose answer is under way would look like a stray.
-        self.claiming = asyncio.Lock()
+        self.claiming = ClaimLock()
         self.is_draining = False
         # By `clock.elapsed`: until then nobody may have declared us dead. Counted from sending the beat.
         self.trusted_until = 0.0

@@ -390,6 +390,8 @@ def _without_lock(original: Any) -> Any:
 
 
 class _NoLock:
+    is_wanted = False
+
     async def __aenter__(self) -> None:
         return None
 

@@ -1,0 +1,138 @@
+"""What a tick has in its hands: pages of schedules that are read together, in batches that are written together.
+
+More may be due than one look finds. Then the next page is read while the last batch of this one is being written, and
+may still find the rows of that batch as they were. They are passed over; when they want to be looked at again is in
+their plans.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from evertick.model import Node
+from evertick.rules import KnownDefinition
+from evertick.store.base import Advance, Due, DueSchedule, Recorded
+
+__all__ = ["Batch", "Page", "Tick", "without"]
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """What one look has found, with all that its plans are made from."""
+
+    due: Due
+    known: dict[int, KnownDefinition]
+    # Who is there for what runs on every node.
+    nodes: list[Node]
+    # There may be more.
+    is_full: bool
+
+
+class Batch:
+    """Plans that are written together, and the answer to them."""
+
+    __slots__ = ("advances", "answer", "claims", "had_lease", "known", "rows")
+
+    def __init__(
+        self,
+        rows: list[DueSchedule],
+        known: dict[int, KnownDefinition],
+        advances: list[Advance],
+        answer: asyncio.Task[Recorded],
+        *,
+        claims: int,
+        had_lease: bool,
+    ) -> None:
+        self.rows = rows
+        self.known = known
+        self.advances = advances
+        self.answer = answer
+        # How many runs are written as claimed.
+        self.claims = claims
+        # When it was sent.
+        self.had_lease = had_lease
+
+    def taken(self) -> list[Advance]:
+        answers = self.answer.result().taken
+        if all(answers):
+            return self.advances
+        return [advance for advance, is_taken in zip(self.advances, answers, strict=True) if is_taken]
+
+    @property
+    def next_at(self) -> int | None:
+        """When the first of its schedules wants to be looked at again."""
+        return min((advance.next_at for advance in self.advances if advance.next_at is not None), default=None)
+
+
+class Tick:
+    """What is under way, and what came of it."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.pages = 1
+        self.under_way: Batch | None = None
+        # The next page, if it is being read; None comes of a look that failed.
+        self.ahead: asyncio.Task[Page | None] | None = None
+        # Somebody else was at the same schedules.
+        self.is_refused = False
+        # When the first wants to be looked at again of those whose new cursors the last look may not have seen.
+        self._next_at: int | None = None
+
+    @property
+    def next_at(self) -> int | None:
+        return _earlier(self.page.due.next_at, self._next_at)
+
+    def writes(self, batch: Batch) -> None:
+        self.under_way = batch
+        self._next_at = _earlier(self._next_at, batch.next_at)
+
+    def looks_ahead(self, look: asyncio.Task[Page | None]) -> None:
+        self.ahead = look
+        self._next_at = None if self.under_way is None else self.under_way.next_at
+
+    async def is_next_page_first(self) -> bool:
+        """Whether the next page is here before the answer to what is under way."""
+        if self.ahead is None or self.under_way is None:
+            return False
+        await asyncio.wait({self.ahead, self.under_way.answer}, return_when=asyncio.FIRST_COMPLETED)
+        return self.ahead.done()
+
+    async def turn(self) -> bool:
+        """To the next page, if there is one."""
+        page = None if self.ahead is None else await self.ahead
+        self.ahead = None
+        if page is not None:
+            self.page = page
+            self.pages += 1
+        return page is not None
+
+    async def end(self) -> None:
+        """Nothing that it began goes on after it."""
+        if tasks := self._tasks():
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def break_off(self) -> None:
+        for task in self._tasks():
+            task.cancel()
+        await self.end()
+
+    def _tasks(self) -> list[asyncio.Task[Page | None] | asyncio.Task[Recorded]]:
+        writing = None if self.under_way is None else self.under_way.answer
+        return [task for task in (self.ahead, writing) if task is not None]
+
+
+def without(due: Due, under_way: Sequence[DueSchedule]) -> Due:
+    """What is due but for rows that stand as they stood when they were planned. One that has moved on is due again."""
+    planned = set(map(_cursor, under_way))
+    return msgspec.structs.replace(due, schedules=[row for row in due.schedules if _cursor(row) not in planned])
+
+
+def _cursor(row: DueSchedule) -> tuple[int, int, int | None, int]:
+    """What a plan is guarded by."""
+    return row.id, row.version, row.fire_at, row.at
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    return min((at for at in (one, other) if at is not None), default=None)

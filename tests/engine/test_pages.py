@@ -1,0 +1,275 @@
+"""More is due than one look finds: the tick goes on, page after page, and reads the next while it writes the last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evertick import Scheduler
+from evertick.clock import system_clock
+from evertick.driver.base import Work
+from evertick.driver.function import FunctionDriver, Threads
+from evertick.engine.finish import Finisher
+from evertick.engine.fire import Recorder
+from evertick.engine.node import LocalNode
+from evertick.engine.note import NoteCarrier
+from evertick.engine.work import Worker
+from evertick.errors import StoreUnavailable
+from evertick.events import Hooks
+from evertick.model import Definition
+from evertick.store.base import Advance, Change, Due, Recorded, RunFilter, Store
+from evertick.when.moment import HOUR, SECOND
+
+PATIENCE = 30.0
+APP = "pages"
+# A page is four of them.
+BATCH = 5
+PAGE = 4 * BATCH
+
+
+class Watched:
+    """A store whose looks and writes are noted, and can be held up or made to fail."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.looks: list[Due] = []
+        self.written: list[list[int]] = []
+        # Numbers of writes that do not begin before so many looks were answered.
+        self.writes_after_looks: dict[int, int] = {}
+        self.failing_look = 0
+        self.trouble: Exception = StoreUnavailable("it is away")
+        self._has_looked = asyncio.Condition()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def due_schedules(self, app: str, limit: int) -> Due:
+        if len(self.looks) + 1 == self.failing_look:
+            self.failing_look = 0
+            raise self.trouble
+        due = await self._store.due_schedules(app, limit)
+        async with self._has_looked:
+            self.looks.append(due)
+            self._has_looked.notify_all()
+        return due
+
+    async def record_fires(self, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+        self.written.append([advance.schedule_id for advance in advances])
+        wanted = self.writes_after_looks.get(len(self.written), 0)
+        async with self._has_looked:
+            await self._has_looked.wait_for(lambda: len(self.looks) >= wanted)
+        return await self._store.record_fires(app, node, advances)
+
+
+class Station:
+    """A node that takes the steps it is told to."""
+
+    def __init__(self, store: Store, begun: Counter[str]) -> None:
+        self.store = Watched(store)
+
+        async def job(name: str) -> None:
+            begun[name] += 1
+
+        self.node = LocalNode(
+            name="node",
+            app=APP,
+            version="1",
+            store=self.store,  # type: ignore[arg-type]
+            clock=system_clock,
+            works={"job": Work(task="job", driver=FunctionDriver(job, "job", Threads()), hash="")},
+            queues=["default"],
+            concurrency=1_000,
+            lease=60_000_000,
+            hooks=Hooks(Threads().call),
+            declares={},
+            batch_size=BATCH,
+        )
+        self.node.trusted_until = system_clock.elapsed() + 60
+        notes = NoteCarrier(self.node, 1.0)
+        worker = Worker(self.node, Finisher(self.node, notes), notes)
+        worker.queue_is_short = True
+        self.recorder = Recorder(self.node, worker)
+
+    async def step(self) -> float | None:
+        return await asyncio.wait_for(self.recorder.step(), PATIENCE)
+
+    async def until_nothing_is_due(self) -> None:
+        while (rest := await self.step()) is not None and rest < 60:
+            await asyncio.sleep(rest)
+
+
+class Place:
+    """A ledger, and nodes on it."""
+
+    def __init__(self, url: str) -> None:
+        self._scheduler = Scheduler(url, app=APP, concurrency=0)
+        # How often the run of each schedule has begun.
+        self.begun: Counter[str] = Counter()
+
+    async def node(self) -> Station:
+        station = Station(await self._scheduler._store(), self.begun)
+        await station.node.store.join(station.node.joining())
+        return station
+
+    async def add_due(self, count: int, *, every: dict[int, str] | None = None) -> None:
+        """The one after the other, and not again for an hour, but for those that are `every` so often."""
+        store = await self._scheduler._store()
+        first = await store.now() - SECOND
+        adds = []
+        for number in range(count):
+            name, at = f"s{number}", first + number
+            when = (every or {}).get(number, "every 1h")
+            definition = Definition(task="job", when=when, args={"name": name})
+            adds.append(Change(key=name, kind="add", definition=definition, created_at=first - HOUR, fire_at=at, at=at))
+        assert all(await store.change_schedules(APP, adds))
+
+    async def recorded(self) -> Counter[str | None]:
+        store = await self._scheduler._store()
+        return Counter(run.schedule_key for run in await store.runs(APP, RunFilter(limit=1000)))
+
+    async def close(self) -> None:
+        await self._scheduler.close()
+
+
+@asynccontextmanager
+async def nothing_left() -> AsyncIterator[None]:
+    """Whatever task is begun inside of the block has ended with it."""
+    before = asyncio.all_tasks()
+    yield
+    left = {task.get_name() for task in asyncio.all_tasks() - before}
+    assert not [name for name in left if name in {"evertick look", "evertick record"}]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    is_sqlite = request.param == "sqlite"
+    place = Place(f"sqlite:///{tmp_path}/pages.db" if is_sqlite else request.getfixturevalue("postgres_url"))
+    yield place
+    await place.close()
+
+
+def each_once(count: int) -> Counter[str]:
+    return Counter({f"s{number}": 1 for number in range(count)})
+
+
+async def test_one_tick_goes_over_several_pages_and_records_each_moment_once(place: Place) -> None:
+    await place.add_due(5 * PAGE)
+    station = await place.node()
+    async with nothing_left():
+        await station.step()
+        assert len(station.store.looks) >= 5
+    assert await place.recorded() == each_once(5 * PAGE)
+    assert place.begun == each_once(5 * PAGE)
+
+
+async def test_a_tick_has_a_bounded_number_of_pages(place: Place) -> None:
+    await place.add_due(12 * PAGE)
+    station = await place.node()
+    assert await station.step() == 0.0
+    assert len(station.store.looks) == 8
+    await station.until_nothing_is_due()
+    assert await place.recorded() == place.begun == each_once(12 * PAGE)
+
+
+async def test_two_nodes_at_the_same_pages_record_each_moment_once(place: Place) -> None:
+    await place.add_due(10 * PAGE)
+    one, two = await place.node(), await place.node()
+    await asyncio.gather(one.until_nothing_is_due(), two.until_nothing_is_due())
+    assert await place.recorded() == place.begun == each_once(10 * PAGE)
+
+
+async def test_what_is_being_written_is_not_planned_again(place: Place) -> None:
+    await place.add_due(2 * PAGE)
+    station = await place.node()
+    # The last batch of the first page is written when the second page was read, which has its rows once more.
+    station.store.writes_after_looks = {4: 2}
+    await station.until_nothing_is_due()
+    under_way = station.store.written[3]
+    assert set(under_way) <= {row.id for row in station.store.looks[1].schedules}
+    assert Counter(id_ for batch in station.store.written for id_ in batch).most_common(1)[0][1] == 1
+    assert await place.recorded() == each_once(2 * PAGE)
+
+
+async def test_the_next_moment_of_what_was_being_written_is_not_forgotten(place: Place) -> None:
+    await place.add_due(PAGE + 3, every={PAGE - 1: "every 30s"})
+    station = await place.node()
+    station.store.writes_after_looks = {4: 2}
+    rest = await station.step()
+    assert len(station.store.looks) == 2
+    # Neither look has seen it: it was due in both.
+    assert rest is not None
+    assert rest <= 30
+
+
+async def test_whoever_waits_for_the_lock_gets_it_between_two_pages(place: Place) -> None:
+    await place.add_due(6 * PAGE)
+    station = await place.node()
+    written = station.store.written
+
+    async def claim() -> int:
+        while not written:
+            await asyncio.sleep(0)
+        async with station.node.claiming:
+            return len(written)
+
+    claiming = asyncio.create_task(claim())
+    await station.step()
+    # The first page, in full.
+    assert await claiming == 4
+    assert not station.node.claiming.is_wanted
+    assert await place.recorded() == each_once(6 * PAGE)
+
+
+async def test_nothing_goes_on_when_a_tick_is_cancelled(place: Place) -> None:
+    await place.add_due(3 * PAGE)
+    station = await place.node()
+    # Never.
+    station.store.writes_after_looks = {4: 100}
+    async with nothing_left():
+        tick = asyncio.create_task(station.recorder.step())
+        async with asyncio.timeout(PATIENCE):
+            while len(station.store.looks) < 2:
+                await asyncio.sleep(0.001)
+        tick.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tick
+    assert not station.node.claiming.locked()
+    station.store.writes_after_looks = {}
+    await station.until_nothing_is_due()
+    assert await place.recorded() == place.begun == each_once(3 * PAGE)
+
+
+@pytest.mark.parametrize(
+    "trouble", [StoreUnavailable("it is away"), ValueError("a fault of ours")], ids=["away", "fault"]
+)
+async def test_what_is_under_way_is_started_though_the_next_page_cannot_be_read(
+    place: Place, trouble: Exception
+) -> None:
+    await place.add_due(2 * PAGE)
+    station = await place.node()
+    station.store.failing_look, station.store.trouble = 2, trouble
+    async with nothing_left():
+        assert await station.step() == 0.0
+    assert await place.recorded() == place.begun == each_once(PAGE)
+    await station.until_nothing_is_due()
+    assert await place.recorded() == place.begun == each_once(2 * PAGE)
+
+
+async def test_a_node_that_drains_ends_its_tick(place: Place) -> None:
+    await place.add_due(3 * PAGE)
+    station = await place.node()
+    # Held up until the drain has begun.
+    station.store.writes_after_looks = {4: 2}
+    tick = asyncio.create_task(station.step())
+    async with asyncio.timeout(PATIENCE):
+        while len(station.store.written) < 4:
+            await asyncio.sleep(0)
+    station.node.is_draining = True
+    await tick
+    assert await place.recorded() == place.begun == each_once(PAGE)
