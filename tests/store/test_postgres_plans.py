@@ -44,6 +44,7 @@ _VALUES = {
     "insert_runs.carefully": {2: "1", 3: "9"},
     "insert_enqueued": {2: "1", 3: "9"},
     "insert_enqueued.carefully": {2: "1", 3: "9"},
+    "insert_one": {2: "1", 3: "9"},
     "record_fires.ordinary": {4: "1", 5: "9"},
     "enqueue.known": {7: "1", 8: "9"},
     "finish.told_before": {5: "1", 6: "9"},
@@ -139,6 +140,8 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("insert_runs", "_id_idx on history_"),
         ("insert_enqueued", "using runs_pkey on runs l"),
         ("insert_enqueued", "_id_idx on history_"),
+        ("insert_one", "using runs_pkey on runs l"),
+        ("insert_one", "_id_idx on history_"),
         ("claim", "using runs_claim on runs r"),
         ("claim", "using runs_pkey on runs r"),
         ("claim", "using runs_expiring on runs r"),
@@ -196,6 +199,7 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("finish.done", "One-Time Filter"),
         ("claim", "One-Time Filter"),
         ("insert_enqueued", "One-Time Filter"),
+        ("insert_one", "One-Time Filter"),
     ],
 )
 async def test_a_statement_searches_by_its_index(planner: Planner, name: str, search: str) -> None:
@@ -211,6 +215,7 @@ async def test_a_statement_searches_by_its_index(planner: Planner, name: str, se
         "record_fires.ordinary",
         "insert_runs",
         "insert_enqueued",
+        "insert_one",
         "claim",
         "finish.alike",
         "finish.done",
@@ -279,6 +284,7 @@ async def test_a_plan_for_an_empty_table_searches_for_each_of_a_batch(empty_plan
     [
         "insert_runs",
         "insert_enqueued",
+        "insert_one",
         "enqueue.known",
         "finish.told_before",
         "apply_reports.told_before",

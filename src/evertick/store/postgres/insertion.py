@@ -41,6 +41,8 @@ async def insert_runs(
     Those to be claimed are so by the node, under the given fence or a new one; without a node they wait. What somebody
     else is inserting at this very moment is an error, unless the session is careful.
     """
+    if len(runs) == 1 and not db.is_careful and is_all_there(runs[0]) and runs[0].unique_key is None:
+        return await _insert_one(db, app, runs[0])
     ids = [run.id for run in runs]
     name, columns = _statement(runs, freeing, node, fence)
     if db.is_careful:
@@ -52,6 +54,32 @@ async def insert_runs(
         ids=set(ids if row["ids"] is None else row["ids"]),
         has_waiting=row["has_waiting"],
     )
+
+
+async def _insert_one(db: Session, app: str, run: NewRun) -> Inserted:
+    row = await db.only_row("insert_one", app, *moments_of([run], db.clock), *_one(run))
+    return Inserted(now=row["now"], fence=0, ids={run.id} if row["is_new"] else set(), has_waiting=row["is_new"])
+
+
+def _one(run: NewRun) -> list[Any]:
+    """All that `insert_one` takes from its fourth parameter on."""
+    return [
+        run.id,
+        run.task,
+        run.cause,
+        run.fire_at,
+        run.due_at,
+        run.delay,
+        run.queue,
+        run.priority,
+        plain_text(run.reason),
+        None if run.args is None else run.args.decode(),
+        labels_text(run.labels),
+        run.expires,
+        run.caused_by,
+        run.traceparent,
+        run.format,
+    ]
 
 
 def _statement(

@@ -241,6 +241,26 @@ FROM inserted
 -- Those that somebody is inserting at this very moment are left out.
 @insert_enqueued ON CONFLICT DO NOTHING @tell_new @answer_new;
 
+-- name: insert_one
+-- The same of one run without a unique key, which is most of what is enqueued: without arrays, and so without what a
+-- statement has to set up for each of them, and for counting. Fails if somebody is inserting it at this very moment.
+WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+inserted AS (
+    INSERT INTO evertick.runs (app, id, task, cause, fire_at, due_at, queue, priority, state, reason, args, labels,
+        expires, caused_by, traceparent, created_at, format)
+    SELECT $1, $4::uuid, $5::text, $6::text, n.fire_at, coalesce($8::bigint, n.fire_at), $10::text, $11::bigint,
+        'waiting', $12::text, $13::text, $14::text::jsonb, $15::bigint, $16::text, $17::text, n.now, $18::int
+    FROM (SELECT t.now, coalesce($7::bigint, t.now + $9::bigint) AS fire_at FROM clock t) n
+    WHERE NOT EXISTS (SELECT FROM evertick.runs l WHERE l.id = $4 OFFSET 0)
+        AND NOT EXISTS (SELECT FROM evertick.history h WHERE h.id = $4 AND h.fire_at BETWEEN $2 AND $3 OFFSET 0)
+    RETURNING id, task, fire_at, due_at, cause, reason),
+told AS (
+    INSERT INTO evertick.feed (app, epoch, at, kind, body)
+    SELECT $1, @feed_epoch, (SELECT now FROM clock), 'run.recorded', json_build_array(json_build_array(i.id, NULL,
+        i.task, i.fire_at, i.due_at, i.cause, NULL, i.reason, 0, NULL))::text
+    FROM inserted i WHERE @feed_epoch IS NOT NULL)
+SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM inserted) AS is_new;
+
 -- name: run.to_lock
 -- What must be locked before these runs: the gate, if one of them has a key of a limit, and the schedules of those whose
 -- end frees others.

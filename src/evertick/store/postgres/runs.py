@@ -23,7 +23,7 @@ from evertick.store.postgres.connection import is_taken, is_unwritable
 from evertick.store.postgres.endings import end, finish_in, lock_runs
 from evertick.store.postgres.feed import tell_runs
 from evertick.store.postgres.ids import is_run_id
-from evertick.store.postgres.insertion import insert_runs
+from evertick.store.postgres.insertion import Inserted, insert_runs
 from evertick.store.postgres.limits import KEYS_MOST, Gate, enter_gate, let_next, look_again
 from evertick.store.postgres.lookup import days_to_ask, moments_of
 from evertick.store.postgres.reading import runs as read_runs
@@ -54,11 +54,14 @@ _HELD = (State.RUNNING, State.HANDED)
 
 
 async def enqueue(line: Line, app: str, runs: Sequence[NewRun]) -> list[Run]:
-    """Nearly always they are new and have no unique keys: then it is one statement."""
+    """Nearly always they are new, have no unique keys, and all there is to know of them is here: then it is one
+    statement."""
     new: dict[str, Run] = {}
-    if len({run.id for run in runs}) == len(runs) and not any(run.unique_key is not None for run in runs):
+    if len({run.id for run in runs}) == len(runs) and all(is_all_there(run) and run.unique_key is None for run in runs):
         try:
-            new = await line.ask(lambda db: _insert_boldly(db, app, runs))
+            inserted = await line.ask(lambda db: _insert_boldly(db, app, runs))
+            # After the others were woken: they do not wait for what our caller gets to read.
+            new = {run.id: run_as_enqueued(app, inserted.now, run) for run in runs if run.id in inserted.ids}
         except Exception as error:
             if not is_taken(error):
                 raise
@@ -69,9 +72,12 @@ async def enqueue(line: Line, app: str, runs: Sequence[NewRun]) -> list[Run]:
     return [new.get(run.id) or next(answers) for run in runs]
 
 
-async def _insert_boldly(db: Session, app: str, runs: Sequence[NewRun]) -> dict[str, Run]:
+async def _insert_boldly(db: Session, app: str, runs: Sequence[NewRun]) -> Inserted:
     db.is_careful = False
-    return await _insert(db, app, runs)
+    inserted = await insert_runs(db, app, runs)
+    if inserted.ids:
+        db.wake(app, "runs")
+    return inserted
 
 
 async def enqueue_in(db: Session, app: str, runs: Sequence[NewRun]) -> list[Run]:
