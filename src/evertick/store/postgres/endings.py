@@ -28,6 +28,7 @@ from evertick.store.telling import PUT_BACK_TOLD
 __all__ = [
     "count_from_end",
     "end",
+    "end_alike",
     "finish",
     "finish_in",
     "free",
@@ -48,7 +49,7 @@ async def finish(line: Line, app: str, node: str, outcomes: Sequence[Outcome]) -
     done: set[str] = set()
     try:
         if alike:
-            done |= await line.ask(lambda db: _end_alike(db, app, node, alike))
+            done |= await line.ask(lambda db: end_alike(db, app, node, alike))
         if others:
             done |= await line.ask(lambda db: _end_as_told(db, app, node, others, with_freeing=False))
     except Exception as error:
@@ -115,7 +116,7 @@ async def _finish_one(line: Line, app: str, node: str, outcome: Outcome) -> tupl
     return "lost", False
 
 
-async def _end_alike(db: Session, app: str, node: str, outcomes: Sequence[Outcome]) -> set[str]:
+async def end_alike(db: Session, app: str, node: str, outcomes: Sequence[Outcome]) -> set[str]:
     """The runs that were held by the claim of these outcomes, and have ended."""
     ids = [outcome.id for outcome in outcomes]
     gone = await db.only_row("finish.alike", app, node, ids, outcomes[0].fence, *_said_by(outcomes[0]))

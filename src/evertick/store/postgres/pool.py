@@ -1,4 +1,4 @@
-"""Connections for the event loops of a process: a few for each, opened when they are needed.
+"""Connections for the event loops of a process: a few for each, opened when they are needed, or before a node starts.
 
 A connection belongs to the loop that opened it, and the store is used from several: the engine's, the one behind
 `.sync`, those of users. Whatever happened to a connection that nobody can be sure of (a deadline, a cancelled caller, a
@@ -34,6 +34,8 @@ class Pool:
         self._slots = asyncio.Semaphore(size)
         self._deadlines: set[asyncio.Timeout] = set()
         self._is_closed = False
+        # Whether some connections have done already what must be quick.
+        self.is_warm = False
         # Whoever waits for wake-ups on this loop does so together.
         self.ear: Ear | None = None
         self._ends_with_loop = self._until_closed()

@@ -15,12 +15,12 @@ from contextlib import suppress
 import msgspec
 
 from evertick.errors import StoreUnavailable
-from evertick.model import LIVE_STATES, Claimed, NewRun, Reason, Run, State, Verdict
+from evertick.model import LIVE_STATES, Cause, Claimed, NewRun, Outcome, Reason, Run, State, Verdict
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
 from evertick.store.ending import Ending
 from evertick.store.enqueued import is_all_there, run_as_enqueued
 from evertick.store.postgres.connection import is_taken, is_unwritable
-from evertick.store.postgres.endings import end, finish_in, lock_runs
+from evertick.store.postgres.endings import end, end_alike, finish_in, lock_runs
 from evertick.store.postgres.feed import tell_runs
 from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.insertion import Inserted, insert_runs
@@ -41,7 +41,7 @@ from evertick.store.rows import (
 )
 from evertick.store.unreadable import unreadable_runs
 
-__all__ = ["cancel", "claim", "enqueue", "enqueue_in", "note", "owned", "take_runs"]
+__all__ = ["cancel", "claim", "enqueue", "enqueue_in", "note", "owned", "rehearse", "take_runs"]
 
 log = logging.getLogger("evertick.store")
 
@@ -155,10 +155,7 @@ async def claim(
 ) -> Claim:
     if any(terms.is_limited for terms in tasks.values()):
         return await line.write(lambda db: _claim_under_limits(db, app, node, queues, tasks, limit))
-    timeouts = {name: terms.timeout for name, terms in tasks.items() if terms.timeout is not None}
-    once = [name for name, terms in tasks.items() if terms.at_most_once]
-    wanted = (app, node, list(dict.fromkeys(queues)), list(tasks), max(limit, 0), json_text(timeouts), once)
-    head = await line.ask(lambda db: db.only_row("claim", *wanted))
+    head = await line.ask(lambda db: _claim_now(db, app, node, queues, tasks, limit))
     if head["has_to_look"]:
         return await line.write(lambda db: _claim_under_limits(db, app, node, queues, tasks, limit))
     runs, unreadable = _read_claimed(head)
@@ -179,6 +176,15 @@ async def claim(
         expired=expired,
         next_due_at=head["next_due_at"],
     )
+
+
+async def _claim_now(
+    db: Session, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
+) -> Row:
+    timeouts = {name: terms.timeout for name, terms in tasks.items() if terms.timeout is not None}
+    once = [name for name, terms in tasks.items() if terms.at_most_once]
+    wanted = (list(dict.fromkeys(queues)), list(tasks), max(limit, 0), json_text(timeouts), once)
+    return await db.only_row("claim", app, node, *wanted)
 
 
 def _read_claimed(head: Row) -> tuple[list[Claimed], list[tuple[Row, str]]]:
@@ -277,6 +283,14 @@ async def take_runs(
     if unreadable:
         await finish_in(db, app, node, unreadable_runs(unreadable, drawn))
     return drawn, runs
+
+
+async def rehearse(db: Session, app: str) -> None:
+    """From the enqueue of a run to its end, by nobody, in a transaction that is rolled back."""
+    run = NewRun(id=db.clock.new_id(), task="", cause=Cause.ENQUEUE)
+    await _insert_boldly(db, app, [run])
+    await _claim_now(db, app, "", (), {}, 0)
+    await end_alike(db, app, "", [Outcome(id=run.id, fence=0, kind="done", verdict=Verdict.SUCCEEDED)])
 
 
 # --- what a node holds -------------------------------------------------------------------------------------------

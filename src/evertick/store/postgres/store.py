@@ -303,7 +303,10 @@ class PostgresStore:
     # --- nodes ---------------------------------------------------------------------------------------------------
 
     async def join(self, node: base.NodeJoin) -> int:
-        return await self._open_line().write(lambda db: nodes.join(db, node))
+        line = self._open_line()
+        # Before it has a lease: a node says that it has started when its first run need not wait for plans.
+        await line.warm_up(lambda db: runs.rehearse(db, node.app))
+        return await line.write(lambda db: nodes.join(db, node))
 
     async def leave(self, node: str) -> None:
         await self._open_line().write(lambda db: nodes.die(db, node, "node.left"))

@@ -1,0 +1,84 @@
+"""A node that has joined is ready: its first run waits neither for connections nor for plans."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from postgres_stores import PostgresStores
+
+from evertick.errors import StoreUnavailable
+from evertick.store.base import NodeJoin, RunFilter
+from evertick.store.postgres import PostgresStore
+from evertick.store.postgres import store as store_module
+from evertick.store.postgres.connection import Connection, connect
+from evertick.store.postgres.location import Location
+from evertick.testing.conformance.bench import APP, MINUTE, TASK, TERMS
+
+_WARM = 4
+_HOT = ("claim", "insert_one", "finish.alike")
+_PLANNED = "SELECT statement FROM pg_prepared_statements WHERE generic_plans > 0"
+
+
+def a_node() -> NodeJoin:
+    return NodeJoin(
+        id="one", name="one@here", app=APP, version="1", lease=MINUTE, queues=("default",), tasks=TERMS, declares={}
+    )
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Location]:
+    """A place for each connection that a store has opened."""
+    places: list[Location] = []
+
+    async def counting(where: Location) -> Connection:
+        places.append(where)
+        return await connect(where)
+
+    monkeypatch.setattr(store_module, "connect", counting)
+    return places
+
+
+async def planned_on_each(store: PostgresStore) -> list[set[str]]:
+    """Of connections that are used at the same time, the statements that have a plan."""
+    line = store._open_line()
+    found = await asyncio.gather(*(line.ask(lambda db: db.select(_PLANNED)) for _ in range(_WARM)))
+    return [{row["statement"] for row in rows} for rows in found]
+
+
+async def test_who_has_joined_opens_no_connection_and_makes_no_plan_for_its_first_runs(
+    postgres_stores: PostgresStores, opened: list[Location]
+) -> None:
+    store = await postgres_stores.open()
+    assert isinstance(store, PostgresStore)
+    await store.join(a_node())
+    count = len(opened)
+    await asyncio.gather(*(store.claim(APP, "one", ["default"], TERMS, 1) for _ in range(_WARM)))
+    assert len(opened) == count
+    hot = {store._open_line()._sql[name] for name in _HOT}
+    assert all(hot <= planned for planned in await planned_on_each(store))
+
+
+async def test_nothing_of_it_is_in_the_ledger(postgres_stores: PostgresStores) -> None:
+    store = await postgres_stores.open()
+    await store.join(a_node())
+    assert await store.runs(APP, RunFilter()) == []
+    assert (await store.claim(APP, "one", ["default"], {**TERMS, "": TERMS[TASK]}, 10)).runs == []
+
+
+async def test_who_gets_one_connection_only_joins_by_it(
+    postgres_stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await postgres_stores.open()
+    places: list[Location] = []
+
+    async def once(where: Location) -> Connection:
+        places.append(where)
+        if len(places) > 1:
+            raise StoreUnavailable("the server has no connection left")
+        return await connect(where)
+
+    monkeypatch.setattr(store_module, "connect", once)
+    await store.join(a_node())
+    assert [node.id for node in await store.nodes(APP)] == ["one"]
+    assert len(places) == _WARM
