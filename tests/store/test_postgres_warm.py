@@ -13,16 +13,17 @@ from evertick.store.postgres import PostgresStore
 from evertick.store.postgres import store as store_module
 from evertick.store.postgres.connection import Connection, connect
 from evertick.store.postgres.location import Location
-from evertick.testing.conformance.bench import APP, MINUTE, TASK, TERMS
+from evertick.store.postgres.session import Session
+from evertick.testing.conformance.bench import APP, MINUTE, SECOND, TASK, TERMS
 
 _WARM = 4
 _HOT = ("claim", "insert_one", "finish.alike")
 _PLANNED = "SELECT statement FROM pg_prepared_statements WHERE generic_plans > 0"
 
 
-def a_node() -> NodeJoin:
+def a_node(*, lease: int = MINUTE) -> NodeJoin:
     return NodeJoin(
-        id="one", name="one@here", app=APP, version="1", lease=MINUTE, queues=("default",), tasks=TERMS, declares={}
+        id="one", name="one@here", app=APP, version="1", lease=lease, queues=("default",), tasks=TERMS, declares={}
     )
 
 
@@ -82,3 +83,31 @@ async def test_who_gets_one_connection_only_joins_by_it(
     await store.join(a_node())
     assert [node.id for node in await store.nodes(APP)] == ["one"]
     assert len(places) == _WARM
+
+
+async def test_a_rehearsal_that_fails_keeps_nobody_from_joining(
+    postgres_stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(db: Session, app: str) -> None:
+        await db.select("SELECT 1 / 0")
+
+    monkeypatch.setattr(store_module.runs, "rehearse", fail)
+    store = await postgres_stores.open()
+    await store.join(a_node())
+    assert [node.id for node in await store.nodes(APP)] == ["one"]
+
+
+async def test_a_rehearsal_that_is_held_up_keeps_nobody_from_joining(
+    postgres_stores: PostgresStores,
+) -> None:
+    store = await postgres_stores.open()
+    other = await postgres_stores.connect()
+    try:
+        async with other.transaction():
+            await other.execute(f"LOCK TABLE {postgres_stores.schema}.history IN ACCESS EXCLUSIVE MODE")
+            # It would wait for as long as the store waits for any answer, which is thirty seconds.
+            async with asyncio.timeout(15):
+                await store.join(a_node(lease=3 * SECOND))
+            assert [node.id for node in await store.nodes(APP)] == ["one"]
+    finally:
+        await other.close()

@@ -8,12 +8,12 @@ is what `StoreUnavailable` says.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from evertick.clock import Clock
-from evertick.errors import StoreUnavailable
 from evertick.store.base import News
 from evertick.store.postgres.connection import BEGIN, CONFLICTS, PLAIN_PLANS, Connection, Speaks, limits_of, translated
 from evertick.store.postgres.location import Location
@@ -24,15 +24,16 @@ from evertick.store.rows import Row
 
 __all__ = ["Act", "Line", "Session", "columns_of", "once_if_alike", "unless_all"]
 
+log = logging.getLogger("evertick.store")
+
 T = TypeVar("T")
 
 _TRIES_MOST = 8
 # Times the number of tries, and a random share of it.
 _PAUSE_SECONDS = 0.01
 # On how many connections a node does first for nothing what must be quick later: it claims, ends runs, enqueues and
-# records fires at the same time. And how long that may take; without it the first runs are slower, and that is all.
+# records fires at the same time.
 _WARM_MOST = 4
-_WARM_SECONDS = 2.0
 
 
 class Session:
@@ -134,31 +135,28 @@ class Line:
         """A connection for what makes its own transactions."""
         return await self._perform(act)
 
-    async def warm_up(self, act: Act[None]) -> None:
+    async def warm_up(self, act: Act[None], seconds: float) -> None:
         """Open connections, and have the server make the plans of some statements on each. Nothing of it is kept.
 
-        Once for each event loop; connections that are opened later make their plans as they go.
+        Once for each event loop. Nobody depends on it: what fails, or is not ready in time, is opened and planned at
+        its first use, as connections are that are opened later.
         """
         pool = await self._pools.here()
         if pool.is_warm or self._where.is_pooled:
             return
         pool.is_warm = True
         count = min(_WARM_MOST, self._where.pool_size)
+        warming = [self.borrow(lambda connection: self._in_vain(connection, act)) for _ in range(count)]
         with suppress(TimeoutError):
-            async with asyncio.timeout(_WARM_SECONDS):
-                warming = (self.borrow(lambda connection: self._in_vain(connection, act)) for _ in range(count))
-                answers = await asyncio.gather(*warming, return_exceptions=True)
-                for answer in answers:
-                    if isinstance(answer, BaseException) and not isinstance(answer, StoreUnavailable):
-                        raise answer
+            async with asyncio.timeout(seconds):
+                for trouble in filter(None, await asyncio.gather(*warming, return_exceptions=True)):
+                    log.info("a connection was not made ready before its first use: %s", trouble)
 
     async def _in_vain(self, connection: Connection, act: Act[None]) -> None:
+        # Who does not get to the rollback leaves an open transaction, and the pool gives such a connection up.
         await connection.execute(self._begin_writing)
-        try:
-            await act(Session(connection, self._sql, self._clock))
-        finally:
-            if not connection.is_closed():
-                await connection.execute("ROLLBACK")
+        await act(Session(connection, self._sql, self._clock))
+        await connection.execute("ROLLBACK")
 
     async def _perform(self, perform: Callable[[Connection], Awaitable[T]]) -> T:
         tries = 0

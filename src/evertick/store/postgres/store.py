@@ -63,6 +63,8 @@ __all__ = ["PostgresStore"]
 
 # How often upkeep looks after the days of history.
 _PARTITIONS_EVERY = HOUR
+# How long a node gets its connections ready before it joins, at most; and which share of its lease.
+_WARM_SECONDS, _WARM_SHARE = 2.0, 0.1
 
 
 class PostgresStore:
@@ -304,8 +306,9 @@ class PostgresStore:
 
     async def join(self, node: base.NodeJoin) -> int:
         line = self._open_line()
-        # Before it has a lease: a node says that it has started when its first run need not wait for plans.
-        await line.warm_up(lambda db: runs.rehearse(db, node.app))
+        # Its first run is not to wait for plans. A node counts its lease from before this.
+        seconds = min(_WARM_SECONDS, node.lease / 1e6 * _WARM_SHARE)
+        await line.warm_up(lambda db: runs.rehearse(db, node.app), seconds)
         return await line.write(lambda db: nodes.join(db, node))
 
     async def leave(self, node: str) -> None:
