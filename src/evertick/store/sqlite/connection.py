@@ -23,6 +23,7 @@ __all__ = [
     "StoreTime",
     "check_version",
     "connect",
+    "connect_to_read",
     "data_version",
     "open_file",
     "savepoint",
@@ -153,6 +154,13 @@ def connect(
         # The first statement is the first that reads the file.
         db.close()
         raise
+    return db
+
+
+def connect_to_read(where: Location) -> sqlite3.Connection:
+    """One on which nothing can be written by mistake."""
+    db = connect(where)
+    db.execute("PRAGMA query_only = ON")
     return db
 
 

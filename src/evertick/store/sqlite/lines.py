@@ -10,20 +10,18 @@ import asyncio
 import sqlite3
 from typing import Protocol, TypeVar
 
-from evertick.errors import StoreUnavailable
-from evertick.store.base import NO_TICKS, Beat, Ticks
-from evertick.store.sqlite.connection import SameFile, StoreTime, connect, data_version, translated
+from evertick.store.base import NO_TICKS, Beat, News, Ticks
+from evertick.store.sqlite.connection import SameFile, StoreTime, connect, connect_to_read, data_version, translated
 from evertick.store.sqlite.duties import resign
 from evertick.store.sqlite.location import Location
 from evertick.store.sqlite.nodes import beat, die
+from evertick.store.sqlite.others import Others
 from evertick.store.sqlite.writer import Intent, Worker, commit_group, read_each, write_now
 
 __all__ = ["FileBeatLine", "FileLine", "InlineLine", "Line", "MemoryLine", "SharedBeatLine"]
 
 T = TypeVar("T")
 
-# How often a file is looked at for the commits of others.
-_LOOK_SECONDS = 0.25
 # A beat that cannot get through must fail while there is still time for others.
 _WAITS_PER_LEASE = 4
 
@@ -33,73 +31,37 @@ class Line(Protocol):
 
     async def read(self, intent: Intent[T]) -> T: ...
 
-    async def changed(self, timeout: float) -> bool: ...
+    async def changed(self, app: str, timeout: float) -> News | None: ...
 
     async def close(self) -> None: ...
 
 
 class FileLine:
-    """A writer thread, a reader thread, and a connection that only looks whether others have committed."""
+    """A writer thread, a reader thread, and a look-out for what others commit."""
 
     def __init__(self, db: sqlite3.Connection, where: Location, time: StoreTime) -> None:
-        self._where = where
         self._writer = Worker("evertick-sqlite-writer", where, time, commit_group)
         self._reader = Worker("evertick-sqlite-reader", where, time, read_each)
         self._file = SameFile(where)
-        self._looking = _read_only(where)
-        self._seen = data_version(self._looking)
-        self._seen_by_writer = data_version(db)
-        # Writes of our own, then and now: while they are equal, a change must be somebody else's.
-        self._writes = self._seen_writes = 0
+        self._others = Others(where, self._writer, data_version(db))
         self._writer.start(db)
-        self._reader.start(_read_only(where))
+        self._reader.start(connect_to_read(where))
 
     async def write(self, intent: Intent[T]) -> T:
         self._file.check()
-        # Counted before and after: it commits somewhere in between.
-        self._writes += 1
-        try:
-            return await self._writer.call(intent)
-        finally:
-            self._writes += 1
+        return await self._writer.call(intent)
 
     async def read(self, intent: Intent[T]) -> T:
         self._file.check()
         return await self._reader.call(intent)
 
-    async def changed(self, timeout: float) -> bool:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + timeout
-        while not await self._look():
-            left = end - loop.time()
-            if left <= 0:
-                return False
-            await asyncio.sleep(min(_LOOK_SECONDS, left))
-        return True
-
-    async def _look(self) -> bool:
-        with translated(self._where):
-            version = data_version(self._looking)
-        if version == self._seen:
-            return False
-        is_maybe_ours = self._writes != self._seen_writes
-        self._seen, self._seen_writes = version, self._writes
-        return not is_maybe_ours or await self._is_somebody_elses()
-
-    async def _is_somebody_elses(self) -> bool:
-        # To the writer's connection its own commits are no change.
-        try:
-            version = await self._writer.call(lambda db, _now: data_version(db))
-        except StoreUnavailable:
-            # Somebody holds the lock, so somebody writes.
-            return True
-        is_new, self._seen_by_writer = version != self._seen_by_writer, version
-        return is_new
+    async def changed(self, app: str, timeout: float) -> News | None:
+        return await self._others.changed(app, timeout)
 
     async def close(self) -> None:
         # The writer last: the last connection to close folds the WAL into the file, and must be able to write.
         await self._reader.close()
-        self._looking.close()
+        self._others.close()
         await self._writer.close()
 
 
@@ -116,9 +78,9 @@ class MemoryLine:
     async def read(self, intent: Intent[T]) -> T:
         return await self._worker.call(intent)
 
-    async def changed(self, timeout: float) -> bool:
+    async def changed(self, app: str, timeout: float) -> News | None:
         await asyncio.sleep(timeout)
-        return False
+        return None
 
     async def close(self) -> None:
         await self._worker.close()
@@ -148,9 +110,9 @@ class InlineLine:
         with translated(self._where):
             return intent(self.shared.db, self._time.now())
 
-    async def changed(self, timeout: float) -> bool:
+    async def changed(self, app: str, timeout: float) -> News | None:
         await asyncio.sleep(timeout)
-        return False
+        return None
 
     async def close(self) -> None:
         self.shared.users -= 1
@@ -207,9 +169,3 @@ class SharedBeatLine:
 
     async def close(self) -> None:
         return None
-
-
-def _read_only(where: Location) -> sqlite3.Connection:
-    db = connect(where)
-    db.execute("PRAGMA query_only = ON")
-    return db

@@ -1353,3 +1353,9 @@ DELETE FROM evertick_feed WHERE seq IN (SELECT seq FROM evertick_feed WHERE app 
 -- name: prune.feed_mark
 -- A cursor before it is refused from now on.
 UPDATE evertick_feeds SET pruned_seq = max(pruned_seq, ?2) WHERE app = ?1;
+
+-- ================================================================================================= news
+
+-- name: changed.waiting
+-- Which of the newest runs wait. Asked after every commit of others, so it reads a few rows, however many there are.
+SELECT id FROM (SELECT id, state FROM evertick_runs WHERE app = ?1 ORDER BY id DESC LIMIT 20) WHERE state = 'waiting';

@@ -157,7 +157,7 @@ class SqliteStore:
         return FileBeatLine(self._where, self._time) if isinstance(line, FileLine) else SharedBeatLine(line)
 
     async def changed(self, app: str, timeout: float) -> base.News | None:
-        return "anything" if await self._open_line().changed(timeout) else None
+        return await self._open_line().changed(app, timeout)
 
     def _open_line(self) -> Line:
         self._refuse_fork()

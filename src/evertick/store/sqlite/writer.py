@@ -75,6 +75,8 @@ class Worker:
         # Guards the end: after it nothing is queued that nobody would answer.
         self._lock = threading.Lock()
         self._is_closing = False
+        # Groups, counted by the thread itself; it commits somewhere in between.
+        self.begun = self.ended = 0
 
     def start(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -103,7 +105,9 @@ class Worker:
             group, is_open = self._next_group()
             calls = [call for call in group if not call.is_abandoned]
             if calls:
+                self.begun += 1
                 self._perform_safely(self._db, calls)
+                self.ended += 1
                 _answer(calls)
         self._db.close()
 
