@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import subprocess
 import sys
 import threading
@@ -14,42 +15,94 @@ import pytest
 
 from evertick import Context, Scheduler
 from evertick.engine import beat
+from evertick.store.sqlite import watch
 
-ENQUEUE = """
+SEND = """
 import sys
 from evertick import Scheduler
 scheduler = Scheduler(sys.argv[1], concurrency=0)
 
 @scheduler.task
-def echo(number: int) -> int: ...
+def echo(number: int) -> None: ...
 
 print("ready", flush=True)
-sys.stdin.readline()
-echo.sync.enqueue(number=7)
+for line in sys.stdin:
+    echo.sync.enqueue(number=int(line))
+    print(int(line), flush=True)
 scheduler.sync.close()
 """
 
 
-async def test_work_enqueued_by_another_process_starts_soon_without_any_poll(tmp_path: Path) -> None:
+class Sender:
+    """Another process, which enqueues a number for each line it is given."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def __aenter__(self) -> Sender:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", SEND, self._url, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert await self._answer() == "ready"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        assert await self._process.wait() == 0
+
+    async def send(self, number: int) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"%d\n" % number)
+        assert await self._answer() == str(number)
+
+    async def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return (await self._process.stdout.readline()).decode().strip()
+
+
+NEEDS_INOTIFY = pytest.mark.skipif(sys.platform != "linux", reason="this system has no inotify")
+
+
+@pytest.mark.parametrize("hearing", [pytest.param("alone", marks=NEEDS_INOTIFY), "never", "impossible"])
+async def test_what_another_process_enqueues_starts_whether_or_not_the_kernel_tells_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hearing: str
+) -> None:
+    """By what is heard alone, with no look for an hour; by looks alone; and where nothing can be heard."""
+
+    async def deaf(descriptor: int, seconds: float) -> bool:
+        await asyncio.sleep(seconds)
+        return False
+
+    def refuse(path: Path) -> int:
+        raise OSError(errno.ENOSPC, "no watch is left")
+
+    if hearing == "alone":
+        monkeypatch.setattr(watch, "_HEARD_SECONDS", 3600.0)
+        monkeypatch.setattr(watch, "_UNHEARD_SECONDS", 3600.0)
+    elif hearing == "never":
+        monkeypatch.setattr(watch, "_can_be_read", deaf)
+        monkeypatch.setattr(watch, "_HEARD_SECONDS", 0.05)
+    else:
+        monkeypatch.setattr(watch, "_inotify", refuse)
     url = f"sqlite:///{tmp_path}/two.db"
     scheduler = Scheduler(url, poll_interval="1h")
-    started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    started: asyncio.Queue[int] = asyncio.Queue()
 
     @scheduler.task
-    async def echo(number: int) -> int:
-        started.set_result(number)
-        return number
+    async def echo(number: int) -> None:
+        started.put_nowait(number)
 
-    async with scheduler:
-        other = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", ENQUEUE, url, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert other.stdin is not None
-        assert other.stdout is not None
-        await other.stdout.readline()
-        other.stdin.write(b"now\n")
-        assert await asyncio.wait_for(started, 10) == 7
-        await other.wait()
+    async with scheduler, Sender(url) as sender:
+        # The first may be found by the look with which everything begins.
+        for number in range(4):
+            await sender.send(number)
+            assert await asyncio.wait_for(started.get(), 30) == number
+        async with asyncio.timeout(30):
+            while any(run.is_live for run in await scheduler.runs()):
+                await asyncio.sleep(0.02)
+        runs = await scheduler.runs()
+    assert Counter((str(run.verdict), run.attempts, run.losses) for run in runs) == {("succeeded", 1, 0): 4}
 
 
 async def test_a_schedule_added_by_another_process_fires_without_any_poll(tmp_path: Path) -> None:
