@@ -49,6 +49,7 @@ def plan(db: sqlite3.Connection, statement: str) -> list[str]:
         ("record_fires.fitting", "d USING INTEGER PRIMARY KEY (rowid=?)"),
         ("record_fires.fitting", "evertick_runs_blocked (app=? AND schedule_id=? AND blocked_on>?)"),
         ("record_fires.run", "evertick_history_moment (schedule_id=? AND fire_at=?)"),
+        ("changed.waiting", "evertick_runs USING PRIMARY KEY (app=?)"),
         ("claim.lanes", "evertick_runs_claim (app=? AND queue=? AND priority<?)"),
         ("claim.lanes", "evertick_runs_claim (app=? AND queue=? AND priority=?)"),
         ("claim.due", "evertick_runs_claim (app=? AND queue=? AND priority=? AND due_at<?)"),

@@ -31,8 +31,9 @@ _HEARD_SECONDS = 1.0
 _UNHEARD_SECONDS = 0.25
 # The first wait after a write: an event loop does not count in less.
 _FIRST_SECONDS = 0.001
-# However much is written: what is heard is looked into 200 times a second, for our own commits are heard, too.
-_LEAST_SECONDS = 0.005
+# However much is written: so long from hearing of it to hearing again. It grows while nothing comes of it, for our own
+# commits are heard, too, and a program may write to the same file all day.
+_REST_LEAST_SECONDS, _REST_MOST_SECONDS = 0.004, 0.04
 # As the kernel has it. Equal events that nobody has read yet are one, so a few are all that there can be.
 _IN_MODIFY = 0x2
 _EVENTS_BYTES = 256
@@ -54,6 +55,7 @@ class Watch:
         self._has_begun = False
         # Of the event loop's clock, which is the same one for all loops.
         self._heard_at = -math.inf
+        self._rest = _REST_LEAST_SECONDS
         # Whether the last wait ended by a write.
         self._has_heard = False
 
@@ -70,8 +72,13 @@ class Watch:
 
     def found(self) -> None:
         """A look has found a commit. If nothing was written just before it, that was all: the next will be heard."""
+        self._rest = min(self._rest * 2, _REST_MOST_SECONDS)
         if not self._has_heard:
             self._heard_at = -math.inf
+
+    def was_of_use(self) -> None:
+        """What was found was news: listen closely."""
+        self._rest = _REST_LEAST_SECONDS
 
     def close(self) -> None:
         with self._lock:
@@ -86,7 +93,7 @@ class Watch:
         self._has_heard = await _can_be_read(ear, min(seconds, growing, _HEARD_SECONDS))
         if self._has_heard:
             now = loop.time()
-            rest = max(self._heard_at + _LEAST_SECONDS - now, _FIRST_SECONDS)
+            rest = max(self._heard_at + self._rest - now, _FIRST_SECONDS)
             self._heard_at = now
             await asyncio.sleep(rest)
             with suppress(BlockingIOError):  # another waiter has read them
