@@ -200,6 +200,22 @@ async def test_without_a_watch_the_file_is_looked_at_and_the_log_says_why(
     assert "every 0.25 s" in caplog.text
 
 
+async def test_on_an_event_loop_that_cannot_listen_the_file_is_looked_at(
+    store: SqliteStore, program: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(descriptor: int, *_: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", refuse)
+    caplog.set_level("INFO")
+    before = descriptors()
+    hearing = await waiting(store)
+    await program.enqueue("a", [a_run()])
+    assert await hearing
+    assert caplog.text.count("every 0.25 s") == 1
+    assert descriptors() == before
+
+
 async def test_where_there_is_no_log_to_watch_the_file_is_looked_at(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +285,28 @@ async def test_who_writes_to_other_tables_all_the_time_causes_few_looks_at_ours(
         await asyncio.sleep(0.005)
     assert {news for news, _ in told} == {"anything"}
     assert 3 <= len(told) <= 1 + (told[-1][1] - began) / others._ANYTHING_SECONDS
+
+
+async def test_writes_that_no_commit_follows_cause_a_bounded_number_of_looks(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.touch()
+    watching, looks = Watch(file), 0
+    loop = asyncio.get_running_loop()
+
+    async def write_on() -> None:
+        with file.open("wb", buffering=0) as log:
+            while True:
+                log.write(b"x")
+                await asyncio.sleep(0.001)
+
+    writing = asyncio.create_task(write_on())
+    began = loop.time()
+    while loop.time() - began < 1:
+        await watching.wait(HOUR)
+        looks += 1
+    assert 10 <= looks <= 60 * (loop.time() - began) + 20
+    writing.cancel()
+    watching.close()
 
 
 async def test_runs_of_our_own_are_no_news(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,9 @@ _HEARD_SECONDS = 1.0
 _UNHEARD_SECONDS = 0.25
 # The first wait after a write: an event loop does not count in less.
 _FIRST_SECONDS = 0.001
+# How long the next wait is, by the time since the write: until its commit is found, and then, in case that there was
+# another write behind it. Each beat of each node is heard, so the latter is what an idle node does.
+_UNTIL_FOUND, _AFTER_FOUND = 0.5, 2.0
 # However much is written: so long from hearing of it to hearing again. It grows while nothing comes of it, for our own
 # commits are heard, too, and a program may write to the same file all day.
 _REST_LEAST_SECONDS, _REST_MOST_SECONDS = 0.004, 0.04
@@ -56,8 +59,9 @@ class Watch:
         # Of the event loop's clock, which is the same one for all loops.
         self._heard_at = -math.inf
         self._rest = _REST_LEAST_SECONDS
-        # Whether the last wait ended by a write.
+        # Whether the last wait ended by a write, and how the next one grows; it does not where nothing is awaited.
         self._has_heard = False
+        self._growth = math.inf
 
     async def wait(self, seconds: float) -> None:
         """Until a look may find something, and about so long at most."""
@@ -72,9 +76,7 @@ class Watch:
 
     def found(self) -> None:
         """A look has found a commit. If nothing was written just before it, that was all: the next will be heard."""
-        self._rest = min(self._rest * 2, _REST_MOST_SECONDS)
-        if not self._has_heard:
-            self._heard_at = -math.inf
+        self._growth = _AFTER_FOUND if self._has_heard else math.inf
 
     def was_of_use(self) -> None:
         """What was found was news: listen closely."""
@@ -89,12 +91,18 @@ class Watch:
 
     async def _listen(self, ear: int, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        growing = max((loop.time() - self._heard_at) / 2, _FIRST_SECONDS)
-        self._has_heard = await _can_be_read(ear, min(seconds, growing, _HEARD_SECONDS))
+        since = max(loop.time() - self._heard_at, 2 * _FIRST_SECONDS)
+        try:
+            self._has_heard = await _can_be_read(ear, min(seconds, since * self._growth, _HEARD_SECONDS))
+        except (NotImplementedError, OSError) as error:
+            self.close()
+            self._tell_why_not(f"the event loop cannot listen ({error!r})")
+            return
         if self._has_heard:
             now = loop.time()
             rest = max(self._heard_at + self._rest - now, _FIRST_SECONDS)
-            self._heard_at = now
+            self._heard_at, self._growth = now, _UNTIL_FOUND
+            self._rest = min(self._rest * 2, _REST_MOST_SECONDS)
             await asyncio.sleep(rest)
             with suppress(BlockingIOError):  # another waiter has read them
                 os.read(ear, _EVENTS_BYTES)
@@ -115,10 +123,11 @@ class Watch:
         except (OSError, ImportError, AttributeError) as error:
             number = error.errno if isinstance(error, OSError) else None
             why = error if number is None else _LIMITS.get(number, error)
-            log.info(
-                "commits of others are looked for every %g s: no watch on %s: %s", _UNHEARD_SECONDS, self._path, why
-            )
+            self._tell_why_not(why)
             return None
+
+    def _tell_why_not(self, why: object) -> None:
+        log.info("commits of others are looked for every %g s: no watch on %s: %s", _UNHEARD_SECONDS, self._path, why)
 
 
 def _inotify(path: Path) -> int:
@@ -144,8 +153,8 @@ def _inotify(path: Path) -> int:
 async def _can_be_read(descriptor: int, seconds: float) -> bool:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[bool] = loop.create_future()
-    timer = loop.call_later(seconds, _settle, answer, False)
     loop.add_reader(descriptor, _settle, answer, True)
+    timer = loop.call_later(seconds, _settle, answer, False)
     try:
         return await answer
     finally:
