@@ -7,9 +7,14 @@ importing what looks) would cost every start some milliseconds. Other stores reg
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from evertick.clock import Clock
 from evertick.errors import InvalidSetting
 from evertick.store.base import OpensStore, Store
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["check_location", "open_store"]
 
@@ -25,7 +30,10 @@ def open_store(url: str, *, clock: Clock, is_inline: bool = False) -> Store:
 def check_location(url: str) -> None:
     """Refuse what is wrong with the URL itself, where it is written and not only when the store is opened."""
     scheme = _scheme(url)
+    if scheme == "sqlite":
+        return
     if scheme not in _POSTGRES:
+        _registered(scheme)
         return
     try:
         from evertick.store.postgres.location import location_of
@@ -48,6 +56,15 @@ def _opener(scheme: str) -> OpensStore:
         return SqliteStore
     if scheme in _POSTGRES:
         return _postgres(scheme)
+    entry = _registered(scheme)
+    try:
+        opener: OpensStore = entry.load()
+    except ImportError as error:
+        raise InvalidSetting(f"the store for {scheme}:// cannot be loaded ({error})") from error
+    return opener
+
+
+def _registered(scheme: str) -> EntryPoint:
     from importlib import metadata
 
     found = {entry.name: entry for entry in metadata.entry_points(group=_GROUP)}
@@ -60,11 +77,7 @@ def _opener(scheme: str) -> OpensStore:
             )
         known = ", ".join(sorted({"sqlite", *_POSTGRES, *found}))
         raise InvalidSetting(f"no store is known for the scheme {scheme!r}; known are {known}")
-    try:
-        opener: OpensStore = found[scheme].load()
-    except ImportError as error:
-        raise InvalidSetting(f"the store for {scheme}:// cannot be loaded ({error})") from error
-    return opener
+    return found[scheme]
 
 
 def _postgres(scheme: str) -> OpensStore:

@@ -1,0 +1,59 @@
+"""Files and directories that the configuration names, and the daemon writes: whether they can be made.
+
+What can be nowhere is refused. What only this user may not do now, or what somebody else makes before the daemon starts
+(systemd makes the directories of its unit), is a warning.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from evertick.config.directory import wrong_with
+from evertick.config.layer import Value
+from evertick.config.problem import Problems
+
+__all__ = ["check_places"]
+
+
+def check_places(values: Mapping[str, Value], problems: Problems, warnings: Problems) -> None:
+    for key in ("log.file", "daemon.pidfile"):
+        if (value := values[key]).is_set:
+            _check_file(value, problems, warnings)
+    for key in ("directories.state", "directories.config"):
+        if (value := values[key]).is_set:
+            _check_directory(value, problems, warnings)
+
+
+def _check_file(value: Value, problems: Problems, warnings: Problems) -> None:
+    path: Path = value.value
+    folder, there = path.parent, _nearest_there(path.parent)
+    if path.is_dir():
+        problems.add(value.origin.place, value.key, f"{path} is a directory; name a file")
+    elif not there.is_dir():
+        problems.add(value.origin.place, value.key, f"{path} cannot be made, since {there} is a file; name another")
+    elif there != folder:
+        said = f"there is no directory {folder}; run `mkdir -p {folder}` before the daemon starts"
+        warnings.add(value.origin.place, value.key, said)
+    elif not os.access(path if path.exists() and value.key == "log.file" else folder, os.W_OK):
+        said = f"this user may not write to {folder}, and that of the daemon must; give it to him, or name another"
+        warnings.add(value.origin.place, value.key, said)
+
+
+def _check_directory(value: Value, problems: Problems, warnings: Problems) -> None:
+    path: Path = value.value
+    there = _nearest_there(path)
+    if not there.is_dir():
+        problems.add(value.origin.place, value.key, f"{path} cannot be made, since {there} is a file; name another")
+    elif (said := wrong_with(path)) is not None:
+        problems.add(value.origin.place, value.key, said)
+    elif not os.access(there, os.W_OK):
+        fix = f"make {path} for him, or name another" if there != path else "give it to him, or name another"
+        said = f"this user may not write to {there}, and that of the daemon must; {fix}"
+        warnings.add(value.origin.place, value.key, said)
+
+
+def _nearest_there(path: Path) -> Path:
+    """It, or what there is of the way to it."""
+    return next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
