@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import certifi
 import pytest
 from echo_driver import Echo, EchoDriver
 
@@ -44,6 +45,14 @@ def write(folder: Path) -> Callable[..., Path]:
         return path
 
     return put
+
+
+@pytest.fixture
+def authority(folder: Path) -> Path:
+    """A file of certificates, as `ca.pem`."""
+    path = folder / "ca.pem"
+    path.write_bytes(Path(certifi.where()).read_bytes())
+    return path
 
 
 @pytest.fixture

@@ -15,17 +15,18 @@ from evertick.driver.redis_spec import RedisConnection
 Load = Callable[..., Configuration]
 
 
-def test_what_the_file_says_of_redis_is_what_its_driver_gets(folder: Path, load: Load) -> None:
+def test_what_the_file_says_of_redis_is_what_its_driver_gets(authority: Path, load: Load) -> None:
     text = (
         "[redis]\naddress = 'r:6380'\nuser = 'u'\npassword = 'p/w'\nnumber = 2\nnamespace = 'mill'\nssl.ca = 'ca.pem'\n"
     )
     found = scheduler_from(load(text))._connections["redis"]
-    assert found == RedisConnection(url="rediss://u:p%2Fw@r:6380/2", ca=str(folder / "ca.pem"), namespace="mill")
+    assert found == RedisConnection(url="rediss://u:p%2Fw@r:6380/2", ca=str(authority), namespace="mill")
     assert isinstance(found, RedisConnection)
     found.check()
 
 
 def test_what_the_file_says_of_nats_is_what_its_driver_gets(folder: Path, load: Load) -> None:
+    (folder / "c").touch()
     text = (
         "[nats]\naddress = 'a, b:4223'\ntoken = 't'\nprefix = 'mill'\nreplicas = 3\nevents = true\ncredentials = 'c'\n"
     )
@@ -59,7 +60,6 @@ def test_a_job_for_a_broker_that_is_nowhere_is_told_where_it_stands(
         ("[nats]\naddress = 'a'\nreplicas = 99", "evertick.toml:3: nats.replicas: 99 must be a number from 1 to "),
         ("[nats]\naddress = 'a'\nprefix = 'A B'", "evertick.toml:3: nats.prefix: 'A B' must be "),
         ("[redis]\naddress = 'a'\nnamespace = 'A B'", "evertick.toml:3: redis.namespace: 'A B' must be "),
-        ("[redis]\naddress = 'a'\nssl.cert = 'c'", "evertick.toml:2: redis.url: cert and key belong together"),
         ("[redis]\nurl = 'redis://a:port'", "evertick.toml:2: redis.url: 'redis://***' is no URL of a Redis"),
     ],
 )

@@ -49,6 +49,25 @@ def test_a_variable_that_is_empty_says_nothing(load: Load) -> None:
     assert load("[node]\nlease = '20s'", {"EVERTICK_NODE_LEASE": ""}).node.lease == "20s"
 
 
+def test_variables_that_kubernetes_sets_for_a_service_are_left_alone(
+    load: Load, problems: Callable[..., list[str]]
+) -> None:
+    environ = {
+        "EVERTICK_REDIS_SERVICE_HOST": "10.0.0.11",
+        "EVERTICK_REDIS_SERVICE_PORT": "6379",
+        "EVERTICK_REDIS_SERVICE_PORT_MAIN": "6379",
+        "EVERTICK_REDIS_PORT": "tcp://10.0.0.11:6379",
+        "EVERTICK_REDIS_PORT_6379_TCP": "tcp://10.0.0.11:6379",
+        "EVERTICK_REDIS_PORT_6379_TCP_PROTO": "tcp",
+        "EVERTICK_REDIS_PORT_6379_TCP_PORT": "6379",
+        "EVERTICK_REDIS_PORT_6379_TCP_ADDR": "10.0.0.11",
+    }
+    assert load("", environ).connections == {}
+    # Without such a service it is a key that somebody has made up.
+    del environ["EVERTICK_REDIS_SERVICE_HOST"]
+    assert len(problems("", environ)) == len(environ)
+
+
 def test_variables_that_belong_to_others_are_left_alone(load: Load) -> None:
     environ = {"EVERTICK_RUN_ID": "1", "EVERTICK_APP": "x", "EVERTICK_SECRET_A": "s", "EVERTICK_TRACEBACK": "1"}
     assert load("", environ).node.app == "default"
@@ -182,6 +201,7 @@ def test_without_a_file_the_environment_is_all_there_is(folder: Path) -> None:
         ("url = 'sqlite:///jobs.db'", {"EVERTICK_DATABASE_NAME": "jobs"}, "postgresql:///jobs"),
     ],
 )
+@pytest.mark.usefixtures("authority")
 def test_the_database_is_a_url_or_its_parts(
     folder: Path, load: Load, text: str, environ: dict[str, str], url: str
 ) -> None:
@@ -221,7 +241,9 @@ def test_a_password_in_a_file_that_everybody_may_read_is_told(folder: Path, writ
     assert load_configuration(None, {"HOME": str(folder), "T": "t"}, {}).warnings == ()
 
 
+@pytest.mark.usefixtures("authority")
 def test_brokers_are_urls_or_their_parts(folder: Path, load: Load) -> None:
+    (folder / "c").touch()
     loaded = load(
         "[redis]\naddress = 'r:6380'\nuser = 'u'\npassword = 'p/w'\nnumber = 2\nssl.ca = 'ca.pem'\n"
         "[nats]\nurl = 'nats://a:4222,nats://b:4222'\ntoken = 't'\ncredentials = 'c'\n"
@@ -232,6 +254,28 @@ def test_brokers_are_urls_or_their_parts(folder: Path, load: Load) -> None:
     assert load("[redis]\naddress = 'r'").connections["redis"].url == "redis://r"
     assert load("[nats]\naddress = 'a, b'\ntls = true").connections["nats"].url == "tls://a,tls://b"
     assert load("").connections == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "url"),
+    [
+        # A password of Redis is mostly that of nobody in particular.
+        ("[redis]\nurl = 'redis://h:1/2'\npassword = 'p/w'", {}, "redis://:p%2Fw@h:1/2"),
+        ("[redis]\nurl = 'unix:///run/r.sock'\npassword = 'p'", {}, "unix://:p@/run/r.sock"),
+        ("[redis]\nurl = 'rediss://u@h'\npassword_file = 'pw'\ntls = true", {}, "rediss://u:hush@h"),
+        ("[redis]\naddress = '::1'\npassword = 'p'", {}, "redis://:p@[::1]"),
+        ("[nats]\nurl = 'nats://u@a, nats://u@b'\npassword = 'p'", {}, "nats://u:p@a,nats://u:p@b"),
+        # As with the database: another server, of which the file says nothing.
+        ("[redis]\naddress = 'h'\ntls = true\nssl.ca = 'no.pem'", {"EVERTICK_REDIS": "redis://x"}, "redis://x"),
+        ("", {"EVERTICK_NATS": "nats://x"}, "nats://x"),
+    ],
+)
+def test_a_broker_gets_its_password_and_is_replaced_as_a_whole(
+    write: Write, load: Load, text: str, environ: dict[str, str], url: str
+) -> None:
+    write("hush\n", "pw")
+    [found] = load(text, environ).connections.values()
+    assert found.url == url
 
 
 def test_nothing_that_is_printed_shows_a_password(load: Load) -> None:
@@ -291,17 +335,47 @@ def test_the_directories_of_a_node_are_made_and_the_folder_of_its_file_is_left_a
     assert told == f"the directory {folder}/c was open to others (mode 0755); it has mode 0700 now"
 
 
-def test_a_directory_of_somebody_else_must_not_be_open_for_writing(
+def test_a_directory_of_somebody_else_that_is_open_to_others_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    owner, me = os.getuid(), os.getuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+    tmp_path.chmod(0o755)
+    with pytest.raises(Refused) as refused:
+        make_private(tmp_path)
+    assert str(refused.value) == (
+        f"the directory {tmp_path} belongs to another user ({owner}), and is open to others (mode 0755); "
+        f"run `chown {me} {tmp_path}` and `chmod 700 {tmp_path}`, or name another"
+    )
+    tmp_path.chmod(0o700)
+    assert make_private(tmp_path) is None
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o1755, 0o777, 0o757])
+def test_a_directory_that_is_everybodys_is_refused_and_left_as_it_is(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    with pytest.raises(Refused) as refused:
+        make_private(tmp_path)
+    assert str(refused.value) == (
+        f"everybody may write to the directory {tmp_path} (mode {mode:04o}); run `mkdir -m 700 {tmp_path}/evertick`, "
+        "and name that"
+    )
+    assert tmp_path.stat().st_mode & 0o7777 == mode
+    tmp_path.chmod(0o700)
+
+
+def test_a_directory_is_tightened_only_where_it_holds_nothing_of_others(tmp_path: Path) -> None:
+    for name in ("evertick.db", "evertick.db-wal", "daemon.json", "evertick.pid"):
+        (tmp_path / name).touch()
+    tmp_path.chmod(0o755)
+    assert "it has mode 0700 now" in str(make_private(tmp_path))
+    (tmp_path / "thesis.tex").touch()
     tmp_path.chmod(0o755)
     assert make_private(tmp_path) == (
-        f"others may read the directory {tmp_path} (mode 0755), which belongs to another user ({os.getuid()})"
+        f"others may read the directory {tmp_path} (mode 0755), which holds other things, too; run "
+        f"`chmod 700 {tmp_path}`, or name one that is for Evertick alone"
     )
-    tmp_path.chmod(0o775)
-    with pytest.raises(Refused, match="others may write to the directory"):
-        make_private(tmp_path)
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
 def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:

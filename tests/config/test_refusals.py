@@ -61,6 +61,20 @@ def test_a_rule_that_the_node_does_not_take_is_told(problems: Callable[..., list
             "evertick.toml:2: this is no TOML, at column 12: invalid value; text stands in quotes ('password = …')",
         ),
         ("[node]\na = '", "evertick.toml:2: this is no TOML, "),
+        (
+            "[node]\na = 'secret'\na = 2\n",
+            "evertick.toml:3: this is no TOML, at column 6: cannot overwrite a value; this key is set above already; "
+            "keep one of the two ('a = …')",
+        ),
+        (
+            "[node]\n[log]\n[node]\n",
+            "evertick.toml:3: this is no TOML, at column 6: cannot declare ('node',) twice; this table is above "
+            "already; put all of its keys below one head ('[node]')",
+        ),
+        (
+            'a = "\\q"\n',
+            "evertick.toml:1: this is no TOML, at column 8: unescaped '\\' in a string; write it twice, or ",
+        ),
         ("a = " + "[" * 5000, "evertick.toml: its values are nested too deeply; make them flatter"),
     ],
 )
@@ -182,8 +196,25 @@ def test_a_reference_that_leads_nowhere_is_told_where_it_stands(
     found = problems(
         f"[node]\nname = '{value}'\n[jobs.a]\nevery = '1h'\n[jobs.a.echo]\ntext = 'x'\nheaders.h = '{value}'"
     )
-    assert f"evertick.toml:2: node.name: {said}" in found
-    assert f"evertick.toml:7: jobs.a.echo.headers.h: {said}" in found
+    # And nothing else: what a part is missing of is looked at no further.
+    assert found == [f"evertick.toml:2: node.name: {said}", f"evertick.toml:7: jobs.a.echo.headers.h: {said}"]
+
+
+def test_a_missing_reference_is_the_only_thing_that_is_told_of_what_needs_it(
+    problems: Callable[..., list[str]],
+) -> None:
+    text = (
+        "[database]\naddress = '${A}'\npool_size = 3\n[redis]\naddress = '${A}'\npassword = 'p'\n"
+        "[defaults]\ntimeout = '${A}'\n[calendars.c]\nexclude = ['${A}']\n[jobs.a]\nevery = '${A}'\necho = 'x'\n"
+    )
+    said = "the environment has no A; set it, or write ${A:-default}"
+    assert problems(text) == [
+        f"evertick.toml:2: database.address: {said}",
+        f"evertick.toml:5: redis.address: {said}",
+        f"evertick.toml:8: defaults.timeout: {said}",
+        f"evertick.toml:10: calendars.c.exclude.0: {said}",
+        f"evertick.toml:12: jobs.a.every: {said}",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -51,21 +51,17 @@ def check_brokers(configuration: Configuration, problems: Problems) -> None:
         except InvalidInput as wrong:
             said = str(wrong).removeprefix(f"{driver}: ")
             name, _, rest = said.partition(": ")
-            named = f"{driver}.{name}" if f"{driver}.{name}" in configuration.values else f"{driver}.url"
-            problems.add(_place_of(named, configuration), named, rest if named.endswith(name) else said)
+            is_named = f"{driver}.{name}" in configuration.values
+            key = f"{driver}.{name}" if is_named else f"{driver}.url"
+            if key == f"{driver}.url" and not configuration.values[key].is_set:
+                key = f"{driver}.address"
+            problems.add(configuration.values[key].origin.place, key, rest if is_named else said)
     for job in configuration.jobs:
         driver = "" if job.spec is None else job.spec.driver
         is_run_here = driver in configuration.settings["drivers"]
         if driver in _CONNECTIONS and driver not in configuration.connections and is_run_here:
             said = f"it is not said where the server is; set address or url under [{driver}]"
             problems.add(job.places[driver], f"jobs.{job.name}.{driver}", said)
-
-
-def _place_of(key: str, configuration: Configuration) -> str:
-    """Where a key of a broker stands; of one that nobody has set, where the address does."""
-    section = key.partition(".")[0]
-    keys = (key, f"{section}.url", f"{section}.address")
-    return next((value.origin.place for each in keys if (value := configuration.values[each]).is_set), "")
 
 
 def _connection(driver: str, configuration: Configuration) -> RedisConnection | NatsConnection:

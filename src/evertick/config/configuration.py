@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from evertick.clock import host_name
-from evertick.config.connection import Connection
+from evertick.config.broker import Connection
 from evertick.config.directory import make_private
 from evertick.config.include import Pattern
 from evertick.config.job import Job

@@ -1,17 +1,12 @@
-"""Where the database and the brokers are: a URL, or one made of its parts.
-
-A URL of a stronger layer replaces the parts of a weaker one: `EVERTICK_DATABASE` alone moves a node to another
-database, whatever the file says of the first. Said twice in one layer, it is refused.
-"""
+"""Where the ledger is: a URL, or one made of its parts, with what else the section says as its parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
-import msgspec
-
+from evertick.config.keys import PARTS, SectionKeys, Warn
 from evertick.config.layer import Value
 from evertick.config.origin import Origin
 from evertick.config.problem import Problems
@@ -21,10 +16,8 @@ from evertick.settings import check_url
 from evertick.store.sqlite.location import location_of
 from evertick.when.duration import duration_text, duration_us
 
-__all__ = ["Connection", "broker_of", "database_url"]
+__all__ = ["database_url"]
 
-_PASSWORD_MAX_BYTES = 4_096
-_PARTS = ("address", "name", "user")
 # Keys that go into the URL of PostgreSQL as parameters, by their names there.
 _PARAMETERS = {
     "schema": "schema",
@@ -40,157 +33,41 @@ _PARAMETERS = {
 }
 _POSTGRES = ("postgresql://", "postgres://")
 _SQLITE_FILE = "sqlite:///"
-
-Warn = Callable[[str], None]
-
-
-class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach a broker. The URL may hold a password: it is never shown whole."""
-
-    url: str
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-    token: str | None = None
-    credentials: Path | None = None
-
-    def __repr__(self) -> str:
-        return f"Connection({masked(self.url)!r})"
-
-
-class _Keys:
-    """The keys of one section that are set, by their names in it."""
-
-    def __init__(self, section: str, values: Mapping[str, Value], problems: Problems, warn: Warn) -> None:
-        self.section = section
-        before = f"{section}."
-        self._set = {key.removeprefix(before): each for key, each in values.items() if key.startswith(before)}
-        self._set = {name: each for name, each in self._set.items() if each.is_set}
-        self._problems, self._warn = problems, warn
-
-    def get(self, name: str) -> Value | None:
-        return self._set.get(name)
-
-    def text(self, name: str) -> str | None:
-        found = self._set.get(name)
-        return None if found is None else str(found.value)
-
-    def path(self, name: str) -> Path | None:
-        found = self._set.get(name)
-        return None if found is None else Path(found.value)
-
-    def drop_weaker(self, than: Origin) -> None:
-        self._set = {name: each for name, each in self._set.items() if each.origin.rank >= than.rank}
-
-    def refuse(self, name: str, said: str) -> None:
-        found = self._set.get(name)
-        self._problems.add("" if found is None else found.origin.place, f"{self.section}.{name}", said)
-
-    def url(self) -> Value | None:
-        """The URL that counts, if one does; what the parts say then of another place is gone."""
-        url = self._set.get("url")
-        if url is None:
-            return None
-        parts = {name: self._set[name] for name in _PARTS if name in self._set}
-        strongest = max((each.origin.rank for each in parts.values()), default=-1)
-        if strongest > url.origin.rank:
-            del self._set["url"]
-            return None
-        self.drop_weaker(url.origin)
-        for name in parts:
-            if name in self._set:
-                self.refuse(name, f"{self.section}.url ({url.origin}) says it already; keep one of the two")
-        return url
-
-    def password(self) -> str | None:
-        password, file = self._set.get("password"), self._set.get("password_file")
-        if password is not None and file is not None:
-            if password.origin.rank == file.origin.rank:
-                self.refuse("password", f"{self.section}.password_file ({file.origin}) says it, too; keep one of them")
-            elif password.origin.rank < file.origin.rank:
-                password = None
-        if password is not None or file is None:
-            return None if password is None else str(password.value)
-        return self._read_password(file)
-
-    def _read_password(self, file: Value) -> str | None:
-        try:
-            with open(file.value, "rb") as opened:
-                content = opened.read(_PASSWORD_MAX_BYTES + 1)
-                is_open = bool(Path(file.value).stat().st_mode & 0o004)
-            password = content.decode().strip("\r\n")
-        except OSError as error:
-            self.refuse("password_file", f"{file.value} cannot be read: {error.strerror}; let this user read it")
-            return None
-        except UnicodeDecodeError:
-            self.refuse("password_file", f"{file.value} is no UTF-8 text; write the password as text")
-            return None
-        if not password or len(content) > _PASSWORD_MAX_BYTES or "\n" in password or "\0" in password:
-            self.refuse("password_file", f"{file.value} must hold one line, the password, and nothing else")
-            return None
-        if is_open:
-            self._warn(f"{file.value}: everybody may read this password; run `chmod 600 {file.value}`")
-        return password
+_HOSTS_MOST = 100
 
 
 def database_url(values: Mapping[str, Value], state: Path, problems: Problems, warn: Warn) -> str:
     """The URL of the ledger, checked."""
-    keys = _Keys("database", values, problems, warn)
+    keys = SectionKeys("database", values, problems, warn)
+    default = f"{_SQLITE_FILE}{quote(str(state / 'evertick.db'))}"
+    if keys.is_half:
+        return default
+    before = len(problems)
     given = keys.url()
     password = keys.password()
     if given is not None:
         url = _absolute(str(given.value), given.origin)
         url = _with_password(url, password, keys) if url.startswith(_POSTGRES) else url
-    elif any(keys.get(name) is not None for name in _PARTS):
-        user = "" if keys.text("user") is None else quote(keys.text("user") or "", safe="")
-        signed = f"{user}{'' if password is None else ':' + quote(password, safe='')}@" if user else ""
-        url = f"postgresql://{signed}{_hosts(keys.text('address') or '')}/{quote(keys.text('name') or '', safe='')}"
-        if password is not None and not user:
-            keys.refuse("user", "a password is given, and no user; give it, too")
+    elif keys.first(*PARTS) is not None:
+        url = _of_parts(keys, password)
     else:
-        url = f"{_SQLITE_FILE}{quote(str(state / 'evertick.db'))}"
-    return _checked(_with_parameters(url, keys), keys, given)
+        url = default
+    # What is wrong with the address has been told, and would be told once more in other words.
+    is_right = len(problems) == before and _is_right(url, keys, "url" if given is not None else keys.first(*PARTS))
+    return _with_parameters(url, keys) if is_right else url
 
 
-def broker_of(section: str, scheme: str, values: Mapping[str, Value], problems: Problems, warn: Warn) -> (
-    Connection | None
-):  # fmt: skip
-    """How to reach a broker; None where nothing is said of it."""
-    keys = _Keys(section, values, problems, warn)
-    given, password = keys.url(), keys.password()
-    files = {name: keys.path(f"ssl.{name}") for name in ("ca", "cert", "key")}
-    if files["key"] is not None and files["cert"] is None:
-        keys.refuse("ssl.key", "it is the key of no certificate; give ssl.cert, too")
-    credentials, token = keys.path("credentials"), keys.text("token")
-    tls = keys.get("tls")
-    is_secure = (tls is not None and bool(tls.value)) or any(files.values())
-    if given is not None:
-        url = _with_password(str(given.value), password, keys)
-        known = {"redis": ("redis", "rediss", "unix"), "nats": ("nats", "tls", "ws", "wss")}[section]
-        if url.partition("://")[0] not in known or "://" not in url:
-            keys.refuse("url", f"{masked(url)!r} is no URL of a broker; begin it with {scheme}://host")
-    elif (address := keys.text("address")) is not None:
-        user = quote(keys.text("user") or "", safe="")
-        signed = f"{user}{'' if password is None else ':' + quote(password, safe='')}@"
-        safe = {"redis": "rediss", "nats": "tls"}[section]
-        hosts = [f"{safe if is_secure else scheme}://{'' if signed == '@' else signed}{host}"
-                 for host in _hosts(address).split(",")]  # fmt: skip
-        number = keys.get("number")
-        url = ",".join(hosts) + ("" if number is None else f"/{number.value}")
-    else:
-        for name in ("user", "password", "password_file", "token", "credentials"):
-            if keys.get(name) is not None:
-                keys.refuse(name, f"nothing says where the server is; give {section}.address or {section}.url")
-        return None
-    return Connection(url=url, token=token, credentials=credentials, **files)
-
-
-def _hosts(address: str) -> str:
-    """Hosts with commas between them; an IPv6 address gets its brackets, the folder of a socket is a parameter."""
-    if address.startswith("/"):
-        return ""
-    hosts = [part.strip() for part in address.split(",") if part.strip()]
-    return ",".join(f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host for host in hosts)
+def _of_parts(keys: SectionKeys, password: str | None) -> str:
+    user = quote(keys.text("user") or "", safe="")
+    signed = f"{user}{'' if password is None else ':' + quote(password, safe='')}@" if user else ""
+    if password is not None and not user:
+        keys.refuse("user", "a password is given, and no user; give it, too")
+    address = keys.text("address")
+    # The folder of a socket does not fit between the slashes.
+    is_folder = address is None or address.startswith("/")
+    hosts = "" if is_folder else ",".join(keys.hosts("db.example.org:5432", most=_HOSTS_MOST))
+    folder = "" if address is None or not is_folder else f"?{urlencode({'host': address})}"
+    return f"postgresql://{signed}{hosts}/{quote(keys.text('name') or '', safe='')}{folder}"
 
 
 def _absolute(url: str, origin: Origin) -> str:
@@ -207,12 +84,12 @@ def _absolute(url: str, origin: Origin) -> str:
     return f"{_SQLITE_FILE}{quote(str((origin.folder / path).absolute()))}{question}{query}"
 
 
-def _with_password(url: str, password: str | None, keys: _Keys) -> str:
+def _with_password(url: str, password: str | None, keys: SectionKeys) -> str:
     if password is None:
         return url
     scheme, _, rest = url.partition("://")
     user, at, where = rest.partition("@")
-    name = "password" if keys.get("password") is not None else "password_file"
+    name = keys.first("password", "password_file") or "password"
     if not at:
         keys.refuse(name, f"{keys.section}.url names no user that has it; write {scheme}://user@host")
         return url
@@ -222,29 +99,44 @@ def _with_password(url: str, password: str | None, keys: _Keys) -> str:
     return f"{scheme}://{user}:{quote(password, safe='')}@{where}"
 
 
-def _with_parameters(url: str, keys: _Keys) -> str:
-    parameters: dict[str, str] = {}
-    address = keys.text("address")
-    if address is not None and address.startswith("/"):
-        parameters["host"] = address
+def _is_right(url: str, keys: SectionKeys, name: str | None) -> bool:
+    try:
+        check_url(url)
+        if url.startswith("sqlite:"):
+            location_of(url)
+    except InvalidInput as wrong:
+        keys.refuse(name or "url", str(wrong).removeprefix("url: "))
+        return False
+    return True
+
+
+def _with_parameters(url: str, keys: SectionKeys) -> str:
+    """The URL with what the other keys say, each checked by itself, so that it is told as itself."""
+    made, written = url, {each for each, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True)}
     for name, parameter in _PARAMETERS.items():
         found = keys.get(name)
         if found is None:
             continue
         if not url.startswith(_POSTGRES):
             keys.refuse(name, "it is for PostgreSQL, and the database is none; take it away, or name one")
+            continue
+        if name == "ssl.key" and keys.get("ssl.cert") is None:
+            keys.refuse(name, "it is the key of no certificate; give ssl.cert, too")
+            continue
+        if parameter in written:
+            keys.refuse(name, f"{keys.section}.url says it already, as {parameter}=; keep one of the two")
+            continue
         is_duration = parameter in ("timeout", "connect_timeout")
-        parameters[parameter] = duration_text(duration_us(found.value)) if is_duration else str(found.value)
-    if not parameters or not url.startswith(_POSTGRES):
-        return url
-    return f"{url}{'&' if '?' in url else '?'}{urlencode(parameters)}"
+        value = duration_text(duration_us(found.value)) if is_duration else str(found.value)
+        longer = f"{made}{'&' if '?' in made else '?'}{urlencode({parameter: value})}"
+        try:
+            made = check_url(longer)
+        except InvalidInput as wrong:
+            keys.refuse(name, _of_parameter(str(wrong), longer, parameter))
+    return made
 
 
-def _checked(url: str, keys: _Keys, given: Value | None) -> str:
-    try:
-        return check_url(url)
-    except InvalidInput as wrong:
-        said = str(wrong).removeprefix("url: ")
-        name = "url" if given is not None else next((name for name in _PARTS if keys.get(name) is not None), "url")
-        keys.refuse(name, said)
-        return url
+def _of_parameter(said: str, url: str, parameter: str) -> str:
+    """What is said of a parameter of a URL, of a key."""
+    words = said.removeprefix("url: ").removeprefix(f"{masked(url)!r}: ").removeprefix(f"{masked(url)!r} ")
+    return words.removeprefix(f"{parameter}=").removeprefix(f"{parameter} ")

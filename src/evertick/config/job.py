@@ -109,6 +109,8 @@ class _Reader:
         before = len(self._with.problems)
         self._check_name()
         self._check_known()
+        if len(self._given) < len(self._table.data):
+            return None  # without what is missing, the rest would be told of things that are not wrong
         rule = self._rule()
         spec, task = self._what()
         definition = self._definition(task)
@@ -242,7 +244,9 @@ class _Reader:
         if name in self._with.defaults.places:
             self._with.problems.add(self._with.defaults.places[name], f"defaults.{name}", rest)
         else:
-            self.refuse(said.removeprefix(f"{otherwise}: "), *([otherwise] if otherwise else []))
+            # What code calls the interval, the file calls `every`.
+            said = said.removeprefix(f"{otherwise}: ").removeprefix("interval: ")
+            self.refuse(said, *([otherwise] if otherwise else []))
 
     def _text(self, name: str) -> str:
         value = self._given.get(name, "")

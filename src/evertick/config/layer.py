@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,11 @@ __all__ = ["JOB_TABLES", "Value", "layered", "section_from"]
 JOB_TABLES = ("defaults", "jobs", "calendars")
 _KEYS = {f"{name}.{key}": (about, default) for name, kind in SECTIONS.items() for key, about, default in keys_of(kind)}
 _TABLES = {key.rpartition(".")[0] for key in _KEYS}
+# As Kubernetes calls the variables in which it tells the containers of a namespace of its services.
+_SERVICE = re.compile(
+    r"(?P<service>\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+_EMPTY = "it is empty; give it a value, or take this key away"
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +37,8 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin
     # As the file has it, where parts of it come from the environment.
     written: Any = None
+    # Whether somebody has set it to something that cannot be, so that the default stands in for it.
+    is_refused: bool = False
 
     @property
     def about(self) -> Key:
@@ -48,6 +56,8 @@ class _Given(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin
     is_text: bool
     written: Any = None
+    # Whether a part of it is missing, which is told.
+    is_refused: bool = False
 
 
 def layered(
@@ -90,13 +100,16 @@ def _settled(key: str, given: _Given | None, problems: Problems) -> Value:
     about, default = _KEYS[key]
     if given is None:
         return Value(key=key, value=default, origin=DEFAULT)
+    if given.is_refused:
+        return Value(key=key, value=default, origin=DEFAULT, is_refused=True)
     value = about.kind.of_text(given.value) if given.is_text and isinstance(given.value, str) else given.value
     try:
         read = about.kind.read(value, given.origin.folder)
     except InvalidInput as wrong:
         said = f"this is no {about.kind.words}; write {about.kind.fix}" if about.is_secret else str(wrong)
-        problems.add(given.origin.place, key, said.removeprefix("duration: ").removeprefix("size: "))
-        return Value(key=key, value=default, origin=DEFAULT)
+        said = _EMPTY if value == "" else said.removeprefix("duration: ").removeprefix("size: ")
+        problems.add(given.origin.place, key, said)
+        return Value(key=key, value=default, origin=DEFAULT, is_refused=True)
     read = tuple(read) if isinstance(read, list) else read
     return Value(key=key, value=read, origin=given.origin, written=given.written)
 
@@ -138,22 +151,29 @@ def _read_table(
         if key in _TABLES:
             _read_table(document, inner, value, environ, found, problems)
         elif key not in _KEYS:
-            known = [each.rpartition(".")[2] for each in [*_KEYS, *_TABLES] if each.rpartition(".")[0] == here]
-            problems.add(document.place(inner), key, f"no such key; {nearest(name, known, what='there are')}")
+            problems.add(document.place(inner), key, f"no such key; {_nearest_in(here, name)}")
         elif key in found:
             problems.add(document.place(inner), key, f"it is set at {found[key].origin.place}, too; keep one of them")
         else:
             found[key] = _given(document, inner, value, environ, problems)
 
 
+def _nearest_in(table: str, name: str) -> str:
+    """What was meant by a name: a key of that table, or of one in it."""
+    inside = [key.removeprefix(f"{table}.") for key in [*_KEYS, *_TABLES] if key.startswith(f"{table}.")]
+    own = [key for key in inside if "." not in key]
+    return nearest(name, own, what="there are", also=[key for key in inside if "." in key])
+
+
 def _given(
     document: Document, path: tuple[str, ...], value: Any, environ: Mapping[str, str], problems: Problems
 ) -> _Given:
-    key, is_text = ".".join(path), has_reference(value)
+    key, is_text, before = ".".join(path), has_reference(value), len(problems)
     written = value if is_text else None
     value = interpolated(value, environ, lambda at, said: problems.add(document.place((*path, *at)), key, said))
     origin = Origin(layer="file", place=document.place(path), folder=document.path.parent)
-    return _Given(value=value, origin=origin, is_text=is_text, written=written)
+    is_refused = len(problems) > before
+    return _Given(value=value, origin=origin, is_text=is_text, written=written, is_refused=is_refused)
 
 
 # --- environment
@@ -163,9 +183,9 @@ def _in_environment(environ: Mapping[str, str], problems: Problems, only: Sequen
     names = {variable_of(key): key for key in _KEYS if only is None or key.partition(".")[0] in only}
     found: dict[str, _Given] = {}
     for variable, value in environ.items():
-        key = names.get(variable) or SHORT_VARIABLES.get(variable)
+        key = names.get(variable) or names.get(variable_of(SHORT_VARIABLES.get(variable, "")))
         if key is None:
-            if only is None:
+            if only is None and not _is_of_service(variable, environ):
                 _refuse_unknown(variable, list(names), problems)
         elif not value:
             continue  # as if it were not set: a unit file can take a variable away no other way
@@ -176,6 +196,12 @@ def _in_environment(environ: Mapping[str, str], problems: Problems, only: Sequen
             origin = Origin(layer="environment", place=variable)
             found[key] = _Given(value=value, origin=origin, is_text=True)
     return found
+
+
+def _is_of_service(variable: str, environ: Mapping[str, str]) -> bool:
+    """Whether Kubernetes has set it: for a service called evertick-redis every container gets EVERTICK_REDIS_PORT."""
+    found = _SERVICE.fullmatch(variable)
+    return found is not None and f"{found['service']}_SERVICE_HOST" in environ
 
 
 def _refuse_unknown(variable: str, known: list[str], problems: Problems) -> None:

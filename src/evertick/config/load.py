@@ -10,21 +10,27 @@ from typing import Any
 import msgspec
 
 from evertick.config.adding import add_jobs
+from evertick.config.broker import Connection, broker_of
 from evertick.config.build import bare_scheduler, check_brokers
+from evertick.config.calendar import read_calendar
 from evertick.config.configuration import SETTINGS, Configuration, settings_from
-from evertick.config.connection import Connection, broker_of, database_url
+from evertick.config.database import database_url
 from evertick.config.directory import default_state
 from evertick.config.find import FILE_NAME, find_file
 from evertick.config.include import Pattern, patterns_of, read_all, read_folder
 from evertick.config.job import JOBS_MAX, Job, Reading, read_defaults, read_job
 from evertick.config.layer import Value, layered, section_from
 from evertick.config.origin import DEFAULT
-from evertick.config.problem import Problems, nearest
+from evertick.config.problem import Problems
+from evertick.config.reading import check_files
 from evertick.config.section import SECTIONS
 from evertick.config.table import Table
 from evertick.config.toml import Document
+from evertick.config.warning import warnings_of
+from evertick.config.writing import check_places
+from evertick.driver.address import allowed_of
 from evertick.driver.registry import IN_PYTHON, known_drivers
-from evertick.errors import EvertickError, InvalidInput
+from evertick.errors import InvalidInput
 from evertick.masked import masked
 from evertick.settings import make_settings
 from evertick.when import Calendar
@@ -33,7 +39,6 @@ __all__ = ["FILE_NAME", "Configuration", "Ledger", "load_configuration", "load_l
 
 _JOBS_FOLDER = "jobs.d"
 _JOBS_ONLY = ("jobs", "calendars")
-_CALENDAR_KEYS = ("include", "exclude", "tz")
 
 
 def load_configuration(
@@ -53,7 +58,7 @@ def load_configuration(
     # What only a scheduler can tell: rules that the node does not take, jobs that share a rate.
     add_jobs(bare_scheduler(made), made.jobs, problems)
     problems.raise_any()
-    return made
+    return msgspec.structs.replace(made, warnings=(*made.warnings, *warnings_of(made, environ)))
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +116,7 @@ class _Loading:
         state = _state(values, self._environ)
         url = database_url(values, state, self._problems, self._warnings.append)
         settings = self._checked_settings(values)
+        self._check_around(values)
         calendars = self._calendars()
         jobs = self._jobs(calendars, str(settings["tz"]))
         self._warn_open(values)
@@ -147,10 +153,19 @@ class _Loading:
                 checked[key] = Value(key=key, value=_default(key), origin=DEFAULT)
         return settings_from(checked)
 
+    def _check_around(self, values: Mapping[str, Value]) -> None:
+        """What the keys say of things outside: files, directories, addresses."""
+        allow, warnings = values["http.allow"], Problems()
+        try:
+            allowed_of(allow.value, "http.allow")
+        except InvalidInput as wrong:
+            self._problems.add(allow.origin.place, "http.allow", str(wrong).removeprefix("http.allow: "))
+        check_files(values, self._problems)
+        check_places(values, self._problems, warnings)
+        self._warnings += warnings.lines()
+
     def _connections(self, values: Mapping[str, Value]) -> dict[str, Connection]:
-        found = {
-            name: broker_of(name, name, values, self._problems, self._warnings.append) for name in ("redis", "nats")
-        }
+        found = {name: broker_of(name, values, self._problems, self._warnings.append) for name in ("redis", "nats")}
         return {name: each for name, each in found.items() if each is not None}
 
     def _config_directory(self, values: Mapping[str, Value]) -> Path | None:
@@ -224,29 +239,9 @@ class _Loading:
         return found
 
     def _calendars(self) -> dict[str, Calendar]:
-        made = {name: self._calendar(name, table) for name, table in self._named("calendars").items()}
+        tables = self._named("calendars").items()
+        made = {name: read_calendar(table, self._environ, self._problems) for name, table in tables}
         return {name: each for name, each in made.items() if each is not None}
-
-    def _calendar(self, name: str, table: Table) -> Calendar | None:
-        def refuse(said: str, *inner: str) -> None:
-            self._problems.add(table.place(*inner), table.key(*inner), said)
-
-        given = table.read(self._environ, self._problems)
-        unknown = [key for key in given if key not in _CALENDAR_KEYS]
-        for key in unknown:
-            refuse(f"no such key; {nearest(key, _CALENDAR_KEYS, what='there are')}", key)
-        for key in ("include", "exclude"):
-            if not isinstance(given.get(key, []), list):
-                unknown.append(key)
-                refuse(f'{given[key]!r:.60} is no list; write it in brackets, like ["sat", "2026-12-24"]', key)
-        if unknown:
-            return None
-        try:
-            return Calendar(name, **given)
-        except EvertickError as wrong:
-            key = str(wrong).partition(":")[0].partition(" ")[0]
-            refuse(str(wrong), *([key] if key in given else []))
-            return None
 
     def _jobs(self, calendars: dict[str, Calendar], tz: str) -> tuple[Job, ...]:
         defaults = read_defaults(self._tables("defaults"), self._environ, self._problems)

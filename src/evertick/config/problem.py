@@ -60,8 +60,8 @@ class Problems:
             raise InvalidConfiguration(self.lines())
 
 
-def nearest(name: str, known: Iterable[str], *, what: str) -> str:
-    """What to say of a name that is not known: the one that was meant, or all there are."""
+def nearest(name: str, known: Iterable[str], *, what: str, also: Iterable[str] = ()) -> str:
+    """What to say of a name that is not known: the one that was meant, or all there are, but for those in `also`."""
     names = list(known)
-    alike = get_close_matches(name, names, 1, _ALIKE)
+    alike = get_close_matches(name, [*names, *also], 1, _ALIKE)
     return f"it is called {alike[0]!r}" if alike else f"{what}: {', '.join(names)}"

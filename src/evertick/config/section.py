@@ -281,5 +281,5 @@ def variable_of(key: str) -> str:
     return _VARIABLE + key.replace(".", "_").upper()
 
 
-# The one that was there before all others, and is shorter.
-SHORT_VARIABLES = {DATABASE_VARIABLE: "database.url"}
+# Shorter, and the same for other commands: `evertick list` and `evertick worker` know them, too.
+SHORT_VARIABLES = {DATABASE_VARIABLE: "database.url", "EVERTICK_REDIS": "redis.url", "EVERTICK_NATS": "nats.url"}

@@ -32,15 +32,18 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return ".".join(map(str, (*self.path, *inner)))
 
     def read(self, environ: Mapping[str, str], problems: Problems) -> dict[str, Any]:
-        """What is in it, with what the environment has."""
+        """What is in it, with what the environment has; but for what lacks a part of it, which is told."""
+        refused = set()
 
         def refuse(path: tuple[str | int, ...], said: str) -> None:
+            refused.add(path[0])
             problems.add(self.place(*path), self.key(*path), said)
 
         def replaced(path: tuple[str | int, ...], value: Any) -> Any:
             return value if _is_verbatim(path, value) else interpolated(value, environ, refuse, path)
 
-        return {name: self._each(name, value, replaced) for name, value in self.data.items()}
+        read = {name: self._each(name, value, replaced) for name, value in self.data.items()}
+        return {name: value for name, value in read.items() if name not in refused}
 
     def _each(self, name: str, value: Any, replaced: Any) -> Any:
         if name in _VERBATIM and isinstance(value, dict):

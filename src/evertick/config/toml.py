@@ -19,6 +19,23 @@ from evertick.config.problem import Problems
 __all__ = ["FILE_MAX_BYTES", "Document", "digest_of", "read_document"]
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
+# What to do about what tomllib finds, by the beginning of its words.
+_FIXES = {
+    "Invalid value": "text stands in quotes",
+    "Cannot overwrite a value": "this key is set above already; keep one of the two",
+    "Cannot declare": "this table is above already; put all of its keys below one head",
+    "Cannot mutate": "this table is written in one line above; put all of its keys there",
+    "Duplicate inline table key": "this key is in these braces already; keep one of the two",
+    "Expected '=' after a key": "write key = value",
+    "Expected newline": "a line holds one key and its value; text with spaces stands in quotes",
+    "Expected ']'": "end the name of the table with ]",
+    "Unclosed": "end it with its bracket",
+    "Unterminated string": "end it with its quote",
+    "Unescaped '\\'": "write it twice, or put the text in single quotes",
+    "Invalid statement": "a line is a key and its value, a [table], or a # comment",
+    "Invalid initial character for a key part": "names with other signs than letters, digits, - and _ stand in quotes",
+    "Illegal character": "write the text in one line, or between three quotes",
+}
 # As tomllib ends its messages.
 _PLACE = re.compile(r"(?s)(.*) \(at (?:line (\d+), column (\d+)|end of document)\)")
 
@@ -93,7 +110,7 @@ def _told(path: Path, content: bytes, error: tomllib.TOMLDecodeError) -> tuple[s
     where = "at the end of the file" if is_at_end or found is None else f"at column {found[3]}"
     written = content.decode(errors="replace").split("\n")
     shown = written[line - 1].strip() if 0 < line <= len(written) else ""
-    fix = "; text stands in quotes" if words == "Invalid value" else ""
+    fix = next((f"; {fix}" for beginning, fix in _FIXES.items() if words.startswith(beginning)), "")
     return f"{path}:{line}", "", f"this is no TOML, {where}: {words[:1].lower()}{words[1:]}{fix} ({_hidden(shown)!r})"
 
 

@@ -1,0 +1,92 @@
+"""What is not wrong with a configuration, but hardly meant: told with its place, and nobody is kept from running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from evertick.clock import system_clock
+from evertick.config.build import SECRETS
+from evertick.config.configuration import Configuration
+from evertick.config.job import Job
+from evertick.config.problem import Problems, nearest
+from evertick.config.rule import RULES
+from evertick.driver.secret import Secret, Secrets
+from evertick.errors import EvertickError
+from evertick.when import Once
+from evertick.when.moment import moment_text
+
+__all__ = ["warnings_of"]
+
+
+def warnings_of(configuration: Configuration, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """A line each, as problems have them."""
+    found = Problems()
+    _warn_of_feed(configuration, found)
+    folder = configuration.config_directory
+    secrets = Secrets(None if folder is None else folder / SECRETS, environ)
+    for job in configuration.jobs:
+        if job.is_enabled:
+            _warn_of_past(job, found)
+            _warn_of_calendars(job, configuration, found)
+        if job.spec is not None and job.spec.driver in configuration.settings["drivers"]:
+            _warn_of_secrets(job, secrets, found)
+    return found.lines()
+
+
+def _warn(job: Job, name: str, said: str, found: Problems) -> None:
+    key = f"jobs.{job.name}.{name}" if name in job.shown else f"defaults.{name}"
+    found.add(job.places[name], key, said)
+
+
+def _warn_of_feed(configuration: Configuration, found: Problems) -> None:
+    events, feed = configuration.values["nats.events"], configuration.retention.feed
+    if events.value and "nats" in configuration.connections and feed in (None, "off"):
+        said = (
+            "what is published is read from the feed, and nothing here says that there is one; set retention.feed, "
+            'like "7d", if the app has none'
+        )
+        found.add(events.origin.place, "nats.events", said)
+
+
+def _warn_of_past(job: Job, found: Problems) -> None:
+    rule = job.rule
+    if isinstance(rule, Once) and rule.at_us is not None and rule.at_us < system_clock.now_us():
+        said = f"{moment_text(rule.at_us)} is past, so it fires no more; give a moment to come, or take the job away"
+        _warn(job, next(name for name in RULES if name in job.shown), said, found)
+
+
+def _warn_of_calendars(job: Job, configuration: Configuration, found: Problems) -> None:
+    named = {"calendar": job.rule.bounds.calendar, "blackout": job.definition.blackout}
+    for name, calendar in named.items():
+        if calendar is None or calendar in configuration.calendars:
+            continue
+        known = [*configuration.calendars]
+        near = nearest(calendar, known, what="there are") if known else "there are none"
+        said = f"no [calendars.{calendar}] is in these files ({near}); then it must be in the ledger"
+        _warn(job, name if name in job.places else "when", said, found)
+
+
+def _warn_of_secrets(job: Job, secrets: Secrets, found: Problems) -> None:
+    assert job.spec is not None, "only such jobs have some"
+    for secret in _secrets_in(job.spec):
+        try:
+            secrets.resolve(secret.name)
+        except EvertickError as missing:
+            _warn(job, job.spec.driver, str(missing), found)
+
+
+def _secrets_in(value: object) -> Iterator[Secret]:
+    match value:
+        case Secret():
+            yield value
+        case msgspec.Struct():
+            for name in value.__struct_fields__:
+                yield from _secrets_in(getattr(value, name))
+        case Mapping():
+            for each in value.values():
+                yield from _secrets_in(each)
+        case list() | tuple():
+            for each in value:
+                yield from _secrets_in(each)

@@ -1,0 +1,94 @@
+"""What is hardly meant is told with its place, and keeps nobody from running."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evertick.config.load import Configuration
+
+Load = Callable[..., Configuration]
+
+
+def test_events_without_a_feed_are_told(load: Load) -> None:
+    text = "[nats]\naddress = 'n'\nevents = true\n"
+    [line] = load(text).warnings
+    assert line == (
+        "evertick.toml:3: nats.events: what is published is read from the feed, and nothing here says that there is "
+        'one; set retention.feed, like "7d", if the app has none'
+    )
+    assert load(f"{text}[retention]\nfeed = '7d'\n").warnings == ()
+
+
+def test_a_moment_that_is_past_is_told(load: Load) -> None:
+    text = "[jobs.a]\necho = 'x'\nonce = 2020-01-31T09:00:00Z\n"
+    assert load(text).warnings == (
+        "evertick.toml:3: jobs.a.once: 2020-01-31T09:00:00Z is past, so it fires no more; give a moment to come, or "
+        "take the job away",
+    )
+    assert load(f"{text}enabled = false\n").warnings == ()
+    assert load(text.replace("2020", "2120")).warnings == ()
+    assert load(text.replace("2020-01-31T09:00:00Z", "'+10m'")).warnings == ()
+
+
+def test_a_calendar_that_is_not_in_the_files_is_told(load: Load) -> None:
+    text = (
+        "[defaults]\nblackout = 'freeze'\n[calendars.biz]\ninclude = ['mon-fri']\n"
+        "[jobs.a]\nevery = '1h'\necho = 'x'\ncalendar = 'bizz'\n"
+        "[jobs.b]\nwhen = 'daily at 9:00; calendar=holidays'\necho = 'x'\n"
+        "[jobs.c]\nevery = '1h'\necho = 'x'\ncalendar = 'biz'\n"
+    )
+    then = "then it must be in the ledger"
+    assert load(text).warnings == (
+        f"evertick.toml:2: defaults.blackout: no [calendars.freeze] is in these files (there are: biz); {then}",
+        f"evertick.toml:8: jobs.a.calendar: no [calendars.bizz] is in these files (it is called 'biz'); {then}",
+        f"evertick.toml:10: jobs.b.when: no [calendars.holidays] is in these files (there are: biz); {then}",
+    )
+    [line] = load("[jobs.a]\nevery = '1h'\necho = 'x'\ncalendar = 'b'\n").warnings
+    assert "(there are none)" in line
+
+
+def test_a_secret_that_is_not_there_is_told_unless_another_node_needs_it(folder: Path, load: Load) -> None:
+    text = (
+        "[jobs.a]\nevery = '1h'\nshell = { command = 'x', env = { A = { secret = 'KEY' }, B = { secret = 'PIN' } } }\n"
+    )
+    missing = (
+        f"set the environment variable EVERTICK_SECRET_KEY, or put it into the file {folder}/secrets/KEY (mode 0600)"
+    )
+    assert load(text, {"EVERTICK_SECRET_PIN": "1"}).warnings == (
+        f"evertick.toml:3: jobs.a.shell: secret 'KEY' is not there; {missing} (mode 0600)",
+    )
+    assert load(text, {"EVERTICK_SECRET_PIN": "1", "EVERTICK_SECRET_KEY": "1"}).warnings == ()
+    assert load(f"[node]\ndrivers = ['http']\n{text}").warnings == ()
+
+
+def test_directories_that_are_not_there_yet_are_told(folder: Path, load: Load) -> None:
+    loaded = load(
+        "[log]\nfile = 'var/log/e.log'\n[daemon]\npidfile = 'run/e.pid'\n[directories]\nstate = 'var/lib/e'\n"
+    )
+    assert loaded.warnings == tuple(
+        f"evertick.toml:{line}: {key}: there is no directory {folder}/{name}; run `mkdir -p {folder}/{name}` before the "
+        "daemon starts"
+        for line, key, name in ((2, "log.file", "var/log"), (4, "daemon.pidfile", "run"))
+    )
+
+
+def test_directories_that_this_user_may_not_write_to_are_told(
+    folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "theirs").mkdir()
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("theirs") and real(path, mode))
+    text = "[log]\nfile = 'theirs/e.log'\n[daemon]\npidfile = 'theirs/e.pid'\n[directories]\nstate = 'theirs/state'\n"
+    said = f"this user may not write to {folder}/theirs, and that of the daemon must"
+    assert load(text).warnings == (
+        f"evertick.toml:2: log.file: {said}; give it to him, or name another",
+        f"evertick.toml:4: daemon.pidfile: {said}; give it to him, or name another",
+        f"evertick.toml:6: directories.state: {said}; make {folder}/theirs/state for him, or name another",
+    )
+    # A log file that is there is enough.
+    (folder / "theirs/e.log").touch()
+    assert not any("log.file" in line for line in load(text).warnings)
