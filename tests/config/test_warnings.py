@@ -70,8 +70,8 @@ def test_directories_that_are_not_there_yet_are_told(folder: Path, load: Load) -
         "[log]\nfile = 'var/log/e.log'\n[daemon]\npidfile = 'run/e.pid'\n[directories]\nstate = 'var/lib/e'\n"
     )
     assert loaded.warnings == tuple(
-        f"evertick.toml:{line}: {key}: there is no directory {folder}/{name}; run `mkdir -p {folder}/{name}` before the "
-        "daemon starts"
+        f"evertick.toml:{line}: {key}: there is no directory {folder}/{name}; run `mkdir -p {folder}/{name}` before "
+        "the daemon starts"
         for line, key, name in ((2, "log.file", "var/log"), (4, "daemon.pidfile", "run"))
     )
 

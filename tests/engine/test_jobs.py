@@ -295,7 +295,7 @@ def test_a_job_cannot_be_called_nor_put_into_a_process() -> None:
             r"task 'shout' is defined twice: at .*test_jobs.py",
         ),
         (lambda s: s.job(" x", Echo(word="b")), InvalidKey, "task: ' x' must not begin or end with space"),
-        (lambda s: s.job("x", Echo(word=1)), InvalidSetting, "task 'x': echo: word: 1: expected `str`, got `int`"),
+        (lambda s: s.job("x", Echo(word=1)), InvalidSetting, "task 'x': echo: word: 1 is not text; write it in quotes"),
         (lambda s: s.job("x", "echo hello"), InvalidSetting, "task 'x': 'echo hello' is no specification"),
         (lambda s: s.job("x", Echo(word="b"), retires=3), InvalidSetting, "task 'x': unknown option 'retires'"),
     ],

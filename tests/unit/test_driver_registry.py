@@ -121,10 +121,10 @@ def test_a_table_becomes_a_specification() -> None:
         ({"too": "Ada"}, "letter: no such field 'too'; it is called 'to'"),
         ({"to": "Ada", "colour": 1}, "letter: no such field 'colour'; known are to, copies, headers"),
         ({}, "letter: to is missing; give it"),
-        ({"to": 7}, "letter: to: 7: expected `str`, got `int`"),
+        ({"to": 7}, "letter: to: 7 is not text; write it in quotes"),
         (
             {"to": "Ada", "headers": {"A": {"secrt": "B"}}},
-            "letter: headers[...]: no such field 'secrt'; leave it out",
+            "letter: headers.A: no such field 'secrt'; it is called 'secret'",
         ),
     ],
 )
@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_named_with_its_field_and_value(value: object, told
 
 
 def test_a_specification_from_code_is_looked_at_as_closely() -> None:
-    with pytest.raises(InvalidSetting, match=r"task 'post': letter: to: 7: expected `str`, got `int`"):
+    with pytest.raises(InvalidSetting, match=r"task 'post': letter: to: 7 is not text; write it in quotes"):
         check_spec("post", Letter(to=7))  # type: ignore[arg-type]
     with pytest.raises(InvalidSetting, match=r"task 'post': letter: copies: 101 is more than 100"):
         check_spec("post", Letter(to="Ada", copies=101))

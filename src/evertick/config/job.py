@@ -187,8 +187,8 @@ class _Reader:
             spec.check(self.name)
         except EvertickError as wrong:
             said = str(wrong).removeprefix(f"task {self.name!r}: ").removeprefix(f"{driver}: ")
-            inner = _field_in(said, self._given[driver])
-            self.refuse(said.removeprefix(f"{inner[0]}: ") if inner else said, driver, *inner)
+            inner, said = _field_in(said, self._given[driver])
+            self.refuse(said, driver, *inner)
             return None
         except Exception as error:  # of somebody else's driver, which may raise anything
             self.refuse(f"the driver cannot read it: {type(error).__name__}: {error}", driver)
@@ -263,11 +263,26 @@ class _Reader:
         return value
 
 
-def _field_in(said: str, given: Any) -> list[str]:
-    """The field that an error of a specification is about, if it stands in the file."""
+def _field_in(said: str, given: Any) -> tuple[list[str | int], str]:
+    """The field that an error of a specification is about, as far as it stands in the file, and what is said of it."""
+    path: list[str | int] = []
+    while (step := _step_in(said, given)) is not None:
+        name, said = step
+        given = given[name]
+        path.append(name)
     unknown = _UNKNOWN_FIELD.match(said)
-    name = unknown[1] if unknown else re.split(r"[:.\[]", said, maxsplit=1)[0]
-    return [name] if isinstance(given, Mapping) and name in given else []
+    return ([*path, unknown[1]], said) if unknown and isinstance(given, Mapping) else (path, said)
+
+
+def _step_in(said: str, given: Any) -> tuple[str | int, str] | None:
+    """One name further into what is given: "env.PATH: …" is about PATH in env."""
+    names = given if isinstance(given, Mapping) else range(len(given)) if isinstance(given, list) else ()
+    # A name may begin like another one, and hold dots itself.
+    for name in sorted(names, key=lambda each: -len(str(each))):
+        for end in (": ", "."):
+            if said.startswith(f"{name}{end}"):
+                return name, said.removeprefix(f"{name}{end}")
+    return None
 
 
 def _check_task_options(name: str, options: dict[str, Any]) -> None:

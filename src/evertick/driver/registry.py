@@ -6,7 +6,6 @@ entry point group `evertick.drivers`, by the name of the driver.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from evertick.driver.misfit import misfit
 from evertick.driver.spec import Spec
 from evertick.errors import InvalidSetting
 from evertick.masked import shown_value
@@ -32,9 +32,6 @@ _BUILT_IN = {
     "redis": "evertick.driver.redis_spec:Redis",
     "nats": "evertick.driver.nats_spec:Nats",
 }
-_PATH = re.compile(r"(?s)(.*?)(?: - at `(?:key in )?\$([^`]*)`)?")
-_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
-_MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
 
 
 def known_drivers() -> tuple[str, ...]:
@@ -82,7 +79,7 @@ def spec_from(name: str, value: object) -> Spec:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise InvalidSetting(_told(kind, value, error)) from None
+        raise InvalidSetting(f"{name}: {misfit(value, kind, error)}") from None
 
 
 def check_spec(task: str, spec: object) -> Spec:
@@ -96,7 +93,7 @@ def check_spec(task: str, spec: object) -> Spec:
         fields = msgspec.to_builtins(spec)
         msgspec.convert(fields, type(spec))
     except msgspec.ValidationError as error:
-        raise InvalidSetting(f"task {task!r}: {_told(type(spec), fields, error)}") from None
+        raise InvalidSetting(f"task {task!r}: {spec.driver}: {misfit(fields, type(spec), error)}") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidSetting(f"task {task!r}: {spec.driver}: it must be plain data; {error}") from None
     spec.check(task)
@@ -125,21 +122,3 @@ def _load(entry: EntryPoint) -> object:
     except Exception as error:  # somebody else's module, which may raise anything
         raise InvalidSetting(f"driver: {entry.name!r} ({entry.value}) cannot be loaded: {error}") from error
     return found
-
-
-def _told(kind: type[Spec], value: Mapping[str, Any], error: msgspec.ValidationError) -> str:
-    """What msgspec found, with the name of the field and the value as people wrote them."""
-    found = _PATH.fullmatch(str(error))
-    assert found is not None, "it matches every text"
-    words, path = found[1], (found[2] or "").removeprefix(".")
-    where = f"{kind.driver}: {path}: " if path else f"{kind.driver}: "
-    if unknown := _UNKNOWN_FIELD.fullmatch(words):
-        known = [] if path else list(kind.__struct_encode_fields__)
-        alike = get_close_matches(unknown[1], known, 1)
-        fix = f"it is called {alike[0]!r}" if alike else f"known are {', '.join(known)}" if known else "leave it out"
-        return f"{where}no such field {unknown[1]!r}; {fix}"
-    if missing := _MISSING_FIELD.fullmatch(words):
-        return f"{where}{missing[1]} is missing; give it"
-    field = re.split(r"[.\[]", path, maxsplit=1)[0]
-    given = f"{shown_value(value[field])}: " if field in value else ""
-    return f"{where}{given}{words[:1].lower()}{words[1:]}"

@@ -1,0 +1,151 @@
+"""What does not fit in the table of a specification: which field, what stands there, and what to write instead.
+
+msgspec finds that something does not fit; this looks along the types for what it was, in the words of those who write
+such tables. Where it finds nothing of its own, as with the bounds of a field, the words of msgspec stand.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Literal, Union, get_args, get_origin
+
+import msgspec
+
+from evertick.driver.secret import Secret
+from evertick.masked import shown_value
+
+__all__ = ["misfit"]
+
+_DEEPEST = 20
+# What a value is to be, and how that is written.
+_WORDS: dict[object, tuple[str, str]] = {
+    str: ("text", "in quotes"),
+    int: ("a whole number", "in digits without quotes"),
+    float: ("a number", "in digits without quotes"),
+    bool: ("true or false", "as one of them without quotes"),
+    Secret: ("a secret", 'as a secret by its name, like { secret = "NAME" }'),
+}
+
+
+def misfit(value: Any, kind: Any, error: msgspec.ValidationError) -> str:
+    """In words, behind the path of the field: "env.PATH: 3 is neither text nor a secret; write …"."""
+    found = next(_misfits(value, kind, ""), None)
+    return found if found is not None else _plain(str(error))
+
+
+def _misfits(value: Any, kind: Any, path: str) -> Iterator[str]:
+    """What does not fit, the first first."""
+    if path.count(".") > _DEEPEST or _fits(value, kind):
+        return
+    inner = _inner(value, kind)
+    if inner is None:
+        yield _prefixed(path, _unlike(value, kind))
+        return
+    if _is_struct(inner):
+        yield from _misfits_of_fields(value, inner, path)
+    else:
+        of = (get_args(inner) or (Any,))[-1 if isinstance(value, Mapping) else 0]
+        each = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for name, one in each:
+            yield from _misfits(one, of, _joined(path, name))
+    # It is wrong as a whole, like a list that is too long.
+    yield _prefixed(path, _unlike(value, kind))
+
+
+def _misfits_of_fields(value: Mapping[str, Any], kind: type[msgspec.Struct], path: str) -> Iterator[str]:
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    for name in value:
+        if name not in fields:
+            alike = get_close_matches(str(name), fields, 1)
+            fix = f"it is called {alike[0]!r}" if alike else f"known are {', '.join(fields)}"
+            yield _prefixed(path, f"no such field {name!r}; {fix}")
+    for name, field in fields.items():
+        if name in value:
+            yield from _misfits(value[name], field.type, _joined(path, name))
+        elif field.required:
+            yield _prefixed(path, f"{name} is missing; give it")
+
+
+def _inner(value: Any, kind: Any) -> Any:
+    """The type among those that are possible whose parts are to be looked at; None: none has such parts."""
+    for each in _possible(kind):
+        origin = get_origin(each) or each
+        if isinstance(value, Mapping):
+            if _is_struct(each) or _is_table(origin):
+                return each
+        elif isinstance(value, list | tuple) and _is_list(origin):
+            return each
+    return None
+
+
+def _unlike(value: Any, kind: Any) -> str:
+    possible = [each for each in _possible(kind) if each is not type(None)]
+    choices = [repr(choice) for each in possible if get_origin(each) is Literal for choice in get_args(each)]
+    if choices:
+        return f"{shown_value(value)} cannot be; write one of {', '.join(choices)}"
+    words = dict.fromkeys(_worded(each) for each in possible)
+    if None in words or not words:
+        try:
+            msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            return f"{shown_value(value)}: {_plain(str(error))}"
+    known = [each for each in words if each is not None]
+    # A secret that was written out where its name belongs.
+    is_hidden = Secret in possible and str not in possible
+    shown = "this" if is_hidden else shown_value(value)
+    what = " nor ".join(word for word, _ in known)
+    fixes = ", or ".join(dict.fromkeys(fix for _, fix in known))
+    return f"{shown} is {'neither ' if len(known) > 1 else 'not '}{what}; write it {fixes}"
+
+
+def _worded(kind: Any) -> tuple[str, str] | None:
+    if kind in _WORDS:
+        return _WORDS[kind]
+    origin = get_origin(kind) or kind
+    if _is_struct(kind):
+        fields = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
+        return "a table", f"in braces, with its fields: {fields}"
+    if _is_table(origin):
+        return "a table", 'in braces, like { NAME = "value" }'
+    if _is_list(origin):
+        return "a list", 'in brackets, like ["one", "two"]'
+    return None
+
+
+def _possible(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _is_table(origin: Any) -> bool:
+    return isinstance(origin, type) and issubclass(origin, Mapping)
+
+
+def _is_list(origin: Any) -> bool:
+    return isinstance(origin, type) and issubclass(origin, Sequence) and not issubclass(origin, str | bytes)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _plain(words: str) -> str:
+    said = words.partition(" - at `")[0]
+    return said[:1].lower() + said[1:]
+
+
+def _joined(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else str(name)
+
+
+def _prefixed(path: str, said: str) -> str:
+    return f"{path}: {said}" if path else said
