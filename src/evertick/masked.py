@@ -12,6 +12,8 @@ __all__ = ["masked", "shown_value", "without_listen"]
 
 _HIDDEN = "***"
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*:/*")
+# Whose users are no secrets: elsewhere what stands alone before the "@" may be a token, as with NATS.
+_NAMES_USERS = re.compile(r"(?i)postgres(ql)?(\+\w+)?://")
 # A user, a password, and a host that follows at once.
 _WELL_WRITTEN = re.compile(r"(?P<user>[\w.~-]*)(?P<password>:[^@/?#]*)?@(?P<where>[^@]*)")
 # Hosts with ports. Anything else in their place may be a user and a password whose host was forgotten.
@@ -37,8 +39,9 @@ def masked(url: str) -> str:
     elif _SPELLED_OUT.search(url) and not scheme:
         shown = _SPELLED_OUT.sub(rf"\1={_HIDDEN}", url)
     elif well_written is not None:
+        is_token = not well_written["password"] and not _NAMES_USERS.match(scheme)
         password = f":{_HIDDEN}" if well_written["password"] else ""
-        shown = f"{well_written['user']}{password}@{well_written['where']}"
+        shown = f"{_HIDDEN if is_token else well_written['user'] + password}@{well_written['where']}"
     elif "@" in rest:
         shown = f"{_HIDDEN}@{rest.rpartition('@')[2]}"
     else:

@@ -300,6 +300,8 @@ def test_the_passwords_of_a_configuration_are_known_as_secrets(tmp_path: Path) -
     known = secrets_known(load_configuration(path, environ), environ)
     wanted = {"p@ss-of-url", "p%40ss-of-url", "pass-of-listen", "plain-in-file", "from-a-file", "of-a-job"}
     assert wanted <= set(known)
+    token = {"HOME": "/", "STATE_DIRECTORY": str(tmp_path), "EVERTICK_NATS": "nats://tok%2Fen@n,nats://other@m"}
+    assert {"tok%2Fen", "tok/en", "other"} <= set(secrets_known(load_configuration(path, token), token))
 
 
 # --- jobs ---

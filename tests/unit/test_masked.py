@@ -37,6 +37,13 @@ from evertick.settings import check_url
         ("postgresql://h/db?schema=s&listen=postgresql://b:secret@h2/db", "postgresql://h/db?schema=s"),
         ("host=h password='a secret@x'", "host=h password=***"),
         ("shop:secret@h/db", "shop:***@h/db"),
+        ("nats://TOKEN@h:4222", "nats://***@h:4222"),
+        ("tls://TOKEN@h,tls://TOKEN@h2", "tls://***@h2"),
+        ("nats://user:secret@h", "nats://user:***@h"),
+        ("redis://secret@h/0", "redis://***@h/0"),
+        ("redis://:secret@h/0", "redis://:***@h/0"),
+        ("https://TOKEN@h/x", "https://***@h/x"),
+        ("postgresql+asyncpg://shop@h/db", "postgresql+asyncpg://shop@h/db"),
         ("sqlite:////home/me@work/jobs.db?synchronous=normal", "sqlite:////home/me@work/jobs.db"),
     ],
 )

@@ -45,7 +45,7 @@ from evertick.cli.schedules import list_schedules, remove, show, trigger
 from evertick.cli.status import status
 from evertick.cli.top import top
 from evertick.cli.worker import worker
-from evertick.errors import EvertickError, InvalidInput
+from evertick.errors import EvertickError, InvalidConfiguration, InvalidInput
 from evertick.serve import TRACEBACK_VARIABLE
 from evertick.version import VERSION
 
@@ -94,7 +94,8 @@ class Root(click.Group):
         except Exception as error:
             if os.environ.get(TRACEBACK_VARIABLE) == "1":
                 raise
-            tell(_sentence(error), head="error: ")
+            for sentence in _sentences(error):
+                tell(sentence, head="error: ")
             sys.exit(_exit_code(error))
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -116,6 +117,13 @@ def _leave_broken_pipe() -> NoReturn:
     # What is still buffered would raise once more while the interpreter ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(EXIT_BROKEN_PIPE)
+
+
+def _sentences(error: Exception) -> list[str]:
+    """One; of a configuration all that is wrong with it, as `config check` has it."""
+    if isinstance(error, InvalidConfiguration):
+        return [clean(problem) for problem in error.problems]
+    return [_sentence(error)]
 
 
 def _sentence(error: Exception) -> str:

@@ -17,6 +17,7 @@ __all__ = ["HIDDEN", "Shown", "shown_jobs", "shown_values"]
 
 HIDDEN = "***"
 _REFERENCE = re.compile(r"\$\{\w+\}")
+_WEB = re.compile(r"(?i)https?://")
 # Names of what is often a secret and was written out all the same.
 _TELLING = re.compile(r"(?i)pass|secret|token|authorization|credential|cookie|api[-_]?key")
 
@@ -100,6 +101,10 @@ def _hidden(name: str, value: Any) -> Any:
             return [_hidden(name, each) for each in value]
         case str() if _TELLING.search(name) and name != "secret" and not _is_reference(value):
             return HIDDEN
+        case str() if _WEB.match(value):
+            # As the runs of the job show it: in a query there is often a key.
+            address, question, _ = (masked(value) if "@" in value.partition("?")[0] else value).partition("?")
+            return f"{address}{question and '?…'}"
         case str() if "://" in value:
             return masked(value) if "@" in value else value
         case _:

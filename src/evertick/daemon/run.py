@@ -40,6 +40,8 @@ log = logging.getLogger("evertick.daemon")
 
 # Behind the user, before the host; a URL may name several hosts.
 _PASSWORD = re.compile(r"(?:://|,)[^\s/:@,]*:([^\s/@]+)@")
+# What stands alone there is a token, with NATS.
+_TOKEN = re.compile(r"(?:nats|tls)://([^\s/:@,]+)@")
 
 
 class _HiddenSecrets(Secrets):
@@ -135,6 +137,7 @@ def secrets_known(configuration: Configuration, environ: Mapping[str, str]) -> l
     urls = [configuration.database_url, *(each.url for each in configuration.connections.values())]
     # One may stand in another, as a parameter.
     passwords = [password for url in urls for each in (url, unquote(url)) for password in _PASSWORD.findall(each)]
+    passwords += [token for url in urls for token in _TOKEN.findall(url)]
     named = [value for name, value in environ.items() if name.startswith(SECRET_VARIABLE)]
     return [*own, *passwords, *map(unquote, passwords), *named]
 
