@@ -21,7 +21,7 @@ shell = "true"
 def test_a_new_job_in_the_file_becomes_a_schedule_without_a_restart(site: Site) -> None:
     process = site.started()
     site.config.write_text(CONFIGURATION + JOB.format(name="backup"))
-    site.until_logged("the configuration was read again: 1 jobs")
+    site.until_logged("the configuration was read again: 1 job")
     listed = json.loads(site.call("list", "--json").stdout)
     assert [schedule["key"] for schedule in listed] == ["backup"]
     assert process.poll() is None
@@ -40,7 +40,7 @@ def test_a_file_that_is_wrong_changes_nothing_and_the_status_says_so(site: Site)
     assert told["daemon"]["pid"] == process.pid
     assert [schedule["key"] for schedule in json.loads(site.call("list", "--json").stdout)] == ["backup"]
     site.config.write_text(CONFIGURATION + JOB.format(name="backup") + "\n# mended\n")
-    site.until_logged("the configuration was read again: 1 jobs")
+    site.until_logged("the configuration was read again: 1 job")
     assert site.call("status").returncode == 0
 
 
@@ -60,7 +60,7 @@ def test_where_only_a_signal_reloads_a_change_waits_for_it(site: Site) -> None:
     assert "the configuration was read again" not in site.logged()
     process.send_signal(signal.SIGUSR1)
     site.until_logged("SIGUSR1: the configuration is read again")
-    site.until_logged("the configuration was read again: 1 jobs")
+    site.until_logged("the configuration was read again: 1 job")
 
 
 def test_where_nothing_is_reloaded_a_signal_is_told_so(site: Site) -> None:

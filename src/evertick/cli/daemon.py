@@ -13,6 +13,7 @@ import click
 from evertick.cli.database import config_option
 from evertick.cli.output import hint, say
 from evertick.config.load import FILE_NAME, load_configuration
+from evertick.config.saying import jobs_told
 from evertick.daemon.detach import detach as detach_now
 from evertick.daemon.logs import LOG_FORMATS
 from evertick.daemon.run import run_daemon
@@ -62,8 +63,7 @@ def daemon(
     if check:
         for warning in configuration.warnings:
             hint(f"warning: {warning}")
-        count = len(configuration.jobs)
-        jobs = f"{count} {'job' if count == 1 else 'jobs'}"
+        jobs = jobs_told(len(configuration.jobs))
         say(f"{configuration.file}: right, {jobs}, database {masked(configuration.database_url)}")
         return
     if detach and configuration.log.file is None:

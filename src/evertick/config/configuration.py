@@ -14,6 +14,7 @@ from evertick.config.directory import make_private
 from evertick.config.include import Pattern
 from evertick.config.job import Job
 from evertick.config.layer import Value
+from evertick.config.saying import jobs_told
 from evertick.config.section import Daemon, Database, Directories, Http, Log, Nats, Node, Redis, Retention
 from evertick.driver.registry import known_drivers
 from evertick.masked import masked
@@ -64,7 +65,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         # Tracebacks and logs show it, and it holds passwords.
-        return f"Configuration(file={str(self.file)!r}, database={masked(self.database_url)!r}, {len(self.jobs)} jobs)"
+        jobs = jobs_told(len(self.jobs))
+        return f"Configuration(file={str(self.file)!r}, database={masked(self.database_url)!r}, {jobs})"
 
     def make_directories(self) -> list[str]:
         """Have its directories there, for this user alone; answers what was to be mended, in words.

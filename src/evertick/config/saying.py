@@ -1,8 +1,8 @@
-"""What the library says, in the words of a file: it has keys and values, not calls and arguments."""
+"""What is said of a file, in its words: it has keys and values, not calls and arguments."""
 
 from __future__ import annotations
 
-__all__ = ["in_file"]
+__all__ = ["in_file", "jobs_told"]
 
 _PHRASES = {
     "pass a timedelta, a number of seconds, or text like '90s' or '1h30m'": (
@@ -29,3 +29,7 @@ def in_file(text: str) -> str:
     for phrase, instead in _PHRASES.items():
         text = text.replace(phrase, instead)
     return text
+
+
+def jobs_told(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"

@@ -219,7 +219,7 @@ class Daemon(Section, frozen=True, kw_only=True):
 
 
 class Directories(Section, frozen=True, kw_only=True):
-    """Where things are kept. The first two are made for this user alone (mode 0700)."""
+    """Where things are kept. The first two are made for this user alone (mode 0700), see above."""
 
     state: Annotated[
         Path | None,
@@ -241,11 +241,11 @@ class Http(Section, frozen=True, kw_only=True):
     """What jobs with `http` may reach, and whom they trust."""
 
     allow_private: Annotated[
-        bool, _key(YES_NO, "Whether private, loopback and link-local addresses may be called.", is_live=True)
+        bool, _key(YES_NO, "Whether private and loopback addresses may be called.", is_live=True)
     ] = False
     allow: Annotated[
         tuple[str, ...],
-        _key(TEXTS, "Hosts, addresses or networks of that kind that may, all the same.", is_live=True),
+        _key(TEXTS, "Hosts, addresses or networks that are not public and may be, all the same.", is_live=True),
     ] = ()
     ca: Annotated[
         Path | None, _key(PATH, "File of the authorities that are trusted.", "those of the system", is_live=True)

@@ -18,6 +18,7 @@ import msgspec
 
 from evertick.clock import system_clock
 from evertick.config.reload import Reloaded, Reloader
+from evertick.config.saying import jobs_told
 from evertick.daemon.detach import Detached
 from evertick.daemon.logs import Logs
 from evertick.daemon.notify import Notify
@@ -130,7 +131,7 @@ class Daemon(Attendant):
         for problem in came.problems:
             log.error("the new configuration does not hold: %s", problem)
         if not came.problems:
-            log.info("the configuration was read again: %d jobs", came.jobs)
+            log.info("the configuration was read again: %s", jobs_told(came.jobs))
         if came.wants_restart:
             log.warning("changed, but not in force before a restart: %s", ", ".join(came.wants_restart))
 

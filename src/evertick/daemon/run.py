@@ -19,6 +19,7 @@ from evertick.clock import system_clock
 from evertick.config.build import scheduler_from
 from evertick.config.load import Configuration
 from evertick.config.reload import Reloader
+from evertick.config.saying import jobs_told
 from evertick.daemon.daemon import Belongings, Daemon
 from evertick.daemon.detach import Detached
 from evertick.daemon.lines import Hidden
@@ -148,10 +149,10 @@ def _scheduler(configuration: Configuration, logs: Logs) -> Scheduler:
     logs.name_node(settings.node_name)
     scheduler._secrets = _HiddenSecrets(scheduler._secrets, logs.hidden)
     log.info(
-        "evertick %s, %s, %d jobs, app %r, database %s",
+        "evertick %s, %s, %s, app %r, database %s",
         VERSION,
         configuration.file,
-        len(configuration.jobs),
+        jobs_told(len(configuration.jobs)),
         settings.app,
         masked(settings.url),
     )
