@@ -59,7 +59,7 @@ def test_a_secret_that_is_not_there_is_told_unless_another_node_needs_it(folder:
         f"set the environment variable EVERTICK_SECRET_KEY, or put it into the file {folder}/secrets/KEY (mode 0600)"
     )
     assert load(text, {"EVERTICK_SECRET_PIN": "1"}).warnings == (
-        f"evertick.toml:3: jobs.a.shell: secret 'KEY' is not there; {missing} (mode 0600)",
+        f"evertick.toml:3: jobs.a.shell: secret 'KEY' is not there; {missing}",
     )
     assert load(text, {"EVERTICK_SECRET_PIN": "1", "EVERTICK_SECRET_KEY": "1"}).warnings == ()
     assert load(f"[node]\ndrivers = ['http']\n{text}").warnings == ()
@@ -74,6 +74,9 @@ def test_directories_that_are_not_there_yet_are_told(folder: Path, load: Load) -
         "the daemon starts"
         for line, key, name in ((2, "log.file", "var/log"), (4, "daemon.pidfile", "run"))
     )
+    # That of the state is made before anything is put into it.
+    assert load("[daemon]\npidfile = 'lib/e.pid'\n[directories]\nstate = 'lib'\n").warnings == ()
+    assert load("[log]\nfile = 'lib/e.log'\n", {"STATE_DIRECTORY": f"{folder}/lib"}).warnings == ()
 
 
 def test_directories_that_this_user_may_not_write_to_are_told(

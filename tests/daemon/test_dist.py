@@ -11,6 +11,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import certifi
 import pytest
 from daemon_site import Site, until
 
@@ -99,7 +100,7 @@ def test_the_user_is_one_that_systemd_can_make(tmp_path: Path) -> None:
 
 
 def test_the_example_configuration_is_right(tmp_path: Path) -> None:
-    loaded = load_configuration(DIST / "evertick.toml", {"STATE_DIRECTORY": str(tmp_path)})
+    loaded = load_configuration(DIST / "evertick.toml", {"EVERTICK_DIRECTORIES_STATE": str(tmp_path)})
     assert {job.name for job in loaded.jobs} == {"backup", "heartbeat"}
     assert loaded.warnings == ()
 
@@ -108,6 +109,7 @@ def test_what_the_example_has_in_comments_is_right_too(tmp_path: Path) -> None:
     text = re.sub(r"^# (\w[\w.]* = )", r"\1", (DIST / "evertick.toml").read_text(), flags=re.MULTILINE)
     (tmp_path / "password").write_text("secret\n")
     text = text.replace("/etc/evertick/database.password", str(tmp_path / "password"))
+    text = text.replace("/etc/evertick/ca.pem", certifi.where())
     path = tmp_path / "evertick.toml"
     path.write_text(text)
     loaded = load_configuration(path, {"STATE_DIRECTORY": str(tmp_path)})

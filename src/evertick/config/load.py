@@ -116,7 +116,7 @@ class _Loading:
         state = _state(values, self._environ)
         url = database_url(values, state, self._problems, self._warnings.append)
         settings = self._checked_settings(values)
-        self._check_around(values)
+        self._check_around(values, state)
         calendars = self._calendars()
         jobs = self._jobs(calendars, str(settings["tz"]))
         self._warn_open(values)
@@ -153,7 +153,7 @@ class _Loading:
                 checked[key] = Value(key=key, value=_default(key), origin=DEFAULT)
         return settings_from(checked)
 
-    def _check_around(self, values: Mapping[str, Value]) -> None:
+    def _check_around(self, values: Mapping[str, Value], state: Path) -> None:
         """What the keys say of things outside: files, directories, addresses."""
         allow, warnings = values["http.allow"], Problems()
         try:
@@ -161,7 +161,7 @@ class _Loading:
         except InvalidInput as wrong:
             self._problems.add(allow.origin.place, "http.allow", str(wrong).removeprefix("http.allow: "))
         check_files(values, self._problems)
-        check_places(values, self._problems, warnings)
+        check_places(values, state, self._problems, warnings)
         self._warnings += warnings.lines()
 
     def _connections(self, values: Mapping[str, Value]) -> dict[str, Connection]:

@@ -17,10 +17,13 @@ from evertick.config.problem import Problems
 __all__ = ["check_places"]
 
 
-def check_places(values: Mapping[str, Value], problems: Problems, warnings: Problems) -> None:
+def check_places(values: Mapping[str, Value], state: Path, problems: Problems, warnings: Problems) -> None:
+    """`state`: the state directory, as it is after all defaults."""
+    # The daemon has its directories there before it writes anything else.
+    own = (state, values["directories.config"].value)
     for key in ("log.file", "daemon.pidfile"):
         if (value := values[key]).is_set:
-            _check_file(value, problems, warnings)
+            _check_file(value, problems, Problems() if value.value.parent in own else warnings)
     for key in ("directories.state", "directories.config"):
         if (value := values[key]).is_set:
             _check_directory(value, problems, warnings)
