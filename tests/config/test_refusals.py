@@ -46,6 +46,15 @@ def test_whatever_a_driver_of_somebody_else_raises_is_told_where_its_job_stands(
     assert problems(f"[jobs.a]\n{JOB}") == ["evertick.toml:3: jobs.a.echo: the driver cannot read it: KeyError: 'oops'"]
 
 
+def test_all_fields_of_a_specification_that_do_not_fit_are_told(problems: Callable[..., list[str]]) -> None:
+    found = problems("[jobs.a]\nevery = '1h'\n[jobs.a.echo]\ntex = 'x'\ntimes = 'a'\n[jobs.a.echo.headers]\nA = 3\n")
+    assert [each.partition(";")[0] for each in found] == [
+        "evertick.toml:4: jobs.a.echo.tex: no such field 'tex'",
+        "evertick.toml:5: jobs.a.echo.times: 'a' is not a whole number",
+        "evertick.toml:7: jobs.a.echo.headers.A: 3 is not text",
+    ]
+
+
 def test_a_rule_that_the_node_does_not_take_is_told(problems: Callable[..., list[str]]) -> None:
     [line] = problems(f"[node]\nmin_interval = '2h'\n[jobs.a]\n{JOB}")
     assert line.startswith("evertick.toml:3: jobs.a: schedule 'a': the rule 'every 1h; tz=UTC' fires 1h apart (")

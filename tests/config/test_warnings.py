@@ -26,8 +26,8 @@ def test_events_without_a_feed_are_told(load: Load) -> None:
 def test_a_moment_that_is_past_is_told(load: Load) -> None:
     text = "[jobs.a]\necho = 'x'\nonce = 2020-01-31T09:00:00Z\n"
     assert load(text).warnings == (
-        "evertick.toml:3: jobs.a.once: 2020-01-31T09:00:00Z is past, so it fires no more; give a moment to come, or "
-        "take the job away",
+        "evertick.toml:3: jobs.a.once: 2020-01-31T09:00:00Z is past, so as a new schedule it never fires; give a "
+        "moment to come, or take it away",
     )
     assert load(f"{text}enabled = false\n").warnings == ()
     assert load(text.replace("2020", "2120")).warnings == ()

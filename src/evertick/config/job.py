@@ -17,7 +17,7 @@ from evertick.config.problem import Problems, nearest
 from evertick.config.retry import read_retry
 from evertick.config.rule import RULE_DEFAULTS, RULE_OPTIONS, RULES, make_rule
 from evertick.config.table import Table
-from evertick.driver.registry import IN_PYTHON, spec_from
+from evertick.driver.registry import IN_PYTHON, misfits_of, spec_from
 from evertick.driver.spec import LeftToOthers, Spec
 from evertick.errors import EvertickError, InvalidInput
 from evertick.model import Definition
@@ -183,17 +183,24 @@ class _Reader:
 
     def _spec(self, driver: str) -> Spec | None:
         try:
+            misfits = misfits_of(driver, self._given[driver])
+            for said in misfits:
+                self._refuse_field(said, driver)
+            if misfits:
+                return None
             spec = spec_from(driver, self._given[driver])
             spec.check(self.name)
         except EvertickError as wrong:
-            said = str(wrong).removeprefix(f"task {self.name!r}: ").removeprefix(f"{driver}: ")
-            inner, said = _field_in(said, self._given[driver])
-            self.refuse(said, driver, *inner)
+            self._refuse_field(str(wrong).removeprefix(f"task {self.name!r}: ").removeprefix(f"{driver}: "), driver)
             return None
         except Exception as error:  # of somebody else's driver, which may raise anything
             self.refuse(f"the driver cannot read it: {type(error).__name__}: {error}", driver)
             return None
         return spec
+
+    def _refuse_field(self, said: str, driver: str) -> None:
+        inner, said = _field_in(said, self._given[driver])
+        self.refuse(said, driver, *inner)
 
     def _definition(self, task: str) -> Definition:
         own = {name: self._given[name] for name in POLICY_KEYS if name in self._given}

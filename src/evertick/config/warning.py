@@ -53,7 +53,8 @@ def _warn_of_feed(configuration: Configuration, found: Problems) -> None:
 def _warn_of_past(job: Job, found: Problems) -> None:
     rule = job.rule
     if isinstance(rule, Once) and rule.at_us is not None and rule.at_us < system_clock.now_us():
-        said = f"{moment_text(rule.at_us)} is past, so it fires no more; give a moment to come, or take the job away"
+        past = f"{moment_text(rule.at_us)} is past"
+        said = f"{past}, so as a new schedule it never fires; give a moment to come, or take it away"
         _warn(job, next(name for name in RULES if name in job.shown), said, found)
 
 

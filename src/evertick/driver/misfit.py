@@ -9,6 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -16,9 +17,10 @@ import msgspec
 from evertick.driver.secret import Secret
 from evertick.masked import shown_value
 
-__all__ = ["misfit"]
+__all__ = ["misfits"]
 
 _DEEPEST = 20
+_MOST = 20
 # What a value is to be, and how that is written.
 _WORDS: dict[object, tuple[str, str]] = {
     str: ("text", "in quotes"),
@@ -29,42 +31,48 @@ _WORDS: dict[object, tuple[str, str]] = {
 }
 
 
-def misfit(value: Any, kind: Any, error: msgspec.ValidationError) -> str:
+def misfits(value: Any, kind: Any) -> list[str]:
     """In words, behind the path of the field: "env.PATH: 3 is neither text nor a secret; write …"."""
-    found = next(_misfits(value, kind, ""), None)
-    return found if found is not None else _plain(str(error))
+    return list(islice(_misfits(value, kind, ""), _MOST))
 
 
 def _misfits(value: Any, kind: Any, path: str) -> Iterator[str]:
-    """What does not fit, the first first."""
-    if path.count(".") > _DEEPEST or _fits(value, kind):
+    """What does not fit, the first first. Nothing, where all of it does."""
+    if _fits(value, kind):
         return
-    inner = _inner(value, kind)
-    if inner is None:
+    is_told = False
+    for said in _misfits_inside(value, _inner(value, kind), path):
+        is_told = True
+        yield said
+    if not is_told:
+        # It has no parts, or is wrong as a whole, like a list that is too long.
         yield _prefixed(path, _unlike(value, kind))
+
+
+def _misfits_inside(value: Any, kind: Any, path: str) -> Iterator[str]:
+    if kind is None or path.count(".") > _DEEPEST:
         return
-    if _is_struct(inner):
-        yield from _misfits_of_fields(value, inner, path)
-    else:
-        of = (get_args(inner) or (Any,))[-1 if isinstance(value, Mapping) else 0]
-        each = value.items() if isinstance(value, Mapping) else enumerate(value)
-        for name, one in each:
-            yield from _misfits(one, of, _joined(path, name))
-    # It is wrong as a whole, like a list that is too long.
-    yield _prefixed(path, _unlike(value, kind))
+    if _is_struct(kind):
+        yield from _misfits_of_fields(value, kind, path)
+        return
+    of = (get_args(kind) or (Any,))[-1 if isinstance(value, Mapping) else 0]
+    for name, one in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from _misfits(one, of, _joined(path, name))
 
 
 def _misfits_of_fields(value: Mapping[str, Any], kind: type[msgspec.Struct], path: str) -> Iterator[str]:
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    meant: set[str] = set()
     for name in value:
         if name not in fields:
             alike = get_close_matches(str(name), fields, 1)
             fix = f"it is called {alike[0]!r}" if alike else f"known are {', '.join(fields)}"
+            meant.update(alike)
             yield _prefixed(path, f"no such field {name!r}; {fix}")
     for name, field in fields.items():
         if name in value:
             yield from _misfits(value[name], field.type, _joined(path, name))
-        elif field.required:
+        elif field.required and name not in meant:
             yield _prefixed(path, f"{name} is missing; give it")
 
 

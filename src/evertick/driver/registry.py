@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from evertick.driver.misfit import misfit
+from evertick.driver.misfit import misfits
 from evertick.driver.spec import Spec
 from evertick.errors import InvalidSetting
 from evertick.masked import shown_value
@@ -21,7 +21,7 @@ from evertick.masked import shown_value
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["IN_PYTHON", "check_drivers", "check_spec", "known_drivers", "spec_class", "spec_from"]
+__all__ = ["IN_PYTHON", "check_drivers", "check_spec", "known_drivers", "misfits_of", "spec_class", "spec_from"]
 
 _GROUP = "evertick.drivers"
 # Tasks of these are Python functions, and have no specification.
@@ -78,8 +78,13 @@ def spec_from(name: str, value: object) -> Spec:
         value = {kind.short: value}
     try:
         return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise InvalidSetting(f"{name}: {misfit(value, kind, error)}") from None
+    except msgspec.ValidationError:
+        raise InvalidSetting(f"{name}: {misfits(value, kind)[0]}") from None
+
+
+def misfits_of(name: str, value: object) -> list[str]:
+    """All that does not fit in a table of its fields, for whoever mends it; `spec_from` refuses it with the first."""
+    return misfits(value, spec_class(name)) if isinstance(value, Mapping) else []
 
 
 def check_spec(task: str, spec: object) -> Spec:
@@ -92,8 +97,8 @@ def check_spec(task: str, spec: object) -> Spec:
     try:
         fields = msgspec.to_builtins(spec)
         msgspec.convert(fields, type(spec))
-    except msgspec.ValidationError as error:
-        raise InvalidSetting(f"task {task!r}: {spec.driver}: {misfit(fields, type(spec), error)}") from None
+    except msgspec.ValidationError:
+        raise InvalidSetting(f"task {task!r}: {spec.driver}: {misfits(fields, type(spec))[0]}") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidSetting(f"task {task!r}: {spec.driver}: it must be plain data; {error}") from None
     spec.check(task)
