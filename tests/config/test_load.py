@@ -357,7 +357,7 @@ def test_a_directory_that_is_everybodys_is_refused_and_left_as_it_is(tmp_path: P
     with pytest.raises(Refused) as refused:
         make_private(tmp_path)
     assert str(refused.value) == (
-        f"everybody may write to the directory {tmp_path} (mode {mode:04o}); run `mkdir -m 700 {tmp_path}/evertick`, "
+        f"the directory {tmp_path} is for everybody (mode {mode:04o}); run `mkdir -m 700 {tmp_path}/evertick`, "
         "and name that"
     )
     assert tmp_path.stat().st_mode & 0o7777 == mode
@@ -376,6 +376,8 @@ def test_a_directory_is_tightened_only_where_it_holds_nothing_of_others(tmp_path
         f"`chmod 700 {tmp_path}`, or name one that is for Evertick alone"
     )
     assert tmp_path.stat().st_mode & 0o777 == 0o755
+    tmp_path.chmod(0o775)
+    assert str(make_private(tmp_path)).startswith(f"others may write to the directory {tmp_path} (mode 0775), which")
 
 
 def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:

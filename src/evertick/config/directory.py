@@ -53,8 +53,9 @@ def make_private(path: Path) -> str | None:
             f"run `chown {os.geteuid()} {path}` and `chmod 700 {path}`, or name another"
         )
     if not _holds_ours_alone(path):
+        what = "write to" if wide & 0o022 else "read"
         return (
-            f"others may read the directory {path} (mode {wide:04o}), which holds other things, too; run "
+            f"others may {what} the directory {path} (mode {wide:04o}), which holds other things, too; run "
             f"`chmod 700 {path}`, or name one that is for Evertick alone"
         )
     path.chmod(_MODE)
@@ -71,7 +72,7 @@ def wrong_with(path: Path) -> str | None:
         return f"{path} is no directory; name one, or take it away"
     if mode & (stat.S_IWOTH | stat.S_ISVTX):
         return (
-            f"everybody may write to the directory {path} (mode {stat.S_IMODE(mode):04o}); run "
+            f"the directory {path} is for everybody (mode {stat.S_IMODE(mode):04o}); run "
             f"`mkdir -m 700 {path / 'evertick'}`, and name that"
         )
     return None
