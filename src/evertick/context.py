@@ -22,16 +22,14 @@ import msgspec
 from evertick.clock import Clock
 from evertick.errors import InvalidInput, NotFound, Refused, Stopped
 from evertick.message import new_message
-from evertick.model import Claimed, NewMessage, Phase
+from evertick.model import LINE_MAX_CHARS, LINES_MAX, Claimed, NewMessage, Phase
 from evertick.transaction import Holder, Transaction, finish_within
 from evertick.when.duration import Duration
 from evertick.when.moment import from_us
 
 __all__ = ["LINES_MAX", "LINE_MAX_CHARS", "LOG_MAX_CHARS", "PHASES_MAX", "Context", "Notebook", "current"]
 
-LINE_MAX_CHARS = 8_192
 LOG_MAX_CHARS = 256 * 1024
-LINES_MAX = 5_000
 PHASES_MAX = 100
 RESULT_MAX_BYTES = 64 * 1024
 # They are written in one transaction with the end of the run.

@@ -18,6 +18,8 @@ __all__ = [
     "BLACKOUT_FATES",
     "CATCH_UPS",
     "IDLE_STATES",
+    "LINES_MAX",
+    "LINE_MAX_CHARS",
     "LIVE_STATES",
     "LOSSES_MAX",
     "OVERLAPS",
@@ -89,6 +91,9 @@ SCHEDULE_MODES: tuple[ScheduleMode, ...] = ("claimed", "every-node")
 
 # A run whose claims are lost this often takes its nodes down with it, or they are hopeless: it ends as lost.
 LOSSES_MAX = 3
+# What is kept of the log of an attempt, and of each of its lines.
+LINES_MAX = 5_000
+LINE_MAX_CHARS = 8_192
 
 
 class State(StrEnum):

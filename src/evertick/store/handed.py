@@ -41,12 +41,13 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lines(msgspec.Struct, frozen=True, gc=False):
-    """Log lines of a run; without a number they come behind those that are there."""
+    """Log lines of a run; without a number they come behind those that are there. Last: nothing follows them."""
 
     id: str
     fence: int
     seq: int | None
     lines: tuple[tuple[int, str, str], ...]
+    is_last: bool = False
 
 
 class End(msgspec.Struct, frozen=True, gc=False):
@@ -182,7 +183,8 @@ class _Handed:
         self._progress = self._progress if report.progress is None else report.progress
         self._progress_text = self._progress_text if report.progress_text is None else report.progress_text
         if report.lines:
-            self.lines.append(Lines(self.id, self.fence, report.seq, report.lines))
+            is_last = report.kind not in ("taken", "progress") or self._hand.mode != "finish"
+            self.lines.append(Lines(self.id, self.fence, report.seq, report.lines, is_last))
 
     def _silent_until(self) -> int | None:
         hand, taken_at = self._hand, self._taken_at or self._now

@@ -31,7 +31,8 @@ from evertick.store.postgres.limits import make_room
 from evertick.store.postgres.lookup import days_to_ask
 from evertick.store.postgres.outbox import those, write_messages
 from evertick.store.postgres.session import Line, Session, columns_of
-from evertick.store.rows import Row, hand_of, lines_text, plain_text
+from evertick.store.rows import Row, hand_of, plain_text
+from evertick.store.said import Kept, Placed, kept_of
 
 __all__ = ["apply_reports", "drop_messages", "tend_handed"]
 
@@ -129,20 +130,16 @@ async def _write_lines(db: Session, app: str, said: Sequence[Lines], rows: Mappi
     pairs = list({(lines.id, lines.fence): None for lines in said})
     asked = columns_of([(id_, fence, rows[id_]["fire_at"]) for id_, fence in pairs])
     found = await db.rows("apply_reports.last_lines", *asked)
-    last = {(row["id"], row["fence"]): row["last"] or 0 for row in found}
+    kept = {(row["id"], row["fence"]): Kept(row["last"], row["count"], row["size"]) for row in found}
     # The longest of several that begin with the same line: a statement may write a row once.
-    chunks: dict[tuple[str, int, int], Lines] = {}
-    for lines in said:
-        seq = last[lines.id, lines.fence] if lines.seq is None else lines.seq
-        last[lines.id, lines.fence] = max(last[lines.id, lines.fence], seq + len(lines.lines))
-        place = (lines.id, lines.fence, seq)
-        if place not in chunks or len(chunks[place].lines) < len(lines.lines):
-            chunks[place] = lines
-    written = [
-        (*place, rows[place[0]]["fire_at"], len(lines.lines), lines_text(lines.lines))
-        for place, lines in chunks.items()
-    ]
-    await db.count("note.lines", app, *columns_of(written))
+    chunks: dict[tuple[str, int, int], Placed] = {}
+    for each in kept_of(said, kept):
+        place = (each.id, each.fence, each.seq)
+        if place not in chunks or chunks[place].count < each.count:
+            chunks[place] = each
+    written = [(*place, rows[place[0]]["fire_at"], each.count, each.text) for place, each in chunks.items()]
+    if written:
+        await db.count("note.lines", app, *columns_of(written))
 
 
 async def _told_before(db: Session, app: str, heard: Heard, reports: Sequence[Report]) -> set[tuple[str, int]]:

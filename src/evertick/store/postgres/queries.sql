@@ -1359,10 +1359,12 @@ FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::float8[], 
 WHERE r.id = ANY(ARRAY[m.id]);
 
 -- name: apply_reports.last_lines
--- Behind which line of its log each hand-over goes on.
-SELECT w.id::text AS id, w.fence, (SELECT max(l.seq + l.count) FROM evertick.log_chunks l
-    WHERE l.run = w.id AND l.fence = w.fence AND l.fire_at = w.fire_at) AS last
-FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS w(id, fence, fire_at);
+-- Behind which line of its log each hand-over goes on, and how much it has; no line is read for that.
+SELECT w.id::text AS id, w.fence, coalesce(max(l.seq + l.count), 0) AS last, coalesce(sum(l.count), 0)::bigint AS count,
+    coalesce(sum(octet_length(l.lines)), 0)::bigint AS size
+FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS w(id, fence, fire_at)
+LEFT JOIN evertick.log_chunks l ON l.run = w.id AND l.fence = w.fence AND l.fire_at = w.fire_at
+GROUP BY w.id, w.fence;
 
 -- name: apply_reports.done
 -- Locked ones end as their workers say, into history in the same statement. Second line of defence: a moment that

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections import defaultdict
 from collections.abc import Sequence
 
 from evertick.clock import Clock
@@ -14,7 +15,8 @@ from evertick.message import hand_key
 from evertick.model import Report
 from evertick.store.base import HandedTended, ReportAnswer
 from evertick.store.handed import STALE, Heard, Lines, bare_report, given_answers, hear, tend
-from evertick.store.rows import hand_of, json_text, lines_text, plain_text
+from evertick.store.rows import hand_of, json_text, plain_text
+from evertick.store.said import Kept, kept_of
 from evertick.store.sqlite.connection import UNWRITABLE, savepoint
 from evertick.store.sqlite.endings import Ended, end, end_as_told, forget, put_back
 from evertick.store.sqlite.feed import tell_runs
@@ -73,12 +75,9 @@ def _write_lines(db: sqlite3.Connection, app: str, said: Sequence[Lines]) -> Non
         return
     pairs = json_text(list({(lines.id, lines.fence): None for lines in said}))
     rows = db.execute(SQL["apply_reports.last_lines"], (app, pairs)).fetchall()
-    last = {(row["run"], row["fence"]): row["last"] for row in rows}
-    for lines in said:
-        place = (lines.id, lines.fence)
-        seq = last.get(place, 0) if lines.seq is None else lines.seq
-        last[place] = max(last.get(place, 0), seq + len(lines.lines))
-        db.execute(SQL["note.lines"], (app, *place, seq, len(lines.lines), lines_text(lines.lines)))
+    kept = defaultdict(Kept, {(row["run"], row["fence"]): Kept(row["last"], row["count"], row["size"]) for row in rows})
+    for each in kept_of(said, kept):
+        db.execute(SQL["note.lines"], (app, each.id, each.fence, each.seq, each.count, each.text))
 
 
 def _told_before(db: sqlite3.Connection, app: str, heard: Heard, reports: Sequence[Report]) -> set[tuple[str, int]]:

@@ -839,8 +839,9 @@ SET pushed_at = ?3, taken_at = ?4, deadline = ?5, progress = coalesce(?6, progre
 WHERE app = ?1 AND id = ?2;
 
 -- name: apply_reports.last_lines
--- Behind which line of its log each hand-over goes on, given as pairs of run and fence.
-SELECT run, fence, max(seq + count) AS last FROM json_each(?2) w
+-- Behind which line of its log each hand-over goes on, and how much it has, given as pairs of run and fence.
+SELECT run, fence, max(seq + count) AS last, sum(count) AS count, sum(length(CAST(lines AS BLOB))) AS size
+FROM json_each(?2) w
 CROSS JOIN evertick_log_chunks l
     ON l.app = ?1 AND l.run = json_extract(w.value, '$[0]') AND l.fence = json_extract(w.value, '$[1]')
 GROUP BY run, fence;

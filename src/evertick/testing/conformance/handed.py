@@ -11,6 +11,7 @@ import pytest
 from evertick.limits import make_concurrency
 from evertick.message import hand_key
 from evertick.model import (
+    LINES_MAX,
     LOSSES_MAX,
     Claimed,
     Hand,
@@ -324,6 +325,35 @@ class Handed:
         found = await bench.store.log(APP, held.id)
         assert [line.text for line in found] == ["one", "two", "three", "four"]
         assert {line.fence for line in found} == {held.fence}
+
+    @pytest.mark.parametrize("is_numbered", [True, False], ids=["numbered", "unnumbered"])
+    async def test_a_worker_that_never_falls_silent_fills_no_ledger_and_its_last_words_stay(
+        self, bench: Bench, is_numbered: bool
+    ) -> None:
+        held = await hand(bench, await bench.node())
+        each, times = 1_000, 12
+        for first in range(0, each * times, each):
+            lines = tuple((number, "info", str(number)) for number in range(first, first + each))
+            one = said(held, "progress", lines=lines, seq=first if is_numbered else None)
+            await report(bench, one, *([one] if is_numbered else []))
+        end = ((each * times, "error", "no space left"),)
+        await report(bench, said(held, "finish", lines=end, seq=each * times if is_numbered else None))
+        found = [line.text for line in await bench.store.log(APP, held.id, limit=100_000)]
+        assert found[:LINES_MAX] == [str(number) for number in range(LINES_MAX)]
+        assert "the log of this attempt is full" in found[LINES_MAX]
+        assert found[LINES_MAX + 1 :] == ["no space left"]
+
+    async def test_long_lines_of_a_worker_are_bounded_by_their_size(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node())
+        for first in range(0, 200, 20):
+            lines = tuple((number, "info", "x" * 10_000) for number in range(first, first + 20))
+            await report(bench, said(held, "progress", lines=lines, seq=first))
+        await report(bench, said(held, "fail", lines=tuple((number, "info", "y" * 9_000) for number in range(100))))
+        found = [line.text for line in await bench.store.log(APP, held.id, limit=100_000)]
+        assert 512 * 1024 < sum(map(len, found)) < 1024 * 1024
+        assert max(map(len, found)) < 9_000
+        assert "is full" in next(text for text in found if not text.startswith("x"))
+        assert found[-1].startswith("y")
 
     async def test_what_cannot_be_written_of_a_report_stops_no_other(self, bench: Bench) -> None:
         node = await bench.node()
