@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import Bench, bench_on
+from bench import Bench, Kind, bench_on
 
 from evertick import Constant, Context, InvalidSetting, Nats, Redis, Run, Scheduler, Skip, State, Verdict
 from evertick.driver.contract import WorkerReport, decode_handed
@@ -18,7 +18,7 @@ from evertick.driver.redis_keys import reports_key
 from evertick.driver.spec import Spec
 from evertick.testing import virtual_time
 from evertick.worker import worker as worker_module
-from servers.broker import Broker, redis_server
+from servers.broker import Broker, nats_server, redis_server
 
 
 @pytest.fixture(autouse=True)
@@ -187,6 +187,30 @@ async def test_a_run_that_its_worker_dropped_goes_to_another(own: str, redis: Br
     assert done.result != handed.fence
 
 
+async def test_a_queue_that_is_longer_than_its_runs_may_wait_costs_messages_and_no_loss(
+    own: str, redis: Broker, tmp_path: Path
+) -> None:
+    async with bench_on(redis, own, "list") as bench:
+        begun: list[int] = []
+
+        @bench.scheduler.task(name="build")
+        async def build(number: int) -> int:
+            begun.append(number)
+            await asyncio.sleep(0.3)  # the work; a second's worth of it fits into the time to wait
+            return number
+
+        node = node_on(bench, f"sqlite:///{tmp_path}/ledger.db", lease="1s")
+        job = node.job("build", queue_of(bench, ack_timeout="1s"))
+        async with node:
+            runs = [await job.enqueue(number=number) for number in range(8)]
+            worker = bench.worker(parallelism=1)
+            done = [await ended(node, run) for run in runs]
+            counts = worker.counts
+    assert [(run.verdict, run.result, run.losses) for run in done] == [(Verdict.SUCCEEDED, n, 0) for n in range(8)]
+    assert sorted(begun) == list(range(8)), "a run was begun twice"
+    assert counts["late"] + counts["killed"] > 0, counts
+
+
 async def test_a_worker_that_falls_silent_loses_its_run_and_its_late_word_is_refused(
     own: str, redis: Broker, tmp_path: Path
 ) -> None:
@@ -226,11 +250,12 @@ async def _refused(node: Scheduler) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("kind", ["list", "stream", "nats"])
 async def test_a_broker_that_is_away_delays_and_costs_nothing(
-    own: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    own: str, kind: Kind, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with redis_server() as server:
-        async with bench_on(server, own, "list") as bench:
+    with nats_server() if kind == "nats" else redis_server() as server:
+        async with bench_on(server, own, kind) as bench:
 
             @bench.scheduler.task(name="build")
             async def build(ctx: Context) -> int:

@@ -1,6 +1,6 @@
-"""A node of the hand-over tests: its jobs go to a queue in Redis.
+"""A node of the hand-over tests: its jobs go to a queue in Redis, a list or a stream, or in NATS.
 
-    handing_node.py URL REDIS before|between|nowhere
+    handing_node.py URL BROKER list|stream|nats before|between|nowhere
 
 It says where it is, and waits there to be killed: when a run is handed over in the ledger and its message is about to
 be sent, or when the broker has the message and the ledger does not know it yet.
@@ -14,15 +14,18 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from evertick import Message, Redis, Scheduler
+from evertick import Message, Nats, Redis, Scheduler
+from evertick.driver.nats_broker import NatsBroker
 from evertick.driver.redis_broker import RedisBroker
 
-url, redis, point = sys.argv[1:]
-scheduler = Scheduler(url, lease="2s", stop_timeout="5s", node_name="handing", drivers=["redis"])
-scheduler.connect("redis", redis)
-scheduler.job("work", Redis("docker"))
+url, broker, kind, point = sys.argv[1:]
+driver = "nats" if kind == "nats" else "redis"
+scheduler = Scheduler(url, lease="2s", stop_timeout="5s", node_name="handing", drivers=[driver])
+scheduler.connect(driver, broker)
+scheduler.job("work", Nats("docker") if kind == "nats" else Redis("docker", kind=kind))  # type: ignore[arg-type]
 
-push = RedisBroker.push
+Broker = NatsBroker if kind == "nats" else RedisBroker
+push = Broker.push
 
 
 def stop_at(place: str) -> None:
@@ -31,13 +34,13 @@ def stop_at(place: str) -> None:
         threading.Event().wait()
 
 
-async def push_and_stop(self: RedisBroker, messages: Sequence[Message]) -> list[Exception | None]:
+async def push_and_stop(self: RedisBroker | NatsBroker, messages: Sequence[Message]) -> list[Exception | None]:
     stop_at("before")
-    answers = await push(self, messages)
+    answers = await push(self, messages)  # type: ignore[arg-type]
     stop_at("between")
     return answers
 
 
-RedisBroker.push = push_and_stop  # type: ignore[method-assign]
+Broker.push = push_and_stop  # type: ignore[method-assign]
 logging.basicConfig(level="INFO")
 scheduler.run()

@@ -1,4 +1,4 @@
-"""Nodes and Redis killed between database and broker: nothing is lost, and what comes twice is recognised."""
+"""Nodes and brokers killed between database and broker: nothing is lost, and what comes twice is recognised."""
 
 from __future__ import annotations
 
@@ -7,29 +7,56 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
-from evertick import BrokerUnavailable, Context, Message, Once, Redis, Scheduler, State, Verdict
+from evertick import BrokerUnavailable, Context, Message, MessageState, Nats, Once, Redis, Scheduler, State, Verdict
 from evertick.clock import system_clock
+from evertick.driver.nats_broker import NatsBroker
+from evertick.driver.nats_spec import NatsConnection
 from evertick.driver.redis_broker import RedisBroker
 from evertick.driver.redis_spec import RedisConnection
+from evertick.driver.spec import Spec
+from evertick.worker.line import Line
+from evertick.worker.nats_line import NatsLine
 from evertick.worker.redis_line import RedisLine
 from evertick.worker.tasks import TasksCraft
 from evertick.worker.worker import Worker
-from servers.broker import Broker, redis_server
+from servers.broker import Broker, nats_server, redis_server
 
 PROGRAM = Path(__file__).parent / "handing_node.py"
-SCHEDULES = 10_000
+
+Kind = Literal["list", "stream", "nats"]
+
+
+def server_of(kind: Kind, *, is_durable: bool = True) -> AbstractContextManager[Broker]:
+    return nats_server() if kind == "nats" else redis_server(is_durable=is_durable)
+
+
+def driver_of(kind: Kind) -> str:
+    return "nats" if kind == "nats" else "redis"
+
+
+def queue_of(kind: Kind, **fields: Any) -> Spec:
+    return Nats("docker", **fields) if kind == "nats" else Redis("docker", kind=kind, **fields)
+
+
+def line_to(server: Broker, kind: Kind) -> Line:
+    if kind == "nats":
+        to_nats = NatsConnection(url=server.url)
+        return NatsLine(to_nats, "docker", clock=system_clock, resolve_secret=lambda name: name)
+    to_redis = RedisConnection(url=server.url)
+    return RedisLine(to_redis, "docker", clock=system_clock, kind=kind, resolve_secret=lambda name: name)
 
 
 class Hands:
     """Workers on a queue, and what they did: every (run, fence) that was begun."""
 
-    def __init__(self, server: Broker) -> None:
-        self._server = server
+    def __init__(self, server: Broker, kind: Kind) -> None:
+        self._server, self._kind = server, kind
         self._running: list[tuple[Worker, asyncio.Task[None]]] = []
         self.begun: list[tuple[str, int]] = []
         self._scheduler = Scheduler("sqlite://")
@@ -40,11 +67,12 @@ class Hands:
             return number
 
     def start(self, parallelism: int) -> None:
-        line = RedisLine(
-            RedisConnection(url=self._server.url), "docker", clock=system_clock, resolve_secret=lambda name: name
-        )
         worker = Worker(
-            line, TasksCraft(self._scheduler), parallelism=parallelism, clock=system_clock, name=f"w{parallelism}"
+            line_to(self._server, self._kind),
+            TasksCraft(self._scheduler),
+            parallelism=parallelism,
+            clock=system_clock,
+            name=f"w{parallelism}",
         )
         self._running.append((worker, asyncio.create_task(worker.run())))
 
@@ -59,8 +87,8 @@ class Hands:
 
 
 @asynccontextmanager
-async def hands_at(server: Broker, *parallelism: int) -> AsyncIterator[Hands]:
-    hands = Hands(server)
+async def hands_at(server: Broker, kind: Kind, *parallelism: int) -> AsyncIterator[Hands]:
+    hands = Hands(server, kind)
     for slots in parallelism:
         hands.start(slots)
     try:
@@ -75,41 +103,59 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.05)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
+@pytest.fixture
+def url(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if store == "sqlite":
         return f"sqlite:///{tmp_path}/ledger.db"
     return str(request.getfixturevalue("postgres_url"))
 
 
 @pytest.mark.parametrize("point", ["before", "between"])
+@pytest.mark.parametrize(
+    ("store", "kind", "killed"),
+    [
+        ("sqlite", "list", "node"),
+        ("postgres", "list", "both"),
+        ("sqlite", "stream", "both"),
+        ("postgres", "nats", "both"),
+    ],
+)
 async def test_a_node_killed_around_its_sending_costs_nothing_and_the_second_sending_is_recognised(
-    url: str, point: str, tmp_path: Path
+    url: str, kind: Kind, point: str, killed: str, tmp_path: Path
 ) -> None:
-    with redis_server() as server:
-        manager = Scheduler(url, concurrency=0, drivers=["redis"])
-        run = await manager.job("work", Redis("docker")).enqueue(number=7)
+    """Also where its broker is killed with it. NATS recognises it itself, and a worker never sees it."""
+    with server_of(kind) as server:
+        manager = Scheduler(url, concurrency=0, drivers=[driver_of(kind)])
+        run = await manager.job("work", queue_of(kind)).enqueue(number=7)
         with (tmp_path / "nodes.log").open("w") as log:
-            command = [sys.executable, str(PROGRAM), url, server.url]
+            command = [sys.executable, str(PROGRAM), url, server.url, kind]
             first = subprocess.Popen([*command, point], stdout=subprocess.PIPE, stderr=log, text=True)
             assert first.stdout is not None
             assert await asyncio.to_thread(first.stdout.readline) == f"{point}\n", (tmp_path / "nodes.log").read_text()
             assert (await manager.get_run(run.id)).state is State.HANDED
             first.kill()
             first.communicate()
+            if killed == "both":
+                server.kill()
             second = subprocess.Popen([*command, "nowhere"], stderr=log)
         try:
-            async with hands_at(server, 2) as hands:
+            async with hands_at(server, kind, 2) as hands:
+                if killed == "both":
+                    server.start()
 
                 async def is_done() -> bool:
                     return (await manager.get_run(run.id)).state is State.DONE
 
+                async def was_sent_again() -> bool:
+                    return not [each for each in await manager.messages() if each.state is not MessageState.SENT]
+
+                async def was_recognised() -> bool:
+                    return hands.counts["duplicate"] == 1
+
                 await until(is_done)
-                if point == "between":
-
-                    async def was_recognised() -> bool:
-                        return hands.counts["duplicate"] == 1
-
+                await until(was_sent_again)
+                is_seen = point == "between" and kind != "nats"
+                if is_seen:
                     await until(was_recognised)
         finally:
             second.kill()
@@ -118,33 +164,38 @@ async def test_a_node_killed_around_its_sending_costs_nothing_and_the_second_sen
         await manager.close()
     assert (done.verdict, done.result, done.losses) == (Verdict.SUCCEEDED, 7, 0)
     assert hands.begun == [(run.id, done.fence)]
-    assert hands.counts == {"taken": 1, **({"duplicate": 1} if point == "between" else {})}
+    assert hands.counts == {"taken": 1, **({"duplicate": 1} if is_seen else {})}
 
 
 class Killing:
-    """Kills Redis when it has taken a journey of messages and the node has not heard so; the node sends them again."""
+    """Kills the broker when it has taken a journey of messages and the node has not heard so: it sends them again."""
 
     def __init__(self, server: Broker, monkeypatch: pytest.MonkeyPatch, journeys: set[int]) -> None:
         self._server, self._journeys = server, journeys
         self._count = 0
         self.sizes: list[int] = []
         self._restarts: set[asyncio.Task[None]] = set()
-        push = RedisBroker._push
+        journey, nats_journey = RedisBroker._push, NatsBroker._push_all
 
         async def push_and_kill(broker: RedisBroker, messages: Sequence[Message]) -> list[Exception | None]:
-            answers = await push(broker, messages)
-            self._arrived(len(messages))
-            return answers
+            return self._arrived(await journey(broker, messages))
+
+        async def push_all_and_kill(
+            broker: NatsBroker, stream: Any, messages: Sequence[Message]
+        ) -> list[Exception | None]:
+            return self._arrived(await nats_journey(broker, stream, messages))
 
         monkeypatch.setattr(RedisBroker, "_push", push_and_kill)
+        monkeypatch.setattr(NatsBroker, "_push_all", push_all_and_kill)
 
-    def _arrived(self, messages: int) -> None:
-        self.sizes.append(messages)
+    def _arrived(self, answers: list[Exception | None]) -> list[Exception | None]:
+        self.sizes.append(len(answers))
         self._count += 1
         if self._count in self._journeys:
             self._server.kill()
             self._restarts.add(asyncio.create_task(self._restart()))
             raise BrokerUnavailable("the answer was lost")
+        return answers
 
     async def _restart(self) -> None:
         await asyncio.sleep(1.0)  # everybody notices
@@ -156,24 +207,36 @@ class Killing:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("is_durable", [True, False], ids=["durable", "forgetful"])
-async def test_ten_thousand_due_schedules_reach_their_workers_though_redis_is_killed_in_the_middle(
+@pytest.mark.parametrize(
+    ("kind", "is_durable", "schedules"),
+    [("list", True, 10_000), ("list", False, 10_000), ("stream", True, 2_000), ("nats", True, 2_000)],
+    ids=["list", "forgetful", "stream", "nats"],
+)
+async def test_thousands_of_due_schedules_reach_their_workers_though_the_broker_is_killed_in_the_middle(
     postgres_url: str,
+    kind: Kind,
     is_durable: bool,
+    schedules: int,
     monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """A durable Redis has all that it took, also what the node has not heard of; a forgetful one loses the queue, the
+    """A durable broker has all that it took, also what the node has not heard of; a forgetful one loses the queue, the
     reports that nobody has read, and what was taken."""
-    with redis_server(is_durable=is_durable) as server:
-        killing = Killing(server, monkeypatch, {3, 7})
+    with server_of(kind, is_durable=is_durable) as server:
+        # In journeys of a thousand, to NATS of 250.
+        killing = Killing(server, monkeypatch, {3, 7} if schedules == 10_000 or kind == "nats" else {1, 2})
         node = Scheduler(
-            postgres_url, drivers=["redis"], lease="5s", concurrency=1_000, batch_size=1_000, poll_interval="1s"
+            postgres_url,
+            drivers=[driver_of(kind)],
+            lease="5s",
+            concurrency=1_000,
+            batch_size=1_000,
+            poll_interval="1s",
         )
-        node.connect("redis", server.url)
-        job = node.job("work", Redis("docker", ack_timeout="1m", progress_timeout="20s"))
+        node.connect(driver_of(kind), server.url)
+        job = node.job("work", queue_of(kind, ack_timeout="1m", progress_timeout="20s"))
         rule = Once(after="1ms")  # due by the time the node starts
-        for first in range(0, SCHEDULES, 1_000):
+        for first in range(0, schedules, 1_000):
             await node.add_many(
                 {"key": f"s{number}", "when": rule, "task": job, "args": {"number": number}}
                 for number in range(first, first + 1_000)
@@ -181,7 +244,7 @@ async def test_ten_thousand_due_schedules_reach_their_workers_though_redis_is_ki
         store = await node._store()
 
         async def are_all_done() -> bool:
-            if not killing.is_over or len({run for run, _ in hands.begun}) < SCHEDULES:
+            if not killing.is_over or len({run for run, _ in hands.begun}) < schedules:
                 return False
             pulse = await store.pulse(node.app)
             return not (pulse.waiting or pulse.running or pulse.handed)
@@ -189,20 +252,20 @@ async def test_ten_thousand_due_schedules_reach_their_workers_though_redis_is_ki
         async def has_doubles() -> bool:
             return bool(hands.counts["duplicate"])
 
-        async with hands_at(server, 16, 16) as hands, node:
+        async with hands_at(server, kind, 16, 16) as hands, node:
             await until(are_all_done)
-            if is_durable:
+            if is_durable and kind != "nats":  # which recognises most of them itself
                 await until(has_doubles)
-            runs = await node.runs(limit=SCHEDULES)
+            runs = await node.runs(limit=schedules)
     begun = Counter(hands.begun)
     losses = sum(run.losses for run in runs)
     said = f"{len(begun)} hand-overs begun, {losses} losses, {dict(hands.counts)}, journeys of {killing.sizes}"
     print(said)
     record_property("hand_overs", said)
-    assert len(runs) == SCHEDULES
+    assert len(runs) == schedules
     assert {run.verdict for run in runs} == {Verdict.SUCCEEDED}
-    assert sorted(run.result for run in runs) == list(range(SCHEDULES))
-    assert max(killing.sizes) == 1_000
+    assert sorted(run.result for run in runs) == list(range(schedules))
+    assert max(killing.sizes) == (250 if kind == "nats" else 1_000)
     if is_durable:
         assert max(begun.values()) == 1, "a hand-over was begun twice"
         assert hands.counts["taken"] == len(begun)

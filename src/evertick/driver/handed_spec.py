@@ -30,7 +30,7 @@ class HandedSpec(Spec, frozen=True):
 
     queue: str
     mode: HandMode = "finish"
-    ack_timeout: str | int | float = "1h"
+    ack_timeout: str | int | float = "10m"
     progress_timeout: str | int | float = "1m"
 
     def check(self, task: str) -> None:
