@@ -33,7 +33,7 @@ Kind = Literal["list", "stream", "nats"]
 
 
 def server_of(kind: Kind, *, is_durable: bool = True) -> AbstractContextManager[Broker]:
-    return nats_server() if kind == "nats" else redis_server(is_durable=is_durable)
+    return nats_server(is_durable=is_durable) if kind == "nats" else redis_server(is_durable=is_durable)
 
 
 def driver_of(kind: Kind) -> str:

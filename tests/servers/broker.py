@@ -84,11 +84,14 @@ def redis_server(*options: str, binary: str | None = None, is_durable: bool = Tr
 
 
 @contextmanager
-def nats_server(*options: str) -> Iterator[Broker]:
-    """A NATS server of one's own, with JetStream on its disk."""
+def nats_server(*options: str, is_durable: bool = False) -> Iterator[Broker]:
+    """A NATS server of one's own, with JetStream on its disk. Durable: every answered write is found again after a kill,
+    which it else writes a moment later."""
     port = free_port()
     with _folder() as root:
-        command = [_nats(), "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(root / "jetstream"), *options]
+        (root / "conf").write_text("jetstream { sync_interval: always }\n" if is_durable else "")
+        command = [_nats(), "-c", str(root / "conf"), "-a", "127.0.0.1", "-p", str(port)]
+        command += ["-js", "-sd", str(root / "jetstream"), *options]
         with _running(Broker(root, port, f"nats://127.0.0.1:{port}", command, _nats_answers)) as server:
             yield server
 
