@@ -17,7 +17,7 @@ from wire import all_reports
 
 from evertick.cli.root import cli
 from evertick.driver.contract import Kill, WorkerReport
-from servers.broker import Broker, redis_server
+from servers.broker import Broker, nats_server, redis_server
 
 APP = """
 from evertick import Context, Scheduler
@@ -222,11 +222,11 @@ async def test_it_waits_for_a_broker_that_is_not_there_yet(own: str, tmp_path: P
         (["--redis", "redis://h", "--nats", "nats://h", "--driver", "q", "--", "true"], "say where the queue is"),
         (["--redis", "redis://h", "--driver", "q"], "say what to do for a run"),
         (["--redis", "redis://h", "--driver", "q", "--tasks", "a:b", "--", "true"], "say what to do for a run"),
-        (["--redis", "h:6379", "--driver", "q", "--", "true"], "--redis: url: 'h:6379' is no URL of a Redis"),
-        (["--nats", "h:4222", "--driver", "q", "--", "true"], "--nats: url: 'h:4222' is no URL of a NATS"),
+        (["--redis", "h:6379", "--driver", "q", "--", "true"], "--redis: redis.url: 'h:6379' is no URL of a"),
+        (["--nats", "h:4222", "--driver", "q", "--", "true"], "--nats: nats.url: 'h:4222' is no URL of a"),
         (["--redis", "redis://h", "--driver", "q q", "--", "true"], "--driver: 'q q' is no name of a queue"),
         (["--nats", "nats://h", "--driver", "q", "--stream", "--", "true"], "--stream is about queues in Redis"),
-        (["--nats", "nats://h", "--prefix", "A.B", "--driver", "q", "--", "true"], "--nats: prefix: 'A.B' must be"),
+        (["--nats", "nats://h", "--prefix", "A.B", "--driver", "q", "--", "true"], "--prefix: 'A.B' must be"),
         (["--redis", "redis://h", "--driver", "q", "--parallelism", "-1", "--", "true"], "parallelism"),
         (["--redis", "redis://h", "--driver", "q", "--skip-code", "0", "--", "true"], "an exit code has one meaning"),
     ],
@@ -235,6 +235,115 @@ def test_what_is_written_wrongly_is_told(arguments: list[str], said: str) -> Non
     result = CliRunner().invoke(cli, ["worker", *arguments], env={"EVERTICK_REDIS": None, "EVERTICK_NATS": None})
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments", "said"),
+    [
+        (
+            '[redis]\nurl = "redis://h"\n[nats]\nurl = "nats://h"',
+            [],
+            "evertick.toml names a Redis and a NATS; say which",
+        ),
+        ('[database]\nurl = "sqlite:///x.db"', [], "url or address under [redis] or [nats]"),
+        ('[redis]\nurl = "redis://h"', ["--broker", "nats"], "url or address under [nats] in a configuration"),
+        ('[nats]\nurl = "nats://h"\npassword = "x"', [], "evertick.toml:3: nats.password: nats.url names no user"),
+        ('[redis]\nadress = "h"', [], "evertick.toml:2: redis.adress: no such key"),
+        ('[nats]\nurl = "nats://h"', ["--stream"], "--stream is about queues in Redis"),
+        ('[redis]\nurl = "redis://h"', ["--ca", "evertick.toml"], "say whose files these are"),
+        (
+            '[redis]\nurl = "redis://h"',
+            ["--broker", "redis", "--credentials", "evertick.toml"],
+            "--credentials is about",
+        ),
+    ],
+)
+def test_what_is_wrong_with_its_configuration_is_told(
+    file: str, arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("evertick.toml").write_text(file)
+    none = {"EVERTICK_REDIS": None, "EVERTICK_NATS": None}
+    result = CliRunner().invoke(cli, ["worker", *arguments, "--driver", "q", "--", "true"], env=none)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+
+
+class Started:
+    """A worker that is told where its broker is by everything but a URL on its command line."""
+
+    def __init__(self, folder: Path, own: str, *arguments: str, **variables: str) -> None:
+        command = [sys.executable, "-m", "evertick", "worker", "--driver", own, *arguments, "--", "true"]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("EVERTICK_")}
+        self._log = folder / "log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, stderr=log, cwd=folder, env=environment | variables)
+
+    def end(self) -> str:
+        self._process.kill()
+        self._process.wait()
+        return self._log.read_text()
+
+
+async def does_a_run(worker: Started, bench: Bench) -> bool:
+    try:
+        await bench.hand()
+        async with asyncio.timeout(20):
+            return (await bench.ends())[-1].kind == "finish"
+    except TimeoutError:
+        return False
+    finally:
+        log = worker.end()
+        assert "hunter2" not in log
+        print(log)
+
+
+def secret_file(folder: Path, password: str = "hunter2") -> Path:
+    file = folder / "password"
+    file.write_text(f"{password}\n")
+    file.chmod(0o600)
+    return file
+
+
+@pytest.mark.parametrize("way", ["found", "--config", "flags", "environment"])
+async def test_a_redis_that_wants_a_password_is_reached_as_by_the_daemon(own: str, tmp_path: Path, way: str) -> None:
+    with redis_server("--requirepass", "hunter2", is_durable=False) as server:
+        where, secret = f"127.0.0.1:{server.port}", str(secret_file(tmp_path))
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        file = (tmp_path if way == "found" else elsewhere) / "evertick.toml"
+        file.write_text(f'[redis]\naddress = "{where}"\npassword_file = "{secret}"\n[jobs.broken]\nno = "job"\n')
+        async with bench_on(server, own, "list") as bench:
+            match way:
+                case "found":
+                    worker = Started(tmp_path, own)
+                case "--config":
+                    worker = Started(tmp_path, own, "--config", str(file))
+                case "flags":
+                    worker = Started(tmp_path, own, "--redis", f"redis://default@{where}", "--password-file", secret)
+                case _:
+                    variables = {"EVERTICK_REDIS": f"redis://default@{where}", "EVERTICK_REDIS_PASSWORD_FILE": secret}
+                    worker = Started(tmp_path, own, **variables)
+            assert await does_a_run(worker, bench)
+
+
+async def test_a_nats_that_wants_a_user_is_reached_as_by_the_daemon(own: str, tmp_path: Path) -> None:
+    with nats_server("--user", "worker", "--pass", "hunter2") as server:
+        where = f"127.0.0.1:{server.port}"
+        (tmp_path / "evertick.toml").write_text(
+            f'[redis]\naddress = "127.0.0.1:1"\n[nats]\naddress = "{where}"\nuser = "worker"\n'
+            f'password_file = "{secret_file(tmp_path).name}"\n'
+        )
+        server.url = f"nats://worker:hunter2@{where}"
+        async with bench_on(server, own, "nats") as bench:
+            assert await does_a_run(Started(tmp_path, own, "--broker", "nats"), bench)
+
+
+async def test_a_url_is_stronger_than_the_configuration(own: str, redis: Broker, tmp_path: Path) -> None:
+    (tmp_path / "evertick.toml").write_text('[redis]\naddress = "127.0.0.1:1"\npassword_file = "/nowhere"\n')
+    async with bench_on(redis, own, "list") as bench:
+        worker = Started(tmp_path, own, "--config", "evertick.toml", "--redis", redis.url, EVERTICK_NATS="nats://h")
+        assert await does_a_run(worker, bench)
 
 
 def test_a_password_in_the_environment_is_not_shown(tmp_path: Path) -> None:

@@ -85,8 +85,8 @@ def redis_server(*options: str, binary: str | None = None, is_durable: bool = Tr
 
 @contextmanager
 def nats_server(*options: str, is_durable: bool = False) -> Iterator[Broker]:
-    """A NATS server of one's own, with JetStream on its disk. Durable: every answered write is found again after a kill,
-    which it else writes a moment later."""
+    """A NATS server of one's own, with JetStream on its disk. Durable: every answered write is found again after a
+    kill; else some are written a moment later."""
     port = free_port()
     with _folder() as root:
         (root / "conf").write_text("jetstream { sync_interval: always }\n" if is_durable else "")

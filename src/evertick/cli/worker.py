@@ -7,15 +7,21 @@ import logging
 import os
 import signal
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 import click
+import msgspec
 
+from evertick.cli.database import config_option
 from evertick.cli.parameters import DurationParameter
 from evertick.cli.run import find_scheduler, set_up_logging
 from evertick.clock import Clock, host_name, system_clock
+from evertick.config.brokers import BROKERS, Brokers, load_brokers
+from evertick.config.build import SECRETS
+from evertick.config.find import find_file, searched_files
 from evertick.driver.handed_spec import check_queue_name
-from evertick.driver.nats_spec import SUBJECT_PREFIX, NatsConnection
+from evertick.driver.nats_spec import SUBJECT_PREFIX, NatsConnection, check_subject_prefix
 from evertick.driver.redis_spec import QUEUE_PREFIX, RedisConnection, check_prefix
 from evertick.driver.secret import Secrets
 from evertick.worker.craft import Craft
@@ -29,12 +35,19 @@ log = logging.getLogger("evertick.worker")
 _LEVELS = ["debug", "info", "warning", "error"]
 _CODE = click.IntRange(0, 255)
 _PARALLELISM_MOST = 10_000
+_FILE = click.Path(exists=True, dir_okay=False)
+# Flags that are keys of the configuration, in the section of the broker.
+_KEYS = {"password_file": "password_file", "credentials": "credentials"} | {
+    name: f"ssl.{name}" for name in ("ca", "cert", "key")
+}
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
-@click.option("--redis", "redis", metavar="URL", envvar="EVERTICK_REDIS", help="Take from this Redis; $EVERTICK_REDIS.")
-@click.option("--nats", "nats", metavar="URL", envvar="EVERTICK_NATS", help="Take from this NATS; $EVERTICK_NATS.")
+@click.option("--redis", metavar="URL", help="Take from this Redis; or $EVERTICK_REDIS.")
+@click.option("--nats", metavar="URL", help="Take from this NATS; or $EVERTICK_NATS.")
+@config_option
+@click.option("--broker", type=click.Choice(sorted(BROKERS)), help="Which one, where the configuration names both.")
 @click.option("--driver", metavar="NAME", required=True, help="The queue to take from: the driver name of its jobs.")
 @click.option(
     "--parallelism",
@@ -55,9 +68,11 @@ _PARALLELISM_MOST = 10_000
 @click.option("--skip-code", "skip_codes", type=_CODE, multiple=True, help="Exit codes that mean: nothing to do.")
 @click.option("--retry-code", "retry_codes", type=_CODE, multiple=True, help="Exit codes that mean: try again.")
 @click.option("--stop-timeout", type=DurationParameter(), default="30s", help="How long runs get at a stop; 30s.")
-@click.option("--ca", type=click.Path(exists=True, dir_okay=False), help="TLS: who signed the broker's certificate.")
-@click.option("--cert", type=click.Path(exists=True, dir_okay=False), help="TLS: this worker's certificate.")
-@click.option("--key", type=click.Path(exists=True, dir_okay=False), help="TLS: the key of the certificate.")
+@click.option("--password-file", type=_FILE, help="File that holds the broker's password and nothing else.")
+@click.option("--credentials", type=_FILE, help="NATS: credentials file of the server's operator.")
+@click.option("--ca", type=_FILE, help="TLS: who signed the broker's certificate.")
+@click.option("--cert", type=_FILE, help="TLS: this worker's certificate.")
+@click.option("--key", type=_FILE, help="TLS: the key of the certificate.")
 @click.option("-v", "--verbose", count=True, help="Log more of Evertick's own work; -vv: of everything.")
 @click.option("--log-level", type=click.Choice(_LEVELS, case_sensitive=False), help="Log from this level on.")
 def worker(
@@ -76,20 +91,24 @@ def worker(
     A COMMAND gets each run as JSON on its standard input; its exit code says how the run ended. With --tasks the
     functions of a program are called, by the names of their tasks. Neither needs the database.
 
+    Where the broker is: --redis or --nats, else $EVERTICK_REDIS or $EVERTICK_NATS, else [redis] or [nats] of the
+    configuration, found as the daemon finds it. A URL replaces what a named configuration says of that broker.
+
     At TERM nothing more is taken, and what is under way gets its time; a second signal does not wait for it.
 
     \b
     Example:
       evertick worker --redis redis://localhost --driver docker -- ./build.sh
       evertick worker --nats nats://localhost --driver reports --tasks app:scheduler --parallelism 4
+      evertick worker --config /etc/evertick/evertick.toml --driver docker -- ./build.sh
     """
     if bool(command) == (tasks is not None):
         raise click.UsageError(
             "say what to do for a run, one of them: a command behind --, or --tasks module:scheduler"
         )
+    set_up_logging(verbose, log_level)
     line = _line(driver, system_clock, given)
     craft = _craft(command, tasks, given)
-    set_up_logging(verbose, log_level)
     made = Worker(
         line,
         craft,
@@ -115,25 +134,73 @@ async def _serve(made: Worker) -> None:
 
 def _line(driver: str, clock: Clock, given: dict[str, Any]) -> Line:
     queue = check_queue_name(driver, "--driver")
-    resolve = Secrets().resolve
-    files = {name: given[name] for name in ("ca", "cert", "key")}
-    if (given["redis"] is None) == (given["nats"] is None):
-        raise click.UsageError("say where the queue is, one of them: --redis URL or --nats URL")
-    if given["redis"] is not None:
+    name = _named_broker(given)
+    file = find_file(given["config"]) if given["config"] is not None or name is None else None
+    found = load_brokers(file, _environment(name, given), _flags(name, given))
+    for warning in found.warnings:
+        log.warning("%s", warning)
+    to = _chosen(found, name or given["broker"], file)
+    resolve = Secrets(None if file is None else file.parent / SECRETS).resolve
+    if isinstance(to, RedisConnection):
         from evertick.worker.redis_line import RedisLine
 
         prefix = check_prefix(QUEUE_PREFIX if given["prefix"] is None else given["prefix"], "--prefix")
-        to_redis = RedisConnection(url=given["redis"], **files)
-        to_redis.check("--redis")
         kind: Literal["list", "stream"] = "stream" if given["stream"] else "list"
-        return RedisLine(to_redis, queue, clock=clock, kind=kind, prefix=prefix, resolve_secret=resolve)
+        return RedisLine(to, queue, clock=clock, kind=kind, prefix=prefix, resolve_secret=resolve)
     if given["stream"]:
-        raise click.UsageError("--stream is about queues in Redis; leave it out with --nats")
+        raise click.UsageError("--stream is about queues in Redis; leave it out with NATS")
     from evertick.worker.nats_line import NatsLine
 
-    to_nats = NatsConnection(url=given["nats"], prefix=given["prefix"] or SUBJECT_PREFIX, **files)
-    to_nats.check("--nats")
-    return NatsLine(to_nats, queue, clock=clock, resolve_secret=resolve)
+    prefix = check_subject_prefix(to.prefix if given["prefix"] is None else given["prefix"], "--prefix")
+    return NatsLine(msgspec.structs.replace(to, prefix=prefix), queue, clock=clock, resolve_secret=resolve)
+
+
+def _named_broker(given: dict[str, Any]) -> str | None:
+    """By a URL, as a flag or else in the environment; None: the configuration says which."""
+    for urls in (given, {name: os.environ.get(_variable(name)) for name in BROKERS}):
+        named = [name for name in BROKERS if urls[name]]
+        if len(named) > 1 and given["broker"] not in named:
+            raise click.UsageError("say where the queue is, one of them: --redis URL or --nats URL")
+        if named:
+            return named[0] if len(named) == 1 else str(given["broker"])
+    return None
+
+
+def _variable(broker: str) -> str:
+    return f"EVERTICK_{broker.upper()}"
+
+
+def _environment(name: str | None, given: dict[str, Any]) -> dict[str, str]:
+    """The short variable is the one of the key: so a password beside it in the environment belongs to it."""
+    url = None if name is None or given[name] else os.environ[_variable(name)]
+    return {**os.environ} if url is None else {**os.environ, f"{_variable(str(name))}_URL": url}
+
+
+def _flags(name: str | None, given: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+    flags = {f"{each}.url": (f"--{each}", given[each]) for each in BROKERS if given[each] and each == name}
+    files = {each: given[each] for each in _KEYS if given[each] is not None}
+    if not files:
+        return flags
+    broker = name or given["broker"] or ("nats" if given["credentials"] else None)
+    if broker is None:
+        raise click.UsageError("say whose files these are: --broker redis or --broker nats")
+    if broker == "redis" and given["credentials"]:
+        raise click.UsageError("--credentials is about NATS; leave it out with Redis")
+    return flags | {f"{broker}.{_KEYS[each]}": (f"--{each.replace('_', '-')}", file) for each, file in files.items()}
+
+
+def _chosen(found: Brokers, name: str | None, file: Path | None) -> RedisConnection | NatsConnection:
+    if name is None and len(found.connections) == 1:
+        [name] = found.connections
+    if name is None and found.connections:
+        raise click.UsageError(f"{file} names a Redis and a NATS; say which, by --broker redis or --broker nats")
+    if name is None or name not in found.connections:
+        where = f"there is none at {searched_files()}" if file is None else f"{file} has none of it"
+        raise click.UsageError(
+            "say where the queue is, one of them: --redis URL or --nats URL, or url or address under "
+            f"{'[redis] or [nats]' if name is None else f'[{name}]'} in a configuration; {where}"
+        )
+    return found.connections[name]
 
 
 def _craft(command: tuple[str, ...], tasks: str | None, given: dict[str, Any]) -> Craft:

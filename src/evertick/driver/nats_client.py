@@ -90,6 +90,8 @@ class NatsSession:
         """
         # The line that it was put on: somebody else may make a new one meanwhile.
         task, client = asyncio.ensure_future(question), self._client
+        # Given up, it may still end with an error, of which nobody is to hear.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             while not task.done():
                 await asyncio.wait({task}, timeout=_LOOK_SECONDS)

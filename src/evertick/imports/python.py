@@ -29,7 +29,7 @@ def to_python(imported: Imported, head: Sequence[str]) -> str:
     if imported.notes:
         lines += ["#", "# Notes of the import:", *(f"#   {_note(note)}" for note in imported.notes)]
     tasks = _tasks(imported.jobs)
-    modules = sorted({function.partition(":")[0] for function in tasks})
+    modules = sorted({function.partition(":")[0] for function, _ in tasks})
     has_positional = any(job.spec["args"] for job in imported.jobs)
     lines += [
         "",
@@ -40,9 +40,9 @@ def to_python(imported: Imported, head: Sequence[str]) -> str:
     if has_positional:
         lines += ["", *_NAMED.splitlines()]
         lines += [""]
-    lines += ["", *(_task(function, name, imported.jobs) for function, name in tasks.items())]
+    lines += ["", *(_task(task, name, imported.jobs) for task, name in tasks.items())]
     for job in imported.jobs:
-        lines += ["", *_schedule(job, tasks[job.spec["function"]])]
+        lines += ["", *_schedule(job, tasks[_task_of(job)])]
     return "\n".join(lines) + "\n"
 
 
@@ -56,23 +56,30 @@ def _imports(jobs: Sequence[Job], modules: Sequence[str], has_positional: bool) 
     return [*lines, *(f"import {module}" for module in modules), "from evertick import Scheduler"]
 
 
-def _tasks(jobs: Sequence[Job]) -> dict[str, str]:
-    """A name for every function: its own, with as much of its path as tells it apart."""
-    names: dict[str, str] = {}
-    for function in dict.fromkeys(job.spec["function"] for job in jobs):
-        parts = re.split("[.:]", function)
+def _task_of(job: Job) -> tuple[str, str]:
+    """The function, and whose task of it: a job with a limit has one of its own, as the limit is that of a task."""
+    return job.spec["function"], job.where if "concurrency" in job.options else ""
+
+
+def _tasks(jobs: Sequence[Job]) -> dict[tuple[str, str], str]:
+    """A name for every task: that of its function, with as much of its path, or a number, as tells it apart."""
+    names: dict[tuple[str, str], str] = {}
+    for task in dict.fromkeys(map(_task_of, jobs)):
+        parts = re.split("[.:]", task[0])
         taken = {*names.values(), "scheduler", "named", "inspect", "datetime", "Any", "Callable", "Scheduler"}
         taken |= {each.partition(".")[0] for each in (job.spec["function"] for job in jobs)}
-        candidates = ("_".join(parts[-count:]) for count in range(1, len(parts) + 1))
-        names[function] = next((each for each in candidates if each not in taken), "_".join(parts) + "_task")
+        longer = ("_".join(parts[-count:]) for count in range(1, len(parts) + 1))
+        first = next((name for function, name in ((each[0], names[each]) for each in names) if function == task[0]), "")
+        numbered = (f"{first or '_'.join(parts) + '_task'}_{number}" for number in count(2))
+        candidates = numbered if first else chain(longer, ["_".join(parts) + "_task"], numbered)
+        names[task] = next(each for each in candidates if each not in taken)
     return names
 
 
-def _task(function: str, name: str, jobs: Sequence[Job]) -> str:
-    own = [job for job in jobs if job.spec["function"] == function]
-    limits = [job.options["concurrency"] for job in own if "concurrency" in job.options]
-    concurrency = f", concurrency={max(limits)}" if limits else ""
-    return f"{name} = scheduler.task(name={name!r}{concurrency})({function.replace(':', '.')})"
+def _task(task: tuple[str, str], name: str, jobs: Sequence[Job]) -> str:
+    limit = next((job.options["concurrency"] for job in jobs if task[1] and _task_of(job) == task), None)
+    concurrency = "" if limit is None else f", concurrency={limit}"
+    return f"{name} = scheduler.task(name={name!r}{concurrency})({task[0].replace(':', '.')})"
 
 
 def _schedule(job: Job, task: str) -> list[str]:
