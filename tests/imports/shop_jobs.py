@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 called: list[tuple[Any, ...]] = []
@@ -17,6 +18,10 @@ async def remind(user: int, text: str = "hello") -> None:
 
 def tidy() -> None:
     called.append(("tidy",))
+
+
+async def dawdle() -> None:
+    await asyncio.sleep(86_400)
 
 
 class Stock:

@@ -9,6 +9,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -166,6 +167,21 @@ def test_what_is_written_is_a_module_that_passes_for_one_of_a_person(tmp_path: P
     assert "    args=named(shop_jobs.remind, 7),\n)(remind)" in text
 
 
+async def test_each_job_of_a_function_has_its_instances_for_itself(tmp_path: Path) -> None:
+    source, target = tmp_path / "jobs.sqlite", tmp_path / "imported_jobs.py"
+    minutely = IntervalTrigger(minutes=1, start_date=START + timedelta(minutes=1))
+    with store_in(f"sqlite:///{source}") as store:
+        for name, instances in {"a": 3, "b": 2, "c": 2, "d": 1}.items():
+            first = minutely.get_next_fire_time(None, START)
+            store.add_job(made(name, minutely, shop_jobs.dawdle, max_instances=instances, next_run_time=first))
+    target.write_text(to_python(read_jobs(read_table(f"sqlite:///{source}", "apscheduler_jobs")), ["head"]))
+    module = loaded(target)
+    async with virtual_time(module.scheduler, start=START) as kit:
+        await kit.advance(timedelta(minutes=10, seconds=30))
+        running = Counter(run.schedule_key for run in kit.runs() if run.state == "running")
+    assert running == {"a": 3, "b": 2, "c": 2, "d": 1}
+
+
 # --- triggers
 
 
@@ -262,7 +278,9 @@ def test_options_of_a_job_become_those_of_a_schedule() -> None:
     assert only(trigger, misfire_grace_time=None, coalesce=False).options == {"catch_up": "all"}
     imported = read(trigger, misfire_grace_time=None, max_instances=4)
     assert imported.jobs[0].options == {"overlap": "allow", "concurrency": 4}
-    assert imported.notes[0].text == "max_instances=4: what is too much waits here, and is not dropped"
+    assert imported.notes[0].text == (
+        "max_instances=4: it has a task of its own, whose limit it is; what is too much waits here, and is not dropped"
+    )
 
 
 def test_what_a_job_had_and_has_no_more_is_told() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from evertick import InvalidInput
+from evertick.driver.account import is_user
 from evertick.imports.crontab import CrontabOptions, read_crontab
 from evertick.imports.found import Imported, Job
 from evertick.imports.local_zone import local_zone
@@ -68,6 +69,19 @@ def test_in_the_format_of_the_system_each_line_names_its_user() -> None:
 def test_the_user_of_a_crontab_may_be_named_and_then_starts_at_home() -> None:
     job = only("@daily tidy", user="ada", home="/root")
     assert (job.spec["user"], "cwd" in job.spec) == ("ada", False)
+
+
+def test_a_user_that_the_machine_does_not_have_is_told_with_its_line() -> None:
+    text = "@daily root tidy\n@daily nobody-of-this-name tidy\n@daily root:adm tidy\n@daily ada:adm\n"
+    imported = read_crontab(text, CrontabOptions(tz="UTC", has_users=True, is_user=is_user))
+    assert [job.spec["user"] for job in imported.jobs] == ["root", "nobody-of-this-name", "root"]
+    assert [(note.where, note.kind) for note in imported.notes] == [
+        ("line 2", "check"),
+        ("line 3", "dropped"),
+        ("line 4", "lost"),
+    ]
+    assert "there is no user 'nobody-of-this-name' on this machine" in imported.notes[0].text
+    assert imported.notes[1].text.startswith("'root:adm': a job runs with the groups of its user")
 
 
 @pytest.mark.parametrize("line", ["0 0 * * *", "0 0 * * * root", "@daily", "@daily root"])

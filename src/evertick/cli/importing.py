@@ -12,6 +12,7 @@ import click
 
 from evertick.cli.output import as_json_option, print_json, say, tell
 from evertick.cli.parameters import ZoneParameter
+from evertick.driver.account import is_user
 from evertick.errors import InvalidInput, NotFound, Refused
 from evertick.imports.apscheduler import read_jobs
 from evertick.imports.crontab import CrontabOptions, read_crontab
@@ -93,6 +94,7 @@ def crontab(
         user=user,
         home=None if system else os.path.expanduser("~"),
         honours_cron_tz=not ignore_cron_tz,
+        is_user=is_user,
     )
     imported = read_crontab(_text_of(source), options)
     named = "standard input" if source == "-" else source

@@ -9,7 +9,7 @@ import msgspec
 
 from evertick.errors import JobFailed
 
-__all__ = ["Account", "account_to_become"]
+__all__ = ["Account", "account_to_become", "is_user"]
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,3 +45,12 @@ def account_to_become(user: str | int) -> Account | None:
         groups=tuple(os.getgrouplist(found.pw_name, found.pw_gid)),
         home=found.pw_dir,
     )
+
+
+def is_user(name: str) -> bool:
+    """Whether this machine has a user of that name."""
+    try:
+        pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        return False
+    return True

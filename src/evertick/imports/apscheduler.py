@@ -143,7 +143,11 @@ class _Reader:
         if isinstance(instances, int) and instances > 1:
             options["overlap"] = "allow"
             options["concurrency"] = instances
-            self._note("check", f"max_instances={instances}: what is too much waits here, and is not dropped")
+            self._note(
+                "check",
+                f"max_instances={instances}: it has a task of its own, whose limit it is; what is too much waits here, "
+                "and is not dropped",
+            )
         if state.get("executor") not in (None, "default"):
             self._note(
                 "dropped",

@@ -11,7 +11,7 @@ any environment, and start in the home of their user. The jobs say all that: an 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -66,6 +66,7 @@ class CrontabOptions(msgspec.Struct, frozen=True, kw_only=True):
     has_users: each line names its user, as in /etc/crontab and /etc/cron.d. user: whose crontab it is, else.
     home: where its commands start, unless the user or a line HOME= says so.
     tz: the zone that its times are in. honours_cron_tz: a line CRON_TZ= changes that for what follows it.
+    is_user: whether the machine that the jobs are for has a user of this name; default: nobody asks.
     """
 
     tz: str
@@ -73,6 +74,7 @@ class CrontabOptions(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None
     home: str | None = None
     honours_cron_tz: bool = True
+    is_user: Callable[[str], bool] = lambda name: True
 
 
 def read_crontab(text: str, options: CrontabOptions) -> Imported:
@@ -175,7 +177,7 @@ class _Reader:
         user = self._options.user
         if self._options.has_users:
             owner = _USER.fullmatch(rest)
-            user, rest = (owner[1], owner[2] or "") if owner else (None, "")
+            user, rest = (self._owner(owner[1], owner[2]), owner[2] or "") if owner else (None, "")
         if not rest:
             missing = "a user and a command" if self._options.has_users else "a command"
             self.note("lost", f"{_short(line)}: {missing} must follow the time; cron refuses it, too")
@@ -188,6 +190,21 @@ class _Reader:
         else:
             self._keep(line, when, command, stdin, user)
             self._look_closer(when, rest, command)
+
+    def _owner(self, written: str, command: str | None) -> str:
+        """The user that a line names; what else it says there is told."""
+        user, _, more = written.partition(":")
+        if not command:
+            return user
+        if more:
+            self.note("dropped", f"{_short(written)}: a job runs with the groups of its user; cron refuses such a line")
+        if not self._options.is_user(user):
+            self.note(
+                "check",
+                f"there is no user {_short(user)} on this machine, so cron refuses the line, and its runs fail where "
+                "there is none; make the user, or name another",
+            )
+        return user
 
     def _keep(self, line: str, when: str, command: str, stdin: str | None, user: str | None) -> None:
         spec, taken = self._spec(command, stdin, user), {job.name for job in self.jobs}

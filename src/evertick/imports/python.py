@@ -5,8 +5,9 @@ What was read goes into it as literals and checked names only: nothing that a ta
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
@@ -62,18 +63,24 @@ def _task_of(job: Job) -> tuple[str, str]:
 
 
 def _tasks(jobs: Sequence[Job]) -> dict[tuple[str, str], str]:
-    """A name for every task: that of its function, with as much of its path, or a number, as tells it apart."""
+    """A name for every task."""
     names: dict[tuple[str, str], str] = {}
     for task in dict.fromkeys(map(_task_of, jobs)):
-        parts = re.split("[.:]", task[0])
         taken = {*names.values(), "scheduler", "named", "inspect", "datetime", "Any", "Callable", "Scheduler"}
         taken |= {each.partition(".")[0] for each in (job.spec["function"] for job in jobs)}
-        longer = ("_".join(parts[-count:]) for count in range(1, len(parts) + 1))
-        first = next((name for function, name in ((each[0], names[each]) for each in names) if function == task[0]), "")
-        numbered = (f"{first or '_'.join(parts) + '_task'}_{number}" for number in count(2))
-        candidates = numbered if first else chain(longer, ["_".join(parts) + "_task"], numbered)
-        names[task] = next(each for each in candidates if each not in taken)
+        first = next((name for (function, _), name in names.items() if function == task[0]), None)
+        names[task] = next(each for each in _candidates(task[0], first) if each not in taken)
     return names
+
+
+def _candidates(function: str, first: str | None) -> Iterator[str]:
+    """The name of the function, with as much of its path as tells it apart; for further tasks of it, a number."""
+    if first is None:
+        parts = re.split("[.:]", function)
+        yield from ("_".join(parts[-count:]) for count in range(1, len(parts) + 1))
+        first = "_".join(parts) + "_task"
+        yield first
+    yield from (f"{first}_{number}" for number in itertools.count(2))
 
 
 def _task(task: tuple[str, str], name: str, jobs: Sequence[Job]) -> str:
