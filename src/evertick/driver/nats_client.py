@@ -143,6 +143,10 @@ class NatsSession:
             # That no server can be had says less than why the last one could not.
             cause = self._error if isinstance(error, nats.errors.NoServersError) and self._error else error
             raise BrokerUnavailable(f"{self.shown}: {str(cause) or type(cause).__name__}") from error
+        except ModuleNotFoundError as error:
+            # The library looks for it when it is given such a file, and not before.
+            fix = "a file of credentials needs the package nkeys: install nats-py[nkeys]"
+            raise BrokerUnavailable(f"{self.shown}: {fix}") from error
 
     async def _heard_error(self, error: Exception) -> None:
         self._error = error
