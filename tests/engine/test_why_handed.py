@@ -133,12 +133,23 @@ async def test_the_doctor_names_a_queue_that_is_away_and_one_whose_workers_are(l
         ("queue_away", "1 handed run waits for 'builds', which is away: 1 try so far (ConnectionError: nobody answers)")
     ]
     await ledger.report("pushed")
-    ledger.clock.move(12 * MINUTE)
+    ledger.clock.move(4 * MINUTE)
+    assert await ledger.findings() == []
+    ledger.clock.move(2 * MINUTE)
     assert await ledger.findings() == [
-        ("untaken_runs", "1 handed run waits for a worker of 'builds', the oldest for 12 min")
+        ("untaken_runs", "1 handed run waits for a worker of 'builds', the oldest for 6 min")
     ]
     await ledger.report("taken")
     assert await ledger.findings() == []
+
+
+async def test_the_doctor_waits_ten_minutes_for_a_worker_where_a_run_may_wait_for_hours(ledger: Ledger) -> None:
+    await ledger.hand_over(ack_timeout=6 * HOUR)
+    await ledger.report("pushed")
+    ledger.clock.move(9 * MINUTE)
+    assert await ledger.findings() == []
+    ledger.clock.move(2 * MINUTE)
+    assert [check for check, _ in await ledger.findings()] == ["untaken_runs"]
 
 
 async def test_a_listing_tells_in_whose_hands_a_run_is(ledger: Ledger) -> None:

@@ -27,10 +27,15 @@ def about_handed(handed: Sequence[Run], unsent: Mapping[str, Message], now: date
         message = unsent.get(run.id)
         if message is not None and message.attempts and now - hands.at > _AWAY_LONG:
             away[hands.to].append((run, hands))
-        elif hands.pushed_at is not None and now - hands.pushed_at > _UNTAKEN_LONG:
+        elif hands.pushed_at is not None and now - hands.pushed_at > _long_for(hands, hands.pushed_at):
             untaken[hands.to].append((run, hands))
     yield from (_away(queue, runs, unsent) for queue, runs in sorted(away.items()))
     yield from (_untaken(queue, runs, now) for queue, runs in sorted(untaken.items()))
+
+
+def _long_for(hands: Handed, pushed_at: datetime) -> timedelta:
+    """Before it is pushed again, from when on it counts anew."""
+    return _UNTAKEN_LONG if hands.until is None else min(_UNTAKEN_LONG, (hands.until - pushed_at) / 2)
 
 
 def _away(queue: str, runs: Sequence[tuple[Run, Handed]], unsent: Mapping[str, Message]) -> Finding:
