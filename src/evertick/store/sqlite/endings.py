@@ -192,6 +192,7 @@ def _warn_of_dropped(app: str, ids: Collection[str], written: int) -> None:
 
 
 def put_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]) -> None:
+    handed: dict[str, str] = {}
     for outcome in back:
         reason, error = plain_text(outcome.reason), plain_text(outcome.error)
         match outcome.kind:
@@ -205,7 +206,9 @@ def put_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]
                 db.execute(SQL["finish.park"], (app, outcome.id, reason, error, outcome.task_hash))
             case "hand":
                 assert outcome.hand is not None, "what is handed over goes by something agreed"
-                db.execute(SQL["finish.hand"], (app, outcome.id, json_text(outcome.hand), now))
+                handed[outcome.id] = json_text(outcome.hand)
+    if handed:
+        db.execute(SQL["finish.hand"], (app, json_text(handed), now))
     for kind, told in PUT_BACK_TOLD.items():
         those = [outcome for outcome in back if outcome.kind == kind]
         tell_runs(db, now, app, told, [outcome.id for outcome in those], [outcome.reason for outcome in those])

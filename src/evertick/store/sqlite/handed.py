@@ -9,12 +9,15 @@ import logging
 import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from evertick.clock import Clock
 from evertick.message import hand_key
 from evertick.model import Report
 from evertick.store.base import HandedTended, ReportAnswer
-from evertick.store.handed import STALE, Heard, Lines, bare_report, given_answers, hear, tend
+from evertick.store.handed import STALE, Heard, Lines, Mark, bare_report, given_answers, hear, tend
 from evertick.store.rows import hand_of, json_text, plain_text
 from evertick.store.said import Kept, kept_of
 from evertick.store.sqlite.connection import UNWRITABLE, savepoint
@@ -28,16 +31,14 @@ __all__ = ["apply_each", "apply_reports", "tend_handed"]
 
 log = logging.getLogger("evertick.store")
 
+_rows = msgspec.json.Decoder(list[dict[str, Any]])
+
 
 def apply_reports(db: sqlite3.Connection, now: int, app: str, reports: Sequence[Report]) -> list[ReportAnswer]:
     ids = json_text([report.id for report in reports])
-    rows = db.execute(SQL["apply_reports.handed"], (app, ids)).fetchall()
+    rows = _rows.decode(db.execute(SQL["apply_reports.handed"], (app, ids)).fetchone()[0])
     heard = hear(reports, rows, now)
-    marks = [
-        (app, mark.id, mark.pushed_at, mark.taken_at, mark.deadline, mark.progress, plain_text(mark.progress_text))
-        for mark in heard.marks
-    ]
-    db.executemany(SQL["apply_reports.mark"], marks)
+    _mark(db, app, heard.marks)
     _write_lines(db, app, heard.lines)
     tell_runs(db, now, app, "run.taken", heard.taken)
     _let_go(db, now, app, heard, {row["id"]: Ended(row["id"], row["schedule_id"], row["limit_key"]) for row in rows})
@@ -60,6 +61,15 @@ def _apply_one(db: sqlite3.Connection, now: int, app: str, report: Report) -> Re
             log.error("a report about run %s of app %s cannot be written: %s", report.id, app, error)
             told = bare_report(report, error)
     return STALE
+
+
+def _mark(db: sqlite3.Connection, app: str, marks: Sequence[Mark]) -> None:
+    alike: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
+    for mark in marks:
+        said = plain_text(mark.progress_text)
+        alike[mark.pushed_at, mark.taken_at, mark.deadline, mark.progress, said].append(mark.id)
+    for known, ids in alike.items():
+        db.execute(SQL["apply_reports.mark"], (app, json_text(ids), *known))
 
 
 def _let_go(db: sqlite3.Connection, now: int, app: str, heard: Heard, runs: dict[str, Ended]) -> None:

@@ -7,12 +7,18 @@ without knowing of it. Only the holder of the newest claim may settle a message.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from evertick.model import ClaimedMessage, Message, MessageOutcome, MessageState, NewMessage, Reason
+import msgspec
+
+from evertick.model import ClaimedMessage, Message, MessageFate, MessageOutcome, MessageState, NewMessage, Reason
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
 from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
 from evertick.store.sqlite.fence import draw_fence, is_alive
+from evertick.store.sqlite.new_runs import as_numbers
+from evertick.store.sqlite.parts import in_parts
 from evertick.store.sqlite.queries import SQL
 from evertick.store.unreadable import unreadable_messages
 
@@ -30,11 +36,13 @@ __all__ = [
 # Counts of messages stop here.
 _COUNT_MOST = 10_000
 
+_ids = msgspec.json.Decoder(list[str])
+_rows = msgspec.json.Decoder(list[dict[str, Any]])
 
-def write_messages(db: sqlite3.Connection, now: int, app: str, new: Iterable[NewMessage]) -> None:
-    """Put messages into the outbox; those whose id or key is known are left out."""
-    for message in new:
-        _insert(db, now, app, message)
+
+def write_messages(db: sqlite3.Connection, now: int, app: str, new: Sequence[NewMessage]) -> int:
+    """Put messages into the outbox; those whose id or key is known are left out. Answers how many were new."""
+    return sum(_insert(db, now, app, part) for part in in_parts(new))
 
 
 def send(db: sqlite3.Connection, now: int, app: str, new: Sequence[NewMessage]) -> list[Message]:
@@ -42,16 +50,28 @@ def send(db: sqlite3.Connection, now: int, app: str, new: Sequence[NewMessage]) 
 
 
 def _sent(db: sqlite3.Connection, now: int, app: str, message: NewMessage) -> Message:
-    is_new = _insert(db, now, app, message)
+    is_new = write_messages(db, now, app, [message]) == 1
     row = db.execute(SQL["send.known"], (app, message.id, message.channel, message.key)).fetchone()
     return message_of(row, is_new=is_new)
 
 
-def _insert(db: sqlite3.Connection, now: int, app: str, message: NewMessage) -> bool:
-    headers = json_text(message.headers) if message.headers else None
-    what = (app, message.id, message.channel, message.key, message.body.decode(), headers)
-    about = (now, message.delay, message.caused_by, message.format, message.hands_over)
-    return db.execute(SQL["send"], (*what, *about)).rowcount == 1
+def _insert(db: sqlite3.Connection, now: int, app: str, new: Sequence[NewMessage]) -> int:
+    as_numbers(number for message in new for number in (message.delay, message.hands_over or 0))
+    rows = [
+        (
+            message.id,
+            message.channel,
+            message.key,
+            message.body.decode(),
+            json_text(message.headers) if message.headers else None,
+            message.delay,
+            message.caused_by,
+            message.format,
+            message.hands_over,
+        )
+        for message in new
+    ]
+    return db.execute(SQL["send"], (app, now, json_text(rows))).rowcount
 
 
 # --- claims ------------------------------------------------------------------------------------------------------
@@ -66,9 +86,9 @@ def claim_messages(
         db.execute(SQL["claim_messages.release_lost"], (app, channel, now, LOST_DELIVERY))
         db.execute(SQL["claim_messages.release_strays"], (app, channel, node, now, json_text(held)))
     picked = [
-        row["id"]
+        id_
         for channel, most in room.items()
-        for row in db.execute(SQL["claim_messages.pick"], (app, channel, now, max(most, 0))).fetchall()
+        for id_ in _ids.decode(db.execute(SQL["claim_messages.pick"], (app, channel, now, max(most, 0))).fetchone()[0])
     ]
     taken = _take(db, now, app, node, picked)
     waiting = [db.execute(SQL["claim_messages.next_due"], (app, channel)).fetchone() for channel in room]
@@ -79,8 +99,12 @@ def claim_messages(
 def _take(db: sqlite3.Connection, now: int, app: str, node: str, ids: Sequence[str]) -> list[ClaimedMessage]:
     if not ids:
         return []
-    fence = draw_fence(db)
-    rows = [db.execute(SQL["claim_messages.take"], (id_, node, fence, now)).fetchone() for id_ in ids]
+    db.execute(SQL["claim_messages.take"], (json_text(ids), node, draw_fence(db), now))
+    rows = [
+        row
+        for part in in_parts(ids)
+        for row in _rows.decode(db.execute(SQL["claim_messages.read"], (json_text(part),)).fetchone()[0])
+    ]
     taken, unreadable = read_each(rows, claimed_message_of)
     settle_messages(db, now, app, node, unreadable_messages(unreadable))
     return taken
@@ -89,19 +113,28 @@ def _take(db: sqlite3.Connection, now: int, app: str, node: str, ids: Sequence[s
 def settle_messages(
     db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequence[MessageOutcome]
 ) -> list[FinishAnswer]:
-    return [_settle(db, now, app, node, outcome) for outcome in outcomes]
+    # Of several about one message the first counts.
+    first = {outcome.id: outcome for outcome in reversed(outcomes)}
+    fences = json_text({id_: outcome.fence for id_, outcome in first.items()})
+    held = set(_ids.decode(db.execute(SQL["settle_messages.held"], (app, fences, node)).fetchone()[0]))
+    alike: defaultdict[tuple[MessageFate, int, int, int, str | None], list[str]] = defaultdict(list)
+    for id_, told in first.items():
+        if id_ in held:
+            alike[told.kind, told.attempts, told.delay, told.remember, plain_text(told.error)].append(id_)
+    for (kind, attempts, delay, remember, error), ids in alike.items():
+        if kind in ("sent", "dead"):
+            db.execute(SQL["settle_messages.end"], (json_text(ids), kind, attempts, error, now, remember))
+        else:
+            tries = attempts if kind == "retry" else None
+            db.execute(SQL["settle_messages.put_back"], (json_text(ids), now + delay, tries, error))
+    return [
+        "done" if outcome.id in held and first[outcome.id] is outcome else _told_before(db, app, node, outcome)
+        for outcome in outcomes
+    ]
 
 
-def _settle(db: sqlite3.Connection, now: int, app: str, node: str, outcome: MessageOutcome) -> FinishAnswer:
-    guard, error = (app, outcome.id, node, outcome.fence), plain_text(outcome.error)
-    if outcome.kind in ("sent", "dead"):
-        ended = (outcome.kind, outcome.attempts, error, now, outcome.remember)
-        written = db.execute(SQL["settle_messages.end"], (*guard, *ended))
-    else:
-        attempts = outcome.attempts if outcome.kind == "retry" else None
-        written = db.execute(SQL["settle_messages.put_back"], (*guard, now + outcome.delay, attempts, error))
-    if written.rowcount == 1:
-        return "done"
+def _told_before(db: sqlite3.Connection, app: str, node: str, outcome: MessageOutcome) -> FinishAnswer:
+    guard = (app, outcome.id, node, outcome.fence)
     return "already" if db.execute(SQL["settle_messages.told_before"], guard).fetchone() is not None else "lost"
 
 

@@ -510,12 +510,14 @@ SET state = 'waiting', due_at = ?3, started_at = NULL, deadline = NULL, limit_ke
 WHERE app = ?1 AND id = ?2;
 
 -- name: finish.hand
--- It belongs to nobody here any more; (node, fence) stay, for an answer that is repeated and for those who report. Its
--- limit is not left. There is no time to look at it before its message is delivered.
-UPDATE evertick_runs
-SET state = 'handed', hand = ?3, handed_at = ?4, pushed_at = NULL, taken_at = NULL, killed_at = NULL, started_at = NULL,
-    deadline = NULL
-WHERE app = ?1 AND id = ?2;
+-- Given as an object of ids with what was agreed. They belong to nobody here any more; (node, fence) stay, for an answer
+-- that is repeated and for those who report. Their limits are not left. There is no time to look at them before their
+-- messages are delivered. The app comes with each of them, and the LIMIT keeps it there: with the app alone SQLite would
+-- look through all of its runs for each.
+UPDATE evertick_runs AS r
+SET state = 'handed', hand = o.value, handed_at = ?3, pushed_at = NULL, taken_at = NULL, killed_at = NULL,
+    started_at = NULL, deadline = NULL
+FROM (SELECT ?1 AS app, key, value FROM json_each(?2) LIMIT -1) o WHERE r.app = o.app AND r.id = o.key;
 
 -- name: finish.park
 -- Leaves the claim index until a node comes that can run it. The reason it was recorded with is not forgotten.
@@ -827,16 +829,17 @@ WHERE app = ?1 AND id = ?2;
 
 -- name: apply_reports.handed
 -- The guard of every report: which of these runs are handed, and under which fence.
-SELECT id, fence, attempts, at_most_once, is_cancel_requested, cancel_reason, hand, handed_at, pushed_at, taken_at,
-    deadline, schedule_id, limit_key
+SELECT json_group_array(json_object('id', id, 'fence', fence, 'attempts', attempts, 'at_most_once', at_most_once,
+    'is_cancel_requested', is_cancel_requested, 'cancel_reason', cancel_reason, 'hand', hand, 'handed_at', handed_at,
+    'pushed_at', pushed_at, 'taken_at', taken_at, 'deadline', deadline, 'schedule_id', schedule_id, 'limit_key', limit_key))
 FROM evertick_runs WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2)) AND state = 'handed';
 
 -- name: apply_reports.mark
--- How it stands now. One by one: of many rows at once, SQLite would look through all runs of the app for each.
+-- How those stand now of which the same is known.
 UPDATE evertick_runs
 SET pushed_at = ?3, taken_at = ?4, deadline = ?5, progress = coalesce(?6, progress),
     progress_text = coalesce(?7, progress_text)
-WHERE app = ?1 AND id = ?2;
+WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2));
 
 -- name: apply_reports.last_lines
 -- Behind which line of its log each hand-over goes on, and how much it has, given as pairs of run and fence.
@@ -1138,9 +1141,12 @@ SELECT count(*) FROM (
 -- ================================================================================================= outbox
 
 -- name: send
--- A message, unless its id or its key is known.
+-- Messages, but for those whose id or key is known.
 INSERT INTO evertick_outbox (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, format, hands_over)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'waiting', ?7 + ?8, ?7, ?9, ?10, ?11) ON CONFLICT DO NOTHING;
+SELECT ?1, json_extract(m.value, '$[0]'), json_extract(m.value, '$[1]'), json_extract(m.value, '$[2]'),
+    json_extract(m.value, '$[3]'), json_extract(m.value, '$[4]'), 'waiting', ?2 + json_extract(m.value, '$[5]'), ?2,
+    json_extract(m.value, '$[6]'), json_extract(m.value, '$[7]'), json_extract(m.value, '$[8]')
+FROM json_each(?3) m WHERE true ON CONFLICT DO NOTHING;
 
 -- name: send.known
 -- The message that is there instead: sent twice, or the one that has the key.
@@ -1164,31 +1170,45 @@ WHERE state = 'sending' AND app = ?1 AND channel = ?2 AND node = ?3 AND id NOT I
 
 -- name: claim_messages.pick
 -- Longest due first.
-SELECT id FROM evertick_outbox INDEXED BY evertick_outbox_waiting
-WHERE state = 'waiting' AND app = ?1 AND channel = ?2 AND due_at <= ?3 AND @readable
-ORDER BY due_at LIMIT ?4;
+SELECT json_group_array(id) FROM (
+    SELECT id FROM evertick_outbox INDEXED BY evertick_outbox_waiting
+    WHERE state = 'waiting' AND app = ?1 AND channel = ?2 AND due_at <= ?3 AND @readable
+    ORDER BY due_at LIMIT ?4);
 
 -- name: claim_messages.take
--- From now on only (node, fence) may settle it.
-UPDATE evertick_outbox SET state = 'sending', node = ?2, fence = ?3, claimed_at = ?4 WHERE id = ?1 RETURNING *;
+-- From now on only (node, fence) may settle them.
+UPDATE evertick_outbox SET state = 'sending', node = ?2, fence = ?3, claimed_at = ?4
+WHERE id IN (SELECT value FROM json_each(?1));
+
+-- name: claim_messages.read
+-- What the owner needs.
+SELECT json_group_array(json_object('id', m.id, 'fence', m.fence, 'channel', m.channel, 'key', m.key, 'body', m.body,
+    'headers', m.headers, 'attempts', m.attempts, 'due_at', m.due_at, 'created_at', m.created_at,
+    'caused_by', m.caused_by, 'error', m.error, 'hands_over', m.hands_over))
+FROM json_each(?1) wanted CROSS JOIN evertick_outbox m ON m.id = wanted.value;
 
 -- name: claim_messages.next_due
 -- When to come again for a channel.
 SELECT due_at FROM evertick_outbox INDEXED BY evertick_outbox_waiting
 WHERE state = 'waiting' AND app = ?1 AND channel = ?2 AND @readable ORDER BY due_at LIMIT 1;
 
+-- name: settle_messages.held
+-- The guard, of an object of ids with their fences: which of them are on their way under that very claim.
+SELECT json_group_array(m.id) FROM json_each(?2) o CROSS JOIN evertick_outbox m ON m.id = o.key
+WHERE m.app = ?1 AND m.node = ?3 AND m.fence = o.value AND m.claimed_at IS NOT NULL;
+
 -- name: settle_messages.end
 -- Sent or dead. What was sent is remembered by its key, not by its body.
 UPDATE evertick_outbox
-SET state = ?5, attempts = ?6, error = ?7, settled_at = ?8, forget_at = ?8 + ?9, claimed_at = NULL,
-    body = CASE ?5 WHEN 'sent' THEN 'null' ELSE body END, headers = CASE ?5 WHEN 'sent' THEN NULL ELSE headers END
-WHERE id = ?2 AND app = ?1 AND node = ?3 AND fence = ?4 AND claimed_at IS NOT NULL;
+SET state = ?2, attempts = ?3, error = ?4, settled_at = ?5, forget_at = ?5 + ?6, claimed_at = NULL,
+    body = CASE ?2 WHEN 'sent' THEN 'null' ELSE body END, headers = CASE ?2 WHEN 'sent' THEN NULL ELSE headers END
+WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: settle_messages.put_back
 -- Waiting again: tried once more later, or given back.
 UPDATE evertick_outbox
-SET state = 'waiting', due_at = ?5, attempts = coalesce(?6, attempts), error = coalesce(?7, error), claimed_at = NULL
-WHERE id = ?2 AND app = ?1 AND node = ?3 AND fence = ?4 AND claimed_at IS NOT NULL;
+SET state = 'waiting', due_at = ?2, attempts = coalesce(?3, attempts), error = coalesce(?4, error), claimed_at = NULL
+WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: settle_messages.told_before
 -- Settled by this very claim.

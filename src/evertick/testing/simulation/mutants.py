@@ -909,7 +909,13 @@ MUTANTS: tuple[Mutant, ...] = (
         name="message_settled_by_anybody",
         what="a message is settled whoever brings its outcome, and whatever it is by then (three guards)",
         seeds=(132, 171, 89),
-        patches=(_sql("settle_messages.end", "node = ?3 AND fence = ?4 AND claimed_at IS NOT NULL", "?3 <> ?4"),),
+        patches=(
+            _sql(
+                "settle_messages.held",
+                "m.node = ?3 AND m.fence = o.value AND m.claimed_at IS NOT NULL",
+                "?3 <> o.value",
+            ),
+        ),
     ),
     Mutant(
         name="message_of_the_dead_left",
@@ -976,7 +982,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="queue_away_costs",
         what="the time to take a run begins before its queue has it",
         seeds=(12, 17, 23),
-        patches=(_sql("finish.hand", "deadline = NULL", "deadline = ?4 + json_extract(?3, '$.ack_timeout')"),),
+        patches=(_sql("finish.hand", "deadline = NULL", "deadline = ?3 + json_extract(o.value, '$.ack_timeout')"),),
     ),
     Mutant(
         name="handed_not_counted",
