@@ -12,8 +12,10 @@ Three kinds of time, never mixed:
 
 from __future__ import annotations
 
+import os
 import random
 import socket
+import threading
 import time
 from collections.abc import Iterable
 from hashlib import blake2b
@@ -24,12 +26,48 @@ __all__ = ["Clock", "derived_id", "supervisor_us", "system_clock"]
 # fresh after an hour with the lid closed.
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
+_BLOCK_BYTES = 4096
+
+
+class _Entropy(random.SystemRandom):
+    """Random numbers of the system, fetched many at a time: a call into the system takes a microsecond, and lets
+    another thread have the interpreter, which may keep it for 5 ms. A fork has numbers of its own.
+
+    Large ones come straight from the system: they name nodes, and a machine that was copied while it slept must not
+    give the name that its twin gives.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forget()
+
+    def forget(self) -> None:
+        self._block, self._used = b"", 0
+        self._lock = threading.Lock()
+
+    def random(self) -> float:
+        return (self._word() >> 11) * 2.0**-53
+
+    def getrandbits(self, k: int) -> int:
+        return self._word() >> (64 - k) if k <= 64 else super().getrandbits(k)
+
+    def _word(self) -> int:
+        with self._lock:
+            if self._used == len(self._block):
+                self._block, self._used = os.urandom(_BLOCK_BYTES), 0
+            self._used += 8
+            return int.from_bytes(self._block[self._used - 8 : self._used], "big")
+
+
+_entropy = _Entropy()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_entropy.forget)
+
 
 class Clock:
     """The machine's own clock and its source of ids and random numbers."""
 
     def __init__(self) -> None:
-        self._random = random.SystemRandom()
         self._last_id = 0
 
     def now_us(self) -> int:
@@ -42,10 +80,10 @@ class Clock:
 
     def uniform(self) -> float:
         """A random number in [0, 1)."""
-        return self._random.random()
+        return _entropy.random()
 
     def random_bits(self, count: int) -> int:
-        return self._random.getrandbits(count)
+        return _entropy.getrandbits(count)
 
     def new_id(self) -> str:
         """A UUID of version 7: sorts by the time it was made, and strictly so within this clock."""

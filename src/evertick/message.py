@@ -19,6 +19,7 @@ __all__ = [
     "NAME_MAX_CHARS",
     "check_name",
     "hand_key",
+    "hand_message",
     "kill_message",
     "new_message",
 ]
@@ -55,6 +56,19 @@ def new_message(
 def hand_key(run: str, fence: int) -> str:
     """The key of the message that hands a run over: the same however often it is sent."""
     return f"{run}:{fence}"
+
+
+def hand_message(id_: str, channel: str, body: Any, headers: Any, run: str, fence: int) -> NewMessage:
+    """Hands a run over under this fence."""
+    return NewMessage(
+        id=id_,
+        channel=check_name(channel, "channel"),
+        key=hand_key(run, fence),
+        body=_encoded(body),
+        headers=_checked_headers(headers or None),
+        caused_by=run,
+        hands_over=fence,
+    )
 
 
 def kill_message(id_: str, channel: str, run: str, fence: int, why: str) -> NewMessage:

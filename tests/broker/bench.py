@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-import msgspec
 import nats
 import redis.asyncio
 from wire import handing, no_secret, reports_until
@@ -15,7 +14,7 @@ from wire import handing, no_secret, reports_until
 from evertick import Scheduler
 from evertick.clock import system_clock
 from evertick.driver.broker import Broker as NodesBroker
-from evertick.driver.broker import Parcel, stamped
+from evertick.driver.broker import parcel_of, stamped
 from evertick.driver.contract import WorkerReport
 from evertick.driver.nats_broker import NatsBroker
 from evertick.driver.nats_names import NatsNames
@@ -85,7 +84,7 @@ class Bench:
     async def hand_doubles(self, many: list[dict[str, Any]]) -> None:
         """The same once more. NATS would drop them by their ids, within its window; so they go without."""
         messages = [handing(self.to, reply=self.reply, kind=self.kind, **fields) for fields in many]
-        await self.put([stamped(msgspec.convert(each.body, Parcel), system_clock) for each in messages])
+        await self.put([stamped(parcel_of(each), system_clock.now_us()) for each in messages])
 
     async def put(self, many: list[bytes]) -> None:
         """Something into the queue, past the node."""

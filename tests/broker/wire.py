@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -11,7 +10,7 @@ import msgspec
 from evertick.clock import system_clock
 from evertick.driver.broker import Broker, Parcel
 from evertick.driver.contract import Handed, WorkerReport, decode_report
-from evertick.model import Message, MessageState
+from evertick.model import ClaimedMessage
 
 __all__ = ["all_reports", "handing", "handing_of", "no_secret", "reports_until"]
 
@@ -22,7 +21,7 @@ def no_secret(name: str) -> str:
 
 def handing(
     to: str, *, reply: str | None, run: str | None = None, fence: int = 1, kind: str = "list", **fields: Any
-) -> Message:
+) -> ClaimedMessage:
     """The message of the outbox that hands a run over."""
     within = fields.pop("take_within", 60.0)
     handed = Handed(
@@ -42,17 +41,16 @@ def handing(
     return handing_of(parcel)
 
 
-def handing_of(parcel: Parcel) -> Message:
-    now = datetime.now(UTC)
+def handing_of(parcel: Parcel) -> ClaimedMessage:
+    now = system_clock.now_us()
     id_ = system_clock.new_id()
-    return Message(
+    return ClaimedMessage(
         id=id_,
-        app="default",
+        fence=1,
         channel="redis",
         key=id_,
-        body=msgspec.structs.asdict(parcel),
+        body=msgspec.json.encode(parcel),
         headers={},
-        state=MessageState.SENDING,
         attempts=0,
         due_at=now,
         created_at=now,

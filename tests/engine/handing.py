@@ -10,13 +10,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import msgspec
+
 from evertick import Context, Message
 from evertick.arguments import FreeArguments
 from evertick.driver.base import Driver
 from evertick.driver.handoff import HandOff, Received
 from evertick.driver.sender import Sender
 from evertick.driver.spec import DriverParts, Spec
-from evertick.model import HandMode, Report
+from evertick.model import ClaimedMessage, HandMode, Report
 from evertick.policy import Constant
 from evertick.when.moment import HOUR, SECOND
 
@@ -44,16 +46,17 @@ class Queue:
 
     # what nodes do
 
-    async def push(self, messages: Sequence[Message]) -> list[BaseException | None]:
+    async def push(self, messages: Sequence[ClaimedMessage]) -> list[BaseException | None]:
         if self.is_away:
             raise ConnectionError("nobody answers")
         self.journeys.append(len(messages))
         answers: list[BaseException | None] = []
         for message in messages:
-            if message.body["args"].get("n") in self.refuses:
+            body = msgspec.json.decode(message.body)
+            if body["args"].get("n") in self.refuses:
                 answers.append(ValueError("the queue does not take this"))
             else:
-                self.pushed.append(message.body)
+                self.pushed.append(body)
                 answers.append(None)
         return answers
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
-from evertick.clock import Clock, derived_id
+import pytest
+
+from evertick.clock import Clock, derived_id, system_clock
 from evertick.testing.clock import SettableClock
 
 NOON = 1_767_268_800_000_000
@@ -40,3 +46,39 @@ def test_a_derived_id_is_a_uuid_of_version_7_too() -> None:
     assert UUID(id_).version == 7
     assert UUID(id_).int >> 80 == NOON // 1000
     assert derived_id(NOON, "schedule", 7) == id_
+
+
+def test_random_numbers_are_as_large_as_was_asked_for() -> None:
+    drawn = [system_clock.random_bits(62) for _ in range(2_000)]
+    assert len(set(drawn)) == len(drawn)
+    assert 1 << 61 < max(drawn) < 1 << 62
+    assert all(0 <= system_clock.uniform() < 1 for _ in range(2_000))
+    assert max(system_clock.random_bits(1) for _ in range(100)) == 1
+
+
+def test_threads_never_draw_the_same_number() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        drawn = [each for part in pool.map(lambda _: _some_numbers(5_000), range(4)) for each in part]
+    assert len(set(drawn)) == len(drawn)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_a_fork_draws_numbers_of_its_own() -> None:
+    # In a process without threads: a fork of one that has some is warned of.
+    script = """
+import os
+from evertick.clock import system_clock
+system_clock.random_bits(62)
+is_child = os.fork() == 0
+os.write(1, f"{system_clock.random_bits(62)} {system_clock.uniform()}\\n".encode())
+if not is_child:
+    os.wait()
+"""
+    said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60).stdout
+    first, second = (line.split() for line in said.splitlines())
+    assert first[0] != second[0]
+    assert first[1] != second[1]
+
+
+def _some_numbers(count: int) -> list[int]:
+    return [system_clock.random_bits(62) for _ in range(count)]

@@ -12,12 +12,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from evertick.clock import Clock
 from evertick.driver.contract import Kill
-from evertick.model import Message
+from evertick.model import ClaimedMessage
 from evertick.when.moment import moment_text
 
-__all__ = ["BATCH", "Broker", "Incoming", "Parcel", "stamped"]
+__all__ = ["BATCH", "Broker", "Incoming", "Parcel", "parcel_of", "stamped"]
 
 # Messages of one journey to the broker.
 BATCH = 1_000
@@ -52,7 +51,7 @@ class Broker(Protocol):
         """Where it is, for people: without a password."""
         ...
 
-    async def push(self, messages: Sequence[Message]) -> list[Exception | None]:
+    async def push(self, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
         """Hand runs over; per message None, or why not. A message may have arrived although an error is told."""
         ...
 
@@ -69,11 +68,18 @@ class Broker(Protocol):
     async def close(self) -> None: ...
 
 
-def stamped(parcel: Parcel, clock: Clock) -> bytes:
+_parcels = msgspec.json.Decoder(Parcel)
+
+
+def parcel_of(message: ClaimedMessage) -> Parcel:
+    return _parcels.decode(message.body)
+
+
+def stamped(parcel: Parcel, now: int) -> bytes:
     """The message as it goes over the wire. It says until when it may be taken: counted from now, not from its claim,
     for a broker that was away has used up nobody's time."""
     message = parcel.message
-    take_by = clock.now_us() + round(parcel.take_within * 1e6)
+    take_by = now + round(parcel.take_within * 1e6)
     message["take_by"] = moment_text(take_by)
     if message["timeout"] is not None:
         message["deadline"] = moment_text(take_by + round(message["timeout"] * 1e6))

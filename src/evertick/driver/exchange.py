@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -16,10 +15,10 @@ from evertick.context import RESULT_MAX_BYTES
 from evertick.driver.broker import BATCH, Broker, Incoming
 from evertick.driver.contract import Kill, WorkerReport, decode_report
 from evertick.driver.handoff import Received
-from evertick.driver.sender import Sender
+from evertick.driver.sender import DeliverMany, Sender
 from evertick.driver.spec import DriverParts
 from evertick.errors import InvalidInput
-from evertick.model import Message, Report
+from evertick.model import ClaimedMessage, Report
 from evertick.policy import Exponential
 from evertick.when.moment import MINUTE, moment_of
 
@@ -84,11 +83,11 @@ class Exchange:
 
     # --- to the workers
 
-    async def _push(self, messages: Sequence[Message]) -> Sequence[BaseException | None]:
+    async def _push(self, messages: Sequence[ClaimedMessage]) -> Sequence[BaseException | None]:
         return await self._broker.push(messages)
 
-    async def _kill(self, messages: Sequence[Message]) -> Sequence[BaseException | None]:
-        await self._broker.kill([msgspec.convert(message.body, Kill) for message in messages])
+    async def _kill(self, messages: Sequence[ClaimedMessage]) -> Sequence[BaseException | None]:
+        await self._broker.kill([msgspec.json.decode(message.body, type=Kill) for message in messages])
         return [None] * len(messages)
 
     # --- from the workers
@@ -112,15 +111,9 @@ class Exchange:
         await self._broker.acknowledge(incoming)
 
 
-def _sender(channel: str, deliver_many: Callable[[Sequence[Message]], Any]) -> Sender:
-    async def deliver(message: Message) -> None:
-        for error in await deliver_many([message]):
-            if error is not None:
-                raise error
-
+def _sender(channel: str, deliver_many: DeliverMany) -> Sender:
     return Sender(
         channel=channel,
-        deliver=deliver,
         deliver_many=deliver_many,
         batch=BATCH,
         concurrency=_JOURNEYS,

@@ -82,7 +82,7 @@ class HandOverDriver:
         )
         return HandOff(
             channel=queue.channel,
-            payload=msgspec.structs.asdict(parcel),
+            payload=parcel,
             mode=self._spec.mode,
             ack_timeout=self._ack_timeout,
             progress_timeout=self._progress_timeout,

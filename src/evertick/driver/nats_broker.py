@@ -10,19 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-import msgspec
 import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, Header
 
 from evertick.clock import Clock
-from evertick.driver.broker import BATCH, Incoming, Parcel, stamped
+from evertick.driver.broker import BATCH, Incoming, parcel_of, stamped
 from evertick.driver.contract import Kill, encode, pair_of
 from evertick.driver.nats_client import NatsSession
 from evertick.driver.nats_spec import NatsConnection
 from evertick.errors import BrokerUnavailable
-from evertick.model import Message
+from evertick.model import ClaimedMessage
 
 __all__ = ["CHANNEL", "NatsBroker"]
 
@@ -53,7 +52,7 @@ class NatsBroker:
 
     # --- to the workers
 
-    async def push(self, messages: Sequence[Message]) -> list[Exception | None]:
+    async def push(self, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
         answers: list[Exception | None] = []
         for first in range(0, len(messages), min(BATCH, _AT_ONCE)):
             batch = messages[first : first + _AT_ONCE]
@@ -66,17 +65,17 @@ class NatsBroker:
                 return answers + [error] * (len(messages) - len(answers))
         return answers
 
-    async def _push_all(self, stream: JetStreamContext, messages: Sequence[Message]) -> list[Exception | None]:
+    async def _push_all(self, stream: JetStreamContext, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
         return await asyncio.gather(*(self._push(stream, message) for message in messages))
 
-    async def _push(self, stream: JetStreamContext, message: Message) -> Exception | None:
-        parcel = msgspec.convert(message.body, Parcel)
+    async def _push(self, stream: JetStreamContext, message: ClaimedMessage) -> Exception | None:
+        parcel = parcel_of(message)
         id_ = pair_of(parcel.message["run"], parcel.message["fence"])
         headers = {Header.MSG_ID.value: id_}
         try:
             with self._session.telling():
                 subject = self._session.names.jobs(parcel.to)
-                await stream.publish(subject, stamped(parcel, self._clock), headers=headers)
+                await stream.publish(subject, stamped(parcel, self._clock.now_us()), headers=headers)
         except BrokerUnavailable as error:
             return error
         return None

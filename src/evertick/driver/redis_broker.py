@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import msgspec
 from redis.asyncio import Redis as Client
 
 from evertick.clock import Clock
-from evertick.driver.broker import BATCH, Incoming, Parcel, stamped
+from evertick.driver.broker import BATCH, Incoming, parcel_of, stamped
 from evertick.driver.contract import Kill, encode
 from evertick.driver.redis_client import connect, telling_of_redis
 from evertick.driver.redis_keys import FIELD, KILL_CHANNEL, NODES, REMEMBER_SECONDS, kill_key, reports_key
@@ -20,7 +19,7 @@ from evertick.driver.redis_spec import RedisConnection
 from evertick.driver.redis_stream import RedisStream
 from evertick.errors import BrokerUnavailable
 from evertick.masked import masked
-from evertick.model import Message
+from evertick.model import ClaimedMessage
 
 __all__ = ["CHANNEL", "RedisBroker"]
 
@@ -47,7 +46,7 @@ class RedisBroker:
 
     # --- to the workers
 
-    async def push(self, messages: Sequence[Message]) -> list[Exception | None]:
+    async def push(self, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
         answers: list[Exception | None] = []
         for first in range(0, len(messages), BATCH):
             batch = messages[first : first + BATCH]
@@ -58,14 +57,15 @@ class RedisBroker:
                 return answers + [error] * (len(messages) - len(answers))
         return answers
 
-    async def _push(self, messages: Sequence[Message]) -> list[Exception | None]:
+    async def _push(self, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
         """One journey. All that goes to one queue is one command, so that one wrong key spoils nobody else's."""
         queues: dict[tuple[str, str], list[int]] = {}
         bodies: list[bytes] = []
+        now = self._clock.now_us()
         for number, message in enumerate(messages):
-            parcel = msgspec.convert(message.body, Parcel)
+            parcel = parcel_of(message)
             queues.setdefault((parcel.kind, parcel.to), []).append(number)
-            bodies.append(stamped(parcel, self._clock))
+            bodies.append(stamped(parcel, now))
         with telling_of_redis(self._connection):
             async with self._connected().pipeline(transaction=False) as pipe:
                 owners: list[list[int]] = []

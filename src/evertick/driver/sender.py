@@ -6,15 +6,16 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from evertick.model import Message
+from evertick.model import ClaimedMessage, Message
 from evertick.policy import Exponential, RetryPolicy
 from evertick.when.moment import DAY, SECOND
 
 __all__ = ["REMEMBER", "RETRY", "TIMEOUT", "Deliver", "DeliverMany", "Sender"]
 
 Deliver = Callable[[Message], Awaitable[object]]
-# One answer per message, in their order: None, or why it could not be delivered.
-DeliverMany = Callable[[Sequence[Message]], Awaitable[Sequence[BaseException | None]]]
+# One answer per message, in their order: None, or why it could not be delivered. Their bodies are not decoded: much of
+# what is sent by the thousand is sent on as it is.
+DeliverMany = Callable[[Sequence[ClaimedMessage]], Awaitable[Sequence[BaseException | None]]]
 
 # About nine hours until a message is given up, so that an evening's outage of the other side costs none.
 RETRY = Exponential("5s", factor=2, limit="1h", attempts=18, jitter=0.1)
@@ -27,7 +28,7 @@ class Sender(msgspec.Struct, frozen=True, kw_only=True):
 
     channel: str
     # It has delivered the message when it returns; what it raises is why it could not.
-    deliver: Deliver
+    deliver: Deliver | None = None
     # True: cancelling the task that awaits `deliver` ends the delivery. False: it can only be waited for.
     can_be_cancelled: bool = True
     retry: RetryPolicy = RETRY

@@ -209,17 +209,18 @@ class Relay:
 
     async def _deliver(self, journey: Journey) -> Came:
         """What it raised. Handed over, not raised: a `sys.exit()` that leaves its task ends the whole event loop."""
-        sender = journey.sender
-        messages = [_shown(each.message, self._node.app, each.node) for each in journey.deliveries]
+        sender, deliveries = journey.sender, journey.deliveries
         try:
-            if sender.deliver_many is None:
-                await sender.deliver(messages[0])
-                return (None,)
-            return _one_each(await sender.deliver_many(messages), len(messages))
+            if sender.deliver_many is not None:
+                came = await sender.deliver_many([each.message for each in deliveries])
+                return _one_each(came, len(deliveries))
+            assert sender.deliver is not None, "a sender delivers one, or many"
+            await sender.deliver(_shown(deliveries[0].message, self._node.app, deliveries[0].node))
+            return (None,)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
-            return [error] * len(messages)
+            return [error] * len(deliveries)
 
     def _came_back(self, journey: Journey, task: asyncio.Task[Came]) -> None:
         self._busy[journey.sender.channel] -= 1

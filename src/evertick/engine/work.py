@@ -23,7 +23,7 @@ from evertick.engine.node import GATHER_SECONDS, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.engine.timeouts import Timeouts
 from evertick.errors import InvalidArguments, InvalidInput, JobFailed
-from evertick.message import hand_key, new_message
+from evertick.message import hand_message
 from evertick.model import Claimed, Verdict
 from evertick.store.base import Claim, RunFilter, TaskTerms
 from evertick.transaction import Holder
@@ -213,12 +213,11 @@ class Worker:
 
     def _handed_over(self, attempt: Attempt, hand_off: HandOff) -> Ending:
         run, id_ = attempt.run, self._node.clock.new_id()
-        key, headers = hand_key(run.id, run.fence), hand_off.headers
         try:
-            made = new_message(id_, hand_off.channel, hand_off.payload, key=key, headers=headers, caused_by=run.id)
+            message = hand_message(id_, hand_off.channel, hand_off.payload, hand_off.headers, run.id, run.fence)
         except InvalidInput as error:
             return Raised(error)
-        return HandedOver(hand_off, msgspec.structs.replace(made, hands_over=run.fence))
+        return HandedOver(hand_off, message)
 
     def _judge_cancel(self, attempt: Attempt, error: asyncio.CancelledError) -> Ending:
         if attempt.why is not None:

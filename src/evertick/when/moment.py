@@ -5,6 +5,7 @@ Pure. Datetimes are for people: they are converted here, at the edge, without pa
 
 from __future__ import annotations
 
+import functools
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from evertick.errors import InvalidWhen
@@ -58,6 +59,8 @@ def from_us(us: int, zone: tzinfo = UTC) -> datetime:
     return utc if zone is UTC else utc.astimezone(zone)
 
 
+# Much of what is written at once is of one moment.
+@functools.lru_cache(maxsize=256)
 def moment_text(us: int) -> str:
     """The moment in ISO 8601 with Z, to the microsecond where it has any."""
     return from_us(us).isoformat().replace("+00:00", "Z")

@@ -12,9 +12,11 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from evertick.driver.handoff import Received
 from evertick.driver.sender import Sender
-from evertick.model import Message, Report
+from evertick.model import ClaimedMessage, Message, Report
 from evertick.policy import Constant
 from evertick.testing.simulation.handed import KILLS, MODES, QUEUE
 from evertick.testing.simulation.jobs import token
@@ -89,7 +91,7 @@ class OutsideQueue:
             KILLS: Sender(channel=KILLS, deliver=self.kill, retry=retry, timeout=3_000_000, concurrency=2),
         }
 
-    async def push(self, messages: Sequence[Message]) -> list[BaseException | None]:
+    async def push(self, messages: Sequence[ClaimedMessage]) -> list[BaseException | None]:
         await asyncio.sleep(0.01)
         if self._is_away:
             raise ConnectionError("the queue is away")
@@ -99,9 +101,9 @@ class OutsideQueue:
             await asyncio.sleep(chance.uniform(0, 2))  # workers are faster
         return answers
 
-    def _push(self, message: Message) -> BaseException | None:
+    def _push(self, message: ClaimedMessage) -> BaseException | None:
         number = self._tries[message.key] = self._tries.get(message.key, 0) + 1
-        body, chance = message.body, self._chance(f"push {message.key} {number}")
+        body, chance = msgspec.json.decode(message.body), self._chance(f"push {message.key} {number}")
         self._say("pushed", body)
         if not self._happens(_LOST, chance):
             late = chance.uniform(0, 2) * body["args"]["ack"] if self._happens(_LATE, chance) else 0.0
