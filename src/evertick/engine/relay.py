@@ -127,7 +127,16 @@ class Relay:
             self.on_change()
 
     async def step(self) -> float | None:
-        await self._settle()
+        """Write what has come of the last ones while the next are claimed."""
+        settling = asyncio.get_running_loop().create_task(self._settle(), name="evertick settle")
+        try:
+            rest = await self._claim_more()
+        finally:
+            await settling
+        # What is tried again may be due before what the claim knew of.
+        return None if rest is None else min(rest, max(self._look_at - self._node.clock.elapsed(), 0.0))
+
+    async def _claim_more(self) -> float | None:
         if self._node.is_draining or not self._node.senders:
             return None
         room = self._room()
