@@ -15,7 +15,7 @@ from evertick.model import Message, MessageOutcome, MessageState, NewMessage
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
 from evertick.store.postgres.ids import ids_that_begin, is_run_id
 from evertick.store.postgres.session import Line, Session, columns_of
-from evertick.store.rows import LOST_DELIVERY, Row, claimed_message_of, json_text, message_of, plain_text, read_each
+from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
 from evertick.store.unreadable import unreadable_messages
 
 __all__ = [
@@ -35,14 +35,10 @@ _COUNT_MOST = 10_000
 _ROUNDS_MOST = 5
 
 
-async def write_messages(db: Session, app: str, new: Sequence[NewMessage]) -> list[Row]:
+async def write_messages(db: Session, app: str, new: Sequence[NewMessage]) -> None:
     """Put messages into the outbox; those whose id or key is known are left out."""
-    if not new:
-        return []
-    rows = await db.rows("send", app, *columns_of([_columns(message) for message in new]))
-    if rows:
+    if new and await db.count("send.with_cause", app, *columns_of([_columns(message) for message in new])):
         db.wake(app)
-    return rows
 
 
 def _columns(message: NewMessage) -> tuple[object, ...]:
@@ -73,7 +69,10 @@ async def send(db: Session, app: str, new: Sequence[NewMessage]) -> list[Message
 
 async def _send(db: Session, app: str, wanted: Mapping[int, NewMessage]) -> dict[int, Message]:
     """Answers those that were written, and those that are there instead unless they have gone since."""
-    new = {str(row["id"]): row for row in await write_messages(db, app, list(wanted.values()))}
+    rows = await db.rows("send", app, *columns_of([_columns(message) for message in wanted.values()]))
+    if rows:
+        db.wake(app)
+    new = {str(row["id"]): row for row in rows}
     answers: dict[int, Message] = {}
     for place, message in wanted.items():
         if message.id in new:
@@ -135,8 +134,8 @@ async def settle_messages(db: Session, app: str, node: str, outcomes: Sequence[M
     if not first:
         return ["lost"] * len(outcomes)
     rows = [(o.id, o.fence, o.kind, o.attempts, o.delay, o.remember, plain_text(o.error)) for o in first.values()]
-    settled = {row["id"] for row in await db.rows("settle_messages", app, node, *columns_of(rows))}
-    done = {id_: outcome for id_, outcome in first.items() if id_ in settled}
+    settled = (await db.only_row("settle_messages", app, node, *columns_of(rows)))["ids"]
+    done = first if settled is None else {id_: first[id_] for id_ in settled}
     if any(outcome.kind in ("retry", "release") for outcome in done.values()):
         db.wake(app)
     rest = [(outcome.id, outcome.fence) for outcome in outcomes if outcome.id in first and outcome.id not in done]

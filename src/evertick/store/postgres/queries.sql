@@ -1778,9 +1778,9 @@ SELECT count(*) AS count FROM (
 
 -- ================================================================================================= outbox
 
--- name: send
--- Messages, unless their id or their key is known; by key, so that nobody waits crosswise. Waits for whoever is writing
--- the same key.
+-- part: new_messages
+-- Unless their id or their key is known; by key, so that nobody waits crosswise. Waits for whoever is writing the same
+-- key.
 INSERT INTO evertick.outbox AS m (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, format,
     hands_over)
 SELECT $1, n.id, n.channel, n.key, n.body, n.headers, 'waiting', c.now + coalesce(n.delay, 0), c.now, n.caused_by,
@@ -1789,7 +1789,15 @@ FROM (SELECT evertick.now_us() AS now) c,
     unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::int[], $10::bigint[])
     AS n(id, channel, key, body, headers, delay, caused_by, format, hands_over)
 ORDER BY n.channel, n.key
-ON CONFLICT DO NOTHING RETURNING m.*;
+ON CONFLICT DO NOTHING
+
+-- name: send
+-- Messages that somebody wants to see.
+@new_messages RETURNING m.*;
+
+-- name: send.with_cause
+-- Messages that go with what causes them.
+@new_messages;
 
 -- name: send.known
 -- The messages that are there instead: sent twice, or those that have the keys.
@@ -1817,12 +1825,13 @@ taken AS (
     UPDATE evertick.outbox m
     SET state = 'sending', node = $2, fence = (SELECT fence FROM drawn), claimed_at = (SELECT now FROM clock)
     WHERE m.id = ANY(ARRAY(SELECT id FROM picked))
-    RETURNING m.*),
+    RETURNING m.id::text AS id, m.fence, m.channel, m.key, m.body, m.headers, m.attempts, m.due_at, m.created_at,
+        m.caused_by, m.error, m.hands_over),
 left_behind AS MATERIALIZED (
     SELECT l.id, l.fence FROM wanted w CROSS JOIN LATERAL (
         SELECT m.id, m.fence FROM evertick.outbox m
         WHERE m.state = 'sending' AND m.app = $1 AND m.channel = w.channel
-            AND CASE WHEN m.node = $2 THEN m.id <> ALL($5::uuid[]) ELSE NOT EXISTS (
+            AND CASE WHEN m.node = $2 THEN m.id NOT IN (SELECT unnest($5::uuid[])) ELSE NOT EXISTS (
                 SELECT FROM evertick.nodes n WHERE n.id = m.node AND n.died_at IS NULL OFFSET 0) END
         LIMIT 1000) l)
 SELECT c.now, (
@@ -1849,22 +1858,25 @@ WHERE m.id = ANY(ARRAY(
     ORDER BY f.id FOR UPDATE OF l SKIP LOCKED));
 
 -- name: settle_messages
--- Guarded by the claim. What was sent is remembered by its key, not by its body.
-UPDATE evertick.outbox m
-SET state = CASE WHEN s.kind IN ('sent', 'dead') THEN s.kind ELSE 'waiting' END,
-    attempts = CASE s.kind WHEN 'release' THEN m.attempts ELSE s.attempts END,
-    error = CASE WHEN s.kind IN ('sent', 'dead') THEN s.error ELSE coalesce(s.error, m.error) END,
-    due_at = CASE WHEN s.kind IN ('sent', 'dead') THEN m.due_at ELSE c.now + s.delay END,
-    settled_at = CASE WHEN s.kind IN ('sent', 'dead') THEN c.now END,
-    forget_at = CASE WHEN s.kind IN ('sent', 'dead') THEN c.now + s.remember END,
-    body = CASE s.kind WHEN 'sent' THEN 'null' ELSE m.body END,
-    headers = CASE s.kind WHEN 'sent' THEN NULL ELSE m.headers END, claimed_at = NULL
-FROM (SELECT evertick.now_us() AS now) c,
-    unnest($3::uuid[], $4::bigint[], $5::text[], $6::int[], $7::bigint[], $8::bigint[], $9::text[])
-    AS s(id, fence, kind, attempts, delay, remember, error)
-WHERE m.id = ANY(ARRAY[s.id]) AND m.fence = s.fence AND m.node = $2 AND m.app IS NOT DISTINCT FROM $1
-    AND m.claimed_at IS NOT NULL
-RETURNING m.id::text AS id;
+-- Guarded by the claim. What was sent is remembered by its key, not by its body. Answers the ids only if some are
+-- missing.
+WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
+settled AS (
+    UPDATE evertick.outbox m
+    SET state = CASE WHEN s.kind IN ('sent', 'dead') THEN s.kind ELSE 'waiting' END,
+        attempts = CASE s.kind WHEN 'release' THEN m.attempts ELSE s.attempts END,
+        error = CASE WHEN s.kind IN ('sent', 'dead') THEN s.error ELSE coalesce(s.error, m.error) END,
+        due_at = CASE WHEN s.kind IN ('sent', 'dead') THEN m.due_at ELSE (SELECT now FROM clock) + s.delay END,
+        settled_at = CASE WHEN s.kind IN ('sent', 'dead') THEN (SELECT now FROM clock) END,
+        forget_at = CASE WHEN s.kind IN ('sent', 'dead') THEN (SELECT now FROM clock) + s.remember END,
+        body = CASE s.kind WHEN 'sent' THEN 'null' ELSE m.body END,
+        headers = CASE s.kind WHEN 'sent' THEN NULL ELSE m.headers END, claimed_at = NULL
+    FROM unnest($3::uuid[], $4::bigint[], $5::text[], $6::int[], $7::bigint[], $8::bigint[], $9::text[])
+        AS s(id, fence, kind, attempts, delay, remember, error)
+    WHERE m.id = ANY(ARRAY[s.id]) AND m.fence = s.fence AND m.node = $2 AND m.app IS NOT DISTINCT FROM $1
+        AND m.claimed_at IS NOT NULL
+    RETURNING m.id)
+SELECT CASE WHEN count(*) < cardinality($3) THEN coalesce(array_agg(id::text), '{}') END AS ids FROM settled;
 
 -- name: settle_messages.told_before
 -- Settled by these very claims.
