@@ -148,6 +148,7 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("claim", "using schedule_versions_id on schedule_versions v"),
         ("finish.alike", "using runs_pkey on runs r"),
         ("finish.done", "using runs_pkey on runs r"),
+        ("finish.hand_over", "using runs_pkey on runs r"),
         ("finish.told_before", "_pkey on attempts_"),
         ("finish.told_before", "_id_idx on history_"),
         ("cancel.done", "_id_idx on history_"),
@@ -197,6 +198,7 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         # Without a feed nothing is gathered for it.
         ("finish.alike", "One-Time Filter"),
         ("finish.done", "One-Time Filter"),
+        ("finish.hand_over", "One-Time Filter"),
         ("claim", "One-Time Filter"),
         ("insert_enqueued", "One-Time Filter"),
         ("insert_one", "One-Time Filter"),
@@ -259,6 +261,7 @@ async def empty_planner(postgres_dsn: str) -> AsyncIterator[Planner]:
         "finish.retry",
         "finish.park",
         "finish.hand",
+        "finish.hand_over",
         "finish.release",
         "apply_reports.mark",
         "apply_reports.done",

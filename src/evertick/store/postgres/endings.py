@@ -21,7 +21,7 @@ from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.limits import enter_gate, make_room
 from evertick.store.postgres.lookup import days_to_ask
 from evertick.store.postgres.outbox import write_messages
-from evertick.store.postgres.session import Line, Session, columns_of
+from evertick.store.postgres.session import Line, Session, columns_of, once_if_alike
 from evertick.store.rows import Row, json_text, phases_text, plain_text
 from evertick.store.telling import PUT_BACK_TOLD
 
@@ -52,6 +52,8 @@ async def finish(line: Line, app: str, node: str, outcomes: Sequence[Outcome]) -
             done |= await line.ask(lambda db: end_alike(db, app, node, alike))
         if others:
             done |= await line.ask(lambda db: _end_as_told(db, app, node, others, with_freeing=False))
+        if handed := [outcomes[place] for place in places.values() if _only_hands_over(outcomes[place])]:
+            done |= await line.ask(lambda db: _hand_over(db, app, node, handed))
     except Exception as error:
         # One of them cannot be written. None of its statement was, so all of that go the longer way.
         if not is_unwritable(error):
@@ -88,6 +90,40 @@ def _parted(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
     if len(alike) < len(others):
         alike, others = [], simple
     return alike, [outcome for outcome in others if is_run_id(outcome.id)]
+
+
+def _only_hands_over(outcome: Outcome) -> bool:
+    """Whether it is a hand-over with its message, and nothing else."""
+    if outcome.kind != "hand" or outcome.reason is not None or len(outcome.messages) != 1:
+        return False
+    [message] = outcome.messages
+    is_of_this_run = message.caused_by == outcome.id and message.hands_over == outcome.fence
+    return is_of_this_run and message.delay == 0 and message.format == 1 and is_run_id(outcome.id)
+
+
+async def _hand_over(db: Session, app: str, node: str, outcomes: Sequence[Outcome]) -> set[str]:
+    """The runs that were held by the claims of these outcomes, and are handed."""
+    rows = [
+        (
+            outcome.id,
+            outcome.fence,
+            json_text(outcome.hand),
+            message.id,
+            message.channel,
+            message.key,
+            message.body.decode(),
+            json_text(message.headers) if message.headers else None,
+        )
+        # By id, as everybody locks them.
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.id)
+        for message in outcome.messages
+    ]
+    ids, fences, hands, messages, channels, *others = columns_of(rows)
+    alike = (once_if_alike(fences), hands, messages, once_if_alike(channels))
+    handed: list[str] = (await db.only_row("finish.hand_over", app, node, ids, *alike, *others))["ids"]
+    if handed:
+        db.wake(app)
+    return set(handed)
 
 
 async def _finish_rest(line: Line, app: str, node: str, outcomes: Sequence[Outcome]) -> tuple[list[FinishAnswer], bool]:

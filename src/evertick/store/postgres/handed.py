@@ -30,7 +30,7 @@ from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.limits import make_room
 from evertick.store.postgres.lookup import days_to_ask
 from evertick.store.postgres.outbox import those, write_messages
-from evertick.store.postgres.session import Line, Session, columns_of
+from evertick.store.postgres.session import Line, Session, columns_of, once_if_alike
 from evertick.store.rows import Row, hand_of, plain_text
 from evertick.store.said import Kept, Placed, kept_of
 
@@ -118,7 +118,10 @@ async def _end(db: Session, app: str, ends: Sequence[End]) -> list[str]:
         )
         for each in ends
     ]
-    gone = await db.only_row("apply_reports.done", app, *columns_of(values))
+    given, fences, verdicts, attempts, reasons, errors, results, began = columns_of(values)
+    same = map(once_if_alike, (fences, verdicts, attempts))
+    others = (reasons, errors, results, once_if_alike(began))
+    gone = await db.only_row("apply_reports.done", app, given, *same, *others)
     ids: list[str] = gone["ids"] or []
     warn_of_doubles(app, len(ids) - gone["kept"], ids)
     return ids

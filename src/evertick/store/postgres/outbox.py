@@ -7,14 +7,15 @@ holder of the newest claim may settle a message.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from evertick.errors import StoreUnavailable
 from evertick.model import Message, MessageOutcome, MessageState, NewMessage
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
 from evertick.store.postgres.ids import ids_that_begin, is_run_id
-from evertick.store.postgres.session import Line, Session, columns_of
+from evertick.store.postgres.session import Line, Session, columns_of, once_if_alike
 from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
 from evertick.store.unreadable import unreadable_messages
 
@@ -37,22 +38,27 @@ _ROUNDS_MOST = 5
 
 async def write_messages(db: Session, app: str, new: Sequence[NewMessage]) -> None:
     """Put messages into the outbox; those whose id or key is known are left out."""
-    if new and await db.count("send.with_cause", app, *columns_of([_columns(message) for message in new])):
+    if new and await db.count("send.with_cause", app, *_columns(new)):
         db.wake(app)
 
 
-def _columns(message: NewMessage) -> tuple[object, ...]:
-    return (
-        message.id,
-        message.channel,
-        message.key,
-        message.body.decode(),
-        json_text(message.headers) if message.headers else None,
-        message.delay or None,
-        message.caused_by,
-        None if message.format == 1 else message.format,
-        message.hands_over,
-    )
+def _columns(new: Iterable[NewMessage]) -> list[list[Any]]:
+    rows = [
+        (
+            message.id,
+            message.channel,
+            message.key,
+            message.body.decode(),
+            json_text(message.headers) if message.headers else None,
+            message.delay or None,
+            message.caused_by,
+            None if message.format == 1 else message.format,
+            message.hands_over,
+        )
+        for message in new
+    ]
+    ids, channels, *others = columns_of(rows)
+    return [ids, once_if_alike(channels), *others]
 
 
 async def send(db: Session, app: str, new: Sequence[NewMessage]) -> list[Message]:
@@ -69,7 +75,7 @@ async def send(db: Session, app: str, new: Sequence[NewMessage]) -> list[Message
 
 async def _send(db: Session, app: str, wanted: Mapping[int, NewMessage]) -> dict[int, Message]:
     """Answers those that were written, and those that are there instead unless they have gone since."""
-    rows = await db.rows("send", app, *columns_of([_columns(message) for message in wanted.values()]))
+    rows = await db.rows("send", app, *_columns(wanted.values()))
     if rows:
         db.wake(app)
     new = {str(row["id"]): row for row in rows}
@@ -134,7 +140,8 @@ async def settle_messages(db: Session, app: str, node: str, outcomes: Sequence[M
     if not first:
         return ["lost"] * len(outcomes)
     rows = [(o.id, o.fence, o.kind, o.attempts, o.delay, o.remember, plain_text(o.error)) for o in first.values()]
-    settled = (await db.only_row("settle_messages", app, node, *columns_of(rows)))["ids"]
+    ids, *alike, errors = columns_of(rows)
+    settled = (await db.only_row("settle_messages", app, node, ids, *map(once_if_alike, alike), errors))["ids"]
     done = first if settled is None else {id_: first[id_] for id_ in settled}
     if any(outcome.kind in ("retry", "release") for outcome in done.values()):
         db.wake(app)

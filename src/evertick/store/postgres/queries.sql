@@ -902,12 +902,40 @@ SET state = 'waiting', due_at = (SELECT evertick.now_us()) + t.delay, started_at
     limit_key = NULL, @in_no_hands
 FROM unnest($1::uuid[], $2::bigint[]) AS t(id, delay) WHERE r.id = ANY(ARRAY[t.id]);
 
--- name: finish.hand
--- They belong to nobody here any more; (node, fence) stay, for an answer that is repeated and for those who report. Their
--- limits are not left. There is no time to look at them before their messages are delivered.
-UPDATE evertick.runs r
-SET state = 'handed', hand = t.hand, handed_at = (SELECT evertick.now_us()), pushed_at = NULL, taken_at = NULL,
+-- part: handed
+-- What becomes of a run when it is handed over. It belongs to nobody here any more; (node, fence) stay, for an answer that
+-- is repeated and for those who report. Its limit is not left. There is no time to look at it before its message is
+-- delivered.
+state = 'handed', hand = t.hand, handed_at = (SELECT evertick.now_us()), pushed_at = NULL, taken_at = NULL,
     killed_at = NULL, started_at = NULL, deadline = NULL
+
+-- name: finish.hand_over
+-- Nearly all: runs of one node that nobody wants cancelled, each with the message that hands it over. Guarded by the
+-- claim, into the outbox in the same statement. Answers which they were.
+WITH handed AS (
+    UPDATE evertick.runs r SET @handed
+    FROM unnest($3::uuid[], $4::bigint[], $5::text[], $6::uuid[], $7::text[], $8::text[], $9::text[], $10::text[])
+        AS t(given_id, given_fence, hand, message, channel, key, body, headers)
+    WHERE r.id = ANY(ARRAY[t.given_id]) AND r.fence = coalesce(t.given_fence, ($4::bigint[])[1]) AND r.node = $2
+        AND r.app = $1 AND r.started_at IS NOT NULL AND NOT r.is_cancel_requested
+    RETURNING r.id, r.schedule_key, r.task, r.fire_at, r.due_at, r.cause, coalesce(r.parked_for, r.reason) AS shown_reason,
+        r.attempts, r.node, r.fence, t.message, coalesce(t.channel, ($7::text[])[1]) AS channel, t.key, t.body, t.headers),
+sent AS (
+    INSERT INTO evertick.outbox (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, hands_over)
+    SELECT $1, h.message, h.channel, h.key, h.body, h.headers, 'waiting', c.now, c.now, h.id::text, h.fence
+    FROM (SELECT evertick.now_us() AS now) c, handed h ORDER BY h.channel, h.key
+    ON CONFLICT DO NOTHING),
+told AS (
+    INSERT INTO evertick.feed (app, epoch, at, kind, body)
+    SELECT $1, @feed_epoch, (SELECT evertick.now_us()), 'run.handed', json_agg(json_build_array(g.id, g.schedule_key,
+        g.task, g.fire_at, g.due_at, g.cause, NULL, g.shown_reason, g.attempts, g.node))::text
+    FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM handed) g
+    WHERE @feed_epoch IS NOT NULL GROUP BY g.part)
+SELECT coalesce(array_agg(id::text), '{}') AS ids FROM handed;
+
+-- name: finish.hand
+-- Those that are locked; their messages follow.
+UPDATE evertick.runs r SET @handed
 FROM unnest($1::uuid[], $2::text[]) AS t(id, hand) WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: finish.park
@@ -1367,12 +1395,15 @@ LEFT JOIN evertick.log_chunks l ON l.run = w.id AND l.fence = w.fence AND l.fire
 GROUP BY w.id, w.fence;
 
 -- name: apply_reports.done
--- Locked ones end as their workers say, into history in the same statement. Second line of defence: a moment that
+-- Locked ones end as their workers say, into history in the same statement. What is alike for all is given once. Second line of defence: a moment that
 -- history has already is not written twice.
 WITH gone AS (
     DELETE FROM evertick.runs r
-    USING unnest($2::uuid[], $3::bigint[], $4::text[], $5::int[], $6::text[], $7::text[], $8::text[], $9::bigint[])
-        AS t(given_id, given_fence, verdict, given_attempts, given_reason, given_error, result, began)
+    USING (SELECT given_id, coalesce(given_fence, ($3::bigint[])[1]) AS given_fence,
+            coalesce(verdict, ($4::text[])[1]) AS verdict, coalesce(given_attempts, ($5::int[])[1]) AS given_attempts,
+            given_reason, given_error, result, coalesce(began, ($9::bigint[])[1]) AS began
+        FROM unnest($2::uuid[], $3::bigint[], $4::text[], $5::int[], $6::text[], $7::text[], $8::text[], $9::bigint[])
+            AS u(given_id, given_fence, verdict, given_attempts, given_reason, given_error, result, began)) t
     WHERE r.id = ANY(ARRAY[t.given_id]) AND r.fence = t.given_fence AND r.app = $1 AND r.handed_at IS NOT NULL
     RETURNING r.*, t.verdict, t.given_attempts,
         coalesce(t.given_reason, CASE WHEN t.verdict = 'cancelled' THEN cancel_reason END, reason) AS shown_reason,
@@ -1783,12 +1814,12 @@ SELECT count(*) AS count FROM (
 -- key.
 INSERT INTO evertick.outbox AS m (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, format,
     hands_over)
-SELECT $1, n.id, n.channel, n.key, n.body, n.headers, 'waiting', c.now + coalesce(n.delay, 0), c.now, n.caused_by,
-    coalesce(n.format, 1), n.hands_over
+SELECT $1, n.id, coalesce(n.channel, ($3::text[])[1]), n.key, n.body, n.headers, 'waiting', c.now + coalesce(n.delay, 0), c.now,
+    n.caused_by, coalesce(n.format, 1), n.hands_over
 FROM (SELECT evertick.now_us() AS now) c,
     unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::int[], $10::bigint[])
     AS n(id, channel, key, body, headers, delay, caused_by, format, hands_over)
-ORDER BY n.channel, n.key
+ORDER BY coalesce(n.channel, ($3::text[])[1]), n.key
 ON CONFLICT DO NOTHING
 
 -- name: send
@@ -1858,8 +1889,8 @@ WHERE m.id = ANY(ARRAY(
     ORDER BY f.id FOR UPDATE OF l SKIP LOCKED));
 
 -- name: settle_messages
--- Guarded by the claim. What was sent is remembered by its key, not by its body. Answers the ids only if some are
--- missing.
+-- Guarded by the claim. What was sent is remembered by its key, not by its body. What is alike for all of them is given
+-- once. Answers the ids only if some are missing.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 settled AS (
     UPDATE evertick.outbox m
@@ -1871,8 +1902,11 @@ settled AS (
         forget_at = CASE WHEN s.kind IN ('sent', 'dead') THEN (SELECT now FROM clock) + s.remember END,
         body = CASE s.kind WHEN 'sent' THEN 'null' ELSE m.body END,
         headers = CASE s.kind WHEN 'sent' THEN NULL ELSE m.headers END, claimed_at = NULL
-    FROM unnest($3::uuid[], $4::bigint[], $5::text[], $6::int[], $7::bigint[], $8::bigint[], $9::text[])
-        AS s(id, fence, kind, attempts, delay, remember, error)
+    FROM (SELECT id, coalesce(fence, ($4::bigint[])[1]) AS fence, coalesce(kind, ($5::text[])[1]) AS kind,
+            coalesce(attempts, ($6::int[])[1]) AS attempts, coalesce(delay, ($7::bigint[])[1]) AS delay,
+            coalesce(remember, ($8::bigint[])[1]) AS remember, error
+        FROM unnest($3::uuid[], $4::bigint[], $5::text[], $6::int[], $7::bigint[], $8::bigint[], $9::text[])
+            AS t(id, fence, kind, attempts, delay, remember, error)) s
     WHERE m.id = ANY(ARRAY[s.id]) AND m.fence = s.fence AND m.node = $2 AND m.app IS NOT DISTINCT FROM $1
         AND m.claimed_at IS NOT NULL
     RETURNING m.id)

@@ -164,6 +164,18 @@ class Handed:
         assert states == [State.HANDED, State.DONE, State.WAITING, State.HANDED]
         assert len(await messages(bench)) == 2
 
+    async def test_of_many_hand_offs_those_that_nobody_wants_or_holds_any_more_send_nothing(self, bench: Bench) -> None:
+        node = await bench.node()
+        handed, cancelled, other, twice = [await bench.hold(node) for _ in range(4)]
+        await bench.cancel(cancelled.id, reason="unwanted")
+        stale = a_hand_off(msgspec.structs.replace(other, fence=other.fence + 1_000_000))
+        outcomes = [a_hand_off(handed), a_hand_off(cancelled), stale, a_hand_off(twice), a_hand_off(twice)]
+        assert await bench.finish(node, *outcomes) == ["done", "done", "lost", "done", "already"]
+        sent = await messages(bench)
+        assert {key for key, _ in sent} == {hand_key(each.id, each.fence) for each in (handed, twice)}
+        assert (await bench.run(cancelled.id)).verdict is Verdict.CANCELLED
+        assert (await bench.run(other.id)).state is State.RUNNING
+
     async def test_a_handed_run_survives_the_death_of_whoever_handed_it_over(self, bench: Bench) -> None:
         node, heir = await bench.node(), await bench.node()
         held = await hand(bench, node)
