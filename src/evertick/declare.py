@@ -14,7 +14,7 @@ from hashlib import blake2b
 import msgspec
 
 from evertick.edit import Addition, Editor
-from evertick.errors import AlreadyDeclared
+from evertick.errors import AlreadyDeclared, InvalidWhen
 from evertick.model import Definition
 from evertick.store.base import DeclaredBy, Source, Store, StoredSchedule
 from evertick.when import Calendar, When, parse_when
@@ -89,12 +89,24 @@ class Declarations:
         """Bring what is stored in line with the code."""
         if not self._by_key:
             return
+        await self._check_calendars(store, app)
         stored = {each.key: each for each in await store.stored_schedules(app, keys=list(self._by_key))}
         new = [addition_of(each, node_name) for key, each in self._by_key.items() if key not in stored]
         if new:
             await editor.add(new)
         for key, found in stored.items():
             await self._meet(self._by_key[key], found, editor, node_name)
+
+    async def _check_calendars(self, store: Store, app: str) -> None:
+        """Refuse one that is nowhere before anything is written, with the place that names it."""
+        given = {each.name for said in self for each in (said.rule.calendar, said.blackout) if each is not None}
+        named = [(said, name) for said in self for name in (said.rule.bounds.calendar, said.definition.blackout)]
+        wanted = [(said, name) for said, name in named if name is not None and name not in given]
+        kept = await store.calendars(app) if wanted else {}
+        for said, name in wanted:
+            if name not in kept:
+                where = f"{said.place}: schedule {said.key!r}"
+                raise InvalidWhen(f"{where}: calendar {name!r} is not defined; define it first")
 
     async def _meet(self, declaration: Declaration, found: StoredSchedule, editor: Editor, node_name: str) -> None:
         if is_otherwise(declaration, found):

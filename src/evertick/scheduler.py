@@ -7,9 +7,10 @@ runs while the scheduler is entered (`async with`, `with`) or by `run()`; withou
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +22,7 @@ from evertick.clock import Clock, host_name, system_clock
 from evertick.context import Context
 from evertick.declare import Declaration, Declarations, calling_place
 from evertick.declare_duty import Duties, check_name, make_duty, rhythm_of
-from evertick.driver.base import Work
+from evertick.driver.base import Driver, Work
 from evertick.driver.connection import connection_to
 from evertick.driver.function import Threads
 from evertick.driver.handoff import HandsOver, ReportSource
@@ -35,7 +36,7 @@ from evertick.driver.spec import DriverParts, Spec
 from evertick.duty import DutyWork
 from evertick.engine.engine import Engine, EngineHealth, EngineSettings
 from evertick.engine.node import LocalNode, declarer_of
-from evertick.errors import AlreadyDeclared, InvalidInput, InvalidSetting, Refused
+from evertick.errors import AlreadyDeclared, EvertickError, InvalidInput, InvalidSetting, Refused
 from evertick.events import EventKind, Hook, Hooks
 from evertick.every_node import check_every_node_rule
 from evertick.feed import FeedPage
@@ -74,13 +75,17 @@ from evertick.when import Every, Once, When
 from evertick.when.cron import rule as cron_rule
 from evertick.when.duration import Duration
 
-__all__ = ["Health", "Parts", "Scheduler"]
+__all__ = ["Health", "JobSet", "Parts", "Scheduler"]
 
 log = logging.getLogger("evertick.scheduler")
 
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., object])
+
+Close = Callable[[], Awaitable[None]]
+# How often it is looked whether a driver that was exchanged is still at work.
+_RETIRED_SECONDS = 1.0
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +97,17 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     note_seconds: float = 1.0
     sweep_seconds: float = 60.0
     prune_seconds: float = 600.0
+
+
+class JobSet(msgspec.Struct, frozen=True, kw_only=True):
+    """All tasks and declarations of a scheduler, to be exchanged for others in one step."""
+
+    tasks: dict[str, Task[Any, Any]]
+    task_places: dict[str, str]
+    declarations: Declarations
+    # What the drivers of tasks have opened and want to close, by task.
+    closing: dict[str, list[Close]]
+    settings: Settings
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,7 +227,12 @@ class Scheduler(
         # What a configuration fills: where secrets are found, and how to reach what drivers talk to.
         self._secrets = Secrets()
         self._connections: dict[str, object] = {}
-        self._closing: list[Callable[[], Awaitable[None]]] = []
+        # What is to be closed with the scheduler; what with the driver of a task; and what of drivers that were
+        # exchanged, and may still be at work.
+        self._closing: list[Close] = []
+        self._closing_of: dict[str, list[Close]] = {}
+        self._retired: list[tuple[Driver, list[Close]]] = []
+        self._retiring: asyncio.Task[None] | None = None
         self._shared: dict[str, object] = {}
         self._hooks = Hooks(self._threads.call)
         self._portal = Portal()
@@ -450,6 +471,11 @@ class Scheduler(
             shared=self._shared,
         )
 
+    def _parts_for(self, task: str) -> DriverParts:
+        """What the driver of this task is made with: it is closed when another takes its place, or with all."""
+        closing = self._closing_of[task] = []
+        return msgspec.structs.replace(self._driver_parts, at_close=closing.append)
+
     def _keep_task(self, task: Task[Any, Any], place: str) -> Task[Any, Any]:
         self._tasks[task.name] = task
         self._task_places.setdefault(task.name, place)
@@ -559,12 +585,17 @@ class Scheduler(
             await store.close()
         if self._engine is None:
             await self._children.close()
-            for close in self._closing:
-                try:
-                    await close()
-                except Exception:  # one that fails must not keep the others open
-                    log.exception("a driver could not be closed")
+            if self._retiring is not None:
+                self._retiring.cancel()
+            await self._close_drivers()
         self._threads.close()
+
+    async def _close_drivers(self) -> None:
+        retired, self._retired = self._retired, []
+        lists = [self._closing, *self._closing_of.values(), *(closing for _, closing in retired)]
+        shared = [close for thing in self._shared.values() if callable(close := getattr(thing, "close", None))]
+        for closing in [*lists, shared]:
+            await _close_each(closing)
 
     def _hurry(self) -> None:
         if self._engine is not None:
@@ -582,39 +613,100 @@ class Scheduler(
                 self._opened = store
         return self._opened
 
-    def _take_jobs(self, gone: Collection[str], add: Callable[[], None], *, tz: str) -> None:
-        """Have other jobs of a configuration: the tasks in `gone` go, and whatever `add` adds comes.
+    # --- exchanging jobs
 
-        If it raises, everything is as before. Nothing is written: see `_publish_jobs`.
+    @property
+    def _jobs(self) -> JobSet:
+        return JobSet(
+            tasks=self._tasks,
+            task_places=self._task_places,
+            declarations=self._declarations,
+            closing=self._closing_of,
+            settings=self.settings,
+        )
+
+    def _put_jobs(self, jobs: JobSet) -> None:
+        self._tasks, self._task_places = jobs.tasks, jobs.task_places
+        self._declarations, self._closing_of, self.settings = jobs.declarations, jobs.closing, jobs.settings
+
+    def _with_jobs(self, gone: Collection[str], add: Callable[[], None], *, tz: str) -> JobSet:
+        """What would be here with other jobs of a configuration: the tasks in `gone` go, and whatever `add` adds comes.
+
+        Everything here is as before, also when it raises.
         """
-        before = self._tasks, self._task_places, self._declarations, self.settings
-        self._tasks = {name: task for name, task in self._tasks.items() if name not in gone}
-        self._task_places = {name: place for name, place in self._task_places.items() if name not in gone}
-        self._declarations = self._declarations.without_file()
-        self.settings = msgspec.structs.replace(self.settings, tz=tz)
+        before = self._jobs
+        self._put_jobs(
+            JobSet(
+                tasks={name: task for name, task in before.tasks.items() if name not in gone},
+                task_places={name: place for name, place in before.task_places.items() if name not in gone},
+                declarations=before.declarations.without_file(),
+                closing={name: closing for name, closing in before.closing.items() if name not in gone},
+                settings=msgspec.structs.replace(before.settings, tz=tz),
+            )
+        )
         self._is_taking_jobs = True
         try:
             add()
-        except BaseException:
-            self._tasks, self._task_places, self._declarations, self.settings = before
-            raise
+            return self._jobs
         finally:
             self._is_taking_jobs = False
+            self._put_jobs(before)
 
-    async def _publish_jobs(self) -> None:
-        """Let the running node, and the ledger, know the tasks and declarations that are here now. May be repeated."""
-        if self._engine is not None:
+    async def _take_jobs(self, jobs: JobSet) -> EvertickError | None:
+        """Have these jobs. The ledger first, all of it in one transaction, then this node: whatever fails before the
+        ledger has them raises, and leaves everything as it was.
+
+        Answers what has kept the word of this node about itself from the ledger, if anything has; they hold all the
+        same, and taking them again says it again.
+        """
+        before = self._jobs
+        works = self._works(jobs)
+        reached = self._handing_over(works.values())
+        plan = await self._plan_declared(declarations=jobs.declarations, tz=jobs.settings.tz, days=1)
+        try:
             # First of all: until the node says that it declares them, new schedules look as if nobody did.
-            works = self._works()
-            await self._engine.know(works, self._declarations.hashes(), *self._handing_over(works.values()))
-        store = await self._store()
-        declarer = declarer_of(self.settings.node_name)
-        await self._declarations.store_all(store, self.app, self._editor(store), declarer)
-        self._wake_fires()
+            await self._say_declared(jobs.declarations.hashes() | before.declarations.hashes())
+            await self._apply_declared(plan, tz=jobs.settings.tz)
+        except Exception:
+            with contextlib.suppress(EvertickError):  # a reload that comes through says it
+                await self._say_declared(before.declarations.hashes())
+            raise
+        self._put_jobs(jobs)
+        self._retire(before, jobs)
+        if self._engine is not None:
+            try:
+                await self._engine.know(works, jobs.declarations.hashes(), *reached)
+            except EvertickError as error:
+                return error
+        return None
 
-    def _works(self) -> dict[str, Work]:
-        drivers = self.settings.drivers
-        return {name: task.work for name, task in self._tasks.items() if task.work.driver.name in drivers}
+    async def _say_declared(self, declares: Mapping[str, str]) -> None:
+        if self._engine is not None:
+            await self._engine.declare(declares)
+
+    def _retire(self, before: JobSet, jobs: JobSet) -> None:
+        """Close what drivers have opened that are not needed any more, when nothing that they carry out is left."""
+        for name, closing in before.closing.items():
+            if closing and jobs.closing.get(name) is not closing:
+                self._retired.append((before.tasks[name].work.driver, closing))
+        if self._retired and (self._retiring is None or self._retiring.done()):
+            self._retiring = asyncio.get_running_loop().create_task(self._close_retired(), name="evertick retired")
+
+    async def _close_retired(self) -> None:
+        while self._retired:
+            busy = [] if self._engine is None else self._engine.drivers_at_work()
+            free = [each for each in self._retired if not any(each[0] is driver for driver in busy)]
+            self._retired = [each for each in self._retired if each not in free]
+            for _, closing in free:
+                await _close_each(closing)
+            if self._retired:
+                await asyncio.sleep(_RETIRED_SECONDS)
+
+    def _works(self, jobs: JobSet | None = None) -> dict[str, Work]:
+        """What this node runs of these jobs, or of its own."""
+        jobs = jobs or self._jobs
+        drivers = jobs.settings.drivers
+        return {name: task.work for name, task in jobs.tasks.items() if task.work.driver.name in drivers}
 
     def _node(self, store: Store) -> LocalNode:
         works = self._works()
@@ -713,6 +805,14 @@ class Scheduler(
 
     def __repr__(self) -> str:
         return f"<Scheduler app={self.app!r} node={self.settings.node_name!r}>"
+
+
+async def _close_each(closing: Sequence[Close]) -> None:
+    for close in closing:
+        try:
+            await close()
+        except Exception:  # one that fails must not keep the others open
+            log.exception("a driver could not be closed")
 
 
 def _calling_module() -> str:

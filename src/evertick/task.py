@@ -297,7 +297,7 @@ def task_of_spec(scheduler: Scheduler, name: str, spec: Spec, options: TaskOptio
     if spec.driver not in scheduler.settings.drivers:
         return Task(scheduler, name, LeftToOthers(spec.driver, name), FreeArguments(name), options)
     try:
-        driver = spec.make_driver(name, scheduler._driver_parts)
+        driver = spec.make_driver(name, scheduler._parts_for(name))
     except ImportError as error:
         raise InvalidSetting(
             f"task {name!r}: the driver {spec.driver!r} cannot be loaded ({error}); install what it needs, for a "

@@ -28,7 +28,7 @@ class Echo(Spec, frozen=True, kw_only=True):
     waits: bool = False
 
     def make_driver(self, task: str, parts: DriverParts) -> Driver:
-        return EchoDriver(self, task)
+        return EchoDriver(self, task, parts)
 
 
 class EchoDriver:
@@ -36,19 +36,31 @@ class EchoDriver:
     can_be_cancelled = True
     kill_after = 0
     heard: ClassVar[list[str]] = []
+    # The texts of those that have run and were not closed since.
+    open: ClassVar[list[str]] = []
     has_begun: ClassVar[asyncio.Event]
     may_end: ClassVar[asyncio.Event]
 
-    def __init__(self, spec: Echo, task: str) -> None:
-        self._spec = spec
+    def __init__(self, spec: Echo, task: str, parts: DriverParts) -> None:
+        self._spec, self._parts = spec, parts
+        self._is_open = False
         self._arguments = FreeArguments(task)
 
     def prepare(self, args: bytes) -> dict[str, Any]:
         return self._arguments.decode(args)
 
     async def execute(self, context: Context, arguments: dict[str, Any]) -> str:
+        if not self._is_open:
+            self._is_open = True
+            EchoDriver.open.append(self._spec.text)
+            self._parts.at_close(self._close)
         if self._spec.waits:
             EchoDriver.has_begun.set()
             await EchoDriver.may_end.wait()
         EchoDriver.heard.append(self._spec.text)
         return self._spec.text
+
+    async def _close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            EchoDriver.open.remove(self._spec.text)

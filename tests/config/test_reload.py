@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from echo_driver import EchoDriver
 
-from evertick import Scheduler
+from evertick import Calendar, Scheduler
 from evertick.config.build import scheduler_from
 from evertick.config.load import Configuration, load_configuration
 from evertick.config.reload import Reloader
 from evertick.errors import StoreUnavailable
 from evertick.model import Node, Run
+from servers.broker import nats_server, redis_server
 
 Load = Callable[..., Configuration]
 Write = Callable[..., Path]
@@ -191,13 +192,172 @@ async def test_a_ledger_that_is_away_is_told_when_it_is_back(
         monkeypatch.setattr(store, "join", away)
         write(jobs(a="a", b="b"))
         came = await reloader.reload()
-        assert came.problems == ("the new jobs are not in the ledger yet: the store is away; it is tried again",)
+        said = "it is not taken up yet: the store is away; what was before holds, and it is tried again"
+        assert (came.problems, came.jobs) == ((said,), 1)
         assert reloader.has_changed()
         monkeypatch.setattr(store, "join", join)
         assert (await reloader.reload()).problems == ()
         assert not reloader.has_changed()
         await ended(scheduler, "b")
         assert echo.heard == ["b"]
+
+
+# What a reload asks of the ledger until that has the new jobs.
+STEPS = ["calendars", "stored_schedules", "declared_schedules", "now", "join", "change_schedules"]
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), RuntimeError("a bug")], ids=["away", "bug"])
+@pytest.mark.parametrize("step", STEPS)
+async def test_after_any_step_that_fails_the_old_commands_run(
+    folder: Path,
+    write: Write,
+    echo: type[EchoDriver],
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    error: Exception,
+) -> None:
+    before = jobs(a="old", gone="gone") + "[calendars.quiet]\nexclude = ['sun']\n"
+    after = jobs(a="new", come="come") + "calendar = 'biz'\n[redis]\nurl = 'redis://127.0.0.1:1'\n"
+    write(before)
+    async with running(folder) as reloader:
+        scheduler, store = reloader._scheduler, await reloader._scheduler._store()
+        await scheduler.set_calendar(Calendar("biz", exclude=["sat"]))
+        stored, node = await scheduler.schedules(), await node_of(scheduler)
+        write(after)
+        asked = []
+
+        async def failing(*_: object, **__: object) -> None:
+            asked.append(step)
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, step, failing)
+            if isinstance(error, StoreUnavailable):
+                assert (await reloader.reload()).problems != ()
+            else:
+                with pytest.raises(RuntimeError, match="a bug"):
+                    await reloader.reload()
+        assert asked
+        assert await scheduler.schedules() == stored
+        await ended(scheduler, "a")
+        await ended(scheduler, "gone")
+        assert echo.heard == ["old", "gone"]
+        found = await node_of(scheduler)
+        assert set(found.tasks) == set(node.tasks) == {"a", "gone"}
+        assert len(reloader.configuration.jobs) == 2
+        assert "redis" not in scheduler._connections
+        came = await reloader.reload()
+        assert (came.problems, came.jobs, came.wants_restart) == ((), 2, ())
+        assert set((await node_of(scheduler)).declares) == {"a", "come"}
+        await ended(scheduler, "a")
+        await ended(scheduler, "come")
+        assert echo.heard == ["old", "gone", "new", "come"]
+
+
+@pytest.mark.parametrize("key", ["calendar", "blackout"])
+async def test_a_calendar_that_is_nowhere_changes_nothing_and_is_told_where_it_stands(
+    folder: Path, write: Write, echo: type[EchoDriver], key: str
+) -> None:
+    write(jobs(a="old"))
+    async with running(folder) as reloader:
+        scheduler = reloader._scheduler
+        write(jobs(a="new") + f"{key} = 'holidys'\n")
+        came = await reloader.reload()
+        nowhere = "there is no calendar 'holidys', neither in this configuration nor in the ledger"
+        assert came.problems == (f"evertick.toml:6: jobs.a.{key}: {nowhere}; write [calendars.holidys]",)
+        await ended(scheduler, "a")
+        await scheduler.set_calendar(Calendar("holidays", exclude=["sat"]))
+        [line] = (await reloader.reload()).problems
+        assert line == f"evertick.toml:6: jobs.a.{key}: {nowhere}; it is called 'holidays'"
+        await ended(scheduler, "a")
+        assert echo.heard == ["old", "old"]
+        write(jobs(a="new") + f"{key} = 'holidays'\n")
+        assert (await reloader.reload()).problems == ()
+        await ended(scheduler, "a")
+        assert echo.heard == ["old", "old", "new"]
+
+
+@pytest.mark.parametrize("driver", ["redis", "nats"])
+async def test_a_broker_that_is_new_is_taken_up_with_its_first_job(folder: Path, write: Write, driver: str) -> None:
+    write(jobs(a="a"))
+    with redis_server() if driver == "redis" else nats_server() as server:
+        async with running(folder) as reloader:
+            scheduler = reloader._scheduler
+            job = f"[{driver}]\nurl = '{server.url}'\n[jobs.b]\nevery = '1d'\n"
+            write(jobs(a="a") + job + f"{driver} = {{ queue = 'q', mode = 'forget' }}\n")
+            came = await reloader.reload()
+            assert (came.problems, came.jobs, came.wants_restart) == ((), 2, ())
+            run = await ended(scheduler, "b")
+            assert (run.error, str(run.verdict)) == (None, "succeeded")
+            assert scheduler.is_healthy
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "[node]\ndrivers = ['shell', 'echo']\n[jobs.b]\nevery = '1d'\nshell = 'true'\n",
+            "evertick.toml:10: jobs.b.shell: node.drivers enables the driver 'shell' from the next start on",
+        ),
+        (
+            "[node]\nqueues = ['default', 'heavy']\n[jobs.b]\nevery = '1d'\necho = 'x'\nqueue = 'heavy'\n",
+            "evertick.toml:11: jobs.b.queue: node.queues has the queue 'heavy' from the next start on",
+        ),
+        (
+            "[redis]\nurl = 'redis://b'\n[jobs.b]\nevery = '1d'\nredis = 'x'\n",
+            "evertick.toml:10: jobs.b.redis: this node goes by what [redis] has changed to from the next start on",
+        ),
+    ],
+)
+async def test_a_job_that_needs_what_waits_for_a_restart_is_refused_and_all_with_it(
+    folder: Path, write: Write, echo: type[EchoDriver], text: str, line: str
+) -> None:
+    write("[redis]\nurl = 'redis://a'\n" + jobs(a="old") + "[node]\ndrivers = ['echo', 'redis']\n")
+    async with running(folder) as reloader:
+        scheduler = reloader._scheduler
+        write(jobs(a="new") + text)
+        came = await reloader.reload()
+        fix = "restart the node to take all of it up, or take the job away until then"
+        assert came.problems == (f"{line}; {fix}",)
+        await ended(scheduler, "a")
+        assert echo.heard == ["old"]
+
+
+async def test_where_a_broker_is_stays_as_it_is_until_a_restart_and_that_is_told(folder: Path, write: Write) -> None:
+    before = "[redis]\nurl = 'redis://a'\n" + jobs(a="a")
+    write(before)
+    async with running(folder) as reloader:
+        connections = dict(reloader._scheduler._connections)
+        write(before.replace("redis://a", "redis://b") + "[nats]\nurl = 'nats://c'\nevents = true\n")
+        # What is new is taken up but for the events, which are published from a start on.
+        assert (await reloader.reload()).wants_restart == ("redis.url", "nats.events")
+        assert reloader._scheduler._connections["redis"] == connections["redis"]
+
+
+async def test_what_drivers_have_opened_is_closed_when_others_have_taken_their_place(
+    folder: Path, write: Write, echo: type[EchoDriver]
+) -> None:
+    write(DATABASE + "[jobs.long]\nevery = '1d'\necho = { text = 'long', waits = true }\n")
+    async with running(folder) as reloader:
+        scheduler = reloader._scheduler
+        run = await scheduler.trigger("long")
+        await echo.has_begun.wait()
+        for number in range(100):
+            write(jobs(long=f"{number}"))
+            assert (await reloader.reload()).problems == ()
+            if number % 10 == 0:
+                # Not by its schedule, whose run is still at work.
+                await ended_run(scheduler, (await scheduler._tasks["long"].enqueue()).id)
+        # That of the first, which is at work, and perhaps that of the last.
+        while len(echo.open) > 2:
+            await asyncio.sleep(0.01)
+        assert run.id not in {each.id for each in await scheduler.runs() if each.verdict is not None}
+        assert "long" in echo.open
+        echo.may_end.set()
+        assert (await ended_run(scheduler, run.id)).result == "long"
+        while "long" in echo.open:
+            await asyncio.sleep(0.01)
+    assert echo.open == []
 
 
 async def test_a_job_that_is_disabled_is_paused_by_the_next_sweep_and_goes_on_when_enabled(

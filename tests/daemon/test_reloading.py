@@ -10,6 +10,7 @@ import pytest
 from daemon_site import CONFIGURATION, Site
 
 from evertick.daemon import daemon
+from servers.broker import redis_server
 
 JOB = """
 [jobs.{name}]
@@ -42,6 +43,40 @@ def test_a_file_that_is_wrong_changes_nothing_and_the_status_says_so(site: Site)
     site.config.write_text(CONFIGURATION + JOB.format(name="backup") + "\n# mended\n")
     site.until_logged("the configuration was read again: 1 job")
     assert site.call("status").returncode == 0
+
+
+def test_a_calendar_that_is_nowhere_is_told_where_it_stands_at_a_start_and_changes_nothing_later(site: Site) -> None:
+    job = CONFIGURATION + JOB.format(name="backup")
+    site.config.write_text(job + 'calendar = "holidays"\n')
+    process = site.start()
+    assert process.wait(60) != 0
+    line = job.count("\n", 0, job.index("[jobs.backup]")) + 1
+    nowhere = f"evertick.toml:{line}: schedule 'backup': calendar 'holidays' is not defined; define it first"
+    assert nowhere in process.communicate()[1]
+    site.config.write_text(job.replace('"true"', '"echo old"'))
+    site.started()
+    site.config.write_text(job.replace('"true"', '"echo new"') + 'calendar = "holidays"\n')
+    last = site.config.read_text().count("\n")
+    site.until_logged(f"the new configuration does not hold: evertick.toml:{last}: jobs.backup.calendar: there is no ")
+    assert site.call("trigger", "backup").returncode == 0
+    told = site.call("logs", "--follow", "backup")
+    assert (told.returncode, "old" in told.stdout, "new" in told.stdout) == (0, True, False)
+
+
+def test_a_broker_that_comes_with_a_reload_works_and_its_password_is_in_no_log(site: Site) -> None:
+    with redis_server("--requirepass", "opensesame") as server:
+        site.started("-v")
+        forgotten = '[jobs.build]\nevery = "1h"\nredis = { queue = "q", mode = "forget" }\n'
+        finished = '[jobs.other]\nevery = "1h"\nredis = "q"\n'
+        site.config.write_text(f'{CONFIGURATION}[redis]\nurl = "{server.url}"\n{forgotten}{finished}')
+        site.until_logged("the configuration was read again: 2 jobs\n")
+        assert site.call("trigger", "build").returncode == 0
+        assert site.call("logs", "--follow", "build").returncode == 0  # it has succeeded
+        server.kill()
+        site.until_logged("reports of workers cannot be read")
+        assert "opensesame" not in site.logged()
+        assert "not in force before a restart" not in site.logged()
+        assert "Traceback" not in site.logged()
 
 
 def test_what_needs_a_restart_is_named(site: Site) -> None:

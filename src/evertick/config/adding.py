@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from evertick.config.job import Job
-from evertick.config.problem import Problems
+from evertick.config.problem import Problems, nearest
 from evertick.declare import Declaration
 from evertick.errors import EvertickError
 from evertick.every_node import check_every_node_rule
 from evertick.scheduler import Scheduler
 
-__all__ = ["add_jobs"]
+__all__ = ["add_jobs", "check_calendars"]
 
 
 def add_jobs(scheduler: Scheduler, jobs: Iterable[Job], problems: Problems) -> None:
@@ -25,6 +25,24 @@ def add_jobs(scheduler: Scheduler, jobs: Iterable[Job], problems: Problems) -> N
             is_named = name in job.places
             key = f"jobs.{job.name}.{name}" if is_named else f"jobs.{job.name}"
             problems.add(job.places.get(name, job.place), key, rest if is_named else said)
+
+
+async def check_calendars(scheduler: Scheduler, jobs: Sequence[Job], problems: Problems) -> None:
+    """Refuse calendars that neither the file nor the ledger has. Reads the ledger where a job names one of its own."""
+    named = [
+        (job, key, name)
+        for job in jobs
+        for key, name in (("calendar", job.rule.bounds.calendar), ("blackout", job.definition.blackout))
+        if job.is_enabled and name is not None and (job.rule.calendar if key == "calendar" else job.blackout) is None
+    ]
+    kept = {each.name for each in await scheduler.calendars()} if named else set()
+    # The rule of one job may bring what the blackout of another names.
+    kept |= {each.name for job in jobs for each in (job.rule.calendar, job.blackout) if each is not None}
+    for job, key, name in named:
+        if name not in kept:
+            what = f"there is no calendar {name!r}, neither in this configuration nor in the ledger; "
+            known = nearest(name, sorted(kept), what="there are") if kept else f"write [calendars.{name}]"
+            problems.add(job.places.get(key, job.place), f"jobs.{job.name}.{key}", f"{what}{known}")
 
 
 def _add(scheduler: Scheduler, job: Job) -> None:

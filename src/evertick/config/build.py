@@ -11,7 +11,7 @@ from evertick.driver.redis_spec import RedisConnection
 from evertick.driver.secret import Secrets
 from evertick.scheduler import Scheduler
 
-__all__ = ["SECRETS", "bare_scheduler", "check_brokers", "scheduler_from"]
+__all__ = ["SECRETS", "bare_scheduler", "check_brokers", "connections_of", "scheduler_from"]
 
 # The folder of secrets, in that of the configuration.
 SECRETS = "secrets"
@@ -30,10 +30,14 @@ def bare_scheduler(configuration: Configuration) -> Scheduler:
     scheduler = Scheduler(configuration.database_url, **configuration.settings)
     if configuration.config_directory is not None:
         scheduler._secrets = Secrets(configuration.config_directory / SECRETS)
-    for driver in configuration.connections:
-        scheduler._connections[driver] = _connection(driver, configuration)
-    scheduler._connections["http"] = configuration.http
+    scheduler._connections |= connections_of(configuration)
     return scheduler
+
+
+def connections_of(configuration: Configuration) -> dict[str, object]:
+    """How the drivers reach what they talk to, by their names."""
+    brokers = {driver: _connection(driver, configuration) for driver in configuration.connections}
+    return {**brokers, "http": configuration.http}
 
 
 def check_brokers(configuration: Configuration, problems: Problems) -> None:

@@ -1,26 +1,33 @@
 """The files of a running node, read again: when one of them changes, or when somebody asks.
 
-They are checked first. If anything is wrong, the node goes on with what it has. If all is right its jobs are exchanged
-without a stop: what runs, runs on as it was claimed. Other settings count from the next start on, which is told.
+They are checked first, also against the ledger. If anything is wrong, the node goes on with what it has. If all is
+right the ledger takes them in one transaction, and then the node its jobs, without a stop: what runs, runs on as it was
+claimed. A broker that it had not known is taken up with them. Other settings count from the next start on, which is
+told; a job that needs one of them before that is refused, and with it all the rest.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from evertick.config.adding import add_jobs
+from evertick.config.adding import add_jobs, check_calendars
+from evertick.config.build import connections_of
 from evertick.config.load import Configuration, load_configuration
+from evertick.config.premature import check_not_premature
 from evertick.config.problem import Problems
 from evertick.config.toml import FILE_MAX_BYTES, digest_of
-from evertick.errors import EvertickError, InvalidConfiguration
-from evertick.scheduler import Scheduler
+from evertick.errors import EvertickError, InvalidConfiguration, InvalidInput
+from evertick.scheduler import JobSet, Scheduler
 
 __all__ = ["Reloaded", "Reloader"]
+
+log = logging.getLogger("evertick.config")
 
 # Of a file: when it was written, its size, and which file it is. None: it is not there.
 _Look = dict[Path, tuple[int, int, int] | None]
@@ -47,16 +54,21 @@ class Reloader:
         *,
         environ: Mapping[str, str] = os.environ,
         flags: Mapping[str, tuple[str, Any]] | None = None,
+        on_loaded: Callable[[Configuration], None] = lambda _: None,
     ) -> None:
+        """`on_loaded` hears of a configuration that was read before anything is done with it."""
         self._scheduler = scheduler
-        # What the node was started with; what it has now; what was read last, right or wrong.
-        self._first = self._now = configuration
+        self._on_loaded = on_loaded
+        # What it has now; what was read last, right or wrong; and the values that are in force: those that the node was
+        # started with, and of brokers that have come since, theirs.
+        self._now = configuration
+        self._in_force = dict(configuration.values)
         self._read = dict(configuration.digests)
         self._environ = environ
         self._flags = flags or {}
         self._look = self._seen = self._looked()
-        # What could not be told to the ledger yet, because that was away.
-        self._is_unpublished = False
+        # Whether the ledger was away, so that it is to be tried again though the files are the same.
+        self._is_unfinished = False
 
     @property
     def configuration(self) -> Configuration:
@@ -68,7 +80,7 @@ class Reloader:
 
         Costs a look at each file. One that is still being written is left alone until the next time.
         """
-        if self._is_unpublished:
+        if self._is_unfinished:
             return True
         look, before = self._looked(), self._look
         self._look = look
@@ -86,24 +98,52 @@ class Reloader:
     async def _reload(self) -> Reloaded:
         self._seen = self._look = look = self._looked()
         self._read = self._digests(look)
+        self._is_unfinished = False
         try:
             loaded = load_configuration(self._now.file, self._environ, self._flags)
-            self._exchange(loaded)
+            self._on_loaded(loaded)
+            untold = await self._take(loaded)
         except InvalidConfiguration as wrong:
-            return Reloaded(problems=wrong.problems, jobs=len(self._now.jobs), wants_restart=self._wants_restart())
-        self._now = loaded
+            return self._came(*wrong.problems)
+        except InvalidInput as wrong:
+            return self._came(str(wrong))
+        except EvertickError as error:
+            # The ledger is away, or somebody else has changed it at the same moment.
+            self._is_unfinished = True
+            return self._came(f"it is not taken up yet: {error}; what was before holds, and it is tried again")
         self._read = dict(loaded.digests)
         self._seen = self._look = self._looked()
-        self._is_unpublished = True
-        try:
-            await self._scheduler._publish_jobs()
-        except EvertickError as error:
-            said = f"the new jobs are not in the ledger yet: {error}; it is tried again"
-            return Reloaded(problems=(said,), jobs=len(loaded.jobs), wants_restart=self._wants_restart())
-        self._is_unpublished = False
-        return Reloaded(jobs=len(loaded.jobs), wants_restart=self._wants_restart())
+        if untold is not None:
+            self._is_unfinished = True
+            return self._came(
+                f"it holds, but the ledger does not know so of this node yet: {untold}; it is tried again"
+            )
+        return self._came()
 
-    def _exchange(self, loaded: Configuration) -> None:
+    async def _take(self, loaded: Configuration) -> EvertickError | None:
+        """Check what is left to be checked, then have it. Whatever raises here has changed nothing."""
+        scheduler, problems = self._scheduler, Problems()
+        check_not_premature(scheduler, self._now, loaded, problems)
+        problems.raise_any()
+        jobs = self._with_jobs(loaded)
+        await check_calendars(scheduler, loaded.jobs, problems)
+        problems.raise_any()
+        connections = connections_of(loaded)
+        new = {name: each for name, each in connections.items() if name not in scheduler._connections}
+        # Before the jobs that need it: nobody else asks for it, and nothing is opened by it.
+        scheduler._connections |= new
+        try:
+            untold = await scheduler._take_jobs(jobs)
+        except BaseException:
+            for name in new:
+                del scheduler._connections[name]
+            raise
+        scheduler._connections["http"] = loaded.http
+        self._now = loaded
+        self._in_force |= {key: each for key, each in loaded.values.items() if _is_taken_up(key, new)}
+        return untold
+
+    def _with_jobs(self, loaded: Configuration) -> JobSet:
         problems = Problems()
 
         def add() -> None:
@@ -111,12 +151,14 @@ class Reloader:
             problems.raise_any()
 
         gone = [job.name for job in self._now.jobs if job.spec is not None]
-        self._scheduler._take_jobs(gone, add, tz=loaded.node.tz)
-        self._scheduler._connections["http"] = loaded.http
+        return self._scheduler._with_jobs(gone, add, tz=loaded.node.tz)
+
+    def _came(self, *problems: str) -> Reloaded:
+        return Reloaded(problems=problems, jobs=len(self._now.jobs), wants_restart=self._wants_restart())
 
     def _wants_restart(self) -> tuple[str, ...]:
-        first, now = self._first.values, self._now.values
-        changed = [key for key, value in now.items() if value.value != first[key].value and not value.about.is_live]
+        before, now = self._in_force, self._now.values
+        changed = [key for key, value in now.items() if value.value != before[key].value and not value.about.is_live]
         return tuple(changed)
 
     # --- looking
@@ -130,6 +172,11 @@ class Reloader:
 
     def _digests(self, look: _Look) -> dict[Path, str]:
         return {path: _digest(path) for path, found in look.items() if found is not None}
+
+
+def _is_taken_up(key: str, new: Collection[str]) -> bool:
+    """Whether a broker that has come since brings it. What publishes events is made at the start."""
+    return key.partition(".")[0] in new and key != "nats.events"
 
 
 def _look_at(path: Path) -> tuple[int, int, int] | None:

@@ -139,7 +139,7 @@ class Daemon(Attendant):
         """For the supervisor, whose status shows it."""
         jobs, problems = self._report.jobs, self._report.problems
         wrong = f"; the new configuration does not hold: {problems[0]}" if problems else ""
-        return f"running {jobs} {'job' if jobs == 1 else 'jobs'}{wrong}"
+        return f"running {jobs_told(jobs)}{wrong}"
 
     def _keep_report(self) -> None:
         try:

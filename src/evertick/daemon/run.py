@@ -80,13 +80,20 @@ def run_daemon(
         with _last_words():
             scheduler = _scheduler(configuration, logs)
             is_reloaded = configuration.daemon.reload != "off"
+            reloader = Reloader(
+                scheduler,
+                configuration,
+                environ=environ,
+                flags=flags,
+                on_loaded=lambda loaded: _hide(loaded, logs, environ),
+            )
             belongings = Belongings(
                 logs=logs,
                 notify=notify,
                 pidfile=pidfile,
                 detached=detached,
                 folder=configuration.state_directory,
-                reloader=Reloader(scheduler, configuration, environ=environ, flags=flags) if is_reloaded else None,
+                reloader=reloader if is_reloaded else None,
                 looks_itself=configuration.daemon.reload == "change",
             )
             return run_process(scheduler, Daemon(scheduler, _report(configuration, scheduler), belongings))
@@ -127,9 +134,13 @@ def _logs(configuration: Configuration, verbose: int, environ: MutableMapping[st
         verbose=verbose,
         environ=environ,
     )
+    _hide(configuration, logs, environ)
+    return logs
+
+
+def _hide(configuration: Configuration, logs: Logs, environ: Mapping[str, str]) -> None:
     for secret in secrets_known(configuration, environ):
         logs.hidden.add(secret)
-    return logs
 
 
 def secrets_known(configuration: Configuration, environ: Mapping[str, str]) -> list[str]:

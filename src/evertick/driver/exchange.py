@@ -49,7 +49,6 @@ def exchange_of(parts: DriverParts, channel: str, make_broker: Callable[[], Brok
     found = parts.shared.get(channel)
     if not isinstance(found, Exchange):
         found = parts.shared[channel] = Exchange(channel, make_broker)
-        parts.at_close(found.close)
     return found
 
 

@@ -36,9 +36,11 @@ class DriverParts(msgspec.Struct, frozen=True, kw_only=True):
     connections: Mapping[str, object]
     # The value of a secret by its name, at the time of the run. What comes of it must not be shown.
     resolve_secret: Callable[[str], str]
-    # Have something closed when the scheduler closes. It may be used again after that.
+    # Have something closed when the scheduler closes, or when another driver has taken the place of this one and
+    # nothing that it carries out is left. It may be used again after that.
     at_close: Callable[[Callable[[], Awaitable[None]]], None]
-    # What the drivers of several tasks have in common, by a name of their choice.
+    # What the drivers of several tasks have in common, by a name of their choice. What has an async `close` is closed
+    # when the scheduler closes; it, too, may be used again.
     shared: dict[str, object]
 
 

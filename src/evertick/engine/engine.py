@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from evertick.driver.base import Work
+from evertick.driver.base import Driver, Work
 from evertick.driver.handoff import ReportSource
 from evertick.driver.sender import Sender
 from evertick.duty import DutyWork
@@ -231,6 +231,16 @@ class Engine:
         self._look_again()
         self._relays.look_again()
         self._report.wake()
+
+    async def declare(self, declares: Mapping[str, str]) -> None:
+        """Say that this node declares these, its tasks being as they are."""
+        node = self._node
+        node.declares = dict(declares)
+        await node.store.join(node.joining())
+
+    def drivers_at_work(self) -> list[Driver]:
+        """Of all runs that it holds, also of those that it has given up on and that have not come back."""
+        return [attempt.work.driver for attempt in (*self._node.hold, *self._node.hold.abandoned)]
 
     def wake_fires(self) -> None:
         """A schedule was added or changed here."""

@@ -86,6 +86,8 @@ class PlansDeclared(ForeseesChanges):
     async def _plan_declared(
         self,
         *,
+        declarations: Declarations | None = None,
+        tz: str | None = None,
         disabled: Collection[str] = (),
         calendars: Mapping[str, Calendar] | None = None,
         prune: bool = False,
@@ -93,25 +95,28 @@ class PlansDeclared(ForeseesChanges):
     ) -> DeclaredPlan:
         """The plan. Nothing is written.
 
+        `declarations` in place of those that are here, and `tz` in place of the zone of rules that name none.
         `disabled`: keys that are known and not declared for now. `calendars`: those to be kept besides the ones that
         the rules bring. With `prune`, what a configuration of the same nodes has declared and does no more is removed.
         """
         store = await self._store()
+        declared = self._declarations if declarations is None else declarations
         planning = _Planning(
             app=self.app,
-            tz=self.settings.tz,
+            tz=tz or self.settings.tz,
             declarer=declarer_of(self.settings.node_name),
-            declarations={each.key: each for each in self._declarations},
+            declarations={each.key: each for each in declared},
             last=checked_days(days),
         )
         return await planning.plan(store, disabled, calendars or {}, prune)
 
-    async def _apply_declared(self, plan: DeclaredPlan) -> None:
-        """Make the changes of a plan, all of them or none."""
+    async def _apply_declared(self, plan: DeclaredPlan, *, tz: str | None = None) -> None:
+        """Make the changes of a plan, all of them or none. `tz` as it was planned with."""
         if plan.is_empty:
             return
         store = await self._store()
-        editor = TogetherEditor(store, self.app, self._clock, self.settings.tz, self.settings.schedule_limits)
+        zone, limits = tz or self.settings.tz, self.settings.schedule_limits
+        editor = TogetherEditor(store, self.app, self._clock, zone, limits)
         await editor.change_together(plan.together)
         self._wake_fires()
 
