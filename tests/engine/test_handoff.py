@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from handing import KILLS, QUEUE, Handing, Queue
 
 from evertick import Constant, Event, InvalidSetting, Message, Run, Scheduler, State, StoreUnavailable, Task, Verdict
 from evertick.driver import registry
+from evertick.driver.redis_spec import Redis
 from evertick.engine.engine import EngineHealth
 from evertick.message import hand_key
+from evertick.model import Report
 from evertick.store.base import MessageFilter
 
 PATIENCE = 30.0
@@ -38,8 +40,9 @@ class Shop:
     """A scheduler, its one job, and the queue that does it."""
 
     def __init__(self, url: str, queue: Queue, spec: Handing, **options: Any) -> None:
-        settings = {key: options.pop(key) for key in ("lease", "poll_interval") if key in options}
-        self.scheduler = Scheduler(url, drivers=["function", "handing"], stop_timeout="2s", **settings)
+        settings = {key: options.pop(key) for key in ("lease", "poll_interval", "drivers") if key in options}
+        settings = {"drivers": ["function", "handing"], **settings}
+        self.scheduler = Scheduler(url, stop_timeout="2s", **settings)
         self.scheduler._connections["handing"] = queue
         self.queue = queue
         self.job: Task[..., Any] = self.scheduler.job("build", spec, **options)
@@ -374,6 +377,45 @@ async def test_a_source_that_is_away_is_asked_again(url: str, caplog: pytest.Log
     assert "a queue in memory: reports can be read again" in caplog.messages
 
 
+async def test_a_source_that_is_nowhere_holds_up_no_other(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    shop = Shop(url, Queue(), Handing(), drivers=["function", "handing", "redis"])
+    # Nobody says where it is: each of its runs fails, and it cannot even say its name.
+    lost = shop.scheduler.job("first", Redis("docker"))
+    async with shop.scheduler:
+        nowhere = await shop.ended(await lost.enqueue())
+        assert "it is not said where it is" in (nowhere.error or "")
+        run = await shop.job.enqueue()
+        [job] = await shop.until_pushed()
+        shop.queue.tell(job, "finish")
+        assert (await shop.ended(run)).verdict is Verdict.SUCCEEDED
+        await shop.until(lambda: any("Exchange: reports of workers cannot be read" in each for each in caplog.messages))
+        assert {loop.name: loop.error for loop in shop.health.loops}["report"] is None
+
+
+async def test_reports_that_the_ledger_refuses_hold_up_those_of_no_other_source(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_shop(url) as shop:
+        engine, other = shop.scheduler._engine, Queue()
+        assert engine is not None
+        # It is asked before the other.
+        engine._node.sources = (other, *engine._node.sources)
+        engine._reports._readers.clear()
+        run = await shop.job.enqueue()
+        [job] = await shop.until_pushed()
+        apply = engine._reports.apply
+
+        async def choosy(reports: Sequence[Report]) -> Any:
+            if any(report.id == "odd" for report in reports):
+                raise ValueError("no such report")
+            return await apply(reports)
+
+        monkeypatch.setattr(engine._reports, "apply", choosy)
+        other.say(Report(id="odd", fence=1, kind="finish"))
+        shop.queue.tell(job, "finish")
+        assert (await shop.ended(run)).verdict is Verdict.SUCCEEDED
+
+
 # --- tasks that come while a node runs
 
 
@@ -381,8 +423,8 @@ async def test_a_running_node_that_gets_its_first_job_of_a_queue_hands_over_and_
     scheduler, queue = Scheduler(url, drivers=["function", "handing"], stop_timeout="2s"), Queue()
     scheduler._connections["handing"] = queue
     async with scheduler:
-        scheduler._take_jobs((), lambda: scheduler.job("build", Handing()), tz="UTC")
-        await scheduler._publish_jobs()
+        jobs = scheduler._with_jobs((), lambda: scheduler.job("build", Handing()), tz="UTC")
+        assert await scheduler._take_jobs(jobs) is None
         run = await scheduler._tasks["build"].enqueue()
         async with asyncio.timeout(PATIENCE):
             while not queue.pushed:

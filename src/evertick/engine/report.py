@@ -48,6 +48,14 @@ class Reader:
         self.failures = 0
 
     @property
+    def name(self) -> str:
+        """For the log. One that cannot say where it reads is still asked."""
+        try:
+            return self.source.name
+        except Exception:
+            return type(self.source).__name__
+
+    @property
     def pause(self) -> float:
         return min(_PAUSE_FIRST * 2.0 ** (self.failures - 1), _PAUSE_MOST) if self.failures else 0.0
 
@@ -61,7 +69,7 @@ class Reader:
             self._failed(error)
             return None
         if self.failures:
-            log.warning("%s: reports can be read again", self.source.name)
+            log.warning("%s: reports can be read again", self.name)
         self.failures = 0
         return received
 
@@ -77,7 +85,7 @@ class Reader:
 
     def _failed(self, error: Exception) -> None:
         if not self.failures:
-            log.warning("%s: reports of workers cannot be read: %s; it is tried again", self.source.name, error)
+            log.warning("%s: reports of workers cannot be read: %s; it is tried again", self.name, error)
         self.failures = min(self.failures + 1, 16)
 
 
@@ -105,20 +113,34 @@ class Reporter:
             return None
         for reader in self._readers:
             if reader.received is None and reader.task is None:
-                name = f"evertick reports of {reader.source.name}"
+                name = f"evertick reports of {reader.name}"
                 reader.task = asyncio.get_running_loop().create_task(reader.receive(), name=name)
         waiting = {reader.task for reader in self._readers if reader.task is not None}
         if len(waiting) == len(self._readers):
             await asyncio.wait(waiting, timeout=self._poll, return_when=asyncio.FIRST_COMPLETED)
-        for reader in self._readers:
-            if reader.task is not None and reader.task.done():
-                task, reader.task = reader.task, None
-                reader.received = None if task.cancelled() else task.result()
-            if reader.received is not None:
-                if reader.received.reports:
-                    await self.apply(reader.received.reports)
-                await reader.confirm()
+        await self._take_all()
         return 0.0
+
+    async def _take_all(self) -> None:
+        """What one source brings, and what is wrong with it, holds up no other; the first trouble is told by the
+        loop."""
+        troubles: list[Exception] = []
+        for reader in self._readers:
+            try:
+                await self._take(reader)
+            except Exception as error:
+                troubles.append(error)
+        if troubles:
+            raise troubles[0]
+
+    async def _take(self, reader: Reader) -> None:
+        if reader.task is not None and reader.task.done():
+            task, reader.task = reader.task, None
+            reader.received = None if task.cancelled() else task.result()
+        if reader.received is not None:
+            if reader.received.reports:
+                await self.apply(reader.received.reports)
+            await reader.confirm()
 
     def stop(self) -> None:
         """What was not confirmed comes to others."""
