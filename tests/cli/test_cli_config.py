@@ -139,6 +139,32 @@ def test_apply_shows_the_plan_and_asks(here, evertick, ask):
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "schedules: 1 unchanged (the next 14 days)")
 
 
+def test_apply_says_who_takes_up_a_changed_command(here, evertick):
+    job = '[database]\nurl = "sqlite:///jobs.db"\n[jobs.backup]\ncron = "0 3 * * *"\nshell = "backup"\n'
+    write(job)
+    result = evertick("apply", "--yes")
+    assert (result.exit_code, result.stderr) == (0, "")
+    write(job.replace('"backup"', '"backup --all"'))
+    result = evertick("apply", "--yes")
+    assert result.stdout.splitlines()[-1] == "schedules: 1 unchanged (the next 14 days)"
+    nothing, note = result.stderr.splitlines()
+    assert nothing == "note: nothing was changed"
+    assert note == (
+        "note: the ledger has when a job runs, not what it does: a command, request or queue that has changed is taken "
+        "up by each node from its own configuration, when it reloads that or starts"
+    )
+
+
+def test_apply_tells_where_a_calendar_stands_that_is_nowhere(here, evertick):
+    write(RIGHT + 'blackout = "freeze"\n')
+    result = evertick("apply", "--yes")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "error: evertick.toml:8: jobs.backup.blackout: there is no calendar 'freeze', neither in this configuration "
+        "nor in the ledger; write [calendars.freeze]\n"
+    )
+
+
 def test_apply_removes_only_with_prune(here, evertick, ask):
     write(RIGHT)
     evertick("apply", "--yes")

@@ -12,10 +12,12 @@ from evertick.cli.config import tell_warnings
 from evertick.cli.database import config_option, is_there
 from evertick.cli.output import as_json_option, ask, hint, print_json, say
 from evertick.cli.plan import DAYS, plan_data, say_nothing_changed
+from evertick.config.adding import check_calendars
 from evertick.config.build import scheduler_from
 from evertick.config.directory import make_private
 from evertick.config.find import find_file, searched_files
 from evertick.config.load import Configuration, load_configuration
+from evertick.config.problem import Problems
 from evertick.manage.change import DAYS_MAX
 from evertick.manage.declared import DeclaredPlan
 from evertick.masked import masked
@@ -24,6 +26,11 @@ __all__ = ["apply"]
 
 # Lines of one schedule: a look, not a list.
 _LINES_OF_PLAN = 5
+# Whoever has changed a command, and reads "unchanged", must not think that it was overlooked.
+_WITH_THE_NODES = (
+    "note: the ledger has when a job runs, not what it does: a command, request or queue that has changed is taken up "
+    "by each node from its own configuration, when it reloads that or starts"
+)
 _SIGNS = {"add": "+", "update": "~", "calendar": "~", "pause": "-", "remove": "-"}
 
 
@@ -75,6 +82,8 @@ async def _apply(loaded: Configuration, *, yes: bool, prune: bool, is_dry: bool,
         say("applied")
     else:
         say_nothing_changed()
+    if not as_json and any(job.spec is not None and job.name in plan.unchanged for job in loaded.jobs):
+        hint(_WITH_THE_NODES)
 
 
 async def _planned(loaded: Configuration, *, prune: bool, days: int) -> DeclaredPlan:
@@ -82,8 +91,10 @@ async def _planned(loaded: Configuration, *, prune: bool, days: int) -> Declared
     scheduler = scheduler_from(loaded)
     if not is_there(loaded.database_url):
         scheduler.use_database("sqlite://")
-    disabled = [job.name for job in loaded.jobs if not job.is_enabled]
+    disabled, problems = [job.name for job in loaded.jobs if not job.is_enabled], Problems()
     try:
+        await check_calendars(scheduler, loaded.jobs, problems)
+        problems.raise_any()
         return await scheduler._plan_declared(disabled=disabled, calendars=loaded.calendars, prune=prune, days=days)
     finally:
         await scheduler.close()
