@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
 from click.testing import Result
 
-from evertick import Scheduler
+from evertick import Redis, Scheduler
 from evertick.cli.standing import Grade, Limits, NodeStanding, Standing, problems_of, worst
 from evertick.daemon.report import DaemonReport, write_report
 from evertick.model import Duty
 from evertick.store.base import ChannelPulse
+from servers.broker import redis_server
 
 NOW = datetime(2026, 1, 31, 9, tzinfo=UTC)
 LIMITS = Limits(
@@ -48,6 +49,16 @@ WELL = Standing(
 REPORT = DaemonReport(pid=1, version="1", node="box", config="/etc/evertick.toml", jobs=3, started_at=NOW)
 
 Call = Callable[..., Result]
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T], is_so: Callable[[T], object]) -> T:
+    """Look again and again; what a broker does has no event to wait on."""
+    for _ in range(1_200):
+        if is_so(found := look()):
+            return found
+        threading.Event().wait(0.05)
+    raise AssertionError(f"it never came to that: {found}")
 
 
 @pytest.fixture
@@ -89,6 +100,37 @@ def test_what_failed_lately_is_a_warning_unless_somebody_does_not_mind(node: Sch
     assert evertick("status", "--failed-warning", "2").exit_code == 0
     assert evertick("status", "--failed-warning", "0").exit_code == 0
     assert evertick("status", "--failed-critical", "1").exit_code == 2
+
+
+def test_a_broker_that_is_away_is_told_however_often_it_is_tried_again_and_so_is_one_without_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evertick: Call
+) -> None:
+    url = f"sqlite:///{tmp_path}/handed.db"
+    monkeypatch.setenv("EVERTICK_DATABASE", url)
+    scheduler = Scheduler(url, drivers=["function", "redis"])
+    job = scheduler.job("build", Redis("docker"))
+    flags = ("--lag-warning", "1s", "--failed-warning", "0")
+    with redis_server() as server:
+        scheduler.connect("redis", server.url)
+        with scheduler:
+            assert evertick("status", *flags).exit_code == 0
+            server.kill()
+            job.sync.enqueue()
+            away = until(lambda: evertick("status", *flags), lambda result: "redis" in result.stdout)
+            assert away.exit_code == 1
+            assert away.stdout.startswith("WARNING: channel redis: the oldest message is tried in vain for ")
+            # Also right after a try, when the next one is yet to come.
+            [message] = scheduler.sync.messages(channel="redis")
+            again = until(
+                lambda: scheduler.sync.messages(channel="redis")[0], lambda found: found.attempts > message.attempts
+            )
+            assert again.due_at > again.created_at
+            assert evertick("status", *flags).exit_code == 1
+            assert evertick("status", *flags, "--lag-critical", "1s").exit_code == 2
+            server.start()
+            late = until(lambda: evertick("status", *flags), lambda result: "worker" in result.stdout)
+            assert late.exit_code == 1
+            assert late.stdout.startswith("WARNING: the oldest run that redis has waits for a worker for ")
 
 
 def test_without_a_node_it_is_critical(database: str, evertick: Call) -> None:
@@ -230,6 +272,13 @@ def test_parked_runs_failing_duties_and_stuck_channels_are_warnings() -> None:
     grade, words = graded(channels=[channel])
     assert grade == Grade.WARNING
     assert words == ["channel redis: the oldest message waits for 5 min", "channel redis: 2 messages given up"]
+    # As a message stands that is tried again and again: its next try is yet to come.
+    soon = round((NOW + timedelta(seconds=20)).timestamp() * 1e6)
+    channel = ChannelPulse(channel="redis", waiting=7, sending=0, dead=0, oldest_due_at=soon, oldest_failing_at=due)
+    words = ["channel redis: the oldest message is tried in vain for 5 min"]
+    assert graded(channels=[channel]) == (Grade.WARNING, words)
+    untaken = {"oldest_untaken_at": NOW - timedelta(minutes=20), "untaken_by": "nats"}
+    assert graded(**untaken) == (Grade.CRITICAL, ["the oldest run that nats has waits for a worker for 20 min"])
 
 
 def test_a_configuration_that_waits_for_a_restart_is_a_warning() -> None:

@@ -128,6 +128,7 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("messages.by_id", "using outbox_pkey on outbox m"),
         ("messages.unsent", "using outbox_dead on outbox m"),
         ("channels", "using outbox_dead on outbox m"),
+        ("channels", "using outbox_failing on outbox m"),
         ("prune.messages", "using outbox_forget on outbox"),
         ("record_fires.advance", "using due_pkey on due d"),
         ("record_fires.advance", "using runs_moment on runs r"),

@@ -82,6 +82,7 @@ def plan(db: sqlite3.Connection, statement: str) -> list[str]:
         ("apply_reports.last_lines", "l USING PRIMARY KEY (app=? AND run=? AND fence=?)"),
         ("apply_reports.told_before", "h USING PRIMARY KEY (app=? AND id=?)"),
         ("messages.by_key", "evertick_outbox_key (app=? AND channel=? AND key=?)"),
+        ("channels.failing", "evertick_outbox_failing (app=? AND channel=?)"),
         ("drop_messages.cancel", "evertick_runs USING PRIMARY KEY (app=? AND id=?)"),
         ("join.unpark", "evertick_runs_parked (app=? AND task=?)"),
         ("limits.running", "evertick_runs_limited (app=? AND limit_key=?)"),

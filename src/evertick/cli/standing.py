@@ -15,14 +15,15 @@ from evertick.cli.exits import EXIT_UNKNOWN
 from evertick.cli.nodes import node_state
 from evertick.cli.words import span
 from evertick.daemon.report import DaemonReport
-from evertick.model import Duty, Node
+from evertick.model import Duty, Handed, Node, State
 from evertick.node_names import node_names
-from evertick.store.base import FAILED_MOST, ChannelPulse, ScheduleFilter, Store
+from evertick.store.base import FAILED_MOST, ChannelPulse, RunFilter, ScheduleFilter, Store
 from evertick.when import from_us
 
 __all__ = ["Grade", "Limits", "NodeStanding", "Problem", "Standing", "look", "problems_of", "worst"]
 
 _NAMED_MOST = 3
+_HANDED_MOST = 1_000
 
 
 class Grade(IntEnum):
@@ -80,6 +81,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     failed_of: list[str]
     channels: list[ChannelPulse]
+    # Since when the oldest run of an outside queue waits for a worker, of those handed over first; and which queue.
+    oldest_untaken_at: datetime | None = None
+    untaken_by: str | None = None
     duties: list[Duty]
     # Of the daemon on this machine, if there is one.
     daemon: DaemonReport | None
@@ -95,6 +99,7 @@ async def look(store: Store, app: str, daemon: DaemonReport | None) -> Standing:
     nodes = [node for node in await store.nodes(app) if node.died_at is None]
     oldest = [moment for moment in (await _first_due(store, app), _moment(pulse.oldest_due_at)) if moment is not None]
     due = min((moment for moment in oldest if moment <= now), default=None)
+    untaken = await _untaken(store, app) if pulse.handed else None
     return Standing(
         at=now,
         app=app,
@@ -110,6 +115,8 @@ async def look(store: Store, app: str, daemon: DaemonReport | None) -> Standing:
         failed=sum(pulse.failed.values()),
         failed_of=list(pulse.failed),
         channels=await store.channels(app),
+        oldest_untaken_at=None if untaken is None else untaken.pushed_at,
+        untaken_by=None if untaken is None else untaken.to,
         duties=[duty for duty in await store.duties(app) if duty.error is not None],
         daemon=daemon,
     )
@@ -122,6 +129,14 @@ def _moment(us: int | None) -> datetime | None:
 async def _first_due(store: Store, app: str) -> datetime | None:
     wanted = ScheduleFilter(is_paused=False, is_by_due=True, with_counts=False, limit=1)
     return next((each.next_due_at for each in await store.schedules(app, wanted)), None)
+
+
+async def _untaken(store: Store, app: str) -> Handed | None:
+    """The hand-over that has waited longest for a worker since the queue has it."""
+    wanted = RunFilter(states=(State.HANDED,), is_oldest_first=True, limit=_HANDED_MOST)
+    handed = [run.handed for run in await store.runs(app, wanted) if run.handed is not None]
+    waiting = [each for each in handed if each.pushed_at is not None and each.taken_at is None]
+    return min(waiting, key=lambda each: each.pushed_at or each.at, default=None)
 
 
 def _lines(nodes: Sequence[Node], now: datetime) -> list[NodeStanding]:
@@ -151,6 +166,7 @@ def problems_of(standing: Standing, limits: Limits) -> list[Problem]:
         *_about_failed(standing, limits),
         *_about_runs(standing),
         *_about_channels(standing, limits),
+        *_about_handed(standing, limits),
         *_about_daemon(standing),
     ]
     return sorted(found, key=lambda problem: -problem.grade)
@@ -209,12 +225,18 @@ def _about_runs(standing: Standing) -> Iterator[Problem]:
 
 def _about_channels(standing: Standing, limits: Limits) -> Iterator[Problem]:
     for channel in standing.channels:
-        late = timedelta(0) if channel.oldest_due_at is None else standing.at - from_us(channel.oldest_due_at)
-        if late >= limits.lag_warning:
+        late, failing = _since(standing, channel.oldest_due_at), _since(standing, channel.oldest_failing_at)
+        if failing >= limits.lag_warning:
             yield Problem(
-                grade=Grade.WARNING,
-                what=f"channel {channel.channel}: the oldest message waits for {span(late)}",
+                grade=Grade.CRITICAL if failing >= limits.lag_critical else Grade.WARNING,
+                what=f"channel {channel.channel}: the oldest message is tried in vain for {span(failing)}",
                 fix=f"`evertick outbox list --channel {channel.channel}` tells what the other side says",
+            )
+        elif late >= limits.lag_warning:
+            yield Problem(
+                grade=Grade.CRITICAL if late >= limits.lag_critical else Grade.WARNING,
+                what=f"channel {channel.channel}: the oldest message waits for {span(late)}",
+                fix="its sender is busy, or on no node: see `evertick doctor`",
             )
         if channel.dead:
             yield Problem(
@@ -222,6 +244,22 @@ def _about_channels(standing: Standing, limits: Limits) -> Iterator[Problem]:
                 what=f"channel {channel.channel}: {_count(channel.dead, 'message')} given up",
                 fix="`evertick outbox list --state dead` has their errors; `evertick outbox retry` sends them again",
             )
+
+
+def _since(standing: Standing, us: int | None) -> timedelta:
+    """How long ago it was; nothing, if it is yet to come."""
+    return timedelta(0) if us is None else standing.at - from_us(us)
+
+
+def _about_handed(standing: Standing, limits: Limits) -> Iterator[Problem]:
+    at, by = standing.oldest_untaken_at, standing.untaken_by
+    if at is not None and standing.at - at >= limits.lag_warning:
+        waited = standing.at - at
+        yield Problem(
+            grade=Grade.CRITICAL if waited >= limits.lag_critical else Grade.WARNING,
+            what=f"the oldest run that {by} has waits for a worker for {span(waited)}",
+            fix="start a worker that takes it, or more of them; `evertick doctor` has their ids",
+        )
 
 
 def _about_daemon(standing: Standing) -> Iterator[Problem]:

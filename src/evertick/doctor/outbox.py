@@ -25,6 +25,9 @@ def about_outbox(channels: Sequence[ChannelPulse], living: Sequence[Node], now: 
             yield _sent_by_nobody(pulse)
         elif pulse.oldest_due_at is not None and now - pulse.oldest_due_at > _WAITED_LONG:
             yield _late(pulse, now - pulse.oldest_due_at)
+        # Its next try is always yet to come, so it is never late; it does not arrive all the same.
+        if pulse.oldest_failing_at is not None and now - pulse.oldest_failing_at > _WAITED_LONG:
+            yield _failing(pulse, now - pulse.oldest_failing_at)
 
 
 def _given_up(pulse: ChannelPulse) -> Finding:
@@ -58,6 +61,17 @@ def _late(pulse: ChannelPulse, late: int) -> Finding:
         check="messages_late",
         what=f"messages of channel {pulse.channel!r} are due for {late // MINUTE} min and were not sent",
         fix="its senders are busy: raise concurrency= of the sender, give it a shorter timeout=, or start more nodes",
+        about=(pulse.channel,),
+    )
+
+
+def _failing(pulse: ChannelPulse, since: int) -> Finding:
+    return Finding(
+        severity=Severity.WARNING,
+        check="messages_failing",
+        what=f"messages of channel {pulse.channel!r} are tried in vain, the oldest for {since // MINUTE} min",
+        fix=f"`evertick outbox list --channel {pulse.channel}` has what the other side says; they are sent when it is "
+        "back, and nothing is lost meanwhile",
         about=(pulse.channel,),
     )
 

@@ -474,8 +474,10 @@ class ChannelPulse(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     sending: int
     dead: int
-    # When the oldest waiting message was or is due.
+    # When the oldest waiting message was or is due. Every try that fails moves that of its message on.
     oldest_due_at: int | None
+    # When the oldest message was put there that was tried in vain and is tried again.
+    oldest_failing_at: int | None = None
 
 
 # --- nodes -------------------------------------------------------------------------------------------------------

@@ -183,6 +183,7 @@ async def channels(db: Session, app: str) -> list[ChannelPulse]:
             sending=row["sending"],
             dead=row["dead"],
             oldest_due_at=row["oldest_due_at"],
+            oldest_failing_at=row["oldest_failing_at"],
         )
         for row in await db.rows("channels", app, _COUNT_MOST)
     ]

@@ -1968,7 +1968,10 @@ SELECT c.name AS channel,
     (SELECT count(*) FROM (SELECT FROM evertick.outbox m
         WHERE m.state = 'dead' AND m.app = $1 AND m.channel = c.name LIMIT $2) w) AS dead,
     (SELECT m.due_at FROM evertick.outbox m
-        WHERE m.state = 'waiting' AND m.app = $1 AND m.channel = c.name ORDER BY m.due_at LIMIT 1) AS oldest_due_at
+        WHERE m.state = 'waiting' AND m.app = $1 AND m.channel = c.name ORDER BY m.due_at LIMIT 1) AS oldest_due_at,
+    (SELECT m.created_at FROM evertick.outbox m
+        WHERE m.state IN ('waiting', 'sending') AND m.attempts > 0 AND m.app = $1 AND m.channel = c.name
+        ORDER BY m.created_at LIMIT 1) AS oldest_failing_at
 FROM channels c WHERE c.name <> '' ORDER BY c.name;
 
 -- name: retry_messages

@@ -161,8 +161,15 @@ def channels(db: sqlite3.Connection, now: int, app: str) -> list[ChannelPulse]:
     while (name := db.execute(SQL["channels.next"], (app, name)).fetchone()["channel"]) is not None:
         counts = db.execute(SQL["channels.counts"], (app, name, _COUNT_MOST)).fetchone()
         oldest = db.execute(SQL["claim_messages.next_due"], (app, name)).fetchone()
-        oldest_due_at = None if oldest is None else oldest["due_at"]
-        found.append(ChannelPulse(channel=name, **dict(counts), oldest_due_at=oldest_due_at))
+        failing = db.execute(SQL["channels.failing"], (app, name)).fetchone()
+        found.append(
+            ChannelPulse(
+                channel=name,
+                **dict(counts),
+                oldest_due_at=None if oldest is None else oldest["due_at"],
+                oldest_failing_at=None if failing is None else failing["created_at"],
+            )
+        )
     return found
 
 

@@ -1267,6 +1267,11 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM evertick_outbox INDEXED BY evertick_
     (SELECT count(*) FROM (SELECT 1 FROM evertick_outbox INDEXED BY evertick_outbox_dead
         WHERE state = 'dead' AND app = ?1 AND channel = ?2 LIMIT ?3)) AS dead;
 
+-- name: channels.failing
+-- When the oldest message of a channel was put there that was tried in vain and is tried again.
+SELECT created_at FROM evertick_outbox INDEXED BY evertick_outbox_failing
+WHERE state IN ('waiting', 'sending') AND attempts > 0 AND app = ?1 AND channel = ?2 ORDER BY created_at LIMIT 1;
+
 -- name: retry_messages
 -- Due now; a dead one begins anew. Not for a run that is in other hands by now, or in none.
 UPDATE evertick_outbox

@@ -326,6 +326,34 @@ class Outbox:
             channel="mail", waiting=1, sending=1, dead=1, oldest_due_at=None
         )
 
+    async def test_a_channel_tells_since_when_it_cannot_deliver(self, bench: Bench) -> None:
+        node, first = await bench.node(), a_message()
+        await bench.store.send(APP, [first, a_message(channel="chat", delay=HOUR)])
+        created = us((await found(bench, ids=(first.id,)))[0].created_at)
+        await bench.pass_time(1_000)
+        await bench.store.send(APP, [a_message()])
+        # Neither what waits for its time, nor what is tried for the first time.
+        assert [each.oldest_failing_at for each in await bench.store.channels(APP)] == [None, None]
+        claimed = (await claim(bench, node)).messages
+        assert [each.oldest_failing_at for each in await bench.store.channels(APP)] == [None, None]
+        retries = [what_came(each, "retry", delay=HOUR) for each in claimed]
+        await bench.store.settle_messages(APP, node, retries)
+        chat, mail = await bench.store.channels(APP)
+        assert (chat.oldest_failing_at, mail.oldest_failing_at) == (None, created)
+        # However often, and while it is tried.
+        await bench.store.retry_messages(APP, [first.id])
+        [again] = (await claim(bench, node)).messages
+        assert [each.oldest_failing_at for each in await bench.store.channels(APP)] == [None, created]
+        await bench.store.settle_messages(APP, node, [what_came(again, "dead")])
+        [_, mail] = await bench.store.channels(APP)
+        assert mail.oldest_failing_at is not None
+        assert mail.oldest_failing_at > created
+        # One that is given a fresh start has not failed yet.
+        await bench.store.retry_messages(APP, [first.id])
+        [_, mail] = await bench.store.channels(APP)
+        assert mail.oldest_failing_at is not None
+        assert mail.oldest_failing_at > created
+
     async def test_a_node_tells_which_channels_it_sends(self, bench: Bench) -> None:
         join = NodeJoin(
             id=a_run().id,

@@ -423,6 +423,9 @@ CREATE INDEX outbox_waiting ON evertick.outbox (app, channel, due_at) WHERE stat
 CREATE INDEX outbox_sending ON evertick.outbox (app, channel, node) WHERE state = 'sending';
 -- For people, and for the doctor.
 CREATE INDEX outbox_dead ON evertick.outbox (app, channel) WHERE state = 'dead';
+-- What was tried in vain and is tried again: nothing is written here for a message that goes through at once.
+CREATE INDEX outbox_failing ON evertick.outbox (app, channel, created_at)
+    WHERE state IN ('waiting', 'sending') AND attempts > 0;
 -- Pruning.
 CREATE INDEX outbox_forget ON evertick.outbox (app, forget_at) WHERE forget_at IS NOT NULL;
 

@@ -374,6 +374,9 @@ CREATE INDEX evertick_outbox_waiting ON evertick_outbox (app, channel, due_at) W
 CREATE INDEX evertick_outbox_sending ON evertick_outbox (app, channel, node) WHERE state = 'sending';
 -- For people, and for the doctor.
 CREATE INDEX evertick_outbox_dead ON evertick_outbox (app, channel) WHERE state = 'dead';
+-- What was tried in vain and is tried again: nothing is written here for a message that goes through at once.
+CREATE INDEX evertick_outbox_failing ON evertick_outbox (app, channel, created_at)
+    WHERE state IN ('waiting', 'sending') AND attempts > 0;
 -- Pruning.
 CREATE INDEX evertick_outbox_forget ON evertick_outbox (app, forget_at) WHERE forget_at IS NOT NULL;
 
