@@ -660,6 +660,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     declares: dict[str, str]
     # Whose messages it hands to the outside.
     channels: tuple[str, ...] = ()
+    # The tasks that it knows and leaves to others, each with the driver that it does not run.
+    leaves: dict[str, str] = {}
     # Its background loops by name, as of its last beat.
     ticks: dict[str, Tick] = {}
     running: int

@@ -675,7 +675,7 @@ class Scheduler(
         self._retire(before, jobs)
         if self._engine is not None:
             try:
-                await self._engine.know(works, jobs.declarations.hashes(), *reached)
+                await self._engine.know(works, jobs.declarations.hashes(), *reached, self._leaves(jobs))
             except EvertickError as error:
                 return error
         return None
@@ -708,6 +708,11 @@ class Scheduler(
         drivers = jobs.settings.drivers
         return {name: task.work for name, task in jobs.tasks.items() if task.work.driver.name in drivers}
 
+    def _leaves(self, jobs: JobSet) -> dict[str, str]:
+        """The others of them, each with its driver."""
+        drivers = jobs.settings.drivers
+        return {name: driver for name, task in jobs.tasks.items() if (driver := task.work.driver.name) not in drivers}
+
     def _node(self, store: Store) -> LocalNode:
         works = self._works()
         senders, sources = self._handing_over(works.values())
@@ -725,6 +730,7 @@ class Scheduler(
             declares=self._declarations.hashes(),
             senders=self._senders | senders,
             sources=sources,
+            leaves=self._leaves(self._jobs),
             has_own_rates=self.settings.rate_limits == "memory",
             batch_size=self.settings.batch_size,
         )

@@ -11,6 +11,7 @@ from evertick.drift import REMEDY, is_left_behind
 from evertick.errors import EvertickError, NotFound
 from evertick.every_node import is_own_queue, node_of_queue
 from evertick.fan_out import able_nodes, overlap_on
+from evertick.left import driver_wanted, nobody_runs
 from evertick.model import Cause, Gap, Message, Node, Reason, Run, Schedule, State, Verdict
 from evertick.node_names import node_names
 from evertick.raised import what_was_raised
@@ -255,8 +256,17 @@ def _idle_words(schedule: Schedule, nodes: list[Node]) -> str:
         return "no node is alive: nothing will fire until one is started"
     if schedule.is_paused or schedule.next_fire_at is None:
         return "it waits for nothing"
-    knows = any(schedule.task in node.tasks for node in nodes)
-    return "it waits for its next moment" if knows else f"it waits; no live node knows its task {schedule.task!r}"
+    if any(schedule.task in node.tasks for node in nodes):
+        return "it waits for its next moment"
+    return f"it waits; {nobody_runs(schedule.task, nodes)[0]}"
+
+
+def _slot_wanted(run: Run, nodes: list[Node]) -> str:
+    if any(run.task in node.tasks and run.queue in node.queues for node in nodes):
+        return "a free slot"
+    driver = None if any(run.task in node.tasks for node in nodes) else driver_wanted(run.task, nodes)
+    able = f"knows task {run.task!r}" if driver is None else f"has the driver {driver!r} of task {run.task!r} enabled"
+    return f"a node that {able} and works on queue {run.queue!r}"
 
 
 def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None = None) -> str:
@@ -279,9 +289,7 @@ def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None, me
             whose = f"a free slot of node {name}" if name else "its node, which is gone: it is about to be lost"
             return f"run {run.id} waits for {whose} since {time_words(run.due_at, rule)}"
         case State.WAITING:
-            knows = any(run.task in node.tasks and run.queue in node.queues for node in nodes)
-            what = "a free slot" if knows else f"a node that knows task {run.task!r} and works on queue {run.queue!r}"
-            return f"run {run.id} waits for {what} since {time_words(run.due_at, rule)}"
+            return f"run {run.id} waits for {_slot_wanted(run, nodes)} since {time_words(run.due_at, rule)}"
         case State.BLOCKED if run.reason == Reason.CONCURRENCY:
             return f"run {run.id} waits for its turn: as many runs of {run.blocked_on!r} are at work as may be at once"
         case State.BLOCKED if run.reason == Reason.RATE:
@@ -291,7 +299,8 @@ def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None, me
         case State.BLOCKED:
             return f"run {run.id} waits for the end of run {run.blocked_on}"
         case State.PARKED if run.reason == Reason.UNKNOWN_TASK:
-            return f"run {run.id} is parked: no live node knows task {run.task!r}; start one that does"
+            why, fix = nobody_runs(run.task, nodes)
+            return f"run {run.id} is parked: {why}; {fix}"
         case State.PARKED if run.reason == Reason.UNREADABLE:
             return f"run {run.id} is parked: {run.error}; cancel it, and enqueue it anew"
         case State.PARKED:

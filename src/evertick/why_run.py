@@ -7,6 +7,7 @@ from datetime import datetime
 
 import msgspec
 
+from evertick.left import nobody_runs
 from evertick.model import LIVE_STATES, Message, Node, Reason, Run, State
 from evertick.node_names import node_names
 from evertick.store.base import RunFilter, Store
@@ -138,6 +139,6 @@ def _knowing(living: list[Node], task: str) -> str:
     known = node_names(living)
     names = sorted(known[node.id] for node in living if task in node.tasks)
     if not names:
-        return f"no live node knows task {task!r}; start one that does"
+        return "; ".join(nobody_runs(task, living))
     more = len(names) - _NAMED_MOST
     return f"{', '.join(names[:_NAMED_MOST])}{f' and {more} more' if more > 0 else ''} can run it"

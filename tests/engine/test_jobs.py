@@ -32,6 +32,7 @@ from evertick.driver.base import Driver
 from evertick.driver.secret import Secrets
 from evertick.driver.spec import DriverParts, Spec
 from evertick.testing import virtual_time
+from evertick.why_run import explain_run, explain_task
 
 SECONDS_MAX = 30.0
 
@@ -141,8 +142,11 @@ async def test_a_job_has_schedules_as_any_task(url: str) -> None:
     assert [run.result["arguments"] for run in runs] == [{"to": "Ada"}, {"to": "Bob"}]  # type: ignore[index]
 
 
-async def test_runs_of_a_driver_that_a_node_does_not_have_stay_for_one_that_has_it(url: str) -> None:
+async def test_runs_of_a_driver_that_a_node_does_not_have_stay_for_one_that_has_it(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its task is in the configuration of both nodes, but one of them must not run such jobs."""
+    caplog.set_level("INFO", "evertick.engine")
     without, having = made(url, drivers=["function"], node_name="without"), made(url, node_name="having")
     place = "jobs.toml:1"
     job = without._keep_task(without._make_job("shout", Echo(word="hello"), {}, place), place)
@@ -157,9 +161,23 @@ async def test_runs_of_a_driver_that_a_node_does_not_have_stay_for_one_that_has_
         assert (await ended(without, await other.enqueue())).verdict == "succeeded"
         # Claimed in order of their time, had it been one of ours.
         assert (await without.get_run(waiting.id)).state != "running"
+        left = "job shout needs the driver echo, which is not enabled here: left to other nodes"
+        assert caplog.messages.count(left) == 1
+        [node] = await without.nodes()
+        assert (node.tasks, node.leaves) == (("other",), {"shout": "echo"})
+        told = await explain_run(await without._store(), await without.get_run(waiting.id))
+        missing = "no live node has the driver 'echo' of task 'shout' enabled, though some know the task"
+        assert told.nodes == f"{missing}; start a node with 'echo' among its drivers, or enable it on one of them"
+        wanted = "a node that has the driver 'echo' of task 'shout' enabled and works on queue 'default'"
+        assert missing in told.now or f"waits for {wanted}" in told.now
+        await without.add(key="odd", when="every 1d", task="nobody")
+        told = await explain_run(await without._store(), await without.trigger("odd"))
+        assert told.nodes == "no live node knows task 'nobody'; start one that does"
         async with having:
             run = await ended(having, waiting)
             names = {node.id: node.name for node in await having.nodes()}
+            told = await explain_task(await without._store(), without.app, "shout")
+            assert told.nodes == "having can run it"
     assert run.verdict == "succeeded"
     assert run.node is not None
     assert names[run.node] == "having"

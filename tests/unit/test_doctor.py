@@ -17,11 +17,12 @@ from evertick.doctor.database import about_database
 from evertick.doctor.duties import about_duties
 from evertick.doctor.finding import named, shortened
 from evertick.doctor.nodes import about_clock, about_nodes
+from evertick.doctor.outbox import about_outbox
 from evertick.doctor.runs import about_blocked, about_parked, about_waiting, blockers_of
 from evertick.doctor.schedules import about_schedules
 from evertick.limits import Concurrency, Subject
 from evertick.model import Cause, Duty, NewRun, Node, Run, Schedule, State, Verdict
-from evertick.store.base import Checked, NodeJoin, StoreStatus, TaskTerms
+from evertick.store.base import ChannelPulse, Checked, NodeJoin, StoreStatus, TaskTerms
 from evertick.survey import Surveyed, survey
 from evertick.when import When, from_us, to_us
 from evertick.when.moment import DAY, HOUR
@@ -553,3 +554,21 @@ def test_duties_that_nobody_holds_though_nodes_live_are_found() -> None:
 )
 def test_a_duty_between_two_holders_is_no_finding(nodes: list[Node]) -> None:
     assert list(about_duties([a_duty(node=None, node_name=None)], nodes, NOW)) == []
+
+
+def test_messages_that_are_tried_in_vain_are_told_though_their_next_try_is_yet_to_come():
+    now = to_us(NOW)
+    pulse = ChannelPulse(channel="redis", waiting=3, sending=0, dead=0, oldest_due_at=now + 20_000_000)
+    living = [a_node(channels=("redis",))]
+    assert list(about_outbox([pulse], living, now)) == []
+    for minutes, found in ((4, []), (6, ["messages_failing"])):
+        failing = msgspec.structs.replace(pulse, oldest_failing_at=now - minutes * 60_000_000)
+        assert checks(list(about_outbox([failing], living, now))) == found
+
+
+def test_runs_that_are_parked_for_want_of_a_driver_name_it():
+    living = [a_node(tasks=(), leaves={"gone": "redis"})]
+    run = a_run(task="gone", state=State.PARKED, reason="unknown_task")
+    (found,) = about_parked([run], living)
+    assert "parked: no live node has the driver redis of task gone enabled" in found.what
+    assert found.fix.startswith("enable redis on a node, or give it up with ")

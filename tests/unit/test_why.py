@@ -206,7 +206,7 @@ async def test_a_run_nobody_can_run_says_what_is_missing() -> None:
         store = await scheduler._store()
         await store.park_unknown(scheduler.app, 10)
         parked = await scheduler.why("orphan")
-    assert idle.now == "it waits; no live node knows its task 'gone'"
+    assert idle.now == "it waits; no live node knows task 'gone'"
     assert "waits for a node that knows task 'gone' and works on queue 'default'" in waiting.now
     assert "is parked: no live node knows task 'gone'; start one that does" in parked.now
 

@@ -62,7 +62,7 @@ async def _about_app(store: Store, app: str, own_now: datetime) -> AsyncIterator
     handed = await store.runs(app, _those(State.HANDED, is_oldest_first=True))
     for finding in about_handed(handed, await unsent_messages(store, app, handed), now):
         yield finding
-    for finding in about_parked(await store.runs(app, _those(State.PARKED))):
+    for finding in about_parked(await store.runs(app, _those(State.PARKED)), living):
         yield finding
     for finding in about_waiting(await store.runs(app, _those(State.WAITING)), living, now):
         yield finding

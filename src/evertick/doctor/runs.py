@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from evertick.doctor.finding import Finding, Severity, named
 from evertick.every_node import own_queue
+from evertick.left import driver_wanted
 from evertick.model import Node, Reason, Run, State
 from evertick.raised import what_was_raised
 
@@ -19,14 +20,14 @@ _HELD_BACK_LONG = timedelta(hours=1)
 _LIMITS = (Reason.CONCURRENCY, Reason.RATE)
 
 
-def about_parked(parked: Sequence[Run]) -> Iterator[Finding]:
+def about_parked(parked: Sequence[Run], living: Sequence[Node] = ()) -> Iterator[Finding]:
     """One finding per task and reason: a thousand runs are parked for the same one."""
     groups: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in parked:
         groups[run.task, run.reason or ""].append(run)
     for (task, reason), runs in sorted(groups.items()):
         count = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
-        why, fix = _parked_because(task, reason, runs)
+        why, fix = _parked_because(task, reason, runs, living)
         yield Finding(
             severity=Severity.WARNING,
             check="parked_runs",
@@ -36,10 +37,13 @@ def about_parked(parked: Sequence[Run]) -> Iterator[Finding]:
         )
 
 
-def _parked_because(task: str, reason: str, runs: Sequence[Run]) -> tuple[str, str]:
+def _parked_because(task: str, reason: str, runs: Sequence[Run], living: Sequence[Node]) -> tuple[str, str]:
     """Why, and what helps."""
     error = what_was_raised(runs[0].error)
     if reason == Reason.UNKNOWN_TASK:
+        driver = driver_wanted(task, living)
+        if driver is not None:
+            return f"no live node has the driver {driver} of task {task} enabled", f"enable {driver} on a node"
         return f"no live node knows task {task}", "start a node that knows it"
     if reason == Reason.UNREADABLE:
         return f"what the ledger has of task {task} makes no sense ({error})", "run it anew"

@@ -11,6 +11,7 @@ from statistics import fmean
 from evertick.doctor.finding import Finding, Severity, named
 from evertick.drift import REMEDY, is_left_behind
 from evertick.forecast import collisions_of
+from evertick.left import driver_wanted
 from evertick.model import Node, Run, State
 from evertick.spread import spread_rule
 from evertick.survey import Surveyed
@@ -183,11 +184,18 @@ def _about_tasks(surveyed: Sequence[Surveyed], living: Sequence[Node]) -> Iterat
         if not each.schedule.is_paused and each.schedule.next_fire_at is not None and each.schedule.task not in known:
             unknown[each.schedule.task].append(each.schedule.key)
     for task, keys in sorted(unknown.items()):
+        driver = driver_wanted(task, living)
+        why = (
+            f"no live node knows task {task}"
+            if driver is None
+            else f"no live node has the driver {driver} of task {task}"
+        )
+        fix = "start a node that knows it" if driver is None else f"enable {driver} on a node"
         yield Finding(
             severity=Severity.WARNING,
             check="unknown_task",
-            what=f"no live node knows task {task} of {named(keys)}: its runs will be parked",
-            fix="start a node that knows it, or pause the schedule",
+            what=f"{why} of {named(keys)}: its runs will be parked",
+            fix=f"{fix}, or pause the schedule",
             about=(task, *keys),
         )
 

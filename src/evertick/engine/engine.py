@@ -40,6 +40,8 @@ log = logging.getLogger("evertick.engine")
 
 # After the stop time, how long told-to-stop coroutines get to end, and how long the last outcomes get to be written.
 _LAST_WORDS_SECONDS = 1.0
+# Of the jobs that are left to others, in the log.
+_NAMED_MOST = 5
 _LAST_WRITES_SECONDS = 5.0
 # However often others wake us: no more looks than that come of it. The first one is never late.
 _WOKEN_LEAST_SECONDS = 0.01
@@ -189,6 +191,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(each.run(), name=f"evertick {each.name}") for each in self._loops]
         log.info("node %s (%s) has started", self._node.id, self._node.name)
+        _tell_left(self._node.leaves)
 
     async def stop(self, seconds: float) -> None:
         """Drain: take nothing new, give running work its time, release the rest, leave."""
@@ -220,13 +223,15 @@ class Engine:
         declares: Mapping[str, str],
         senders: Mapping[str, Sender],
         sources: Sequence[ReportSource],
+        leaves: Mapping[str, str],
     ) -> None:
         """Other tasks and declarations from now on, without a stop; and how those that hand over reach their queues.
         May be repeated when the store was away."""
         node = self._node
         # No claim is asked for in between: it would be for tasks of before, and what it brings under terms of before.
         async with node.claiming:
-            node.know(works, declares, senders, sources)
+            _tell_left({task: driver for task, driver in leaves.items() if node.leaves.get(task) != driver})
+            node.know(works, declares, senders, sources, leaves)
             await node.store.join(node.joining())
         self._look_again()
         self._relays.look_again()
@@ -446,3 +451,15 @@ class Engine:
 
 def _ago(then: float | None, now: float) -> float | None:
     return None if then is None else now - then
+
+
+def _tell_left(leaves: Mapping[str, str]) -> None:
+    """One line for each driver: a node may leave thousands to others."""
+    by_driver: dict[str, list[str]] = {}
+    for task, driver in leaves.items():
+        by_driver.setdefault(driver, []).append(task)
+    for driver, tasks in by_driver.items():
+        more = len(tasks) - _NAMED_MOST
+        named = ", ".join(tasks[:_NAMED_MOST]) + (f" and {more} more" if more > 0 else "")
+        needs = f"job {named} needs" if len(tasks) == 1 else f"jobs {named} need"
+        log.info("%s the driver %s, which is not enabled here: left to other nodes", needs, driver)

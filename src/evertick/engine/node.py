@@ -191,6 +191,7 @@ class LocalNode:
         declares: Mapping[str, str],
         senders: Mapping[str, Sender] | None = None,
         sources: Sequence[ReportSource] = (),
+        leaves: Mapping[str, str] | None = None,
         has_own_rates: bool = False,
         batch_size: int = 1_000,
     ) -> None:
@@ -205,6 +206,8 @@ class LocalNode:
         self.senders: Mapping[str, Sender] = senders or {}
         # Where workers report of what was handed to them.
         self.sources = tuple(sources)
+        # Tasks that it knows and leaves to others, each with the driver that it does not run.
+        self.leaves: Mapping[str, str] = leaves or {}
         self.hold = Hold(concurrency)
         # How many fires, claims or verdicts go into one intent, at most: bounds its transaction and its memory.
         self.batch_size = batch_size
@@ -227,12 +230,13 @@ class LocalNode:
         declares: Mapping[str, str],
         senders: Mapping[str, Sender],
         sources: Sequence[ReportSource],
+        leaves: Mapping[str, str],
     ) -> None:
         """Other tasks and declarations from now on. What was claimed before is carried out as it was then, and what was
         handed over before is still reported on."""
         # A claim may be under way for a task that is not ours any more: what it brings must find its work.
         self.works = {**self.works, **works}
-        self.declares = dict(declares)
+        self.declares, self.leaves = dict(declares), leaves
         self.senders = {**self.senders, **senders}
         known = {id(source) for source in self.sources}
         self.sources = (*self.sources, *(source for source in sources if id(source) not in known))
@@ -293,6 +297,7 @@ class LocalNode:
             tasks=self.terms,
             declares=self.declares,
             channels=tuple(sorted(self.senders)),
+            leaves=self.leaves,
         )
 
     def now(self) -> datetime:

@@ -494,6 +494,8 @@ class NodeJoin(msgspec.Struct, frozen=True, kw_only=True):
     declares: Mapping[str, str]
     # Whose messages it hands to the outside.
     channels: tuple[str, ...] = ()
+    # Tasks that it knows and leaves to others, each with its driver. For people: nothing is claimed by it.
+    leaves: Mapping[str, str] = {}
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):

@@ -419,6 +419,7 @@ def node_of(row: Row) -> Node:
         tasks=_names.decode(row["tasks"]),
         declares=_labels.decode(row["declares"]),
         channels=_names.decode(row["channels"]),
+        leaves=_labels.decode(row["leaves"]),
         ticks={} if row["ticks"] is None else _ticks_of(row["ticks"], row["beat_at"]),
         running=row["running"],
     )

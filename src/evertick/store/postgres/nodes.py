@@ -26,8 +26,8 @@ __all__ = ["beat", "die", "join", "judge", "nodes", "rehome"]
 async def join(db: Session, node: NodeJoin) -> int:
     about = (json_text(node.queues), json_text(node.declares))
     joined = await db.only_row("join", node.id, node.name, node.app, node.version, node.lease, *about)
-    if joined["is_alive"] and node.channels:
-        await db.count("join.channels", node.id, json_text(node.channels))
+    if joined["is_alive"] and (node.channels or node.leaves or not joined["is_new"]):
+        await db.count("join.channels", node.id, json_text(node.channels), json_text(node.leaves))
     if joined["is_alive"] and not joined["is_new"]:
         names = sorted(node.tasks)
         await enter_gate(db, node.app)

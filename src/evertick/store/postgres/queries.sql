@@ -2016,8 +2016,8 @@ DELETE FROM evertick.outbox WHERE id = ANY(ARRAY(
     WHERE app = $1 AND forget_at <= (SELECT evertick.now_us()) ORDER BY forget_at LIMIT $2 FOR UPDATE SKIP LOCKED));
 
 -- name: join.channels
--- What it hands to the outside.
-UPDATE evertick.nodes SET channels = $2 WHERE id = $1;
+-- What it hands to the outside, and which tasks it leaves to others.
+UPDATE evertick.nodes SET channels = $2, leaves = $3 WHERE id = $1;
 
 -- ================================================================================================= feed
 

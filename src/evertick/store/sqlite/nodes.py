@@ -37,8 +37,8 @@ def join(db: sqlite3.Connection, now: int, node: NodeJoin) -> int:
         db.execute(SQL["join.forget"], (node.id, limits))
     else:
         tell(db, now, node.app, "node.joined", [(node.id, node.name)])
-    if node.channels:
-        db.execute(SQL["join.channels"], (node.id, json_text(node.channels)))
+    if node.channels or node.leaves or is_known:
+        db.execute(SQL["join.channels"], (node.id, json_text(node.channels), json_text(node.leaves)))
     for name, terms in node.tasks.items():
         db.execute(SQL["join.task"], (node.app, name, node.id, terms.hash, terms.limits))
         db.execute(SQL["join.unpark"], (node.app, name, terms.hash))

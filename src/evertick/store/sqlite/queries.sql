@@ -1299,8 +1299,8 @@ DELETE FROM evertick_outbox WHERE id IN (
     WHERE app = ?1 AND forget_at <= ?2 ORDER BY forget_at LIMIT ?3);
 
 -- name: join.channels
--- What it hands to the outside.
-UPDATE evertick_nodes SET channels = ?2 WHERE id = ?1;
+-- What it hands to the outside, and which tasks it leaves to others.
+UPDATE evertick_nodes SET channels = ?2, leaves = ?3 WHERE id = ?1;
 
 -- ================================================================================================= feed
 

@@ -368,7 +368,25 @@ class Outbox:
         )
         await bench.store.join(join)
         [node] = await bench.store.nodes(APP)
-        assert node.channels == ("chat", "mail")
+        assert (node.channels, node.leaves) == (("chat", "mail"), {})
+
+    async def test_a_node_tells_which_tasks_it_leaves_to_others_and_may_say_otherwise(self, bench: Bench) -> None:
+        node, left = await bench.node(), {"build": "redis", "Größe": "nats"}
+        join = NodeJoin(
+            id=node,
+            name="n",
+            app=APP,
+            version="1",
+            lease=HOUR,
+            queues=("default",),
+            tasks={},
+            declares={},
+            leaves=left,
+        )
+        await bench.store.join(join)
+        assert [(each.leaves, each.tasks) for each in await bench.store.nodes(APP)] == [(left, ())]
+        await bench.store.join(msgspec.structs.replace(join, leaves={}))
+        assert [each.leaves for each in await bench.store.nodes(APP)] == [{}]
 
     # --- in the transaction that causes it
 

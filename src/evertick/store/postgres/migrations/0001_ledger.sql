@@ -371,6 +371,8 @@ CREATE TABLE evertick.nodes (
     queues      text   NOT NULL,
     -- The channels of messages that it hands to the outside.
     channels    text   NOT NULL DEFAULT '[]',
+    -- Tasks that it knows and leaves to nodes with their drivers.
+    leaves      text   NOT NULL DEFAULT '{}',
     declares    text   NOT NULL,
     -- When its loops have stepped and will step, as it said with its last beat.
     ticks       text
@@ -421,11 +423,11 @@ CREATE UNIQUE INDEX outbox_key ON evertick.outbox (app, channel, key);
 -- The claim; and what is on its way.
 CREATE INDEX outbox_waiting ON evertick.outbox (app, channel, due_at) WHERE state = 'waiting';
 CREATE INDEX outbox_sending ON evertick.outbox (app, channel, node) WHERE state = 'sending';
--- For people, and for the doctor.
-CREATE INDEX outbox_dead ON evertick.outbox (app, channel) WHERE state = 'dead';
 -- What was tried in vain and is tried again: nothing is written here for a message that goes through at once.
 CREATE INDEX outbox_failing ON evertick.outbox (app, channel, created_at)
     WHERE state IN ('waiting', 'sending') AND attempts > 0;
+-- For people, and for the doctor.
+CREATE INDEX outbox_dead ON evertick.outbox (app, channel) WHERE state = 'dead';
 -- Pruning.
 CREATE INDEX outbox_forget ON evertick.outbox (app, forget_at) WHERE forget_at IS NOT NULL;
 

@@ -338,6 +338,8 @@ CREATE TABLE evertick_nodes (
     ticks       TEXT,
     -- The channels of messages that it hands to the outside.
     channels    TEXT    NOT NULL DEFAULT '[]',
+    -- Tasks that it knows and leaves to nodes with their drivers.
+    leaves      TEXT    NOT NULL DEFAULT '{}',
     -- The last key of a limit that it has looked at again, '' before the first; NULL: it has no reason to.
     looked_at   TEXT
 );
@@ -372,11 +374,11 @@ CREATE UNIQUE INDEX evertick_outbox_key ON evertick_outbox (app, channel, key);
 -- The claim; and what is on its way.
 CREATE INDEX evertick_outbox_waiting ON evertick_outbox (app, channel, due_at) WHERE state = 'waiting';
 CREATE INDEX evertick_outbox_sending ON evertick_outbox (app, channel, node) WHERE state = 'sending';
--- For people, and for the doctor.
-CREATE INDEX evertick_outbox_dead ON evertick_outbox (app, channel) WHERE state = 'dead';
 -- What was tried in vain and is tried again: nothing is written here for a message that goes through at once.
 CREATE INDEX evertick_outbox_failing ON evertick_outbox (app, channel, created_at)
     WHERE state IN ('waiting', 'sending') AND attempts > 0;
+-- For people, and for the doctor.
+CREATE INDEX evertick_outbox_dead ON evertick_outbox (app, channel) WHERE state = 'dead';
 -- Pruning.
 CREATE INDEX evertick_outbox_forget ON evertick_outbox (app, forget_at) WHERE forget_at IS NOT NULL;
 
