@@ -180,6 +180,7 @@ async def test_a_command_knows_its_run(bench: Bench) -> None:
         "EVERTICK_FENCE": str(run.fence),
         "EVERTICK_FIRE_AT": run.fire_at.isoformat().replace("+00:00", "Z"),
         "EVERTICK_IDEMPOTENCY_KEY": run.id,
+        "EVERTICK_KEPT": second["EVERTICK_KEPT"],
         "EVERTICK_RUN_ID": run.id,
         "EVERTICK_SCHEDULE": "hourly",
         "EVERTICK_TASK": job.name,
@@ -529,7 +530,9 @@ async def test_in_virtual_time_no_command_is_run(bench: Bench, tmp_path: Path) -
 async def test_a_command_whose_keeper_is_killed_fails_and_ends_as_well(
     bench: Bench, mark: str, user: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept.os, "killpg", lambda *_: None)  # as if the node had died with the keeper
+    # As if the node had died with the keeper.
+    monkeypatch.setattr(kept.os, "killpg", lambda *_: None)
+    monkeypatch.setattr(kept, "end_marked", lambda _: [])
     token = uuid4().hex
     job = bench.job("echo begun; exec sleep 1000", user=user, env={"OWN_MARK": token})
     async with bench.scheduler:
@@ -540,3 +543,37 @@ async def test_a_command_whose_keeper_is_killed_fails_and_ends_as_well(
         ended = await bench.ended(run)
     assert ended.error == "its keeper was killed, so it was ended, too: begun"
     await until(lambda: not marked(token, "OWN_MARK"))
+
+
+@pytest.mark.parametrize("user", [None, pytest.param("nobody", marks=as_root)])
+async def test_nothing_of_a_command_outlives_its_keeper_that_was_killed(
+    bench: Bench, mark: str, user: str | None
+) -> None:
+    """Neither who has left the group, nor who ignores signals, nor who forks on and on."""
+    token = uuid4().hex
+    deaf = "setsid sh -c 'trap \"\" TERM HUP INT; echo deaf; sleep 1000'"
+    forking = "setsid sh -c 'while :; do sh -c \"sleep 0.01\" & sleep 0.005; done'"
+    job = bench.job(f"{deaf} & {forking} & sleep 1000", user=user, env={"OWN_MARK": token})
+    async with bench.scheduler:
+        run = await job.enqueue()
+        await until_line(bench, run, "deaf")
+        [keeper] = [pid for pid, command in marked(mark).items() if "keeper.py" in command]
+        os.kill(keeper, signal.SIGKILL)
+        ended = await bench.ended(run)
+        assert marked(token, "OWN_MARK") == {}
+    assert ended.error == "its keeper was killed, so it was ended, too: deaf"
+
+
+async def test_what_a_killed_keeper_has_left_and_nobody_can_end_is_named(
+    bench: Bench, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "end_marked", lambda _: [4711])
+    monkeypatch.setattr(kept, "_LOOKS_MOST", 2)
+    job = bench.job("echo begun; exec sleep 1000")
+    async with bench.scheduler:
+        run = await job.enqueue()
+        await until_line(bench, run, "begun")
+        [keeper] = [pid for pid, command in marked(mark).items() if "keeper.py" in command]
+        os.kill(keeper, signal.SIGKILL)
+        ended = await bench.ended(run)
+    assert ended.error == "its keeper was killed, and not all of it could be ended: see the processes 4711: begun"

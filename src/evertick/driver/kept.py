@@ -21,6 +21,8 @@ from typing import IO
 
 import msgspec
 
+from evertick.clock import system_clock
+from evertick.driver.orphans import MARK, can_find, end_marked
 from evertick.driver.output import Output
 
 __all__ = ["DEATH_GRACE_SECONDS", "Ending", "Kept", "Order", "stop_seconds"]
@@ -34,6 +36,11 @@ _WORDS_MAX_BYTES = 4_096
 # A command that floods its output must not keep the node from its other work.
 _CHUNKS_AT_ONCE = 4
 _REAP_AGAIN_SECONDS = 0.002
+# What a killed keeper has left is looked for until two looks in a row find nothing: one that forks may dodge the first.
+_LOOK_AGAIN_SECONDS = 0.02
+_LOOKS_MOST = 250
+_EMPTY_LOOKS = 2
+_PIDS_SHOWN = 10
 
 
 # Why an attempt is stopped while there is time: somebody wants its run to end. Every other stop is about a claim that
@@ -104,6 +111,10 @@ class Kept:
         self.ended: asyncio.Future[Ending] = self._loop.create_future()
         self._words = b""
         self._group: int | None = None
+        # Everything that comes of the command carries it.
+        self._mark = system_clock.new_token()
+        if order is not None and order.env is not None:
+            order = msgspec.structs.replace(order, env={**order.env, MARK: self._mark})
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             self._line, line = (
                 stack.enter_context(end) for stack, end in zip((ours, theirs), socket.socketpair(), strict=True)
@@ -121,6 +132,7 @@ class Kept:
                 stdin=subprocess.DEVNULL if stdin is None else _file_of(theirs, stdin),
                 stdout=outs_end,
                 stderr=errs_end,
+                env={**os.environ, MARK: self._mark},
                 pass_fds=(line.fileno(), *files, *(() if orders is None else (orders,))),
                 start_new_session=True,  # Ctrl-C at a terminal is for the node, which stops its work in its own way
             )
@@ -182,11 +194,25 @@ class Kept:
             return
         self._line.close()
         ending = _read_ending(self._words)
-        if ending is None:  # the keeper itself was killed, and could not clear up
-            ending = Ending(failure="its keeper was killed, so it was ended, too")
-            if self._group is not None:
-                with contextlib.suppress(OSError):
-                    os.killpg(self._group, signal.SIGKILL)
+        if ending is not None:
+            self._end(ending)
+            return
+        # The keeper itself was killed, and could not clear up. The command goes with it; what came of that does not.
+        if self._group is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._group, signal.SIGKILL)
+        self._clear_up(_LOOKS_MOST, _EMPTY_LOOKS)
+
+    def _clear_up(self, looks: int, empty: int) -> None:
+        """So many looks more, or until so many have found nothing."""
+        left = end_marked(self._mark)
+        empty = _EMPTY_LOOKS if left else empty - 1
+        if empty and looks:
+            self._loop.call_later(_LOOK_AGAIN_SECONDS, self._clear_up, looks - 1, empty)
+        else:
+            self._end(Ending(failure=_words_without_keeper(left)))
+
+    def _end(self, ending: Ending) -> None:
         for pipe in self._pipes:
             pipe.close()
         self._output.flush()
@@ -258,6 +284,15 @@ def _read_ending(words: bytes) -> Ending | None:
             return Ending(failure=f"it could not be started: {rest}")
         case _:
             return None
+
+
+def _words_without_keeper(left: Sequence[int]) -> str:
+    if left:
+        pids = ", ".join(map(str, left[:_PIDS_SHOWN]))
+        return f"its keeper was killed, and not all of it could be ended: see the processes {pids}"
+    if not can_find():
+        return "its keeper was killed, so its process group was ended, too; what has left that may still run"
+    return "its keeper was killed, so it was ended, too"
 
 
 def _signal_name(number: int) -> str:
