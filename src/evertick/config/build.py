@@ -44,10 +44,11 @@ def check_brokers(configuration: Configuration, problems: Problems) -> None:
     """Refuse what drivers would refuse later: a broker whose settings cannot be, and one that is nowhere."""
     for driver in configuration.connections:
         refuse_wrong(driver, _connection(driver, configuration), configuration.values, problems)
+    # Once, not for each of thousands of jobs: to know the drivers, all that is installed is looked through.
+    drivers = configuration.settings["drivers"]
     for job in configuration.jobs:
         driver = "" if job.spec is None else job.spec.driver
-        is_run_here = driver in configuration.settings["drivers"]
-        if driver in BROKERS and driver not in configuration.connections and is_run_here:
+        if driver in BROKERS and driver not in configuration.connections and driver in drivers:
             said = f"it is not said where the server is; set address or url under [{driver}]"
             problems.add(job.places[driver], f"jobs.{job.name}.{driver}", said)
 
