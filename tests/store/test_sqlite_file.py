@@ -32,7 +32,7 @@ db.execute("COMMIT")
 
 # As another user where the tests run as root, whom no permission stops.
 OPEN_AS_NOBODY = """
-import asyncio, os, sys
+import asyncio, os, pwd, sys
 from evertick.clock import system_clock
 from evertick.errors import StoreError
 from evertick.store.sqlite import SqliteStore
@@ -268,3 +268,39 @@ async def test_own_commits_wake_nobody(store: SqliteStore) -> None:
 async def test_a_damaged_surrogate_in_a_text_is_stored_as_a_question_mark(store: SqliteStore) -> None:
     run = NewRun(id=system_clock.new_id(), task="t", cause=Cause.ENQUEUE, reason="caf\udce9")
     assert (await store.enqueue("a", [run]))[0].reason == "caf?"
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o640), (0o002, 0o660), (0o077, 0o600)])
+async def test_a_new_file_is_not_for_everybody_to_read(path: Path, umask: int, mode: int) -> None:
+    """It holds what jobs print. A group may share it, if the umask lets it."""
+    before = os.umask(umask)
+    try:
+        store = SqliteStore(f"sqlite:///{path}", clock=system_clock)
+        await store.open(migrate="auto")
+        files = {each.name: each.stat().st_mode & 0o777 for each in path.parent.iterdir()}
+        await store.close()
+    finally:
+        os.umask(before)
+    assert files == dict.fromkeys(("evertick.db", "evertick.db-wal", "evertick.db-shm"), mode)
+
+
+async def test_the_mode_of_a_file_that_is_there_stays(path: Path) -> None:
+    path.touch()
+    path.chmod(0o644)
+    store = SqliteStore(f"sqlite:///{path}", clock=system_clock)
+    await store.open(migrate="auto")
+    await store.close()
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_directory_that_may_not_be_entered_is_told_with_its_owner(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    closed.chmod(0o700 if os.getuid() == 0 else 0)
+    told = subprocess.run(
+        [sys.executable, "-c", OPEN_AS_NOBODY, f"sqlite:///{closed}/evertick.db"], capture_output=True, text=True
+    )
+    closed.chmod(0o700)
+    owner = closed.owner()
+    assert told.stdout.startswith("StoreRefused this user may not enter ")
+    assert told.stdout.endswith(f"; run it as {owner}, whose directory it is\n")

@@ -29,6 +29,7 @@ from evertick.masked import masked
 from evertick.scheduler import Scheduler
 from evertick.settings import DATABASE_VARIABLE, DEFAULT_DATABASE, check_url
 from evertick.store.base import Store
+from evertick.store.sqlite.connection import file_is_there
 from evertick.store.sqlite.location import location_of
 
 __all__ = [
@@ -155,4 +156,4 @@ def is_there(url: str) -> bool:
     if not url.startswith("sqlite://"):
         return True
     path = location_of(url).path
-    return path is not None and Path(path).exists()
+    return path is not None and file_is_there(path)

@@ -6,6 +6,7 @@ with BEGIN IMMEDIATE, because a read transaction that turns into a write fails a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import threading
@@ -25,6 +26,7 @@ __all__ = [
     "connect",
     "connect_to_read",
     "data_version",
+    "file_is_there",
     "open_file",
     "savepoint",
     "transaction",
@@ -36,6 +38,8 @@ _OLDEST = (3, 35, 0)
 _STATEMENTS_CACHED = 256
 # How often a change to WAL is tried again. SQLite does not call its busy handler for it.
 _WAL_PAUSE_SECONDS = 0.02
+# Of a new file, less what the umask takes away.
+_FILE_MODE = 0o660
 
 # By the name of SQLite's result code; extended codes begin with the name of their primary one.
 _TROUBLES = {
@@ -169,6 +173,8 @@ def open_file(where: Location, *, may_create: bool) -> sqlite3.Connection:
     _check_path(where, may_create=may_create)
     db: sqlite3.Connection | None = None
     try:
+        if where.path is not None and may_create:
+            _make_file(where.path)
         db = connect(where, may_create=may_create)
         if may_create and db.execute("PRAGMA page_count").fetchone()[0] == 0:
             # Written with the first page; later it would have no effect, and need the lock.
@@ -200,15 +206,51 @@ def _check_path(where: Location, *, may_create: bool) -> None:
     if where.path is None:
         return
     path = Path(where.path)
-    if path.is_dir():
+    is_there = file_is_there(where.path)
+    if is_there and path.is_dir():
         raise StoreRefused(f"the store {where.path} is a directory; name a file in it, like {path / 'evertick.db'}")
     if not path.absolute().parent.is_dir():
         raise StoreRefused(
             f"the directory {path.absolute().parent} of the store {where.path} does not exist; "
             "create it, or correct the URL"
         )
-    if not may_create and not path.exists():
+    if not may_create and not is_there:
         raise StoreRefused(f'there is no store at {where.path}; open it once with migrate="auto", or correct the URL')
+
+
+def file_is_there(path: str) -> bool:
+    """Whether there is anything of that name. Refuses where this user may not look, which is neither yes nor no."""
+    try:
+        os.stat(path)
+    except PermissionError:
+        folder, owner = _nearest_folder(path)
+        raise StoreRefused(
+            f"this user may not enter {folder}, where the store {path} is; run it as {owner}, whose directory it is"
+        ) from None
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _nearest_folder(path: str) -> tuple[Path, str]:
+    """The folder on the way to the file in which a user's way ends, and whose it is."""
+    for folder in Path(path).absolute().parents:
+        with contextlib.suppress(PermissionError):
+            try:
+                return folder, folder.owner()
+            except KeyError:  # a user without a name
+                return folder, f"user {folder.stat().st_uid}"
+    raise AssertionError("everybody may look at the root")
+
+
+def _make_file(path: str) -> None:
+    """Make it before SQLite does, for which everybody may read: it holds what jobs print, and their arguments.
+
+    A group that shares it does so by its umask. The files beside it, of WAL, get the same mode from SQLite. What is in
+    the way, SQLite says a moment later.
+    """
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE))
 
 
 def _refusal(error: sqlite3.Error, where: Location) -> StoreError:

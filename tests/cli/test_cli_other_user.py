@@ -1,0 +1,82 @@
+"""Commands of a user who may not look into the directory of the ledger, as monitors often are."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from evertick.config.find import find_file
+
+_NOBODY = 65534
+
+Call = Callable[..., Result]
+
+
+@contextmanager
+def closed_to_us(folder: Path) -> Iterator[None]:
+    """The folder, closed to the user of this process: root becomes somebody else for a while."""
+    is_root, mode = os.geteuid() == 0, folder.stat().st_mode
+    folder.chmod(0o700 if is_root else 0)
+    if is_root:
+        os.seteuid(_NOBODY)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+        folder.chmod(mode)
+
+
+@pytest.fixture
+def closed(database: str, tmp_path: Path, evertick: Call) -> Iterator[Path]:
+    # What is imported late must be there before nothing can be read any more.
+    for command in ("status", "list", "doctor", "history"):
+        evertick(command)
+    with closed_to_us(tmp_path):
+        yield tmp_path
+
+
+def test_a_monitor_that_may_not_look_says_unknown_and_as_whom_to_run(closed: Path, evertick: Call) -> None:
+    result = evertick("status")
+    assert (result.exit_code, result.stderr) == (3, "")
+    assert result.stdout.startswith("UNKNOWN: this user may not enter ")
+    assert f"; run it as {pwd.getpwuid(os.getuid()).pw_name}, whose directory it is" in result.stdout
+    assert json.loads(evertick("status", "--json").stdout)["exit_code"] == 3
+
+
+@pytest.mark.parametrize("command", ["list", "history", "runs", "nodes"])
+def test_commands_say_as_whom_to_run_them(closed: Path, evertick: Call, command: str) -> None:
+    result = evertick(command)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: this user may not enter ")
+    assert "unexpected" not in result.stderr
+
+
+def test_the_doctor_says_so_too(closed: Path, evertick: Call) -> None:
+    result = evertick("doctor")
+    assert result.exit_code == 1
+    assert "this user may not enter" in result.output
+    assert "unexpected" not in result.output
+
+
+def test_a_closed_home_has_no_configuration_and_a_closed_system_directory_may_have_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evertick.config.find._SYSTEM", Path("/nothing/evertick"))
+    home, work, system = tmp_path / "home", tmp_path / "work", tmp_path / "etc/evertick"
+    for folder in (home, work, system):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(work)
+    environ = {"HOME": str(home)}
+    with closed_to_us(home):
+        assert find_file(None, environ) is None
+    monkeypatch.setattr("evertick.config.find._SYSTEM", system)
+    with closed_to_us(system):
+        assert find_file(None, environ) == system / "evertick.toml"
