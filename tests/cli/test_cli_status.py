@@ -44,7 +44,7 @@ WELL = Standing(
     failed_of=[],
     channels=[],
     duties=[],
-    daemon=None,
+    daemons=[],
 )
 REPORT = DaemonReport(pid=1, version="1", node="box", config="/etc/evertick.toml", jobs=3, started_at=NOW)
 
@@ -153,7 +153,7 @@ def test_programs_get_all_of_it_as_json(node: Scheduler, evertick: Call) -> None
     assert 0 <= told["nodes"][0]["beat_age_seconds"] < 15
     counts = {name: told[name] for name in ("running", "waiting", "blocked", "parked", "handed", "failed")}
     assert counts == dict.fromkeys(counts, 0)
-    assert (told["lag_seconds"], told["oldest_due_at"], told["daemon"]) == (0, None, None)
+    assert (told["lag_seconds"], told["oldest_due_at"], told["daemons"]) == (0, None, [])
 
 
 @pytest.mark.parametrize(
@@ -211,15 +211,21 @@ def test_the_daemon_of_a_configuration_is_told_with_it(tmp_path: Path, node: Sch
     config = tmp_path / "evertick.toml"
     config.write_text(f'[directories]\nstate = "{tmp_path}/state"\n')
     (tmp_path / "state").mkdir()
-    write_report(tmp_path / "state", msgspec.structs.replace(REPORT, reloaded_at=NOW, problems=("evertick.toml:3: x",)))
+    report = msgspec.structs.replace(REPORT, database=f"sqlite:///{tmp_path}/live.db")
+    write_report(tmp_path / "state", msgspec.structs.replace(report, reloaded_at=NOW, problems=("evertick.toml:3: x",)))
     result = evertick("status", "--config", str(config))
     assert result.exit_code == 1
     assert "the new configuration of the daemon does not hold: evertick.toml:3: x" in result.stdout
     words = r"^Daemon +process 1 of /etc/evertick.toml, read again .* ago, but what is new does not hold$"
     assert re.search(words, result.stdout, re.MULTILINE)
-    # A process that is not there says nothing any more.
-    write_report(tmp_path / "state", msgspec.structs.replace(REPORT, pid=4194304, problems=("old",)))
+    # One that keeps another ledger in the same directory is not meant.
+    write_report(tmp_path / "state", msgspec.structs.replace(report, app="other", problems=("theirs",)))
     assert evertick("status", "--config", str(config)).exit_code == 0
+    # A process that is not there says nothing any more, and the next that writes clears it away.
+    write_report(tmp_path / "state", msgspec.structs.replace(report, pid=4194304, problems=("old",)))
+    assert evertick("status", "--config", str(config)).exit_code == 0
+    write_report(tmp_path / "state", report)
+    assert [each.name for each in (tmp_path / "state").iterdir()] == ["daemon.1.json"]
 
 
 # --- the grades ---
@@ -283,7 +289,7 @@ def test_parked_runs_failing_duties_and_stuck_channels_are_warnings() -> None:
 
 def test_a_configuration_that_waits_for_a_restart_is_a_warning() -> None:
     report = msgspec.structs.replace(REPORT, wants_restart=("node.lease",))
-    assert graded(daemon=report) == (Grade.WARNING, ["changed, but not in force before a restart: node.lease"])
+    assert graded(daemons=[report]) == (Grade.WARNING, ["changed, but not in force before a restart: node.lease"])
 
 
 def test_the_worst_comes_first() -> None:

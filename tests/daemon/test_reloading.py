@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 import pytest
-from daemon_site import CONFIGURATION, Site
+from daemon_site import CONFIGURATION, Site, until
 
 from evertick.daemon import daemon
 from servers.broker import redis_server
@@ -36,9 +36,9 @@ def test_a_file_that_is_wrong_changes_nothing_and_the_status_says_so(site: Site)
     status = site.call("status", "--json")
     told = json.loads(status.stdout)
     assert (status.returncode, told["status"]) == (1, "warning")
-    assert any("evry" in problem for problem in told["daemon"]["problems"])
+    assert any("evry" in problem for problem in told["daemons"][0]["problems"])
     assert "the new configuration of the daemon does not hold" in told["summary"]
-    assert told["daemon"]["pid"] == process.pid
+    assert told["daemons"][0]["pid"] == process.pid
     assert [schedule["key"] for schedule in json.loads(site.call("list", "--json").stdout)] == ["backup"]
     site.config.write_text(CONFIGURATION + JOB.format(name="backup") + "\n# mended\n")
     site.until_logged("the configuration was read again: 1 job")
@@ -77,6 +77,48 @@ def test_a_broker_that_comes_with_a_reload_works_and_its_password_is_in_no_log(s
         assert "opensesame" not in site.logged()
         assert "not in force before a restart" not in site.logged()
         assert "Traceback" not in site.logged()
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ('every = "1h"', "every = 1h"),
+        ('shell = "true"', 'shell = "true'),
+        ("[node]", "[node]\nleese = 5"),
+        ("[log]", "[log"),
+    ],
+)
+def test_a_file_that_cannot_be_read_any_more_is_a_warning_while_its_daemon_runs(
+    site: Site, right: str, wrong: str
+) -> None:
+    whole = CONFIGURATION + JOB.format(name="backup")
+    site.config.write_text(whole)
+    process = site.started()
+    site.config.write_text(whole.replace(right, wrong))
+    status = site.call("status")
+    assert status.returncode == 1, status
+    assert status.stdout.startswith("WARNING: the new configuration of the daemon does not hold: evertick.toml:")
+    assert f"process {process.pid} of {site.config}" in status.stdout
+    process.terminate()
+    assert process.wait(60) == 0
+    status = site.call("status")
+    assert (status.returncode, status.stdout[:24]) == (3, "UNKNOWN: evertick.toml:" + status.stdout[23])
+
+
+def test_daemons_that_share_a_state_directory_each_have_a_report(site: Site) -> None:
+    first = site.started()
+    other = site.folder / "other.toml"
+    other.write_text(CONFIGURATION.replace("evertick.pid", "other.pid").replace("evertick.log", "other.log"))
+    second = site.start("--config", "other.toml")
+    until(lambda: len(list(site.folder.glob("state/daemon.*.json"))) == 2, "the second starts")
+    told = site.call("status").stdout
+    assert f"process {first.pid} of {site.config}" in told
+    assert f"process {second.pid} of {other}" in told
+    second.terminate()
+    assert second.wait(60) == 0
+    told = json.loads(site.call("status", "--json").stdout)
+    assert [(each["pid"], each["config"]) for each in told["daemons"]] == [(first.pid, str(site.config))]
+    assert "does" not in told["daemons"][0]
 
 
 def test_what_needs_a_restart_is_named(site: Site) -> None:

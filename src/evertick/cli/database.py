@@ -24,6 +24,7 @@ from evertick.cli.output import tell
 from evertick.cli.wall import with_zone
 from evertick.config.find import FILE_NAME
 from evertick.config.load import load_ledger
+from evertick.daemon.report import DaemonReport, read_reports
 from evertick.errors import NotFound, StoreRefused
 from evertick.masked import masked
 from evertick.scheduler import Scheduler
@@ -37,6 +38,7 @@ __all__ = [
     "app_option",
     "check_exists",
     "config_option",
+    "daemons_of",
     "database_option",
     "is_there",
     "ledger_of",
@@ -92,6 +94,14 @@ def ledger_of(database: str | None, app: str | None, config: str | None) -> Ledg
     is_named = config is not None or bool(os.environ.get(DATABASE_VARIABLE))
     words = "" if is_named else f"(ledger: {masked(found.database_url)}, by {found.file})"
     return Ledger(url=found.database_url, app=app or found.app, words=words, state_directory=found.state_directory)
+
+
+def daemons_of(ledger: Ledger) -> list[DaemonReport]:
+    """The daemons on this machine that keep the ledger for this app, by what they say of themselves."""
+    if ledger.state_directory is None:
+        return []
+    said = read_reports(ledger.state_directory)
+    return [each for each in said if (each.database, each.app) == (masked(ledger.url), ledger.app)]
 
 
 def on_store(command: Callable[Concatenate[Scheduler, ...], Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -85,15 +85,15 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     oldest_untaken_at: datetime | None = None
     untaken_by: str | None = None
     duties: list[Duty]
-    # Of the daemon on this machine, if there is one.
-    daemon: DaemonReport | None
+    # Of the daemons on this machine that keep this ledger and this configuration's state directory.
+    daemons: list[DaemonReport]
 
     @property
     def living(self) -> list[NodeStanding]:
         return [node for node in self.nodes if node.state == "alive"]
 
 
-async def look(store: Store, app: str, daemon: DaemonReport | None) -> Standing:
+async def look(store: Store, app: str, daemons: Sequence[DaemonReport]) -> Standing:
     pulse = await store.pulse(app)
     now = from_us(pulse.now)
     nodes = [node for node in await store.nodes(app) if node.died_at is None]
@@ -118,7 +118,7 @@ async def look(store: Store, app: str, daemon: DaemonReport | None) -> Standing:
         oldest_untaken_at=None if untaken is None else untaken.pushed_at,
         untaken_by=None if untaken is None else untaken.to,
         duties=[duty for duty in await store.duties(app) if duty.error is not None],
-        daemon=daemon,
+        daemons=list(daemons),
     )
 
 
@@ -167,7 +167,7 @@ def problems_of(standing: Standing, limits: Limits) -> list[Problem]:
         *_about_runs(standing),
         *_about_channels(standing, limits),
         *_about_handed(standing, limits),
-        *_about_daemon(standing),
+        *(problem for daemon in standing.daemons for problem in _about_daemon(daemon, standing)),
     ]
     return sorted(found, key=lambda problem: -problem.grade)
 
@@ -262,21 +262,19 @@ def _about_handed(standing: Standing, limits: Limits) -> Iterator[Problem]:
         )
 
 
-def _about_daemon(standing: Standing) -> Iterator[Problem]:
-    daemon = standing.daemon
-    if daemon is None:
-        return
+def _about_daemon(daemon: DaemonReport, standing: Standing) -> Iterator[Problem]:
+    which = "" if len(standing.daemons) == 1 else f" {daemon.pid}"
     if daemon.problems:
         yield Problem(
             grade=Grade.WARNING,
-            what=f"the new configuration of the daemon does not hold: {daemon.problems[0]}",
+            what=f"the new configuration of the daemon{which} does not hold: {daemon.problems[0]}",
             fix="correct it; `evertick config check` tells all that is wrong",
         )
     if daemon.wants_restart:
         yield Problem(
             grade=Grade.WARNING,
             what=f"changed, but not in force before a restart: {_named(daemon.wants_restart)}",
-            fix="restart the daemon when it suits you",
+            fix=f"restart the daemon{which} when it suits you",
         )
 
 

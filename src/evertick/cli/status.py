@@ -8,14 +8,25 @@ from typing import Any, NoReturn
 
 import click
 import msgspec
+from msgspec.structs import replace
 
-from evertick.cli.database import Ledger, app_option, check_exists, config_option, database_option, ledger_of, store_of
+from evertick.cli.database import (
+    Ledger,
+    app_option,
+    check_exists,
+    config_option,
+    daemons_of,
+    database_option,
+    ledger_of,
+    store_of,
+)
 from evertick.cli.output import Column, as_json_option, clean, print_facts, print_json, print_table, say
 from evertick.cli.parameters import DurationParameter
 from evertick.cli.standing import Grade, Limits, Problem, Standing, look, problems_of, worst
 from evertick.cli.words import distance, span, stamp
-from evertick.daemon.report import DaemonReport, read_report
-from evertick.errors import EvertickError, StoreUnavailable
+from evertick.config.load import guess_ledger
+from evertick.daemon.report import DaemonReport
+from evertick.errors import EvertickError, InvalidConfiguration, StoreUnavailable
 from evertick.scheduler import Scheduler
 
 __all__ = ["status"]
@@ -94,26 +105,45 @@ def status(
         failed_critical=failed_critical,
     )
     try:
-        ledger = ledger_of(database, app, config)
-        standing = asyncio.run(_look(ledger, timeout))
+        ledger, daemons = _asked(database, app, config)
+        standing = asyncio.run(_look(ledger, daemons, timeout))
     except (EvertickError, TimeoutError) as error:
         _end_without(error, timeout, as_json)
     problems = problems_of(standing, limits)
     grade = worst(problems)
     if as_json:
-        print_json({**_head(grade, _summary(standing, problems), problems), **msgspec.structs.asdict(standing)})
+        print_json({**_head(grade, _summary(standing, problems), problems), **_data(standing)})
     else:
         _print(standing, problems, limits, grade)
     raise click.exceptions.Exit(grade)
 
 
-async def _look(ledger: Ledger, timeout: timedelta) -> Standing:
+def _asked(database: str | None, app: str | None, config: str | None) -> tuple[Ledger, list[DaemonReport]]:
+    """The ledger, and the daemons that keep it on this machine.
+
+    A file that became wrong under a running daemon says not for sure where its ledger is; the daemon does.
+    """
+    try:
+        ledger = ledger_of(database, app, config)
+        return ledger, daemons_of(ledger)
+    except InvalidConfiguration as wrong:
+        guessed = guess_ledger(config)
+        if guessed is None:
+            raise
+        ledger = Ledger(url=guessed.database_url, app=app or guessed.app, state_directory=guessed.state_directory)
+        file = str(guessed.file.absolute())
+        daemons = [each for each in daemons_of(ledger) if each.config == file]
+        if not daemons:
+            raise
+        return ledger, [replace(each, problems=each.problems or wrong.problems) for each in daemons]
+
+
+async def _look(ledger: Ledger, daemons: list[DaemonReport], timeout: timedelta) -> Standing:
     scheduler = Scheduler(ledger.url, app=ledger.app, concurrency=0, migrate="check")
     check_exists(scheduler.settings.url)
-    daemon = None if ledger.state_directory is None else read_report(ledger.state_directory)
     try:
         async with asyncio.timeout(timeout.total_seconds()):
-            return await look(await store_of(scheduler), scheduler.app, daemon)
+            return await look(await store_of(scheduler), scheduler.app, daemons)
     finally:
         await scheduler.close()
 
@@ -128,6 +158,13 @@ def _end_without(error: Exception, timeout: timedelta, as_json: bool) -> NoRetur
     else:
         say((grade.name, _STYLES[grade]), f": {clean(what)}")
     raise click.exceptions.Exit(grade)
+
+
+def _data(standing: Standing) -> dict[str, Any]:
+    """Without what its jobs do, which are digests for `apply`."""
+    daemons = [msgspec.structs.asdict(each) for each in standing.daemons]
+    told = [{name: value for name, value in each.items() if name != "does"} for each in daemons]
+    return {**msgspec.structs.asdict(standing), "daemons": told}
 
 
 def _head(grade: Grade, summary: str, problems: list[Problem]) -> dict[str, Any]:
@@ -201,7 +238,7 @@ def _print(standing: Standing, problems: list[Problem], limits: Limits, grade: G
         )
 
 
-def _facts(standing: Standing) -> list[tuple[str, str]]:
+def _facts(standing: Standing) -> list[tuple[str, str | list[str]]]:
     oldest = f", oldest due at {stamp(standing.oldest_due_at)}" if standing.oldest_due_at else ""
     counts = ("running", "waiting", "blocked", "parked", "handed")
     return [
@@ -209,7 +246,7 @@ def _facts(standing: Standing) -> list[tuple[str, str]]:
         ("Lag", f"{_lag(standing)}{oldest}"),
         ("Runs", ", ".join(f"{getattr(standing, name)} {name}" for name in counts)),
         ("Failed", f"{standing.failed} in the last hour"),
-        ("Daemon", "" if standing.daemon is None else _daemon_words(standing.daemon, standing)),
+        ("Daemon", [_daemon_words(daemon, standing) for daemon in standing.daemons]),
     ]
 
 

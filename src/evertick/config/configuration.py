@@ -12,7 +12,7 @@ from evertick.clock import host_name
 from evertick.config.broker import Connection
 from evertick.config.directory import make_private
 from evertick.config.include import Pattern
-from evertick.config.job import Job
+from evertick.config.job import Defaults, Job
 from evertick.config.layer import Value
 from evertick.config.saying import jobs_told
 from evertick.config.section import Daemon, Database, Directories, Http, Log, Nats, Node, Redis, Retention
@@ -59,6 +59,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     state_directory: Path
     config_directory: Path | None
     calendars: dict[str, Calendar]
+    # What holds for every job that does not say otherwise.
+    defaults: Defaults
     jobs: tuple[Job, ...]
     # What is not wrong, but should not stay as it is.
     warnings: tuple[str, ...]

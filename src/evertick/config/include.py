@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -21,6 +22,12 @@ INCLUDE = "include"
 DEPTH_MAX = 8
 FILES_MAX = 1_000
 _MAGIC = "*?["
+
+
+class Reads(Protocol):
+    """How a file is read: `read_document`, or what answers more of one that is wrong."""
+
+    def __call__(self, path: Path, problems: Problems, *, named_at: str = "") -> Document | None: ...
 
 
 class Pattern(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,10 +49,10 @@ def patterns_of(document: Document) -> list[Pattern]:
     return [Pattern(folder=document.path.parent, text=each) for each in given] if _are_paths(given) else []
 
 
-def read_all(path: Path, problems: Problems) -> list[Document]:
+def read_all(path: Path, problems: Problems, read: Reads = read_document) -> list[Document]:
     """The file and all it includes."""
     found: list[Document] = []
-    _read(path, "", (), found, problems)
+    _read(path, "", (), found, problems, read)
     return found
 
 
@@ -59,7 +66,9 @@ def read_folder(folder: Path, read: list[Document], problems: Problems) -> list[
     return [document for name in names if (document := read_document(name, problems)) is not None]
 
 
-def _read(path: Path, named_at: str, above: tuple[Path, ...], found: list[Document], problems: Problems) -> None:
+def _read(
+    path: Path, named_at: str, above: tuple[Path, ...], found: list[Document], problems: Problems, read: Reads
+) -> None:
     real = path.resolve()
     if real in above:
         chain = " -> ".join(each.name for each in (*above[above.index(real) :], real))
@@ -70,7 +79,7 @@ def _read(path: Path, named_at: str, above: tuple[Path, ...], found: list[Docume
     if len(found) >= FILES_MAX:
         problems.add(named_at, INCLUDE, f"these are more than {FILES_MAX} files; join some of them")
         return
-    document = read_document(path, problems, named_at=named_at)
+    document = read(path, problems, named_at=named_at)
     if document is None:
         return
     found.append(document)
@@ -79,7 +88,7 @@ def _read(path: Path, named_at: str, above: tuple[Path, ...], found: list[Docume
             problems.add(place, INCLUDE, f"files include each other {DEPTH_MAX} deep; include {pattern!r} further up")
             continue
         for each in Pattern(folder=path.parent, text=pattern).matched():
-            _read(each, place, (*above, real), found, problems)
+            _read(each, place, (*above, real), found, problems, read)
 
 
 def _patterns(document: Document, problems: Problems) -> list[tuple[str, str]]:

@@ -57,6 +57,8 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
 
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
+    # As the file has them, for people.
+    shown: dict[str, Any] = {}
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -305,6 +307,7 @@ def read_defaults(tables: list[Table], environ: Mapping[str, str], problems: Pro
     """What holds for all jobs. Each value is checked as if a job had it."""
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
+    shown: dict[str, Any] = {}
     for table in tables:
         for name, value in table.read(environ, problems).items():
             place, key = table.place(name), f"defaults.{name}"
@@ -315,8 +318,8 @@ def read_defaults(tables: list[Table], environ: Mapping[str, str], problems: Pro
             elif name in places:
                 problems.add(place, key, f"it is set at {places[name]}, too; keep one of them")
             elif (checked := _checked_default(name, value, place, problems)) is not None:
-                values[name], places[name] = checked, place
-    return Defaults(values=values, places=places)
+                values[name], places[name], shown[name] = checked, place, table.data[name]
+    return Defaults(values=values, places=places, shown=shown)
 
 
 def _checked_default(name: str, value: Any, place: str, problems: Problems) -> Any:

@@ -18,14 +18,14 @@ from evertick.config.database import database_url
 from evertick.config.directory import default_state
 from evertick.config.find import FILE_NAME, find_file
 from evertick.config.include import Pattern, patterns_of, read_all, read_folder
-from evertick.config.job import JOBS_MAX, Job, Reading, read_defaults, read_job
+from evertick.config.job import JOBS_MAX, Defaults, Job, Reading, read_defaults, read_job
 from evertick.config.layer import Value, layered, section_from
 from evertick.config.origin import DEFAULT
 from evertick.config.problem import Problems
 from evertick.config.reading import check_files
 from evertick.config.section import SECTIONS
 from evertick.config.table import Table
-from evertick.config.toml import Document
+from evertick.config.toml import Document, read_before_error
 from evertick.config.warning import warnings_of
 from evertick.config.writing import check_places
 from evertick.driver.address import allowed_of
@@ -35,7 +35,7 @@ from evertick.masked import masked
 from evertick.settings import make_settings
 from evertick.when import Calendar
 
-__all__ = ["FILE_NAME", "Configuration", "Ledger", "load_configuration", "load_ledger"]
+__all__ = ["FILE_NAME", "Configuration", "Ledger", "guess_ledger", "load_configuration", "load_ledger"]
 
 _JOBS_FOLDER = "jobs.d"
 _JOBS_ONLY = ("jobs", "calendars")
@@ -82,11 +82,27 @@ def load_ledger(path: str | Path | None, environ: Mapping[str, str] = os.environ
     if file is None:
         return None
     problems = Problems()
-    loading = _Loading(file, environ, {}, problems)
-    values = layered(loading.documents, environ, {}, problems, only=("database", "node", "directories"))
+    ledger = _ledger(file, read_all(file, problems), environ, problems)
+    problems.raise_any()
+    return ledger
+
+
+def guess_ledger(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> Ledger | None:
+    """What a configuration that is wrong says of its ledger all the same: by what is right in it.
+
+    The line that names the database may be among those that are wrong: whoever uses it needs another witness.
+    """
+    file = find_file(path, environ)
+    if file is None:
+        return None
+    ignored = Problems()
+    return _ledger(file, read_all(file, ignored, read_before_error), environ, ignored)
+
+
+def _ledger(file: Path, documents: list[Document], environ: Mapping[str, str], problems: Problems) -> Ledger:
+    values = layered(documents, environ, {}, problems, only=("database", "node", "directories"))
     state = _state(values, environ)
     url = database_url(values, state, problems, lambda said: None)
-    problems.raise_any()
     return Ledger(file=file, database_url=url, app=str(values["node.app"].value), state_directory=state)
 
 
@@ -118,7 +134,8 @@ class _Loading:
         settings = self._checked_settings(values)
         self._check_around(values, state)
         calendars = self._calendars()
-        jobs = self._jobs(calendars, str(settings["tz"]))
+        defaults = read_defaults(self._tables("defaults"), self._environ, self._problems)
+        jobs = self._jobs(defaults, calendars, str(settings["tz"]))
         self._warn_open(values)
         return Configuration(
             file=self.file,
@@ -130,6 +147,7 @@ class _Loading:
             state_directory=state,
             config_directory=self._config_directory(values),
             calendars=calendars,
+            defaults=defaults,
             jobs=jobs,
             warnings=tuple(self._warnings),
             **sections,
@@ -243,8 +261,7 @@ class _Loading:
         made = {name: read_calendar(table, self._environ, self._problems) for name, table in tables}
         return {name: each for name, each in made.items() if each is not None}
 
-    def _jobs(self, calendars: dict[str, Calendar], tz: str) -> tuple[Job, ...]:
-        defaults = read_defaults(self._tables("defaults"), self._environ, self._problems)
+    def _jobs(self, defaults: Defaults, calendars: dict[str, Calendar], tz: str) -> tuple[Job, ...]:
         tables = self._named("jobs")
         if len(tables) > JOBS_MAX:
             first = next(iter(tables.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -16,7 +17,7 @@ from evertick.config.place import Path as KeyPath
 from evertick.config.place import key_lines
 from evertick.config.problem import Problems
 
-__all__ = ["FILE_MAX_BYTES", "Document", "digest_of", "read_document"]
+__all__ = ["FILE_MAX_BYTES", "Document", "digest_of", "read_before_error", "read_document"]
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
 # What to do about what tomllib finds, by the beginning of its words.
@@ -80,6 +81,26 @@ def read_document(path: Path, problems: Problems, *, named_at: str = "") -> Docu
     if data is None:
         return None
     return Document(path=path, data=data, lines=lines, digest=digest_of(content), is_open=bool(found.st_mode & 0o004))
+
+
+def read_before_error(path: Path, problems: Problems, *, named_at: str = "") -> Document | None:
+    """The file, or of one that is no TOML the tables before the one in which that shows."""
+    document = read_document(path, problems, named_at=named_at)
+    if document is not None:
+        return document
+    try:
+        with open(path, "rb") as file:
+            text = file.read(FILE_MAX_BYTES).decode(errors="replace")
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = _PLACE.fullmatch(str(error))
+        before = "".join(text.splitlines(keepends=True)[: int(found[2]) - 1]) if found and found[2] else text
+        whole = before[: max(before.rfind("\n[") + 1, 0)]
+        with contextlib.suppress(tomllib.TOMLDecodeError):
+            return Document(path=path, data=tomllib.loads(whole), lines={}, digest="", is_open=False)
+    except (OSError, RecursionError):
+        return None
+    return None
 
 
 def digest_of(content: bytes) -> str:

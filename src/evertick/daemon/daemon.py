@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from evertick.clock import system_clock
+from evertick.config.doing import doing_of
 from evertick.config.reload import Reloaded, Reloader
 from evertick.config.saying import jobs_told
 from evertick.daemon.detach import Detached
@@ -101,7 +102,7 @@ class Daemon(Attendant):
     def ended(self) -> None:
         """May be called twice, and by another thread where the event loop does not close."""
         self._watchdog.stop()
-        forget_report(self._has.folder)
+        forget_report(self._has.folder, self._report.pid)
         if self._has.pidfile is not None:
             self._has.pidfile.remove()
         self._has.notify.close()
@@ -120,6 +121,7 @@ class Daemon(Attendant):
         self._report = msgspec.structs.replace(
             self._report,
             jobs=came.jobs,
+            does=doing_of(reloader.configuration),
             reloaded_at=from_us(system_clock.now_us()),
             problems=came.problems,
             wants_restart=came.wants_restart,

@@ -1,23 +1,28 @@
 """What a daemon says of itself to whoever asks on its machine: a small file in its state directory.
 
-The ledger knows the nodes; only the daemon knows which file it was made from, and whether that could be read again. The
-file is replaced as a whole, and goes with its daemon. One whose process is gone says nothing about anybody.
+The ledger knows the nodes; only the daemon knows which file it was made from, whether that could be read again, and
+what its jobs do. The file is replaced as a whole, and goes with its daemon. Daemons may share a directory: each has a
+file of its own. One whose process is gone says nothing about anybody, and is removed by the next that writes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["DaemonReport", "forget_report", "read_report", "write_report"]
+__all__ = ["DaemonReport", "forget_report", "read_reports", "write_report"]
 
-_NAME = "daemon.json"
+_NAMES = "daemon.*.json"
 _MODE = 0o600
-_BYTES_MOST = 256 * 1024
+# What ten thousand jobs do, with long names.
+_BYTES_MOST = 16 * 1024 * 1024
+# More daemons in one directory are not looked at.
+_FILES_MOST = 100
 
 
 class DaemonReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +35,11 @@ class DaemonReport(msgspec.Struct, frozen=True, kw_only=True):
     config: str | None
     jobs: int
     started_at: datetime
+    # Its ledger, without a password.
+    database: str = ""
+    app: str = "default"
+    # By job, what it does: each of its keys that is not of the schedule, and a digest of its value.
+    does: dict[str, dict[str, str]] = {}
     # When the files were last read again, and what was wrong with them then. While that is so, the older state holds.
     reloaded_at: datetime | None = None
     problems: tuple[str, ...] = ()
@@ -39,31 +49,39 @@ class DaemonReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_report(folder: Path, report: DaemonReport) -> None:
     """Raises OSError where it cannot be written."""
-    path, fresh = folder / _NAME, folder / f"{_NAME}.{os.getpid()}"
+    path = _path(folder, report.pid)
+    fresh = path.with_suffix(".new")
     written = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, _MODE)
-    try:
-        os.write(written, msgspec.json.encode(report))
-    finally:
-        os.close(written)
+    with os.fdopen(written, "wb") as file:
+        file.write(msgspec.json.encode(report))
     os.replace(fresh, path)
+    for other, said in _found(folder):
+        if not _lives(said.pid):
+            other.unlink(missing_ok=True)
 
 
-def read_report(folder: Path) -> DaemonReport | None:
-    """What the daemon of this directory says; None: there is none, or it cannot be read by this user."""
-    try:
-        with (folder / _NAME).open("rb") as file:
-            report = msgspec.json.decode(file.read(_BYTES_MOST), type=DaemonReport)
-    except (OSError, msgspec.MsgspecError):
-        return None
-    return report if _lives(report.pid) else None
+def read_reports(folder: Path) -> list[DaemonReport]:
+    """What the daemons of this directory say, the oldest first; none that this user may not read."""
+    return sorted((said for _, said in _found(folder) if _lives(said.pid)), key=lambda said: said.started_at)
 
 
-def forget_report(folder: Path) -> None:
-    """At the end of its daemon; that of another one stays."""
-    report = read_report(folder)
-    if report is not None and report.pid == os.getpid():
-        with contextlib.suppress(OSError):
-            (folder / _NAME).unlink()
+def forget_report(folder: Path, pid: int) -> None:
+    """At the end of a daemon."""
+    with contextlib.suppress(OSError):
+        _path(folder, pid).unlink()
+
+
+def _path(folder: Path, pid: int) -> Path:
+    return folder / _NAMES.replace("*", str(pid))
+
+
+def _found(folder: Path) -> Iterator[tuple[Path, DaemonReport]]:
+    for path in sorted(folder.glob(_NAMES))[:_FILES_MOST]:
+        try:
+            with path.open("rb") as file:
+                yield path, msgspec.json.decode(file.read(_BYTES_MOST), type=DaemonReport)
+        except (OSError, msgspec.MsgspecError):
+            continue
 
 
 def _lives(pid: int) -> bool:

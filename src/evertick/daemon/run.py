@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 from evertick.clock import system_clock
 from evertick.config.build import scheduler_from
+from evertick.config.doing import doing_of
 from evertick.config.load import Configuration
 from evertick.config.reload import Reloader
 from evertick.config.saying import jobs_told
@@ -178,4 +179,7 @@ def _report(configuration: Configuration, scheduler: Scheduler) -> DaemonReport:
         config=None if configuration.file is None else str(configuration.file.absolute()),
         jobs=len(configuration.jobs),
         started_at=from_us(system_clock.now_us()),
+        database=masked(configuration.database_url),
+        app=scheduler.settings.app,
+        does=doing_of(configuration),
     )
