@@ -622,7 +622,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     blackout_fate: BlackoutFate
     pause_after: int | None
     is_declared: bool
-    # Fields whose value at run time differs from what the code declares.
+    # What declares it: the code of a program, or the file of a configuration; None: nobody does.
+    declared_in: Literal["code", "file"] | None
+    # Fields whose value at run time differs from what is declared.
     overrides: tuple[str, ...]
     fires: int
     last_run_id: str | None

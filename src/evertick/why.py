@@ -346,7 +346,8 @@ def _notes(schedule: Schedule, nodes: list[Node], rule_error: str | None) -> lis
     if rule_error:
         notes.append(f"its rule cannot be read: {rule_error}")
     if schedule.overrides:
-        notes.append(f"edited at run time, unlike the code: {', '.join(schedule.overrides)}")
+        said = "the configuration" if schedule.declared_in == "file" else "the code"
+        notes.append(f"edited at run time, unlike {said}: {', '.join(schedule.overrides)}")
     hashes = {node.declares[schedule.key] for node in nodes if schedule.key in node.declares}
     if len(hashes) > 1:
         notes.append("live nodes declare it differently; the last one started has won")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -123,7 +124,9 @@ def test_apply_shows_the_plan_and_asks(here, evertick, ask):
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0] == f"evertick.toml -> sqlite:///{here}/jobs.db, app shop"
-    assert lines[1:3] == ["+ backup: new -> cron 0 3 * * *; tz=UTC", "    0 fires before, 2 after; 2 are added"]
+    assert lines[1] == "+ backup: new -> cron 0 3 * * *; tz=UTC"
+    assert re.fullmatch(r"    2 fires, the first at \S+ 03:00:00Z", lines[2])
+    assert len(lines) == 4
     assert lines[-1] == "schedules: 1 added; fires: 2 added (the next 2 days)"
     assert result.stderr == "note: nothing was changed\n"
     # A look makes no database.
@@ -176,6 +179,26 @@ def test_apply_removes_only_with_prune(here, evertick, ask):
     assert (told["is_applied"], [each["key"] for each in told["removes"]]) == (True, ["backup"])
     assert told["words"] == "schedules: 1 removed, 1 unchanged; fires: 1 removed"
     assert [each["key"] for each in ask("list", "--config", "evertick.toml")] == ["copy"]
+
+
+def test_what_was_changed_by_hand_is_told_and_taken_back_if_asked(here, evertick, ask):
+    write(RIGHT)
+    evertick("apply", "--yes")
+    result = evertick("update", "backup", "--when", "0 4 * * *", "--priority", "3", "--config", "evertick.toml")
+    assert "note: the configuration declares it otherwise (when, priority); this holds until" in result.stderr
+    assert "`evertick apply --take-back`" in result.stderr
+    assert (
+        "differs from the configuration: when, priority"
+        in evertick("show", "backup", "--config", "evertick.toml").stdout
+    )
+    result = evertick("apply", "--yes")
+    note = "note: changed by hand, and left as they are without --take-back: backup (when, priority)"
+    assert (note in result.stderr, ask("apply", "--dry-run")["edited"]) == (True, {"backup": ["when", "priority"]})
+    result = evertick("apply", "--yes", "--take-back")
+    assert "~ backup: cron 0 4 * * *; tz=UTC -> cron 0 3 * * *; tz=UTC" in result.stdout
+    shown = ask("show", "backup", "--config", "evertick.toml")
+    assert (shown["when"], shown["priority"], shown["overrides"]) == ("cron 0 3 * * *; tz=UTC", 0, [])
+    assert ask("apply", "--dry-run", "--take-back")["unchanged"] == ["backup"]
 
 
 def test_apply_as_json_asks_nothing(here, evertick, ask):

@@ -147,3 +147,29 @@ def test_where_nothing_is_reloaded_a_signal_is_told_so(site: Site) -> None:
     site.until_logged("SIGUSR1: nothing is read again, for daemon.reload is off")
     process.terminate()
     assert process.wait(60) == 0
+
+
+def test_what_jobs_do_is_held_against_the_running_daemon(site: Site) -> None:
+    before = CONFIGURATION.replace("[daemon]", '[daemon]\nreload = "signal"') + JOB.format(name="backup")
+    site.config.write_text(before)
+    process = site.started()
+    assert "does something else" not in site.call("apply", "--dry-run").stdout
+    site.config.write_text(
+        before.replace('"true"', '"false"') + "[defaults]\ntimeout = '5m'\n" + JOB.format(name="pkg")
+    )
+    look = site.call("apply", "--dry-run")
+    assert "~ backup does something else: shell, timeout" in look.stdout
+    assert look.stdout.splitlines()[-1].endswith("; 1 job does something else")
+    assert f"process {process.pid}, has not read the file yet: `kill -USR1 {process.pid}`" in " ".join(
+        look.stderr.split()
+    )
+    told = json.loads(site.call("apply", "--dry-run", "--json").stdout)
+    assert told["doing"] == {"backup": ["shell", "timeout"]}
+    # A file that is not in place yet is held against the same daemon.
+    (site.folder / "new.toml").write_text(before.replace('"true"', '"no"'))
+    look = site.call("apply", "--dry-run", "--config", "new.toml")
+    assert "~ backup does something else: shell" in look.stdout
+    assert f"goes by {site.config}" in " ".join(look.stderr.split())
+    process.send_signal(signal.SIGUSR1)
+    site.until_logged("the configuration was read again")
+    until(lambda: "does something else" not in site.call("apply", "--dry-run").stdout, "the daemon does the same")

@@ -6,12 +6,15 @@ import asyncio
 from typing import Any
 
 import click
+import msgspec
 
 from evertick.change import ChangePlan
 from evertick.cli.config import tell_warnings
 from evertick.cli.database import config_option, is_there
 from evertick.cli.output import as_json_option, ask, hint, print_json, say
 from evertick.cli.plan import DAYS, plan_data, say_nothing_changed
+from evertick.cli.taking_up import Behind, look_at_daemons
+from evertick.cli.words import stamp
 from evertick.config.adding import check_calendars
 from evertick.config.build import scheduler_from
 from evertick.config.directory import make_private
@@ -34,16 +37,25 @@ _WITH_THE_NODES = (
 _SIGNS = {"add": "+", "update": "~", "calendar": "~", "pause": "-", "remove": "-"}
 
 
+class _Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a plan."""
+
+    prune: bool
+    take_back: bool
+    days: int
+
+
 @click.command()
 @config_option
 @click.option("--yes", is_flag=True, help="Apply without a question.")
 @click.option("--prune", is_flag=True, help="Remove schedules that an earlier configuration had and this one has not.")
+@click.option("--take-back", is_flag=True, help="Take back what somebody has changed by hand, like with `update`.")
 @click.option("--dry-run", is_flag=True, help="Show the plan, and change nothing.")
 @click.option(
     "--days", type=click.IntRange(1, DAYS_MAX), default=DAYS, show_default=True, help="Show the fires of so many days."
 )
 @as_json_option
-def apply(config: str | None, yes: bool, prune: bool, dry_run: bool, days: int, as_json: bool) -> None:
+def apply(config: str | None, yes: bool, prune: bool, take_back: bool, dry_run: bool, days: int, as_json: bool) -> None:
     """Bring the ledger in line with the configuration.
 
     Shows first which schedules are added, changed and removed, and which fires of the next days come, go and move; then
@@ -64,29 +76,31 @@ def apply(config: str | None, yes: bool, prune: bool, dry_run: bool, days: int, 
     loaded = load_configuration(file)
     if not as_json:
         tell_warnings(loaded.warnings)
-    asyncio.run(_apply(loaded, yes=yes, prune=prune, is_dry=dry_run, days=days, as_json=as_json))
+    look = _Look(prune=prune, take_back=take_back, days=days)
+    asyncio.run(_apply(loaded, look, yes=yes, is_dry=dry_run, as_json=as_json))
 
 
-async def _apply(loaded: Configuration, *, yes: bool, prune: bool, is_dry: bool, days: int, as_json: bool) -> None:
-    plan = await _planned(loaded, prune=prune, days=days)
+async def _apply(loaded: Configuration, look: _Look, *, yes: bool, is_dry: bool, as_json: bool) -> None:
+    plan, behind = await _planned(loaded, look), look_at_daemons(loaded)
     if not as_json:
-        _print(loaded, plan, days)
+        _print(loaded, plan, behind, look.days)
     is_to_do = not is_dry and not plan.is_empty
     if is_to_do and not yes:
         _ask(as_json)
     if is_to_do:
         await _write(loaded, plan)
     if as_json:
-        print_json({**_data(plan), "is_applied": is_to_do})
+        print_json({**_data(plan), "doing": behind.changed, "is_applied": is_to_do})
     elif is_to_do:
         say("applied")
     else:
         say_nothing_changed()
-    if not as_json and any(job.spec is not None and job.name in plan.unchanged for job in loaded.jobs):
+    may_differ = any(job.spec is not None and job.name in plan.unchanged for job in loaded.jobs)
+    if not as_json and may_differ and not behind.changed:
         hint(_WITH_THE_NODES)
 
 
-async def _planned(loaded: Configuration, *, prune: bool, days: int) -> DeclaredPlan:
+async def _planned(loaded: Configuration, look: _Look) -> DeclaredPlan:
     """A look makes no database: one that is not there yet is as good as an empty one."""
     scheduler = scheduler_from(loaded)
     if not is_there(loaded.database_url):
@@ -95,7 +109,13 @@ async def _planned(loaded: Configuration, *, prune: bool, days: int) -> Declared
     try:
         await check_calendars(scheduler, loaded.jobs, problems)
         problems.raise_any()
-        return await scheduler._plan_declared(disabled=disabled, calendars=loaded.calendars, prune=prune, days=days)
+        return await scheduler._plan_declared(
+            disabled=disabled,
+            calendars=loaded.calendars,
+            prune=look.prune,
+            take_back=look.take_back,
+            days=look.days,
+        )
     finally:
         await scheduler.close()
 
@@ -124,25 +144,46 @@ def _data(plan: DeclaredPlan) -> dict[str, Any]:
         "removes": [plan_data(each) for each in plan.removes],
         "unchanged": plan.unchanged,
         "left": plan.left,
+        "edited": plan.edited,
         "calendars": plan.calendars,
         "words": plan.words(),
     }
 
 
-def _print(loaded: Configuration, plan: DeclaredPlan, days: int) -> None:
+def _print(loaded: Configuration, plan: DeclaredPlan, behind: Behind, days: int) -> None:
     say(f"{loaded.file} -> {masked(loaded.database_url)}, app {loaded.node.app}")
     for each in plan.plans:
         _print_one(each)
     for name in plan.calendars:
         say(f"~ calendar {name}")
+    for name, keys in behind.changed.items():
+        say(f"~ {name} does something else: {', '.join(keys)}")
+    if plan.edited:
+        names = ", ".join(f"{key} ({', '.join(each)})" for key, each in plan.edited.items())
+        hint(f"note: changed by hand, and left as they are without --take-back: {names}")
     if plan.left:
         hint(f"note: not in the configuration any more, and left as they are without --prune: {', '.join(plan.left)}")
     span = "the next day" if days == 1 else f"the next {days} days"
-    say(f"{plan.words()} ({span})")
+    does = f"; {_jobs(len(behind.changed))} something else" if behind.changed else ""
+    say(f"{plan.words()} ({span}){does}")
+    for words in behind.hints():
+        hint(f"note: {words}")
+
+
+def _jobs(count: int) -> str:
+    return "1 job does" if count == 1 else f"{count:,} jobs do"
 
 
 def _print_one(plan: ChangePlan) -> None:
     head, _, *rest = plan.lines(_LINES_OF_PLAN)
     say(f"{_SIGNS[plan.kind]} {head}")
-    for line in rest:
+    for line in [_fires_of_new(plan), *plan.notes] if plan.kind == "add" else rest:
         say(f"    {line.removeprefix(f'{plan.key}: ')}")
+
+
+def _fires_of_new(plan: ChangePlan) -> str:
+    """One line: where a crontab becomes a file, all of it is new."""
+    if not plan.adds:
+        return "no fires"
+    fires = "1 fire" if plan.fires_new == 1 else f"{plan.fires_new:,} fires"
+    return f"{fires}, the first at {stamp(plan.adds[0].at, is_local=False, is_exact=True)}"

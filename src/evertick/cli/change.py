@@ -14,7 +14,7 @@ from evertick.cli.database import on_store
 from evertick.cli.output import as_json_option, hint, print_facts, print_json, say
 from evertick.cli.parameters import ArgumentsParameter, LabelParameter
 from evertick.cli.plan import checked_days, days_option, dry_run_option, print_plan
-from evertick.cli.schedules import rule_words, show_data, upcoming_of
+from evertick.cli.schedules import declarer_words, rule_words, show_data, upcoming_of
 from evertick.cli.words import distance, now, stamp
 from evertick.errors import EvertickError
 from evertick.model import BLACKOUT_FATES, CATCH_UPS, OVERLAPS, SCHEDULE_MODES, UNIQUE_UNTIL, Schedule
@@ -143,6 +143,10 @@ async def update(
     for option in plan.options:
         say(f"{option.name}: {option.old} -> {option.new}")
     await _print_rule(scheduler, schedule)
+    if schedule.overrides:
+        back = ", or `evertick apply --take-back`" if schedule.declared_in == "file" else ""
+        who, what = declarer_words(schedule), ", ".join(schedule.overrides)
+        hint(f"note: {who} declares it otherwise ({what}); this holds until {who} changes{back}")
 
 
 async def _zone_to_keep(scheduler: Scheduler, key: str, when: str) -> str | None:

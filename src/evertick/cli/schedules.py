@@ -29,7 +29,7 @@ from evertick.model import Schedule, State
 from evertick.scheduler import Scheduler
 from evertick.when import parse_when
 
-__all__ = ["list_schedules", "remove", "rule_words", "show", "show_data", "trigger", "upcoming_of"]
+__all__ = ["declarer_words", "list_schedules", "remove", "rule_words", "show", "show_data", "trigger", "upcoming_of"]
 
 _UPCOMING = 5
 _RECENT = 10
@@ -102,7 +102,7 @@ def _remarks(schedule: Schedule) -> Iterator[str]:
     if schedule.mode == "every-node":
         yield "on every node"
     if schedule.overrides:
-        yield f"differs from the code: {', '.join(schedule.overrides)}"
+        yield f"differs from {declarer_words(schedule)}: {', '.join(schedule.overrides)}"
 
 
 @click.command()
@@ -168,6 +168,11 @@ async def upcoming_of(scheduler: Scheduler, schedule: Schedule) -> list[datetime
     return [each.astimezone(zone) for each in sorted(plain | elsewhere)][:_UPCOMING]
 
 
+def declarer_words(schedule: Schedule) -> str:
+    """What says how a declared schedule is."""
+    return "the configuration" if schedule.declared_in == "file" else "the code"
+
+
 def rule_words(schedule: Schedule) -> str:
     """The rule in words, or why it has none."""
     try:
@@ -177,13 +182,14 @@ def rule_words(schedule: Schedule) -> str:
 
 
 async def _definition(scheduler: Scheduler, schedule: Schedule) -> list[str]:
-    """Where it is defined, and whether the code that runs says otherwise."""
+    """Where it is defined, and whether the nodes that run say otherwise."""
     if not schedule.is_declared:
         return ["at run time"]
     stored = await (await store_of(scheduler)).stored_schedules(scheduler.app, keys=[schedule.key])
     living = [node for node in await scheduler.nodes() if node.died_at is None]
     is_stale = any(is_left_behind(each.key, each.declared, living) for each in stored)
-    return ["in code", *([f"of a node that has gone: live ones declare it otherwise; {REMEDY}"] if is_stale else [])]
+    where = "in code" if schedule.declared_in == "code" else "in a configuration"
+    return [where, *([f"of a node that has gone: live ones declare it otherwise; {REMEDY}"] if is_stale else [])]
 
 
 def _facts(
@@ -263,9 +269,9 @@ async def trigger(scheduler: Scheduler, key: str, args: dict[str, Any] | None, a
 async def remove(scheduler: Scheduler, key: str, yes: bool, dry_run: bool, days: int | None, as_json: bool) -> None:
     """Take a schedule away; its history stays.
 
-    Its waiting runs are cancelled; what runs, runs on. One that code declares is refused, since it would come back at
-    the next start: pause it, or take it out of the code first. With --dry-run nothing is written: it shows which fires
-    would not come.
+    Its waiting runs are cancelled; what runs, runs on. One that code or a configuration declares is refused, since it
+    would come back at the next start: pause it, or take it out there first. With --dry-run nothing is written: it shows
+    which fires would not come.
 
     \b
     Example:

@@ -38,6 +38,8 @@ class DaemonReport(msgspec.Struct, frozen=True, kw_only=True):
     # Its ledger, without a password.
     database: str = ""
     app: str = "default"
+    # When it reads its files again: as they change, when it is told to, or never.
+    reload: str = "change"
     # By job, what it does: each of its keys that is not of the schedule, and a digest of its value.
     does: dict[str, dict[str, str]] = {}
     # When the files were last read again, and what was wrong with them then. While that is so, the older state holds.

@@ -181,5 +181,6 @@ def _report(configuration: Configuration, scheduler: Scheduler) -> DaemonReport:
         started_at=from_us(system_clock.now_us()),
         database=masked(configuration.database_url),
         app=scheduler.settings.app,
+        reload=configuration.daemon.reload,
         does=doing_of(configuration),
     )

@@ -18,6 +18,7 @@ from evertick.every_node import check_every_node_rule
 from evertick.manage.change import ForeseesChanges, Looked, checked_days, looked_at, notes_of_rule, plan_edit, plan_stop
 from evertick.rules import blackout_named, load_calendars, rule_of
 from evertick.store.base import Store, StoredSchedule
+from evertick.store.rows import overrides_of
 from evertick.when import Calendar
 
 __all__ = ["DeclaredPlan", "PlansDeclared"]
@@ -37,6 +38,8 @@ class DeclaredPlan(msgspec.Struct, frozen=True, kw_only=True):
     unchanged: tuple[str, ...] = ()
     # Keys of those that a configuration of these nodes declared and does no more; they stay unless they are pruned.
     left: tuple[str, ...] = ()
+    # By key, what somebody has changed since it was declared: it stays so, unless it is taken back.
+    edited: dict[str, tuple[str, ...]] = {}
     # Names of the calendars that are new or changed.
     calendars: tuple[str, ...] = ()
     # The changes themselves.
@@ -91,13 +94,15 @@ class PlansDeclared(ForeseesChanges):
         disabled: Collection[str] = (),
         calendars: Mapping[str, Calendar] | None = None,
         prune: bool = False,
+        take_back: bool = False,
         days: int = 14,
     ) -> DeclaredPlan:
         """The plan. Nothing is written.
 
         `declarations` in place of those that are here, and `tz` in place of the zone of rules that name none.
         `disabled`: keys that are known and not declared for now. `calendars`: those to be kept besides the ones that
-        the rules bring. With `prune`, what a configuration of the same nodes has declared and does no more is removed.
+        the rules bring. With `prune`, what a configuration of the same nodes has declared and does no more is removed;
+        with `take_back`, what somebody has changed by hand is as it is declared again.
         """
         store = await self._store()
         declared = self._declarations if declarations is None else declarations
@@ -106,6 +111,7 @@ class PlansDeclared(ForeseesChanges):
             tz=tz or self.settings.tz,
             declarer=declarer_of(self.settings.node_name),
             declarations={each.key: each for each in declared},
+            takes_back=take_back,
             last=checked_days(days),
         )
         return await planning.plan(store, disabled, calendars or {}, prune)
@@ -145,6 +151,7 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
     tz: str
     declarer: str
     declarations: dict[str, Declaration]
+    takes_back: bool
     last: int
 
     async def plan(
@@ -165,6 +172,11 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
             removes=tuple(_pruned(plan_stop(found.looked(each), "remove", None, self.last)) for each in removed),
             unchanged=tuple(sorted(found.stored.keys() - edits.keys())),
             left=() if prune else tuple(each.key for each in others),
+            edited={
+                key: names
+                for key, each in sorted(found.stored.items())
+                if key not in edits and (names := overrides_of(each))
+            },
             calendars=tuple(sorted(each.name for each in new)),
             together=Together(
                 additions=tuple(addition_of(each, self.declarer) for each in added),
@@ -224,7 +236,9 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
 
     def _edit(self, declaration: Declaration, found: StoredSchedule) -> Edit | None:
         resumes = found.pause is not None and found.pause.is_undeclared
-        if not resumes and not is_otherwise(declaration, found) and self._is_ours(declaration, found):
+        is_taken_back = self.takes_back and bool(overrides_of(found))
+        is_same = not is_otherwise(declaration, found) and self._is_ours(declaration, found)
+        if is_same and not resumes and not is_taken_back:
             return None
         return Edit(
             key=found.key,

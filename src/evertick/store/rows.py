@@ -60,6 +60,7 @@ __all__ = [
     "message_of",
     "moment",
     "node_of",
+    "overrides_of",
     "phases_text",
     "plain_text",
     "read_each",
@@ -248,7 +249,8 @@ def schedule_of(app: str, stored: StoredSchedule, last: Row | None, counts: Iter
         blackout_fate=definition.blackout_fate,
         pause_after=definition.pause_after,
         is_declared=stored.declared is not None,
-        overrides=_overrides(definition, stored.declared),
+        declared_in=None if stored.declared is None else stored.declared.source,
+        overrides=overrides_of(stored),
         fires=stored.fires,
         last_run_id=None if last is None else last["id"],
         last_fire_at=None if last is None else from_us(last["fire_at"]),
@@ -266,13 +268,13 @@ def _edit_of(occurrence: Occurrence) -> OccurrenceEdit:
     )
 
 
-def _overrides(definition: Definition, declared: DeclaredBy | None) -> tuple[str, ...]:
-    if declared is None:
+def overrides_of(stored: StoredSchedule) -> tuple[str, ...]:
+    """What of a declared schedule somebody has changed since, by the names of the options."""
+    if stored.declared is None:
         return ()
-    names = msgspec.structs.fields(Definition)
-    return tuple(
-        field.name for field in names if getattr(definition, field.name) != getattr(declared.definition, field.name)
-    )
+    own, declared = stored.definition, stored.declared.definition
+    names = [field.name for field in msgspec.structs.fields(Definition)]
+    return tuple(name for name in names if getattr(own, name) != getattr(declared, name))
 
 
 def claimed_of(row: Row, fence: int, now: int) -> Claimed:
