@@ -33,7 +33,7 @@ def test_each_finding_has_a_severity_what_is_so_and_the_fix(database, evertick):
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
     assert lines[0] == "warning  no node is alive: nothing fires and nothing runs"
-    assert lines[1] == "         fix: start one with `evertick run module:attribute`"
+    assert lines[1] == "         fix: start one with `evertick daemon` or `evertick run module:attribute`"
     assert any("schedules fire at the same instant" in line for line in lines)
     assert any("'H 9 * * *; tz=UTC' instead of 'cron 0 9 * * *; tz=UTC'" in line for line in lines)
     assert lines[-1] == "2 warnings"
@@ -134,6 +134,22 @@ def test_what_a_node_that_has_gone_declared_is_told_by_doctor_why_and_show_until
     assert "live nodes declare it otherwise" in why.stdout
     assert "live ones declare it otherwise" in show.stdout
     assert mended.stdout == "nothing is wrong\n"
+
+
+def nothing() -> None: ...
+
+
+def test_nodes_of_one_name_that_do_not_declare_the_same_are_a_warning_before_one_of_them_stops(tmp_path, evertick):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    one, other, third = (Scheduler(url, node_name=name) for name in ("evertick@a", "evertick@b", "shop@a"))
+    for scheduler, key in ((one, "both"), (other, "both"), (other, "backup"), (third, "elsewhere")):
+        scheduler.every("1h", key=key, name=key)(nothing)
+    with one, other, third:
+        result = evertick("doctor", "--database", url, "--json")
+    (found,) = [each for each in json.loads(result.stdout) if each["check"] == "one_name"]
+    assert (result.exit_code, found["severity"], found["about"]) == (1, "warning", ["backup"])
+    assert "(evertick@a, evertick@b): not all have backup" in found["what"]
+    assert "node.name in a configuration" in found["fix"]
 
 
 def test_an_app_that_is_empty_is_a_warning_with_the_apps_that_there_are(database, evertick):

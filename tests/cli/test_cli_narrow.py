@@ -45,6 +45,22 @@ def test_ids_of_runs_are_whole_and_so_are_their_heads(database, ask, narrow, com
         assert {"waiting", "succeeded", "failed"} & set(lines[1].split())
 
 
+def test_an_error_is_told_whole_below_its_run(database, ask, narrow):
+    [run] = ask("failed")
+    head, line, error = narrow(database, "failed")
+    assert head.split() == ["MOMENT", "RUN", "VERDICT"]
+    assert line.split()[2:] == [run["id"], "failed"]
+    assert error.rstrip() == "    print: ValueError: no paper [2J left"
+
+
+def test_the_names_of_nodes_are_cut_where_they_are_alike():
+    column = Column(title="NODE", is_cut=True, is_cut_in_front=True)
+    table = table_for_terminal(
+        [column, Column(title="KEY")], [["evertick@vm-1", "k" * 30], ["evertick@vm-2", "k" * 30]], 43
+    )
+    assert [str(cell) for cell in table.columns[0].cells] == ["…rtick@vm-1", "…rtick@vm-2"]
+
+
 def test_a_wider_terminal_has_more_columns_of_runs(database, on_terminal):
     head = plain(on_terminal(database, "runs", COLUMNS="200"))[0].split()
     assert head == ["MOMENT", "RUN", "TASK", "KEY", "STATE", "REASON", "TRIES", "TOOK", "NODE", "DETAIL"]

@@ -161,7 +161,7 @@ _RUN_COLUMNS = [
     Column(title="REASON", is_cut=True, gives_way=2),
     Column(title="TRIES", is_right=True, gives_way=5),
     Column(title="TOOK", is_right=True, gives_way=4),
-    Column(title="NODE", is_cut=True, gives_way=3),
+    Column(title="NODE", is_cut=True, is_cut_in_front=True, gives_way=3),
     Column(title="DETAIL", is_cut=True, gives_way=1),
 ]
 
@@ -210,7 +210,7 @@ def print_ledger(rows: Sequence[Run | Gap], names: Mapping[str, str], *, is_one_
         Column(title="TRIES", is_right=True, gives_way=2),
         Column(title="TOOK", is_right=True, gives_way=1),
         # What tells the runs of a fire for every node apart; where all are of one node it is the first to go.
-        Column(title="NODE", is_cut=True, gives_way=0 if is_many else 4),
+        Column(title="NODE", is_cut=True, is_cut_in_front=True, gives_way=0 if is_many else 4),
         Column(title="DETAIL", is_cut=True),
         Column(title="RUN", width_least=150, gives_way=3),
     ]

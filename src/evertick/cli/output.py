@@ -34,6 +34,7 @@ __all__ = [
     "print_section",
     "print_table",
     "say",
+    "say_below",
     "style_of",
     "table_for_terminal",
     "tell",
@@ -76,6 +77,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     # May be cut where the terminal is narrow, to so many characters before others are left out.
     is_cut: bool = False
     cut_least: int = 8
+    # Cut at its beginning: what tells such texts apart stands at their end.
+    is_cut_in_front: bool = False
     # Left out where not all fit, the highest first; 0: never.
     gives_way: int = 0
     # A moment: told without its year, its offset and parts of seconds where nothing is left to leave out.
@@ -141,6 +144,17 @@ def say(*parts: str | tuple[str, str]) -> None:
     from rich.text import Text
 
     console().print(Text.assemble(*((_printable(text), style) for text, style in pairs)))
+
+
+def say_below(text: str) -> None:
+    """A sentence that belongs to the line before: set in, and over as many lines as it needs on a terminal."""
+    if not sys.stdout.isatty():
+        click.echo(f"    {clean(text)}")
+        return
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console().print(Padding(Text(clean(text)), (0, 0, 0, 4)))
 
 
 def print_section(title: str, lines: Iterable[str]) -> None:
@@ -210,10 +224,16 @@ def table_for_terminal(columns: Sequence[Column], given: Iterable[Sequence[str]]
         column = columns[place]
         table.add_column(column.title, justify="right" if column.is_right else "left", no_wrap=True, width=cells)
     for row in rows:
+        for place in (place for place in widths if columns[place].is_cut_in_front):
+            row[place] = _tail(row[place], widths[place])
         styles = [style_of(row[place].partition(" ")[0]) if columns[place].is_coloured else "" for place in widths]
         cells_of = zip((row[place] for place in widths), styles, strict=True)
         table.add_row(*(Text(text, style, no_wrap=True, overflow="ellipsis") for text, style in cells_of))
     return table
+
+
+def _tail(text: str, width: int) -> str:
+    return text if len(text) <= width else f"…{text[1 - width :]}" if width > 1 else "…"
 
 
 def _fitted(columns: Sequence[Column], rows: list[list[str]], width: int) -> dict[int, int]:

@@ -5,6 +5,7 @@ What is asked about is what is rerun: the list is read once, before the question
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -17,7 +18,18 @@ from evertick.cli.candidates import complete_keys, complete_runs
 from evertick.cli.database import on_store
 from evertick.cli.ledger import row_of, rows_data
 from evertick.cli.named import run_named
-from evertick.cli.output import Column, as_json_option, ask, hint, print_json, print_table, say
+from evertick.cli.output import (
+    Column,
+    as_json_option,
+    ask,
+    console,
+    hint,
+    print_json,
+    print_table,
+    say,
+    say_below,
+    style_of,
+)
 from evertick.cli.parameters import ArgumentsParameter, check_stretch, labels_option, since_option, until_option
 from evertick.cli.progress import progress
 from evertick.cli.runs import hint_if_stuck
@@ -37,6 +49,8 @@ _DEAD = (Verdict.FAILED, Verdict.LOST)
 _LISTED = 20
 _RERUN_MOST = 100
 _LIMIT_MAX = 100_000
+# From so many columns on a line has room for an error.
+_WIDE = 130
 
 
 class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +161,9 @@ async def _dead_letters(scheduler: Scheduler, key: str | None, wanted: _Wanted) 
 
 
 def _print_dead_letters(rows: Sequence[tuple[Run, bool]]) -> None:
+    if sys.stdout.isatty() and console().width < _WIDE:
+        _print_with_errors_below(rows)
+        return
     columns = [
         Column(title="MOMENT", is_moment=True),
         Column(title="KEY", is_cut=True),
@@ -160,8 +177,21 @@ def _print_dead_letters(rows: Sequence[tuple[Run, bool]]) -> None:
 
 
 def _line(run: Run, was_rerun: bool) -> list[str]:
-    error = what_was_raised(run.error) or run.reason or "-"
-    return [stamp(run.fire_at, is_exact=True), called(run), outcome(run), "yes" if was_rerun else "-", run.id, error]
+    rerun = "yes" if was_rerun else "-"
+    return [stamp(run.fire_at, is_exact=True), called(run), outcome(run), rerun, run.id, _error(run)]
+
+
+def _error(run: Run) -> str:
+    return what_was_raised(run.error) or run.reason or "-"
+
+
+def _print_with_errors_below(rows: Sequence[tuple[Run, bool]]) -> None:
+    """Beside an id there is no room for an error, which is what people come for."""
+    say((f"{'MOMENT':25}  {'RUN':36}  VERDICT", "bold"))
+    for run, was_rerun in rows:
+        verdict = (outcome(run), style_of(outcome(run)))
+        say(f"{stamp(run.fire_at):25}  {run.id}  ", verdict, ", rerun" if was_rerun else "")
+        say_below(f"{called(run)}: {_error(run)}")
 
 
 @click.command()

@@ -152,7 +152,7 @@ def _print_attempts(attempts: Sequence[Attempt], names: Mapping[str, str]) -> No
         Column(title="TOOK", is_right=True),
         Column(title="REASON"),
         Column(title="ERROR", is_cut=True, cut_least=20),
-        Column(title="NODE", is_cut=True, gives_way=1),
+        Column(title="NODE", is_cut=True, is_cut_in_front=True, gives_way=1),
     ]
     print_table(columns, [_attempt_row(attempt, names) for attempt in attempts])
 

@@ -217,7 +217,7 @@ def _print(standing: Standing, problems: list[Problem], limits: Limits, grade: G
     if standing.nodes:
         say("")
         columns = [
-            Column(title="NODE", is_cut=True),
+            Column(title="NODE", is_cut=True, is_cut_in_front=True),
             Column(title="STATE", is_coloured=True),
             Column(title="LAST BEAT", is_right=True),
             Column(title="RUNNING", is_right=True),

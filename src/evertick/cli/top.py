@@ -267,7 +267,7 @@ def _running(frame: Frame, names: dict[str, str]) -> _Section:
         columns=[
             Column(title="TASK"),
             Column(title="KEY", width_least=100),
-            Column(title="NODE", is_cut=True),
+            Column(title="NODE", is_cut=True, is_cut_in_front=True),
             Column(title="FOR", is_right=True),
             Column(title="TRY", is_right=True),
             Column(title="PROGRESS", is_cut=True),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from evertick.doctor.finding import Finding, Severity, named
+from evertick.engine.node import declarer_of
 from evertick.model import Node
 from evertick.node_names import node_names
 
@@ -44,12 +45,13 @@ def about_nodes(nodes: Sequence[Node], now: datetime, *, has_schedules: bool) ->
             severity=Severity.WARNING,
             check="no_node",
             what="no node is alive: nothing fires and nothing runs",
-            fix="start one with `evertick run module:attribute`",
+            fix="start one with `evertick daemon` or `evertick run module:attribute`",
         )
     names = node_names(living)
     for node in living:
         yield from _about_beat(node, names[node.id], now)
     yield from _about_declarations(living)
+    yield from _about_shared_names(living)
     versions = sorted({node.version for node in living})
     if len(versions) > 1:
         yield Finding(
@@ -96,6 +98,28 @@ def _about_declarations(living: Sequence[Node]) -> Iterator[Finding]:
                 severity=Severity.WARNING,
                 check="declared_differently",
                 what=f"schedule {key} is declared differently by live nodes ({who}); the last one started has won",
-                fix="run the same code everywhere, or give one of them another key",
+                fix="run the same code or the same file everywhere, or give one of them another key",
                 about=(key,),
+            )
+
+
+def _about_shared_names(living: Sequence[Node]) -> Iterator[Finding]:
+    """Nodes of one name stand for each other: what the one that is left does not declare, it pauses."""
+    by_name: dict[str, list[Node]] = defaultdict(list)
+    for node in living:
+        by_name[declarer_of(node.name)].append(node)
+    names = node_names(living)
+    for name, alike in sorted(by_name.items()):
+        common = set.intersection(*(set(node.declares) for node in alike))
+        apart = sorted({key for node in alike for key in node.declares} - common)
+        if apart:
+            who = named(sorted(names[node.id] for node in alike))
+            yield Finding(
+                severity=Severity.WARNING,
+                check="one_name",
+                what=f"nodes of one name, {name!r}, do not declare the same schedules ({who}): not all have "
+                f"{named(apart)}; when those that have them stop, the others pause them",
+                fix="fine during an update; else give each program or file a name of its own (node_name, or node.name "
+                "in a configuration), or let all declare the same",
+                about=tuple(apart),
             )
