@@ -111,6 +111,30 @@ def test_tokens_and_queries_of_urls_are_not_shown(here, evertick):
     assert "HUSH" not in evertick("config", "show").output + evertick("config", "check").output
 
 
+def test_the_defaults_and_all_that_holds_for_a_job_are_shown(here, evertick, ask):
+    write(
+        "[defaults]\ntimeout = '1h'\nretry = { constant = '5m', attempts = 3 }\ngrace = '2h'\n"
+        "[jobs.copy]\nevery = '1h'\nshell = { command = 'cp a b', env = { API_TOKEN = 'hush' } }\ntimeout = '5m'\n"
+        "[jobs.other]\nevery = '1h'\ntask = 'of_code'\n"
+    )
+    lines = [re.split("  +", line) for line in evertick("config", "show").stdout.splitlines()]
+    assert ["defaults.timeout", "1h", "evertick.toml:2"] in lines
+    assert ["defaults.retry", "constant = 5m, attempts = 3", "evertick.toml:3"] in lines
+    result = evertick("config", "show", "copy")
+    assert result.stdout.splitlines()[0].split() == ["KEY", "VALUE", "ORIGIN"]
+    lines = [re.split("  +", line) for line in result.stdout.splitlines()]
+    assert ["timeout", "5m", "evertick.toml:8"] in lines
+    assert ["retry", "constant = 5m, attempts = 3", "evertick.toml:3"] in lines
+    assert ["shell", "command = cp a b, env = API_TOKEN = ***", "evertick.toml:7"] in lines
+    keys = ask("config", "show", "other")["keys"]
+    assert (sorted(keys), keys["grace"]) == (["every", "grace", "task"], {"value": "2h", "origin": "evertick.toml:4"})
+    evertick("apply", "--yes")
+    shown = evertick("show", "copy", "--config", "evertick.toml").stdout
+    assert "in a configuration; what it does: `evertick config show copy`" in shown
+    result = evertick("config", "show", "coppy")
+    assert (result.exit_code, result.stderr) == (1, "error: evertick.toml has no job 'coppy'; it is called 'copy'\n")
+
+
 def test_show_works_without_a_file(here, ask, monkeypatch):
     monkeypatch.setenv("EVERTICK_DATABASE", "postgresql://u:hush@h/d")
     shown = ask("config", "show")
@@ -279,7 +303,7 @@ def test_all_commands_find_the_ledger_by_the_file(ledgers, evertick):
 
 def test_a_file_that_was_named_must_be_right(ledgers, evertick):
     result = evertick("list", "--config", "no.toml")
-    assert (result.exit_code, "no.toml cannot be read" in result.stderr) == (2, True)
+    assert (result.exit_code, "no.toml: cannot be read" in result.stderr) == (2, True)
     write("[database]\nurl = 'x'\n", "bad.toml")
     result = evertick("list", "--config", "bad.toml")
     assert result.exit_code == 2

@@ -264,5 +264,5 @@ def test_a_flag_is_told_by_its_name(problems: Callable[..., list[str]]) -> None:
 def test_a_file_that_was_named_must_be_there(folder: Path) -> None:
     from evertick.config.load import load_configuration
 
-    with pytest.raises(InvalidConfiguration, match=r"no\.toml: no\.toml cannot be read: No such file or directory; "):
+    with pytest.raises(InvalidConfiguration, match=r"no\.toml: cannot be read: No such file or directory; "):
         load_configuration("no.toml", {"HOME": str(folder)})

@@ -107,7 +107,7 @@ async def test_a_wrong_file_changes_nothing_and_is_told(folder: Path, write: Wri
             assert came.jobs == 1
         (folder / "evertick.toml").unlink()
         [line] = (await reloader.reload()).problems
-        assert line.startswith("evertick.toml: evertick.toml cannot be read: No such file")
+        assert line.startswith("evertick.toml: cannot be read: No such file")
         health = await scheduler.health()
         assert (health.is_healthy, health.configuration_problems) == (True, (line,))
         await ended(scheduler, "a")

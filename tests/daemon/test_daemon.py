@@ -334,6 +334,7 @@ def test_a_second_signal_cuts_a_running_job_off_and_it_runs_again_after_the_next
     process.terminate()
     assert ended(process) == (0, "")
     assert not (site.folder / "ended").exists()
+    assert re.search(r"WARNING evertick.finish: slow: run \S+ was cut off \(shutdown\), and given back", site.logged())
     again = site.started()
     until((site.folder / "ended").exists, "it runs to its end")
     again.terminate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -108,7 +109,8 @@ def test_one_that_a_killed_process_left_behind_is_stale(path: Path, take: Take, 
     first.wait()
     assert path.read_text() == f"{first.pid}\n"
     assert (running_pid(path), pid_in(path)) == (None, first.pid)
-    assert take(path).stale_pid == first.pid
+    taken = take(path)
+    assert (taken.stale_pid, taken.stale_why) == (first.pid, "which is gone")
     assert path.read_text() == f"{os.getpid()}\n"
 
 
@@ -116,13 +118,17 @@ def test_a_number_that_somebody_else_has_by_now_does_not_keep_it_from_being_stal
     # The parent of this test lives, but was started after the file was written, long ago.
     path.write_text(f"{os.getppid()}\n")
     os.utime(path, (1_000_000_000, 1_000_000_000))
-    take(path)
+    assert take(path).stale_why == "whose number another has by now"
     assert pid_in(path) == os.getpid()
 
 
 def test_the_file_of_another_program_that_lives_and_takes_no_lock_is_refused(path: Path) -> None:
     path.write_text(f"{os.getppid()}\n")
-    with pytest.raises(Refused, match=f"process {os.getppid()} is running"):
+    name = Path(f"/proc/{os.getppid()}/comm").read_text().strip()
+    words = re.escape(
+        f"has the number of process {os.getppid()} ({name}), which lives and has not locked it: it is that of"
+    )
+    with pytest.raises(Refused, match=words):
         Pidfile(path).take()
     assert pid_in(path) == os.getppid()
 

@@ -40,8 +40,8 @@ def test_public_addresses_are_talked_to(address: str) -> None:
 )
 def test_private_addresses_are_opened_by_the_node_by_a_network_and_by_the_name(address: str, words: str) -> None:
     assert told("inside.test", address) == (
-        f"'inside.test' is {address}, {words}, and is not talked to; if it is meant, allow it: allow = ['{address}'] "
-        "of the task or allow_private of the node"
+        f"'inside.test', which is {address} ({words}), may not be called; if it is meant, allow it: allow = "
+        f"['{address}'] of the task or allow_private of the node"
     )
     for allowed in (PRIVATE, allowed_of([address], "allow"), allowed_of(["Inside.TEST."], "allow")):
         assert list(map(str, permitted("inside.test", [address], allowed))) == [address]
@@ -72,7 +72,7 @@ def test_private_addresses_are_opened_by_the_node_by_a_network_and_by_the_name(a
 )
 def test_what_is_worse_than_private_is_opened_by_its_network_alone(address: str, words: str) -> None:
     for allowed in (NOTHING, PRIVATE, allowed_of(["inside.test", "10.0.0.0/8"], "allow")):
-        assert f", {words}, and is not talked to" in told("inside.test", address, allowed=allowed)
+        assert f" ({words}), may not be called" in told("inside.test", address, allowed=allowed)
     assert "allow_private" not in told("inside.test", address)
     assert permitted("inside.test", [address], allowed_of([address], "allow"))
 
@@ -103,7 +103,7 @@ def test_a_name_without_an_address_is_refused() -> None:
 
 
 def test_an_address_in_place_of_a_name_is_told_once() -> None:
-    assert told("10.0.0.1", "10.0.0.1").startswith("10.0.0.1, a private address")
+    assert told("10.0.0.1", "10.0.0.1").startswith("10.0.0.1 (a private address) may not")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from evertick.cli.exits import EXIT_WRONG
 from evertick.cli.output import Column, as_json_option, hint, print_json, print_table, say
 from evertick.config.find import find_file, searched_files
 from evertick.config.load import Configuration, load_configuration
+from evertick.config.problem import nearest
 from evertick.config.saying import jobs_told
-from evertick.config.show import shown_jobs, shown_values
-from evertick.errors import InvalidConfiguration
+from evertick.config.show import shown_defaults, shown_jobs, shown_values
+from evertick.errors import InvalidConfiguration, NotFound
 from evertick.masked import masked
 
 __all__ = ["config", "tell_warnings"]
@@ -61,31 +62,53 @@ def check(config: str | None, as_json: bool) -> None:
 
 
 @config.command()
+@click.argument("job", required=False)
 @config_option
 @as_json_option
-def show(config: str | None, as_json: bool) -> None:
+def show(job: str | None, config: str | None, as_json: bool) -> None:
     """Show what holds, and where each value comes from. Secrets are hidden.
 
-    What comes from the environment by ${NAME} is shown as the file has it. Keys that have no value are left out, but
-    not in JSON.
+    With the name of a JOB: all that holds for it, what it does and what it has from the defaults. What comes from the
+    environment by ${NAME} is shown as the file has it. Keys that have no value are left out, but not in JSON.
 
     \b
     Example:
       evertick config show
-      evertick config show --json | jq '.values[] | select(.origin != "default")'
+      evertick config show backup
+      evertick config show --json | jq '.jobs[].keys.timeout'
     """
     loaded = load_configuration(config)
+    if job is not None:
+        _show_job(_job_named(loaded, job), as_json)
+        return
     if as_json:
         print_json(_shown_data(loaded))
         return
     tell_warnings(loaded.warnings)
     columns = [Column(title="KEY"), Column(title="VALUE", is_cut=True), Column(title="ORIGIN", is_cut=True)]
-    rows = [(each.key, _text(each.value), each.origin) for each in shown_values(loaded) if each.value is not None]
-    print_table(columns, rows)
+    shown = [*shown_values(loaded), *shown_defaults(loaded)]
+    print_table(columns, [(each.key, _text(each.value), each.origin) for each in shown if each.value is not None])
     if loaded.jobs:
         say("")
         print_table([Column(title=title, is_cut=title == "WHEN") for title in ("JOB", "WHEN", "BY", "PLACE")],
                     _job_rows(loaded))  # fmt: skip
+
+
+def _job_named(loaded: Configuration, name: str) -> dict[str, Any]:
+    jobs = {job["name"]: job for job in shown_jobs(loaded)}
+    if name not in jobs:
+        known = nearest(name, jobs, what="there are") if jobs else "it has no jobs"
+        raise NotFound(f"{loaded.file} has no job {name!r}; {known}")
+    return jobs[name]
+
+
+def _show_job(job: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(job)
+        return
+    value = Column(title="VALUE", is_cut=True, cut_least=30)
+    columns = [Column(title="KEY"), value, Column(title="ORIGIN", is_cut=True)]
+    print_table(columns, [(name, _text(each["value"]), each["origin"]) for name, each in job["keys"].items()])
 
 
 def tell_warnings(warnings: Iterable[str]) -> None:
@@ -109,7 +132,7 @@ def _shown_data(loaded: Configuration) -> dict[str, Any]:
     return {
         "file": None if loaded.file is None else str(loaded.file),
         "files": [str(path) for path in loaded.digests],
-        "values": shown_values(loaded),
+        "values": [*shown_values(loaded), *shown_defaults(loaded)],
         "jobs": shown_jobs(loaded),
         "warnings": loaded.warnings,
     }
@@ -130,5 +153,7 @@ def _text(value: Any) -> str:
             return str(value).lower()
         case list():
             return ", ".join(map(str, value))
+        case dict():
+            return ", ".join(f"{name} = {_text(each)}" for name, each in value.items())
         case _:
             return str(value)

@@ -188,7 +188,9 @@ async def _definition(scheduler: Scheduler, schedule: Schedule) -> list[str]:
     stored = await (await store_of(scheduler)).stored_schedules(scheduler.app, keys=[schedule.key])
     living = [node for node in await scheduler.nodes() if node.died_at is None]
     is_stale = any(is_left_behind(each.key, each.declared, living) for each in stored)
-    where = "in code" if schedule.declared_in == "code" else "in a configuration"
+    # What it does is no part of the ledger.
+    does = f"in a configuration; what it does: `evertick config show {schedule.key}`"
+    where = "in code" if schedule.declared_in == "code" else does
     return [where, *([f"of a node that has gone: live ones declare it otherwise; {REMEDY}"] if is_stale else [])]
 
 

@@ -324,7 +324,7 @@ def read_defaults(tables: list[Table], environ: Mapping[str, str], problems: Pro
 
 def _checked_default(name: str, value: Any, place: str, problems: Problems) -> Any:
     if name == "retry":
-        return read_retry(value, lambda said, *inner: problems.add(place, "defaults.retry", said))
+        return read_retry(value, lambda said, *inner: problems.add(place, ".".join(("defaults.retry", *inner)), said))
     try:
         if name in TASK_KEYS and not name.endswith("_key"):
             _check_task_options("all", {name: value})

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from evertick.config.configuration import Configuration
-from evertick.config.job import Job
+from evertick.config.job import TASK_KEYS, Defaults, Job
 from evertick.config.layer import Value
 from evertick.masked import masked
 
-__all__ = ["HIDDEN", "Shown", "shown_jobs", "shown_values"]
+__all__ = ["HIDDEN", "Shown", "shown_defaults", "shown_jobs", "shown_values"]
 
 HIDDEN = "***"
 _REFERENCE = re.compile(r"\$\{\w+\}")
@@ -40,8 +40,17 @@ def shown_values(configuration: Configuration) -> list[Shown]:
     return shown
 
 
+def shown_defaults(configuration: Configuration) -> list[Shown]:
+    """What holds for every job that does not say otherwise."""
+    found = configuration.defaults
+    return [
+        Shown(key=f"defaults.{name}", value=_hidden(name, value), origin=found.places[name])
+        for name, value in found.shown.items()
+    ]
+
+
 def shown_jobs(configuration: Configuration) -> list[dict[str, Any]]:
-    return [_job(job) for job in configuration.jobs]
+    return [_job(job, configuration.defaults) for job in configuration.jobs]
 
 
 def _instead(configuration: Configuration) -> dict[str, Any]:
@@ -77,7 +86,9 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _job(job: Job) -> dict[str, Any]:
+def _job(job: Job, defaults: Defaults) -> dict[str, Any]:
+    # What belongs to a task has no meaning for one that other code makes.
+    given = {name: each for name, each in defaults.shown.items() if job.spec is not None or name not in TASK_KEYS}
     return {
         "name": job.name,
         "place": job.place,
@@ -86,9 +97,9 @@ def _job(job: Job) -> dict[str, Any]:
         "task": job.definition.task,
         "enabled": job.is_enabled,
         "description": job.description,
-        # As the file has them: of what comes from the environment, the name of the variable.
+        # As the file has them, those of the defaults too: of what comes from the environment, the name of the variable.
         "keys": {name: {"value": _hidden(name, value), "origin": job.places.get(name, job.place)}
-                 for name, value in job.shown.items()},
+                 for name, value in (given | job.shown).items()},
     }  # fmt: skip
 
 

@@ -37,6 +37,8 @@ _FIXES = {
     "Invalid initial character for a key part": "names with other signs than letters, digits, - and _ stand in quotes",
     "Illegal character": "write the text in one line, or between three quotes",
 }
+# A key with what people write without quotes: 5m, 10MB, 9:00, 5/min.
+_BARE = re.compile(r"([\w.-]+)\s*=\s*(\d[\d.:]*[A-Za-z]{0,9}(?:/[a-z]{1,9})?)\s*(?:#.*)?$")
 # As tomllib ends its messages.
 _PLACE = re.compile(r"(?s)(.*) \(at (?:line (\d+), column (\d+)|end of document)\)")
 
@@ -65,11 +67,12 @@ def read_document(path: Path, problems: Problems, *, named_at: str = "") -> Docu
         with open(path, "rb") as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
-                problems.add(before, "", f"{path} is no file; name a file of TOML")
+                problems.add(before, "", f"{f'{path} ' if named_at else ''}is no file; name a file of TOML")
                 return None
             content = file.read(FILE_MAX_BYTES + 1)
     except OSError as error:
-        problems.add(before, "", f"{path} cannot be read: {error.strerror}; correct the path, or let this user read it")
+        which = f"{path} " if named_at else ""
+        problems.add(before, "", f"{which}cannot be read: {error.strerror}; correct the path, or let this user read it")
         return None
     if len(content) > FILE_MAX_BYTES:
         problems.add(str(path), "", f"it has more than {FILE_MAX_BYTES} bytes; put parts of it into files to include")
@@ -131,8 +134,14 @@ def _told(path: Path, content: bytes, error: tomllib.TOMLDecodeError) -> tuple[s
     where = "at the end of the file" if is_at_end or found is None else f"at column {found[3]}"
     written = content.decode(errors="replace").split("\n")
     shown = written[line - 1].strip() if 0 < line <= len(written) else ""
-    fix = next((f"; {fix}" for beginning, fix in _FIXES.items() if words.startswith(beginning)), "")
+    fix = _fix_of(shown) or next((f"; {fix}" for beginning, fix in _FIXES.items() if words.startswith(beginning)), "")
     return f"{path}:{line}", "", f"this is no TOML, {where}: {words[:1].lower()}{words[1:]}{fix} ({_hidden(shown)!r})"
+
+
+def _fix_of(line: str) -> str:
+    """Of a duration, a size or a time without quotes, which begins like a number: how to write it."""
+    bare = _BARE.match(line)
+    return f'; it stands in quotes: write {bare[1]} = "{bare[2]}"' if bare else ""
 
 
 def _hidden(line: str) -> str:

@@ -35,8 +35,9 @@ class Pidfile:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._held: int | None = None
-        # Whose file it was that was found and replaced, if the number of a process was in it.
+        # Whose file it was that was found and replaced, if the number of a process was in it; and in words, why.
         self.stale_pid: int | None = None
+        self.stale_why = ""
 
     def take(self) -> None:
         """Write it, or refuse: naming the process that has it."""
@@ -108,6 +109,8 @@ class Pidfile:
             if not _is_same(found, self.path):
                 return False
             self.stale_pid = _checked(self.path, found)
+            is_used = self.stale_pid is not None and _is_there(self.stale_pid)
+            self.stale_why = "whose number another has by now" if is_used else "which is gone"
             os.rename(name, self.path)
             return True
 
@@ -166,8 +169,19 @@ def _checked(path: Path, found: int) -> int | None:
     if not stat.S_ISREG(facts.st_mode) or facts.st_size > _BYTES_MOST or (pid is None and facts.st_size > 0):
         raise Refused(f"{path} is no pidfile: it holds something else than the number of a process; name another file")
     if pid is not None and pid != os.getpid() and _was_there(pid, facts.st_mtime):
-        raise _taken(path, pid)
+        raise Refused(
+            f"the pidfile {path} has the number of process {pid} ({_command_of(pid)}), which lives and has not locked "
+            "it: it is that of another program; give this daemon another --pidfile, or remove the file if that process "
+            "is not meant"
+        )
     return pid
+
+
+def _command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "of another user"
 
 
 def _is_there(pid: int) -> bool:

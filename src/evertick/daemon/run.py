@@ -123,7 +123,7 @@ def _pidfile(configuration: Configuration, held: ExitStack) -> Pidfile | None:
 def _stale(pidfile: Pidfile | None) -> str | None:
     if pidfile is None or pidfile.stale_pid is None:
         return None
-    return f"the pidfile {pidfile.path} was left behind by process {pidfile.stale_pid}, which is gone"
+    return f"the pidfile {pidfile.path} was left behind by process {pidfile.stale_pid}, {pidfile.stale_why}"
 
 
 def _logs(configuration: Configuration, verbose: int, environ: MutableMapping[str, str]) -> Logs:

@@ -136,12 +136,9 @@ def permitted(host: str, addresses: Sequence[str], allowed: Allowed) -> tuple[Ad
         raise Refused(f"{host!r} has no address")
     first = judged[0]
     kind, words = _judged(first)
-    named = "" if _plain(host) == str(first) else f"{host!r} is "
+    what = f"{first} ({words})" if _plain(host) == str(first) else f"{host!r}, which is {first} ({words}),"
     by_setting = " or allow_private of the node" if kind == "private" else ""
-    raise Refused(
-        f"{named}{first}, {words}, and is not talked to; if it is meant, allow it: allow = ['{first}'] of the task"
-        + by_setting
-    )
+    raise Refused(f"{what} may not be called; if it is meant, allow it: allow = ['{first}'] of the task" + by_setting)
 
 
 def look_up_in(threads: Threads) -> LookUp:

@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from evertick.errors import EvertickError, JobFailed, Retry
+from evertick.errors import EvertickError, JobFailed, Refused, Retry
 
 __all__ = ["error_text"]
 
@@ -18,7 +18,7 @@ _ERROR_MAX_CHARS = 16_384
 def error_text(error: BaseException) -> str:
     """The error with its traceback, cut in the middle when it is long: both ends say the most."""
     own = _without_our_frames(error)
-    if isinstance(error, JobFailed) or (isinstance(error, Retry) and own is None):
+    if isinstance(error, JobFailed) or (isinstance(error, Refused | Retry) and own is None):
         text = str(error)  # the verdict of a job that is no Python: no line of it has to do with it
     else:
         text = "".join(traceback.format_exception(type(error), error, own)).rstrip()

@@ -8,6 +8,7 @@ they connect to nobody here has judged.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import zlib
 from collections.abc import AsyncIterable, Mapping
@@ -31,6 +32,8 @@ _SEND_AGAIN = ("GET", "HEAD")
 _SIGNATURE = frozenset(("webhook-id", "webhook-timestamp", "webhook-signature"))
 _ANY_ZLIB = 32 + zlib.MAX_WBITS
 _PORTS = {"http": 80, "https": 443}
+# What the network library says of every failure to connect: the reason is below it.
+_ATTEMPTS = "All connection attempts failed"
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +124,7 @@ class Exchange:
             try:
                 return await self._request(hop, url, address, max(share, 0.001), count)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                failed = f"cannot connect to {address}: {_cause(error)}"
+                failed = f"cannot connect to {_with_port(address, url)}: {_cause(error)}"
             except (httpcore.NetworkError, httpcore.ProtocolError, zlib.error) as error:
                 failed = f"{hop.stage}: {_cause(error)}"
                 break  # it may have been heard
@@ -280,13 +283,20 @@ def _shown_url(url: httpx.URL) -> str:
     return f"{url.scheme}://{url.netloc.decode('ascii')}{url.path[:500]}{more}"
 
 
+def _with_port(address: Address, url: httpx.URL) -> str:
+    port = url.port or _PORTS[url.scheme]
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
 def _cause(error: BaseException) -> str:
     """What is at the bottom of it, in a line."""
-    while (inner := error.__cause__ or error.__context__) is not None and str(error) in ("", str(inner)):
+    while (inner := error.__cause__ or error.__context__) is not None and str(error) in ("", str(inner), _ATTEMPTS):
         error = inner
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, zlib.error):
         return f"its body cannot be unpacked: {error}"
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno).lower()  # asyncio has the address in its place
     text = " ".join(str(getattr(error, "strerror", None) or error).split())
     return text[:500] or type(error).__name__

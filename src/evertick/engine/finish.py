@@ -145,6 +145,11 @@ class Finisher:
             )
         elif outcome.kind == "park":
             log.warning("%s: run %s is parked: %s", key, run.id, outcome.error, extra=extra)
+        elif outcome.kind == "release":
+            what = "%s: run %s was cut off (%s), and given back: it runs again"
+            log.warning(what, key, run.id, outcome.reason, extra=extra)
+        elif outcome.verdict is Verdict.LOST:
+            log.warning("%s: run %s was cut off (%s), and is lost", key, run.id, outcome.reason, extra=extra)
         elif outcome.verdict is Verdict.FAILED:
             log.error("%s: run %s failed: %s", key, run.id, outcome.error, extra=extra)
         elif outcome.verdict is not None:

@@ -403,7 +403,7 @@ def _log_failures(settled: Sequence[tuple[Delivery, MessageOutcome]]) -> None:
         key = f"message {delivery.message.key}" if len(those) == 1 else f"{len(those)} messages"
         if kind == "retry":
             later = duration_rounded(outcome.delay)
-            log.warning("%s: try %d of %s failed (%s); again in %s", channel, tries, key, what, later)
+            log.warning("%s: %s failed at try %d (%s); again in %s", channel, key, tries, what, later)
         else:
             after, was = "1 try" if tries == 1 else f"{tries} tries", "was" if len(those) == 1 else "were"
             log.error("%s: %s %s given up after %s: %s", channel, key, was, after, outcome.error)

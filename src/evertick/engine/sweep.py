@@ -53,7 +53,8 @@ class Sweeper:
     async def _park(self) -> int:
         parked = await self._node.store.park_unknown(self._node.app, BITE)
         if parked:
-            log.warning("%d runs are parked: no live node knows their task (`evertick doctor` names them)", parked)
+            those = "1 run is" if parked == 1 else f"{parked} runs are"
+            log.warning("%s parked: no live node knows what to do (`evertick doctor` names the tasks)", those)
         return parked
 
     async def _pause_undeclared(self) -> None:
