@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Iterator
 
+import click
 import pytest
 from terminal import drawn_by
 
 from evertick import Constant, Message, Scheduler
+from evertick.cli import cli
 from evertick.cli.output import Column, table_for_terminal
 
 COLUMNS = 80
@@ -202,3 +205,16 @@ def test_where_nothing_fits_what_may_be_cut_is_cut_before_what_must_be_whole():
     columns = [Column(title="ID"), Column(title="TEXT", is_cut=True, cut_least=30)]
     table = table_for_terminal(columns, [["1" * 36, "t" * 40]], 60)
     assert [column.width for column in table.columns] == [36, 22]
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, command in group.commands.items():
+        yield from commands(command, (*path, name)) if isinstance(command, click.Group) else [(*path, name)]
+
+
+@pytest.mark.parametrize("path", list(commands(cli)), ids=" ".join)
+def test_every_help_fits(evertick, path):
+    lines = evertick(*path, "--help").stdout.splitlines()
+    assert lines[0].startswith("Usage: evertick")
+    assert [line for line in lines if len(line) > COLUMNS] == []

@@ -53,7 +53,7 @@ async def backfill(
 
     \b
     Example:
-      evertick backfill report --from 2026-01-01T00:00:00Z --to 2026-01-31T00:00:00Z --dry-run
+      evertick backfill report --from 2026-01-01 --to 2026-01-31 --dry-run
       evertick backfill report --from 7d --overlap allow
     """
     wish = {"start": start, "end": end or now(), "overlap": overlap, "pace": pace, "args": args, "limit": limit}

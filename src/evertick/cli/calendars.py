@@ -213,7 +213,7 @@ async def import_holidays(
 
     \b
     Example:
-      evertick calendar import-holidays bavaria --country DE --subdivision BY --days mon-fri
+      evertick calendar import-holidays bavaria --country DE --subdivision BY
     """
     chosen = years or tuple(range(now().year, now().year + 5))
     made = holiday_calendar(

@@ -74,8 +74,8 @@ async def add(scheduler: Scheduler, /, key: str, task: str, when: str, as_json: 
 
     \b
     Example:
-      evertick add digest --task make_digest --when "weekdays at 18:30" --tz Europe/Berlin
-      evertick add poll --task poll --when "every 5m" --overlap queue --label team=sales
+      evertick add digest --task digest --when "weekdays at 18:30" --tz Asia/Tokyo
+      evertick add poll --task poll --when "every 5m" --overlap queue
     """
     policies = _policies(given)
     options = {name: given[name] for name in ("tz", "calendar") if given[name] not in (None, _NONE)}

@@ -49,7 +49,7 @@ def daemon(
     Example:
       evertick daemon
       evertick daemon --config /etc/evertick/evertick.toml --check
-      evertick daemon --pidfile /run/evertick/evertick.pid --log-file /var/log/evertick/evertick.log -v
+      evertick daemon --pidfile /run/evertick.pid --log-file /var/log/evertick.log
     """
     written = {
         "daemon.pidfile": ("--pidfile", pidfile),

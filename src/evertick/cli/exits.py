@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from evertick.serve import EXIT_RESTART, EXIT_STALLED
 
 __all__ = ["EXIT_BROKEN_PIPE", "EXIT_CODES", "EXIT_INTERRUPTED", "EXIT_UNKNOWN", "EXIT_WRONG", "exit_codes_help"]
+
+_HELP_WIDTH = 76
 
 EXIT_WRONG = 2
 # As monitors count: after ok, warning and critical.
@@ -31,5 +35,10 @@ EXIT_CODES = {
 
 
 def exit_codes_help() -> str:
-    lines = [f"  {code:<5} {words}" for code, words in sorted(EXIT_CODES.items())]
+    # As far as a line of help goes: it is set in by two.
+    lines = [
+        line
+        for code, words in sorted(EXIT_CODES.items())
+        for line in textwrap.wrap(words, _HELP_WIDTH, initial_indent=f"  {code:<5} ", subsequent_indent=" " * 8)
+    ]
     return "\b\nExit codes:\n" + "\n".join(lines)

@@ -120,7 +120,7 @@ def apscheduler(url: str, table: str, output: Path | None, force: bool, as_json:
     \b
     Example:
       evertick import apscheduler sqlite:///jobs.sqlite
-      evertick import apscheduler postgresql+psycopg://me@host/shop --output shop/schedules.py
+      evertick import apscheduler postgresql+psycopg://me@db/shop --output jobs.py
     """
     imported = read_jobs(read_table(url, table))
     head = [

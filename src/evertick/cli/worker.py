@@ -99,8 +99,8 @@ def worker(
     \b
     Example:
       evertick worker --redis redis://localhost --driver docker -- ./build.sh
-      evertick worker --nats nats://localhost --driver reports --tasks app:scheduler --parallelism 4
-      evertick worker --config /etc/evertick/evertick.toml --driver docker -- ./build.sh
+      evertick worker --nats nats://bus --driver reports --tasks app:scheduler
+      evertick worker --config worker.toml --driver docker -- ./build.sh
     """
     if bool(command) == (tasks is not None):
         raise click.UsageError(
