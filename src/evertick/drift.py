@@ -13,7 +13,7 @@ from evertick.store.base import DeclaredBy
 
 __all__ = ["REMEDY", "is_left_behind"]
 
-REMEDY = "restart one of the live nodes: it puts in force what its code says"
+REMEDY = "restart one of the live nodes: it puts in force what its code or its configuration says"
 
 
 def is_left_behind(key: str, declared: DeclaredBy | None, living: Sequence[Node]) -> bool:

@@ -25,7 +25,17 @@ from evertick.raised import what_was_raised
 from evertick.rules import blackout_named, blackout_of, fingerprint_of, load_calendars, rule_of
 from evertick.schedule_limits import ScheduleLimits
 from evertick.settle import settle
-from evertick.store.base import Advance, Change, DeclaredBy, DueSchedule, Failing, Store, StoredSchedule, TaskTerms
+from evertick.store.base import (
+    Advance,
+    Change,
+    DeclaredBy,
+    DueSchedule,
+    Failing,
+    Source,
+    Store,
+    StoredSchedule,
+    TaskTerms,
+)
 from evertick.when import Calendar, Every, Once, When, parse_when, to_us
 
 __all__ = [
@@ -46,6 +56,12 @@ __all__ = [
 ROUNDS_MAX = 50
 _PAGE = 500
 _USERS_MOST = 1_000_000
+# The note of a schedule that is declared no more, by what declared it.
+_UNDECLARED: dict[Source, str] = {
+    "code": "no longer declared by {name}; declare it again to resume it, or remove it",
+    "file": "no longer in the configuration of {name}; put it back to resume it, or remove it with "
+    "`evertick apply --prune`",
+}
 
 
 class Addition(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,9 +287,9 @@ class Editor:
             return None
         return note if is_paused else None
 
-    async def pause_undeclared(self, key: str, node_name: str) -> bool:
-        """Pause a schedule that the running code of `node_name` no longer declares. False: somebody was faster."""
-        note = f"no longer declared by {node_name}; declare it again to resume it, or remove it"
+    async def pause_undeclared(self, key: str, node_name: str, source: Source = "code") -> bool:
+        """Pause a schedule that what runs under `node_name` no longer declares. False: somebody was faster."""
+        note = _UNDECLARED[source].format(name=node_name)
         return await self.pause(key, note=note, is_undeclared=True, unless=lambda stored: stored.pause is not None)
 
     async def resume(self, key: str, *, unless: Callable[[Pause], bool] = lambda _: False) -> bool:

@@ -14,6 +14,7 @@ from nats.js.errors import NotFoundError
 
 from evertick import NatsConnection, Run, Scheduler, State
 from evertick.driver import nats_events
+from evertick.driver.nats_client import NatsSession
 from evertick.driver.nats_names import NatsNames
 from servers.broker import Broker, nats_server
 
@@ -134,3 +135,16 @@ async def test_an_app_without_a_feed_is_told_what_to_do(
     node.connect("nats", NatsConnection(url=nats.url, events=True))
     async with node:
         await until_logged(caplog, "keeps no feed; turn it on")
+
+
+async def test_without_events_their_stream_is_not_made(nats: Broker) -> None:
+    names = NatsNames("quiet")
+
+    async def nothing(*line: object) -> None: ...
+
+    for events, expected in ((False, set()), (True, {names.events_stream})):
+        session = NatsSession(NatsConnection(url=nats.url, prefix="quiet", events=events), str, nothing)
+        streams = await (await session.opened()).streams_info()
+        await session.close()
+        found = {each.config.name for each in streams if each.config.name in vars(names).values()}
+        assert found == {names.jobs_stream, names.reports_stream, names.marks_stream, *expected}

@@ -225,6 +225,13 @@ def test_what_was_changed_by_hand_is_told_and_taken_back_if_asked(here, evertick
     assert ask("apply", "--dry-run", "--take-back")["unchanged"] == ["backup"]
 
 
+def test_a_moment_that_has_passed_is_over_in_the_list(here, evertick):
+    write(RIGHT.replace('cron = "0 3 * * *"', 'once = "2020-01-01T00:00:00Z"'))
+    evertick("apply", "--yes")
+    _, line = evertick("list", "--config", "evertick.toml").stdout.splitlines()
+    assert re.split("  +", line)[3] == "over"
+
+
 def test_apply_as_json_asks_nothing(here, evertick, ask):
     write(RIGHT)
     told = ask("apply", "--dry-run")

@@ -65,6 +65,14 @@ def test_a_signal_ends_the_node_with_the_exit_code_it_stands_for(start, tmp_path
     assert (tmp_path / "evertick.db").exists()
 
 
+def test_the_moments_of_the_log_have_their_offset(start):
+    process = start("run", "shop:scheduler", env={"TZ": "Asia/Tokyo"})
+    line = wait_for(process.stderr, "has started")
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+09:00 INFO +evertick", line)
+    process.terminate()
+    assert process.wait() == 0
+
+
 def test_a_module_alone_will_do_if_it_holds_one_scheduler(start, tmp_path):
     process = start("run", "shop", "--database", f"sqlite:///{tmp_path}/elsewhere.db")
     assert f"sqlite:///{tmp_path}/elsewhere.db" in wait_for(process.stderr, "database")

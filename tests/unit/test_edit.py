@@ -395,6 +395,13 @@ async def test_a_schedule_that_is_no_longer_declared_can_be_removed(bench: Bench
     assert pause is not None
     assert pause.is_undeclared
     assert pause.note == "no longer declared by web; declare it again to resume it, or remove it"
+    await bench.editor.resume("k")
+    await bench.editor.pause_undeclared("k", "web", "file")
+    pause = (await bench.stored()).pause
+    assert pause is not None
+    assert pause.note.startswith(
+        "no longer in the configuration of web; put it back to resume it, or remove it with `ev"
+    )
     await bench.editor.remove("k")
     assert await bench.store.stored_schedules(APP, keys=["k"]) == []
 

@@ -157,7 +157,7 @@ def check_exists(url: str) -> None:
         )
     raise StoreRefused(
         f"there is no database at {Path(path).absolute()}; point to one with --database sqlite:///path/to/file.db "
-        f"or postgresql://user@host/name, or by {DATABASE_VARIABLE} (`evertick run` makes it at its first start)"
+        f"or postgresql://user@host/name, or by {DATABASE_VARIABLE} (`evertick daemon`, `apply` and `run` make it)"
     )
 
 

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import traceback
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,8 +29,7 @@ __all__ = ["find_scheduler", "run"]
 log = logging.getLogger("evertick.run")
 
 _LEVELS = ["debug", "info", "warning", "error"]
-_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s"
-_TIME = "%Y-%m-%d %H:%M:%S"
+_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _NOT_THE_USERS = ("<frozen ", f"{Path(evertick.__file__).parent}{os.sep}", f"{Path(importlib.__file__).parent}{os.sep}")
 
 
@@ -68,13 +68,26 @@ def run(where: str, database: str | None, verbose: int, log_level: str | None, m
 
 def set_up_logging(verbose: int, level: str | None) -> None:
     """Ours only where the user's module has set up none; what is asked for on the command line holds anyway."""
-    logging.basicConfig(format=_FORMAT, datefmt=_TIME, level=logging.INFO)
+    logging.basicConfig(level=logging.INFO, handlers=[_handler()])
     if verbose >= 1:
         logging.getLogger("evertick").setLevel(logging.DEBUG)
     if verbose >= 2:
         logging.getLogger().setLevel(logging.DEBUG)
     if level is not None:
         logging.getLogger().setLevel(level.upper())
+
+
+class _Lines(logging.Formatter):
+    """With moments as a daemon writes them: the offset tells those of another machine apart."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        return datetime.fromtimestamp(record.created, UTC).astimezone().isoformat(" ", "milliseconds")
+
+
+def _handler() -> logging.Handler:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines(_FORMAT))
+    return handler
 
 
 def find_scheduler(where: str) -> Scheduler:

@@ -13,6 +13,8 @@ _FLAGS = {"after: ": "--after: ", "start: ": "--from: ", "end: ": "--to: ", "tz:
 # Of another app than the default one: what is to be written has to name it.
 _NO_FEED = re.compile(r"app '(?!default')(?P<app>[^'\s]+)' keeps no feed")
 _PHRASES = {
+    'open it once with migrate="auto"': "start a node, which makes it",
+    'or start one node with migrate="auto"': 'or start a node that may (migrate="auto", as it is by default)',
     "raise retention": "let the nodes keep it longer (retention=)",
     "pass the `cursor` of an event or a page, or None for the oldest": (
         "write the cursor that an earlier call has ended with; without --after it is the last hour"

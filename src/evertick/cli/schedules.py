@@ -79,7 +79,7 @@ def _row(schedule: Schedule, first: datetime | None, moment: datetime) -> list[s
         schedule.key,
         schedule.task,
         schedule.when,
-        "paused" if schedule.is_paused else ahead(first, moment),
+        "paused" if schedule.is_paused else "over" if _is_over(schedule) else ahead(first, moment),
         stamp(first) if is_waiting else "-",
         _last(schedule),
         "; ".join(_remarks(schedule)),
@@ -227,9 +227,12 @@ def _facts(
 def _state(schedule: Schedule) -> str:
     if schedule.is_paused:
         return "paused"
-    # One that counts from the end of its run has no next moment while that runs.
-    is_over = schedule.next_fire_at is None and schedule.last_state in (None, State.DONE)
-    return "over: its rule has no further moment" if is_over else "active"
+    return "over: its rule has no further moment" if _is_over(schedule) else "active"
+
+
+def _is_over(schedule: Schedule) -> bool:
+    """One that counts from the end of its run has no next moment while that runs."""
+    return schedule.next_fire_at is None and schedule.last_state in (None, State.DONE) and not schedule.error
 
 
 @click.command()

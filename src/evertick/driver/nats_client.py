@@ -119,7 +119,7 @@ class NatsSession:
                     **self._credentials(),
                 )
             stream = client.jetstream(timeout=_ANSWER_SECONDS)
-            await make_streams(stream, self.names, self._connection.replicas)
+            await make_streams(stream, self.names, self._connection)
             await self._on_open(client, stream)
         except BaseException:
             await _close(client)
@@ -202,10 +202,13 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-async def make_streams(stream: JetStreamContext, names: NatsNames, replicas: int) -> None:
-    """Those that are missing. One that is there is used as it is: its limits are its operator's."""
-    for config in _streams(names, replicas):
+async def make_streams(stream: JetStreamContext, names: NatsNames, connection: NatsConnection) -> None:
+    """Those that are missing; that of the events where they are published. One that is there is used as it is: its
+    limits are its operator's."""
+    for config in _streams(names, connection.replicas):
         assert config.name is not None
+        if config.name == names.events_stream and not connection.events:
+            continue
         try:
             await stream.stream_info(config.name)
         except NotFoundError:

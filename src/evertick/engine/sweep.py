@@ -73,8 +73,10 @@ class Sweeper:
         keys = {key for node in alive for key in node.declares}
         for schedule in declared:
             is_undeclared = _declarer(schedule) in names and schedule.key not in keys
-            if is_undeclared and await self._editor.pause_undeclared(schedule.key, _declarer(schedule)):
-                log.warning("%r is no longer declared by %s: paused", schedule.key, _declarer(schedule))
+            source = "code" if schedule.declared is None else schedule.declared.source
+            if is_undeclared and await self._editor.pause_undeclared(schedule.key, _declarer(schedule), source):
+                where = "declared by" if source == "code" else "in the configuration of"
+                log.warning("%r is no longer %s %s: paused", schedule.key, where, _declarer(schedule))
 
 
 def _declarer(schedule: StoredSchedule) -> str:
