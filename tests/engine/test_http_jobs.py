@@ -533,7 +533,7 @@ async def test_nobody_at_home_is_told_with_the_address(server: WebServer) -> Non
 async def test_this_machine_is_not_talked_to_unless_it_is_allowed(server: WebServer) -> None:
     run, _ = await carried_out(to(server, allow=()))
     assert run.error is not None
-    assert "127.0.0.1 (a loopback address) may not be called; if it is meant, allow it" in run.error
+    assert run.error.startswith("127.0.0.1 (a loopback address) may not be called; if it is meant, allow it")
     assert server.heard == []
     scheduler = made()
     scheduler._connections["http"] = HttpSettings(allow_private=True)
