@@ -71,6 +71,11 @@ def test_a_rule_that_the_node_does_not_take_is_told(problems: Callable[..., list
         ),
         ("[node]\na = '", "evertick.toml:2: this is no TOML, "),
         (
+            "[database]\npassword = 12monkeys\n",
+            "evertick.toml:2: this is no TOML, at column 14: expected newline or end of document after a statement; a "
+            "line holds one key and its value; text with spaces stands in quotes ('password = …')",
+        ),
+        (
             "[node]\na = 'secret'\na = 2\n",
             "evertick.toml:3: this is no TOML, at column 6: cannot overwrite a value; this key is set above already; "
             "keep one of the two ('a = …')",

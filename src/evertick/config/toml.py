@@ -37,8 +37,9 @@ _FIXES = {
     "Invalid initial character for a key part": "names with other signs than letters, digits, - and _ stand in quotes",
     "Illegal character": "write the text in one line, or between three quotes",
 }
-# A key with what people write without quotes: 5m, 10MB, 9:00, 5/min.
-_BARE = re.compile(r"([\w.-]+)\s*=\s*(\d[\d.:]*[A-Za-z]{0,9}(?:/[a-z]{1,9})?)\s*(?:#.*)?$")
+# A key with what people write without quotes: 5m, 1h30m, 10MB, 5/min. Nothing else is shown: it may be a password.
+_UNIT = r"(?:us|ms|s|m|min|h|d|w|[kKMGT]i?B?)"
+_BARE = re.compile(rf"([\w.-]+)\s*=\s*((?:\d{{1,6}}(?:\.\d{{1,3}})?{_UNIT}){{1,4}}|\d{{1,6}}/[a-z]{{1,6}})\s*(?:#.*)?$")
 # As tomllib ends its messages.
 _PLACE = re.compile(r"(?s)(.*) \(at (?:line (\d+), column (\d+)|end of document)\)")
 
@@ -134,7 +135,8 @@ def _told(path: Path, content: bytes, error: tomllib.TOMLDecodeError) -> tuple[s
     where = "at the end of the file" if is_at_end or found is None else f"at column {found[3]}"
     written = content.decode(errors="replace").split("\n")
     shown = written[line - 1].strip() if 0 < line <= len(written) else ""
-    fix = _fix_of(shown) or next((f"; {fix}" for beginning, fix in _FIXES.items() if words.startswith(beginning)), "")
+    fix = next((f"; {fix}" for beginning, fix in _FIXES.items() if words.startswith(beginning)), "")
+    fix = _fix_of(shown) or fix
     return f"{path}:{line}", "", f"this is no TOML, {where}: {words[:1].lower()}{words[1:]}{fix} ({_hidden(shown)!r})"
 
 
