@@ -664,9 +664,18 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     channels: tuple[str, ...] = ()
     # The tasks that it knows and leaves to others, each with the driver that it does not run.
     leaves: dict[str, str] = {}
-    # Its background loops by name, as of its last beat.
+    # Its background loops by name, as of its last beat; and each channel whose workers it hears.
     ticks: dict[str, Tick] = {}
     running: int
+
+    def hears(self, channel: str) -> bool:
+        """Whether it gets what workers report of runs that went by the channel."""
+        return hearing_tick(channel) in self.ticks
+
+
+def hearing_tick(channel: str) -> str:
+    """Under which name a node tells that it hears the workers of a channel."""
+    return f"reports of {channel}"
 
 
 class Duty(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from evertick.model import Handed, Message, MessageState, Node, Run
 from evertick.raised import what_was_raised
 from evertick.store.base import MessageFilter, Store
 
-__all__ = ["handed_words", "unsent_messages"]
+__all__ = ["handed_words", "is_heard", "unsent_messages"]
 
 # How many of them are looked up, one by one.
 _LOOKED_UP_MOST = 100
@@ -32,21 +32,34 @@ async def unsent_messages(store: Store, app: str, runs: Iterable[Run]) -> dict[s
 
 def handed_words(run: Run, handed: Handed, message: Message | None, nodes: Iterable[Node], at: Words) -> str:
     """`message`: the one that is still to hand it over, if there is one."""
+    nodes = list(nodes)
     asked = ", asked to cancel" if run.is_cancel_requested else ""
-    if handed.taken_at is not None:
-        return f"{_taken_words(run, handed, at)}{asked}"
     since = f"run {run.id} was handed to {handed.to!r} at {at(handed.at)}"
-    if handed.pushed_at is not None:
-        again = "" if handed.until is None else f"; unless one takes it, it is pushed again at {at(handed.until)}"
+    if handed.pushed_at is None:
+        return f"{since}, {_unsent_words(handed.to, message, nodes, at)}{asked}"
+    again = _again_words(handed, at) if is_heard(handed.to, nodes) else _unheard_words(handed.to)
+    if handed.taken_at is None:
         return f"{since}, not taken by a worker yet{again}{asked}"
-    return f"{since}, {_unsent_words(handed.to, message, nodes, at)}{asked}"
-
-
-def _taken_words(run: Run, handed: Handed, at: Words) -> str:
     progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
-    until = f"; unless its worker speaks by {at(handed.until)}, it is pushed again" if handed.until else ""
     who = f"run {run.id} (attempt {run.attempts + 1}) is with a worker of {handed.to!r}"
-    return f"{who} since {at(handed.taken_at)}{progress}{until}"
+    return f"{who} since {at(handed.taken_at)}{progress}{again}{asked}"
+
+
+def is_heard(channel: str, nodes: Iterable[Node]) -> bool:
+    """Whether one of these nodes, which live, gets what workers say of runs that went by the channel."""
+    return any(node.hears(channel) for node in nodes)
+
+
+def _again_words(handed: Handed, at: Words) -> str:
+    if handed.until is None:
+        return ""
+    if handed.taken_at is None:
+        return f"; unless one takes it, it is pushed again at {at(handed.until)}"
+    return f"; unless its worker speaks by {at(handed.until)}, it is pushed again"
+
+
+def _unheard_words(channel: str) -> str:
+    return f"; no live node hears the workers of {channel!r} now, and until one does nobody calls them silent"
 
 
 def _unsent_words(channel: str, message: Message | None, nodes: Iterable[Node], at: Words) -> str:

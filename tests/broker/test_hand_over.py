@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from evertick.driver.nats_names import NatsNames
 from evertick.driver.redis_keys import reports_key
 from evertick.driver.spec import Spec
 from evertick.testing import virtual_time
+from evertick.when import from_us
 from evertick.worker import worker as worker_module
 from servers.broker import Broker, nats_server, redis_server
 
@@ -279,6 +281,51 @@ async def test_a_broker_that_is_away_delays_and_costs_nothing(
                     done = await ended(node, run)
     assert waiting.state is State.HANDED
     assert (done.verdict, done.result, done.losses) == (Verdict.SUCCEEDED, 1, 0)
+
+
+@pytest.mark.parametrize("kind", ["list", "nats"])
+async def test_an_outage_of_the_broker_is_no_loss_of_its_workers(own: str, kind: Any, url: str) -> None:
+    """One that is at work all the time, and one that ends while nobody can be told."""
+    with nats_server() if kind == "nats" else redis_server() as server:
+        async with bench_on(server, own, kind) as bench:
+            done_by: list[str] = []
+            may_end = {"short": asyncio.Event(), "long": asyncio.Event()}
+
+            @bench.scheduler.task(name="build")
+            async def build(ctx: Context, what: str) -> str:
+                await may_end[what].wait()
+                done_by.append(what)
+                return what
+
+            node = node_on(bench, url, lease="1s")
+            job = node.job("build", queue_of(bench, progress_timeout="2s"), on_lost="fail")
+            async with node:
+                bench.worker()
+                runs = [await job.enqueue(what=what) for what in may_end]
+                taken = [await until(node, run, _is_taken) for run in runs]
+                server.kill()
+                may_end["short"].set()
+                # Both are overdue, and by more than they may be silent.
+                last = max(run.handed.until for run in taken if run.handed is not None and run.handed.until is not None)
+                while from_us(await (await node._store()).now()) < last + timedelta(seconds=3):
+                    await asyncio.sleep(0.01)
+                assert [(await node.get_run(run.id)).state for run in runs] == [State.HANDED] * 2
+                server.start()
+                first = await ended(node, runs[0])
+                await until(node, runs[1], lambda run: run.handed is not None and run.handed.until > last)
+                may_end["long"].set()
+                second = await ended(node, runs[1])
+                assert node._engine is not None
+                assert node._engine.health().refused_reports == 0
+    assert [(run.verdict, run.result, run.losses) for run in (first, second)] == [
+        (Verdict.SUCCEEDED, "short", 0),
+        (Verdict.SUCCEEDED, "long", 0),
+    ]
+    assert done_by == ["short", "long"]
+
+
+def _is_taken(run: Run) -> bool:
+    return run.handed is not None and run.handed.taken_at is not None
 
 
 async def test_two_jobs_share_one_broker(own: str, redis: Broker, tmp_path: Path) -> None:

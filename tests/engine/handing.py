@@ -34,13 +34,13 @@ class Queue:
         self.pushed: list[dict[str, Any]] = []
         self.kills: list[dict[str, Any]] = []
         self.journeys: list[int] = []
-        self.is_away = False
+        self.is_away = self.is_away_for_readers = False
         # Of the next reports: how many are confirmed in vain.
         self.forgets_confirmed = 0
         self._said: deque[Report] = deque()
         self._has_news = asyncio.Event()
         self.confirmed: list[Report] = []
-        self.name = "a queue in memory"
+        self.name, self.channel = "a queue in memory", QUEUE
         # Whose messages it does not take: by the argument `n` of their runs.
         self.refuses: set[object] = set()
 
@@ -64,8 +64,7 @@ class Queue:
         self.kills.append(message.body)
 
     async def receive(self, most: int, seconds: float) -> Received:
-        if self.is_away:
-            raise ConnectionError("nobody answers")
+        self._refuse_readers()
         if not self._said:
             self._has_news.clear()
             try:
@@ -73,7 +72,13 @@ class Queue:
                     await self._has_news.wait()
             except TimeoutError:
                 return Received(reports=())
-        return Received(reports=[self._said.popleft() for _ in range(min(most, len(self._said)))])
+            self._refuse_readers()
+        reports = [self._said.popleft() for _ in range(min(most, len(self._said)))]
+        return Received(reports=reports, has_more=len(reports) >= most)
+
+    def _refuse_readers(self) -> None:
+        if self.is_away or self.is_away_for_readers:
+            raise ConnectionError("nobody answers")
 
     async def confirm(self, received: Received) -> None:
         if self.forgets_confirmed:

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ from handing import KILLS, QUEUE, Handing, Queue
 from evertick import Constant, Event, InvalidSetting, Message, Run, Scheduler, State, StoreUnavailable, Task, Verdict
 from evertick.driver import registry
 from evertick.driver.redis_spec import Redis
+from evertick.engine import report
 from evertick.engine.engine import EngineHealth
 from evertick.message import hand_key
 from evertick.model import Report
 from evertick.store.base import MessageFilter
+from evertick.when import from_us
+from evertick.why_run import explain_run
 
 PATIENCE = 30.0
 SECOND = 1_000_000
@@ -28,6 +32,8 @@ SECOND = 1_000_000
 @pytest.fixture(autouse=True)
 def handing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._BUILT_IN, "handing", "handing:Handing")
+    # Nobody is called silent later than the last read was over.
+    monkeypatch.setattr(report, "WAIT_SECONDS", 0.2)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -76,6 +82,14 @@ class Shop:
 
     async def ended(self, run: Run) -> Run:
         return await self.reached(run, lambda found: found.verdict is not None)
+
+    async def until_store_is(self, moment: datetime) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while await self.now() < moment:
+                await asyncio.sleep(0.01)
+
+    async def now(self) -> datetime:
+        return from_us(await (await self.scheduler._store()).now())
 
     async def reached(self, run: Run, is_there: Callable[[Run], bool]) -> Run:
         async with asyncio.timeout(PATIENCE):
@@ -288,6 +302,106 @@ async def test_what_must_not_run_twice_is_lost_with_its_worker(url: str) -> None
         ended = await shop.ended(run)
         await shop.until(lambda: ("lost", run.id) in shop.heard)
     assert (ended.verdict, ended.reason, len(shop.queue.pushed)) == (Verdict.LOST, "no_progress", 1)
+
+
+# --- who may call a worker silent
+
+
+@pytest.mark.parametrize("on_lost", ["rerun", "fail"])
+async def test_an_outage_of_the_queue_makes_no_worker_a_silent_one(url: str, on_lost: Any) -> None:
+    async with a_shop(url, progress_timeout=SECOND, lease="1s", on_lost=on_lost) as shop:
+        run = await shop.job.enqueue()
+        [job] = await shop.until_pushed()
+        shop.queue.tell(job, "taken")
+        taken = await shop.reached(run, lambda found: found.handed is not None and found.handed.taken_at is not None)
+        assert taken.handed is not None
+        assert taken.handed.until is not None
+        shop.queue.is_away = True
+        # All that is said meanwhile waits for the nodes: the end of the work, too.
+        shop.queue.tell(job, "progress", progress=0.5)
+        shop.queue.tell(job, "finish", result=b"7")
+        await shop.until_store_is(taken.handed.until + timedelta(seconds=2))
+        still = await shop.scheduler.get_run(run.id)
+        assert (still.state, still.losses, still.handed) == (State.HANDED, 0, taken.handed)
+        assert (
+            "no live node hears the workers of 'queue'" in (await explain_run(await shop.scheduler._store(), still)).now
+        )
+        shop.queue.is_away = False
+        ended = await shop.ended(run)
+    assert (ended.verdict, ended.result, ended.losses, len(shop.queue.pushed)) == (Verdict.SUCCEEDED, 7, 0, 1)
+
+
+async def test_a_worker_that_is_silent_after_an_outage_is_found_out_after_all(url: str) -> None:
+    async with a_shop(url, progress_timeout=SECOND // 2, lease="1s", on_lost="fail") as shop:
+        run = await shop.job.enqueue()
+        [job] = await shop.until_pushed()
+        shop.queue.tell(job, "taken")
+        taken = await shop.reached(run, lambda found: found.handed is not None and found.handed.taken_at is not None)
+        assert taken.handed is not None
+        assert taken.handed.until is not None
+        shop.queue.is_away = True
+        shop.queue.say()
+        await shop.until_store_is(taken.handed.until + timedelta(seconds=1))
+        back = await shop.now()
+        shop.queue.is_away = False
+        ended = await shop.ended(run)
+    assert (ended.verdict, ended.reason) == (Verdict.LOST, "no_progress")
+    assert ended.finished_at is not None
+    assert ended.finished_at - back >= timedelta(milliseconds=500)
+
+
+async def test_a_store_that_took_no_reports_makes_no_worker_a_silent_one(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_shop(url, progress_timeout=SECOND, lease="1s", on_lost="fail") as shop:
+        run = await shop.job.enqueue()
+        [job] = await shop.until_pushed()
+        shop.queue.tell(job, "taken")
+        taken = await shop.reached(run, lambda found: found.handed is not None and found.handed.taken_at is not None)
+        assert taken.handed is not None
+        assert taken.handed.until is not None
+        store = await shop.scheduler._store()
+        whole, is_away = store.apply_reports, True
+
+        async def away(app: str, reports: Any) -> Any:
+            if is_away:
+                raise StoreUnavailable("away")
+            return await whole(app, reports)
+
+        monkeypatch.setattr(store, "apply_reports", away)
+        shop.queue.tell(job, "finish", result=b"7")
+        await shop.until_store_is(taken.handed.until + timedelta(seconds=1))
+        assert (await shop.scheduler.get_run(run.id)).state is State.HANDED
+        is_away = False
+        ended = await shop.ended(run)
+    assert (ended.verdict, ended.losses) == (Verdict.SUCCEEDED, 0)
+
+
+async def test_a_node_that_hears_nothing_does_not_ask_in_vain(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_shop(url, progress_timeout=SECOND // 10, lease="1s") as shop:
+        shop.queue.is_away_for_readers = True
+        run = await shop.job.enqueue()
+        [job] = await shop.until_pushed()
+        store, asked = await shop.scheduler._store(), []
+        whole = store.tend_handed
+
+        async def counted(app: str, limit: int, heard: Any) -> Any:
+            asked.append(heard)
+            return await whole(app, limit, heard)
+
+        monkeypatch.setattr(store, "tend_handed", counted)
+        said = Report(id=job["run"], fence=job["fence"], kind="taken")
+        assert [each.answer for each in await store.apply_reports(shop.scheduler.app, [said])] == ["done"]
+        taken = await shop.scheduler.get_run(run.id)
+        assert taken.handed is not None
+        assert taken.handed.until is not None
+        await shop.until_store_is(taken.handed.until + timedelta(seconds=2))
+        assert asked == []
+        # What is to be cancelled is anybody's.
+        await shop.scheduler.cancel(run)
+        await shop.until(lambda: shop.queue.kills)
+        assert asked[0] == {}
+        assert (await shop.ended(run)).verdict is Verdict.CANCELLED
 
 
 # --- cancel

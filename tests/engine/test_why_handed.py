@@ -12,7 +12,7 @@ from evertick import Run, Scheduler, State
 from evertick.cli.words import losses_words, remark, tries
 from evertick.doctor import examine
 from evertick.message import hand_key
-from evertick.model import Claimed, Hand, MessageOutcome, NewMessage, Outcome, Report, Verdict
+from evertick.model import Claimed, Hand, MessageOutcome, NewMessage, Outcome, Report, Verdict, hearing_tick
 from evertick.store.base import NodeJoin, RunFilter, Store, TaskTerms
 from evertick.store.sqlite import SqliteStore
 from evertick.testing.clock import SettableClock
@@ -58,6 +58,11 @@ class Ledger:
         )
         assert await self.store.settle_messages(APP, "n", [outcome]) == ["done"]
 
+    async def beat(self, *ticks: str) -> None:
+        line = await self.store.beat_line()
+        await line.beat("n", HOUR, dict.fromkeys(ticks, (0, None)))
+        await line.close()
+
     async def why(self) -> str:
         [run] = await self.store.runs(APP, RunFilter())
         return (await explain_run(self.store, run)).now
@@ -68,7 +73,8 @@ class Ledger:
 
     async def findings(self) -> list[tuple[str, str]]:
         found = await examine(self.store, APP, from_us(await self.store.now()))
-        return [(each.check, each.what) for each in found if each.check in ("queue_away", "untaken_runs")]
+        checks = ("queue_away", "untaken_runs", "reports_unheard")
+        return [(each.check, each.what) for each in found if each.check in checks]
 
 
 @pytest.fixture
@@ -90,7 +96,9 @@ async def ledger() -> AsyncIterator[Ledger]:
         )
     )
     [run] = await store.enqueue(APP, [a_run(task="build")])
-    yield Ledger(store, clock, run)
+    ledger = Ledger(store, clock, run)
+    await ledger.beat(hearing_tick(QUEUE))
+    yield ledger
     await store.close()
 
 
@@ -150,6 +158,27 @@ async def test_the_doctor_waits_ten_minutes_for_a_worker_where_a_run_may_wait_fo
     assert await ledger.findings() == []
     ledger.clock.move(2 * MINUTE)
     assert [check for check, _ in await ledger.findings()] == ["untaken_runs"]
+
+
+async def test_why_and_the_doctor_tell_that_nobody_hears_the_workers_of_a_queue(ledger: Ledger) -> None:
+    await ledger.hand_over()
+    await ledger.report("pushed")
+    await ledger.beat()
+    unheard = "; no live node hears the workers of 'builds' now, and until one does nobody calls them silent"
+    assert (await ledger.why()).endswith(f", not taken by a worker yet{unheard}")
+    await ledger.report("taken")
+    assert (await ledger.why()).endswith(f"is with a worker of 'builds' since 2026-01-01 00:00:00 UTC{unheard}")
+    assert await ledger.findings() == []
+    ledger.clock.move(2 * MINUTE)
+    assert await ledger.findings() == [
+        (
+            "reports_unheard",
+            "1 handed run waits for a word of the workers of 'builds', which no live node hears: nobody calls them "
+            "silent",
+        )
+    ]
+    await ledger.beat(hearing_tick(QUEUE))
+    assert await ledger.findings() == []
 
 
 async def test_a_listing_tells_in_whose_hands_a_run_is(ledger: Ledger) -> None:

@@ -14,7 +14,7 @@ from test_postgres_outbox import counting
 
 from evertick.limits import make_concurrency
 from evertick.model import Claimed, State, Verdict
-from evertick.store.base import TaskTerms
+from evertick.store.base import Hearing, TaskTerms
 from evertick.store.postgres.connection import PLAIN_PLANS
 from evertick.store.postgres.queries import in_schema, statements_for
 from evertick.testing.conformance import Bench, a_run
@@ -23,6 +23,8 @@ from evertick.testing.conformance.handed import _PATIENT, a_hand_off, said
 
 BATCH = 1_000
 MANY = 100_000
+# By somebody who has heard all of it.
+HEARD = {"queue": Hearing(0, 1 << 62)}
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ async def test_a_report_and_the_end_of_its_time_are_one_after_the_other(
     await bench.store.apply_reports(APP, [said(each, "pushed") for each in held])
     answers, *tended = await asyncio.gather(
         bench.store.apply_reports(APP, [said(each, "finish") for each in held]),
-        *(other.tend_handed(APP, 50) for _ in range(4)),
+        *(other.tend_handed(APP, 50, HEARD) for _ in range(4)),
     )
     released = [run for each in tended for run in each.released]
     assert len(released) == len(set(released))
@@ -109,10 +111,10 @@ async def test_a_cancel_and_an_end_meet_without_waiting_for_each_other_for_ever(
         await asyncio.gather(
             bench.store.cancel(APP, ids[::-1], "unwanted"),
             other.apply_reports(APP, [said(each, "fail", error="no") for each in held]),
-            other.tend_handed(APP, 100),
+            other.tend_handed(APP, 100, HEARD),
             bench.store.drop_messages(APP, ids),
         )
-        await bench.store.tend_handed(APP, 100)
+        await bench.store.tend_handed(APP, 100, HEARD)
     for each in held:
         assert (await bench.run(each.id)).verdict in (Verdict.FAILED, Verdict.CANCELLED)
     # Whoever was held back by the limit of those that ended comes now.
@@ -148,7 +150,8 @@ async def test_a_hundred_thousand_handed_runs_are_not_looked_at(
         claim = f"'app', '{node}', ARRAY['default'], ARRAY['tidy'], 10, '{{}}', '{{}}'"
         for name, values, most in (
             ("claim", claim, 60),
-            ("tend_handed.find", "'app', 1000", 40),
+            ("tend_handed.find_cancelled", "'app', 1000", 40),
+            ("tend_handed.find_overdue", "'app', 1000, '{}'", 40),
             ("beat", f"'{node}', {HOUR}, NULL", 60),
         ):
             await connection.execute(f"PREPARE asked AS {statements[name]}")

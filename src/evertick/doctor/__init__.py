@@ -60,7 +60,7 @@ async def _about_app(store: Store, app: str, own_now: datetime) -> AsyncIterator
     for finding in about_outbox(await store.channels(app), living, to_us(now)):
         yield finding
     handed = await store.runs(app, _those(State.HANDED, is_oldest_first=True))
-    for finding in about_handed(handed, await unsent_messages(store, app, handed), now):
+    for finding in about_handed(handed, await unsent_messages(store, app, handed), living, now):
         yield finding
     for finding in about_parked(await store.runs(app, _those(State.PARKED)), living):
         yield finding

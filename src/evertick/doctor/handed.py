@@ -1,4 +1,5 @@
-"""What can be wrong with runs in the hands of an outside queue: the queue is away, or nobody takes what it has."""
+"""What can be wrong with runs in the hands of an outside queue: the queue is away, nobody takes what it has, or nobody
+hears what its workers say."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from evertick.doctor.finding import Finding, Severity
-from evertick.model import Handed, Message, Run
+from evertick.model import Handed, Message, Node, Run
 from evertick.raised import what_was_raised
+from evertick.why_handed import is_heard
 
 __all__ = ["about_handed"]
 
@@ -16,13 +18,21 @@ _AWAY_LONG = timedelta(minutes=1)
 _UNTAKEN_LONG = timedelta(minutes=10)
 
 
-def about_handed(handed: Sequence[Run], unsent: Mapping[str, Message], now: datetime) -> Iterator[Finding]:
+def about_handed(
+    handed: Sequence[Run], unsent: Mapping[str, Message], living: Sequence[Node], now: datetime
+) -> Iterator[Finding]:
     """One finding per queue and trouble. `unsent`: messages that are still to hand over some of the runs."""
     away: dict[str, list[tuple[Run, Handed]]] = defaultdict(list)
     untaken: dict[str, list[tuple[Run, Handed]]] = defaultdict(list)
+    unheard: dict[str, list[tuple[Run, Handed]]] = defaultdict(list)
     for run in handed:
         hands = run.handed
-        if hands is None or hands.taken_at is not None:
+        if hands is None:
+            continue
+        if hands.until is not None and hands.until < now and living and not is_heard(hands.to, living):
+            unheard[hands.to].append((run, hands))
+            continue
+        if hands.taken_at is not None:
             continue
         message = unsent.get(run.id)
         if message is not None and message.attempts and now - hands.at > _AWAY_LONG:
@@ -31,6 +41,7 @@ def about_handed(handed: Sequence[Run], unsent: Mapping[str, Message], now: date
             untaken[hands.to].append((run, hands))
     yield from (_away(queue, runs, unsent) for queue, runs in sorted(away.items()))
     yield from (_untaken(queue, runs, now) for queue, runs in sorted(untaken.items()))
+    yield from (_unheard(queue, runs) for queue, runs in sorted(unheard.items()))
 
 
 def _long_for(hands: Handed, pushed_at: datetime) -> timedelta:
@@ -58,6 +69,16 @@ def _untaken(queue: str, runs: Sequence[tuple[Run, Handed]], now: datetime) -> F
         check="untaken_runs",
         what=f"{_count(runs)} a worker of {queue!r}, the oldest for {longest.total_seconds() / 60:.0f} min",
         fix="start a worker that takes them, or more of them; `evertick why RUN` says when one is pushed again",
+        about=tuple(run.id for run, _ in runs),
+    )
+
+
+def _unheard(queue: str, runs: Sequence[tuple[Run, Handed]]) -> Finding:
+    return Finding(
+        severity=Severity.WARNING,
+        check="reports_unheard",
+        what=f"{_count(runs)} a word of the workers of {queue!r}, which no live node hears: nobody calls them silent",
+        fix="see to it that a node reaches the queue (its log says why it does not), or start one that has such jobs",
         about=tuple(run.id for run, _ in runs),
     )
 

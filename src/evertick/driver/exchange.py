@@ -56,6 +56,7 @@ class Exchange:
     """Senders and source of one broker."""
 
     def __init__(self, channel: str, make_broker: Callable[[], Broker]) -> None:
+        self.channel = channel
         self._make_broker = make_broker
         self._made: Broker | None = None
         self.senders: Sequence[Sender] = (
@@ -103,7 +104,8 @@ class Exchange:
         if unreadable:
             await self._broker.acknowledge(unreadable)
         dropped = {id(each) for each in unreadable}
-        return Received(reports=reports, token=[each for each in incoming if id(each) not in dropped])
+        token = [each for each in incoming if id(each) not in dropped]
+        return Received(reports=reports, token=token, has_more=len(incoming) >= most)
 
     async def confirm(self, received: Received) -> None:
         incoming: Sequence[Incoming] = received.token

@@ -40,6 +40,8 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
 
     reports: Sequence[Report]
     token: Any = None
+    # Whether there may have been more than this read could bring: until that has come, no worker is called silent.
+    has_more: bool = False
 
 
 class ReportSource(Protocol):
@@ -48,6 +50,11 @@ class ReportSource(Protocol):
     @property
     def name(self) -> str:
         """For the log: what and where it is, without a password."""
+        ...
+
+    @property
+    def channel(self) -> str:
+        """By which channel the runs went that it tells of: they are judged by nodes that hear it, and by no other."""
         ...
 
     async def receive(self, most: int, seconds: float) -> Received:

@@ -34,9 +34,12 @@ class RedisStream:
         self._look_for_unsettled_at = 0.0
 
     async def read(self, client: Client, most: int, seconds: float) -> list[Entry]:
-        """At most so many. Waits so long for the first."""
+        """At most so many, and fewer only if there are no more. Waits so long for the first."""
         try:
-            return await self._unsettled(client, most) or await self._new(client, most, seconds)
+            left = await self._unsettled(client, most)
+            if len(left) >= most:
+                return left
+            return left + await self._new(client, most - len(left), None if left else seconds)
         except ResponseError as error:
             if not str(error).startswith("NOGROUP"):
                 raise
@@ -48,8 +51,8 @@ class RedisStream:
         pipe.xack(self._key, self._group, *tokens)
         pipe.xdel(self._key, *tokens)
 
-    async def _new(self, client: Client, most: int, seconds: float) -> list[Entry]:
-        block = max(round(seconds * 1000), 1)  # 0 would be for ever
+    async def _new(self, client: Client, most: int, seconds: float | None) -> list[Entry]:
+        block = None if seconds is None else max(round(seconds * 1000), 1)  # 0 would be for ever
         found = await client.xreadgroup(self._group, self._group, {self._key: ">"}, count=most, block=block)
         # By stream: a dict in RESP 3, pairs in RESP 2.
         streams = found.values() if isinstance(found, dict) else [entries for _, entries in found or ()]

@@ -145,6 +145,7 @@ class Engine:
         self._relays.on_change = self._relay.wake
         self._relays.apply = self._reports.apply
         self._reports.on_freed = self._look_again
+        self._tender.heard_channels = self._reports.heard
         self._reports.on_failed = failures.lost_elsewhere
         self._tender.on_killed = self._relays.look_again
         self._tender.on_lost = failures.lost_elsewhere
@@ -165,7 +166,7 @@ class Engine:
             on_moving=self._heard_loop_move,
             on_stalled=lambda: self.on_stalled(),
             in_thread=self._settings.heart_in_thread,
-            ticks=lambda: {loop.name: loop.tick() for loop in self._loops},
+            ticks=lambda: {loop.name: loop.tick() for loop in self._loops} | self._reports.ticks(),
         )
 
     def _loop(

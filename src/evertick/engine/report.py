@@ -3,7 +3,8 @@ relay.
 
 A report is confirmed to its source when the ledger has it, and not before: a node that dies in between leaves it to
 another, and the ledger knows it already. What cannot be written because the store is away is kept and written again; a
-source that is away is asked again later, and holds up no other.
+source that is away is asked again later, and holds up no other. Each reader knows how long it has heard all that was
+said: only by that may a worker be called silent.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from evertick.clock import Clock
 from evertick.driver.handoff import Received, ReportSource
+from evertick.engine.hearing import WAIT_SECONDS, Ear
 from evertick.engine.node import EVENT_OF, LocalNode, event_of
 from evertick.errors import StoreUnavailable
 from evertick.events import EventKind
-from evertick.model import Report, Verdict
+from evertick.model import Report, Verdict, hearing_tick
 from evertick.raised import what_was_raised
 from evertick.store.base import ReportAnswer, RunFilter
 
@@ -29,8 +32,7 @@ log = logging.getLogger("evertick.report")
 
 # Reports that are asked for and applied at once.
 _BATCH = 1_000
-# How long a source waits for the first of them.
-_WAIT_SECONDS = 5.0
+_FIRST_WAIT_SECONDS = 0.1
 _PAUSE_FIRST, _PAUSE_MOST = 0.1, 30.0
 # Ends that the hooks have not heard of, because the store could not be read.
 _UNTOLD_MOST = 10_000
@@ -39,10 +41,12 @@ _UNTOLD_MOST = 10_000
 class Reader:
     """One source, what was received from it and is not confirmed yet, and how long it has been away."""
 
-    __slots__ = ("failures", "received", "source", "task")
+    __slots__ = ("_clock", "ear", "failures", "received", "source", "task")
 
-    def __init__(self, source: ReportSource) -> None:
+    def __init__(self, source: ReportSource, clock: Clock) -> None:
         self.source = source
+        self._clock = clock
+        self.ear = Ear()
         self.task: asyncio.Task[Received | None] | None = None
         self.received: Received | None = None
         self.failures = 0
@@ -63,20 +67,26 @@ class Reader:
         """None: the source is away."""
         if self.failures:
             await asyncio.sleep(self.pause)
+        began = self._clock.elapsed()
+        # Whether anything waits is known soon, and with it whether we hear all.
+        seconds = WAIT_SECONDS if self.ear.hears else _FIRST_WAIT_SECONDS
         try:
-            received = await self.source.receive(_BATCH, _WAIT_SECONDS)
+            received = await self.source.receive(_BATCH, seconds)
         except Exception as error:
             self._failed(error)
             return None
+        self.ear.has_read(began, self._clock.elapsed())
         if self.failures:
             log.warning("%s: reports can be read again", self.name)
         self.failures = 0
         return received
 
     async def confirm(self) -> None:
+        """What was received is in the ledger."""
         received, self.received = self.received, None
         if received is None:
             return
+        self.ear.has_written(has_more=received.has_more)
         try:
             await self.source.confirm(received)
         except Exception as error:
@@ -84,6 +94,7 @@ class Reader:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
+        self.ear.is_interrupted()
         if not self.failures:
             log.warning("%s: reports of workers cannot be read: %s; it is tried again", self.name, error)
         self.failures = min(self.failures + 1, 16)
@@ -108,7 +119,7 @@ class Reporter:
     async def step(self) -> float | None:
         """Apply what has come since. Waits for the first of it."""
         # Those of tasks that have come since, too.
-        self._readers += [Reader(source) for source in self._node.sources[len(self._readers) :]]
+        self._readers += [Reader(source, self._node.clock) for source in self._node.sources[len(self._readers) :]]
         if not self._readers or self._node.is_draining:
             return None
         for reader in self._readers:
@@ -138,9 +149,36 @@ class Reporter:
             task, reader.task = reader.task, None
             reader.received = None if task.cancelled() else task.result()
         if reader.received is not None:
-            if reader.received.reports:
-                await self.apply(reader.received.reports)
-            await reader.confirm()
+            await self._take_in(reader, reader.received)
+
+    async def _take_in(self, reader: Reader, received: Received) -> None:
+        try:
+            if received.reports:
+                await self.apply(received.reports)
+        except Exception:
+            # What they say is not known to the ledger, however well the source is heard.
+            reader.ear.is_interrupted()
+            raise
+        await reader.confirm()
+
+    def heard(self) -> dict[str, tuple[float, float]]:
+        """Since and until when all was heard that workers said, by channel: of those that are heard now."""
+        now = self._node.clock.elapsed()
+        found: dict[str, tuple[float, float] | None] = {}
+        for reader in self._readers:
+            stretch, channel = reader.ear.stretch(now), reader.source.channel
+            if channel in found:  # what one of several brings alone is heard by those who hear all
+                other = found[channel]
+                stretch = None if stretch is None or other is None else _both(stretch, other)
+            found[channel] = stretch
+        return {channel: stretch for channel, stretch in found.items() if stretch is not None}
+
+    def ticks(self) -> dict[str, tuple[int, None]]:
+        """By whom it is told to people that a channel is heard. May be asked from another thread."""
+        now = self._node.clock.elapsed()
+        return {
+            hearing_tick(channel): (round((now - until) * 1e6), None) for channel, (_, until) in self.heard().items()
+        }
 
     def stop(self) -> None:
         """What was not confirmed comes to others."""
@@ -194,6 +232,10 @@ class Reporter:
         """What the hooks are to hear of it."""
         kind: EventKind = "retrying" if answer.verdict is None else EVENT_OF[answer.verdict]
         return kind if report.kind != "release" and self._node.hooks.wants(kind) else None
+
+
+def _both(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    return max(one[0], other[0]), min(one[1], other[1])
 
 
 def _log_failures(moved: Sequence[tuple[Report, ReportAnswer]]) -> None:

@@ -8,7 +8,8 @@ well as we are. Who was late itself judges nobody for one full lease, and neithe
 know.
 
 Runs in the hands of an outside queue have no node that could die. Their time is over by the store's clock, and the
-answer to the beat says when there are such.
+answer to the beat says when there are such. It is the same with an outage of the queue: who does not hear its workers
+judges none of them, and who hears them again waits for as long as they may be silent.
 
 Where nobody holds anything, the answer to the beat says so, and nothing is asked: an idle fleet only beats.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from evertick.engine.judge import Stop
@@ -26,7 +27,7 @@ from evertick.engine.node import Attempt, LocalNode
 from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
 from evertick.model import Outcome, Run, Verdict
-from evertick.store.base import Beat, RunFilter
+from evertick.store.base import Beat, Hearing, RunFilter
 
 __all__ = ["Tender"]
 
@@ -49,7 +50,12 @@ class Tender:
         self._last_beat: tuple[float, int] | None = None
         self._has_beaten = False
         self._has_charges = True
-        self._has_handed = True
+        self._has_handed = self._has_handed_cancels = True
+        # The last beat: when it was sent and answered, by `clock.elapsed`, and how late it was at the store in between.
+        self._sent = self._answered = 0.0
+        self._stores_now = 0
+        # Since and until when, by `clock.elapsed`, all was heard that workers said, by channel.
+        self.heard_channels: Callable[[], Mapping[str, tuple[float, float]]] = dict
         # Somebody was judged.
         self.on_death: Callable[[], None] = lambda: None
         # Runs of dead nodes, or in other hands, have ended as lost.
@@ -66,7 +72,8 @@ class Tender:
         """A beat was answered. Notice whether it, or the store's clock, was off by more than half a lease."""
         self._has_beaten = True
         self._has_charges = beat.has_charges
-        self._has_handed = beat.has_handed
+        self._has_handed, self._has_handed_cancels = beat.has_handed, beat.has_handed_cancels
+        self._sent, self._answered, self._stores_now = sent, self._node.clock.elapsed(), beat.now
         last, self._last_beat = self._last_beat, (sent, beat.now)
         if last is None:
             # Counted from the first answered beat: an outage may have begun right after the join.
@@ -84,8 +91,9 @@ class Tender:
         if not self._has_beaten:
             return Idle(math.inf)  # until the next beat is answered, which wakes us
         self._has_beaten = False
-        if self._has_handed:
-            await self._tend_handed()
+        heard = self._hearings() if self._has_handed else {}
+        if heard or self._has_handed_cancels:
+            await self._tend_handed(heard)
         if not self._has_charges and not len(self._node.hold):
             return None  # by the answer to the beat there is nothing to find
         may_judge = self._node.clock.elapsed() >= self._judges_from
@@ -117,10 +125,18 @@ class Tender:
         except StoreUnavailable:
             return []
 
-    async def _tend_handed(self) -> None:
+    def _hearings(self) -> dict[str, Hearing]:
+        """In the store's time, and rather too short than too long: a beat may have been under way for a while."""
+        now = self._stores_now
+        return {
+            channel: Hearing(now + round((since - self._sent) * 1e6), now + round((until - self._answered) * 1e6))
+            for channel, (since, until) in self.heard_channels().items()
+        }
+
+    async def _tend_handed(self, heard: Mapping[str, Hearing]) -> None:
         """Runs in other hands whose time is over, a bite at a time; the next beat tells whether there is more."""
         node = self._node
-        tended = await node.store.tend_handed(node.app, _BITE)
+        tended = await node.store.tend_handed(node.app, _BITE, heard)
         if tended.released:
             what = "%d handed runs were not taken, or their workers fell silent: they are handed over anew"
             log.warning(what, len(tended.released))

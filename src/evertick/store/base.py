@@ -78,6 +78,7 @@ __all__ = [
     "Finished",
     "GivenBack",
     "HandedTended",
+    "Hearing",
     "MessageClaim",
     "MessageFilter",
     "NewCalendar",
@@ -366,6 +367,13 @@ class Rehomed(msgspec.Struct, frozen=True, kw_only=True):
     ended: list[tuple[str, Verdict]]
 
 
+class Hearing(msgspec.Struct, frozen=True):
+    """A stretch of the store's time in which every word of the workers of a channel came through, and was written."""
+
+    since: int
+    until: int
+
+
 class HandedTended(msgspec.Struct, frozen=True, kw_only=True):
     """What became of handed runs whose time was over, or whose cancel was asked for."""
 
@@ -508,8 +516,10 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     # Whether there may be something to look after: a lease has run out, or a run of the app is held, or in the own
     # queue of a node. A store that does not know says so.
     has_charges: bool = True
-    # Whether a handed run of the app is to be looked after (`tend_handed`). A store that does not know says so.
+    # Whether the time of a handed run of the app is over, and whether that is one to be cancelled: the one is for those
+    # who hear of it, the other for anybody (`tend_handed`). A store that does not know says so.
     has_handed: bool = True
+    has_handed_cancels: bool = True
     # Whether a duty of the app is free (`hold_duties`), be it one that this node has or not. A store that does not know
     # says so.
     has_free_duties: bool = True
@@ -826,8 +836,13 @@ class Store(Protocol):
         """
         ...
 
-    async def tend_handed(self, app: str, limit: int) -> HandedTended:
+    async def tend_handed(self, app: str, limit: int, heard: Mapping[str, Hearing]) -> HandedTended:
         """Settle up to `limit` handed runs whose time is over by the store's clock, and those that are to be cancelled.
+
+        `heard`: by channel, when the caller heard all that workers said of what went by it. Who did not hear a worker
+        cannot call it silent: a run of another channel is left alone, and so is one whose time was over later than it
+        was heard; one whose whole time was not heard is looked at again when as much has been. For one that is to be
+        cancelled none of this counts.
 
         What no worker took in its time, or whose worker fell silent, goes back to waiting at the cost of a loss; a run
         that must not run twice, or was lost too often, ends as lost. A run to be cancelled whose message is still in

@@ -6,18 +6,21 @@ task or not, and no report has to wait for somebody who does.
 
 `deadline` is when to look at such a run by itself. It has none while its message is still in the outbox: a queue that
 is away delays, and nothing else. A request to cancel sets it to now.
+
+Silence is judged by those who would have heard: a queue that is away keeps from them what workers say, and makes no
+worker a silent one. When it is back, workers have all of their time to be heard again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, assert_never
 
 import msgspec
 
 from evertick.message import kill_message
 from evertick.model import LOSSES_MAX, Hand, NewMessage, Outcome, Reason, Report, Verdict
-from evertick.store.base import ReportAnswer
+from evertick.store.base import Hearing, ReportAnswer
 from evertick.store.ending import DEADLINE_MARGIN, Ending, cancelled_instead
 from evertick.store.rows import Row, hand_of
 from evertick.when.moment import MINUTE
@@ -277,20 +280,44 @@ class Tended(msgspec.Struct, frozen=True, kw_only=True):
     released: list[tuple[str, str]]
     # Their workers were told just now, and have until then to stop.
     told: list[tuple[str, int]]
+    # Their workers may have spoken and not been heard: they are looked at again then.
+    postponed: list[tuple[str, int]]
     kills: list[NewMessage]
 
 
-def tend(rows: Iterable[Row], now: int, unsent: Collection[str], new_ids: Iterable[str]) -> Tended:
+def tend(
+    rows: Iterable[Row],
+    now: int,
+    heard: Mapping[str, Hearing],
+    unsent: Collection[str],
+    new_ids: Iterable[str],
+) -> Tended:
     """`unsent`: runs to be cancelled whose message will never be sent. `new_ids`: as many as there are rows, for
     messages."""
-    tended = Tended(revoked=[], ends=[], released=[], told=[], kills=[])
+    tended = Tended(revoked=[], ends=[], released=[], told=[], postponed=[], kills=[])
     for row, new_id in zip(rows, new_ids, strict=True):
         hand = hand_of(row["hand"])
         if row["is_cancel_requested"]:
             _cancel(tended, row, hand, now, new_id, is_unsent=row["id"] in unsent)
-        else:
-            _take_back(tended, row, hand, new_id)
+        elif hand.to in heard:
+            _judge(tended, row, hand, heard[hand.to], new_id)
     return tended
+
+
+def _judge(tended: Tended, row: Row, hand: Hand, hearing: Hearing, new_id: str) -> None:
+    """It is silent if nothing came in all of its time, while there was somebody to hear it."""
+    over_at = max(row["deadline"], hearing.since + _time_to_speak(row, hand))
+    if over_at <= hearing.until:
+        _take_back(tended, row, hand, new_id)
+    elif over_at > row["deadline"]:
+        tended.postponed.append((row["id"], over_at))
+
+
+def _time_to_speak(row: Row, hand: Hand) -> int:
+    """Within which a worker that is well is heard. One that need not speak before its end has the margin of that."""
+    if row["taken_at"] is None:
+        return hand.ack_timeout or 0
+    return DEADLINE_MARGIN if hand.progress_timeout is None else hand.progress_timeout
 
 
 def _cancel(tended: Tended, row: Row, hand: Hand, now: int, new_id: str, *, is_unsent: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import Any
 
 import msgspec
@@ -161,8 +162,7 @@ class Job:
             has_news = self._context._said is not None and self._context._said.has_news
             if not has_news and self._clock.elapsed() - self._told_at < every - _NEWS_SECONDS:
                 continue
-            report = self._report("progress")
-            if not await self._outage.outlast(lambda: self._line.report(self.handed, report), lambda: True):  # noqa: B023
+            if not await self._tell(self._report("progress")):
                 self.stop("requested")
             self._told_at = self._clock.elapsed()
 
@@ -170,7 +170,14 @@ class Job:
         """As often as it takes: the work is done, and must not be done again."""
         if self.handed.mode != "finish":
             return
-        await self._outage.outlast(lambda: self._line.report(self.handed, end), lambda: True)
+        await self._tell(end)
+
+    async def _tell(self, report: WorkerReport) -> bool | None:
+        """A broker that is back is to hear of us before anybody may call us silent: so it is tried often enough."""
+        every = self.handed.progress_every
+        return await self._outage.outlast(
+            lambda: self._line.report(self.handed, report), lambda: True, most_seconds=every or math.inf
+        )
 
     def _report(self, kind: WorkerReportKind, **more: Any) -> WorkerReport:
         said = None if self._context._said is None else self._context._said.take()

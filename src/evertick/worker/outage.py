@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -28,9 +29,15 @@ class Outage:
         self._since: float | None = None
 
     async def outlast(
-        self, act: Callable[[], Awaitable[T]], is_worth_it: Callable[[], bool], hurry: asyncio.Event | None = None
+        self,
+        act: Callable[[], Awaitable[T]],
+        is_worth_it: Callable[[], bool],
+        hurry: asyncio.Event | None = None,
+        *,
+        most_seconds: float = math.inf,
     ) -> T | None:
-        """Until it works; None where it is not worth another try. `hurry` cuts the wait between two tries short."""
+        """Until it works; None where it is not worth another try. `hurry` cuts the wait between two tries short, which
+        is about `most_seconds` at most."""
         again = _AGAIN_FIRST
         while True:
             try:
@@ -44,7 +51,7 @@ class Outage:
                 return None
             # Many lose a broker at one moment; they must not come back at one moment.
             await _wait(again * (0.5 + self._clock.uniform()), hurry)
-            again = min(again * 2, _AGAIN_MOST)
+            again = min(again * 2, most_seconds, _AGAIN_MOST)
             if not is_worth_it():
                 return None
 

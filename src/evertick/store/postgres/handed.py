@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from evertick.message import hand_key
 from evertick.model import Reason, Report
-from evertick.store.base import HandedTended, ReportAnswer
+from evertick.store.base import HandedTended, Hearing, ReportAnswer
 from evertick.store.handed import STALE, End, Heard, Lines, bare_report, given_answers, hear, tend
 from evertick.store.postgres.connection import is_unwritable
 from evertick.store.postgres.endings import (
@@ -31,7 +31,7 @@ from evertick.store.postgres.limits import make_room
 from evertick.store.postgres.lookup import days_to_ask
 from evertick.store.postgres.outbox import those, write_messages
 from evertick.store.postgres.session import Line, Session, columns_of, once_if_alike
-from evertick.store.rows import Row, hand_of, plain_text
+from evertick.store.rows import Row, hand_of, json_text, plain_text
 from evertick.store.said import Kept, Placed, kept_of
 
 __all__ = ["apply_reports", "drop_messages", "tend_handed"]
@@ -160,8 +160,11 @@ async def _told_before(db: Session, app: str, heard: Heard, reports: Sequence[Re
 # --- those whose time is over -----------------------------------------------------------------------------------------
 
 
-async def tend_handed(db: Session, app: str, limit: int) -> HandedTended:
-    found = [row["id"] for row in await db.rows("tend_handed.find", app, limit)]
+async def tend_handed(db: Session, app: str, limit: int, heard: Mapping[str, Hearing]) -> HandedTended:
+    found = [row["id"] for row in await db.rows("tend_handed.find_cancelled", app, limit)]
+    if heard and len(found) < limit:
+        until = json_text({channel: hearing.until for channel, hearing in heard.items()})
+        found += [row["id"] for row in await db.rows("tend_handed.find_overdue", app, limit - len(found), until)]
     rows: list[Row] = []
     if found:
         await lock_before(db, app, found)
@@ -170,7 +173,7 @@ async def tend_handed(db: Session, app: str, limit: int) -> HandedTended:
         now = (await db.only_row("now"))["now"]
         return HandedTended(now=now, released=[], ended=[], freed=False, has_killed=False)
     now = max(row["now"] for row in rows)
-    tended = tend(rows, now, await _withdraw(db, app, rows), db.clock.new_ids(len(rows)))
+    tended = tend(rows, now, heard, await _withdraw(db, app, rows), db.clock.new_ids(len(rows)))
     if tended.revoked:
         await db.count("tend_handed.revoke", *columns_of(tended.revoked))
     has_freed = await end(db, app, tended.ends)
@@ -183,6 +186,8 @@ async def tend_handed(db: Session, app: str, limit: int) -> HandedTended:
     has_freed = await make_room(db, app, [keys[id_] for id_ in released]) or has_freed
     if tended.told:
         await db.count("tend_handed.told", *columns_of(tended.told))
+    if tended.postponed:
+        await db.count("tend_handed.postpone", *columns_of(tended.postponed))
     await write_messages(db, app, tended.kills)
     return HandedTended(
         now=now,

@@ -56,6 +56,7 @@ async def beat(db: Session, node: str, lease: int, ticks: Ticks) -> Beat:
         cancels=row["cancels"],
         has_charges=row["has_charges"],
         has_handed=row["has_handed"],
+        has_handed_cancels=row["has_handed_cancels"],
         has_free_duties=row["has_free_duties"],
     )
 

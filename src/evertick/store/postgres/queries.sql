@@ -1271,6 +1271,8 @@ SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM me) AS is_alive, ARRA
         AS has_charges,
     EXISTS (SELECT FROM me JOIN evertick.runs r ON r.state = 'handed' AND r.app = me.app
         AND r.deadline <= (SELECT now FROM clock) OFFSET 0) AS has_handed,
+    EXISTS (SELECT FROM me JOIN evertick.runs r ON r.state = 'handed' AND r.is_cancel_requested AND r.app = me.app
+        AND r.deadline <= (SELECT now FROM clock) OFFSET 0) AS has_handed_cancels,
     EXISTS (SELECT FROM me JOIN evertick.duties d ON d.app = me.app AND d.name <> ''
         WHERE NOT EXISTS (SELECT FROM evertick.nodes k WHERE k.id = d.node AND k.died_at IS NULL)) AS has_free_duties;
 
@@ -1437,10 +1439,19 @@ WHERE EXISTS (SELECT FROM evertick.runs r
         WHERE h.id = t.id AND h.fence = t.fence AND h.fire_at BETWEEN $4 AND $5 AND h.app IS NOT DISTINCT FROM $1
         OFFSET 0);
 
--- name: tend_handed.find
--- The longest overdue first; not locked yet.
+-- name: tend_handed.find_cancelled
+-- To be cancelled, the longest overdue first; not locked yet.
 SELECT id::text AS id FROM evertick.runs
-WHERE state = 'handed' AND app = $1 AND deadline <= (SELECT evertick.now_us()) ORDER BY deadline LIMIT $2;
+WHERE state = 'handed' AND is_cancel_requested AND app = $1 AND deadline <= (SELECT evertick.now_us())
+ORDER BY deadline LIMIT $2;
+
+-- name: tend_handed.find_overdue
+-- Those of channels that are heard whose time was over before that ($3, by channel: until when); the longest overdue
+-- first, not locked yet. Walks over those of other channels: they are many only while a queue is away.
+SELECT id::text AS id FROM evertick.runs
+WHERE state = 'handed' AND app = $1 AND deadline <= (SELECT evertick.now_us()) AND NOT is_cancel_requested
+    AND deadline <= ($3::jsonb ->> (hand::json ->> 'to'))::bigint
+ORDER BY deadline LIMIT $2;
 
 -- name: tend_handed.lock
 -- Those that are still to be looked at, now that they are locked: a report may have come meanwhile. What others are at is
@@ -1468,6 +1479,11 @@ WHERE NOT EXISTS (SELECT FROM evertick.outbox m
 -- Claims that are over, as by rehome.lose; with the losses that they then have.
 UPDATE evertick.runs r SET losses = t.losses, fence = NULL
 FROM unnest($1::uuid[], $2::int[]) AS t(id, losses) WHERE r.id = ANY(ARRAY[t.id]);
+
+-- name: tend_handed.postpone
+-- What was not heard for all of its time is looked at later.
+UPDATE evertick.runs r SET deadline = t.until
+FROM unnest($1::uuid[], $2::bigint[]) AS t(id, until) WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: tend_handed.told
 -- Their workers are told to stop, and have until then.

@@ -232,8 +232,8 @@ class PostgresStore:
     async def apply_reports(self, app: str, reports: Sequence[Report]) -> list[base.ReportAnswer]:
         return await handed.apply_reports(self._open_line(), app, reports)
 
-    async def tend_handed(self, app: str, limit: int) -> base.HandedTended:
-        return await self._open_line().write(lambda db: handed.tend_handed(db, app, limit))
+    async def tend_handed(self, app: str, limit: int, heard: Mapping[str, base.Hearing]) -> base.HandedTended:
+        return await self._open_line().write(lambda db: handed.tend_handed(db, app, limit, heard))
 
     def within(self, connection: object) -> base.Within:
         self._open_line()

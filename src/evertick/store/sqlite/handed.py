@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ import msgspec
 from evertick.clock import Clock
 from evertick.message import hand_key
 from evertick.model import Report
-from evertick.store.base import HandedTended, ReportAnswer
+from evertick.store.base import HandedTended, Hearing, ReportAnswer
 from evertick.store.handed import STALE, Heard, Lines, Mark, bare_report, given_answers, hear, tend
 from evertick.store.rows import hand_of, json_text, plain_text
 from evertick.store.said import Kept, kept_of
@@ -98,10 +98,15 @@ def _told_before(db: sqlite3.Connection, app: str, heard: Heard, reports: Sequen
     return {(row["id"], row["fence"]) for row in rows}
 
 
-def tend_handed(db: sqlite3.Connection, now: int, app: str, limit: int, clock: Clock) -> HandedTended:
-    rows = db.execute(SQL["tend_handed.find"], (app, now, limit)).fetchall()
+def tend_handed(
+    db: sqlite3.Connection, now: int, app: str, limit: int, heard: Mapping[str, Hearing], clock: Clock
+) -> HandedTended:
+    rows = db.execute(SQL["tend_handed.find_cancelled"], (app, now, limit)).fetchall()
+    if heard and len(rows) < limit:
+        until = json_text({channel: hearing.until for channel, hearing in heard.items()})
+        rows += db.execute(SQL["tend_handed.find_overdue"], (app, now, limit - len(rows), until)).fetchall()
     unsent = {row["id"] for row in rows if _withdraw(db, app, row)}
-    tended = tend(rows, now, unsent, clock.new_ids(len(rows)))
+    tended = tend(rows, now, heard, unsent, clock.new_ids(len(rows)))
     db.executemany(SQL["rehome.lose"], [(app, id_, losses) for id_, losses in tended.revoked])
     has_freed = end(db, now, app, tended.ends)
     released = [id_ for id_, _ in tended.released]
@@ -110,6 +115,7 @@ def tend_handed(db: sqlite3.Connection, now: int, app: str, limit: int, clock: C
     keys = {row["id"]: row["limit_key"] for row in rows}
     has_freed = make_room(db, app, [keys[id_] for id_ in released]) or has_freed
     db.executemany(SQL["tend_handed.told"], [(app, id_, now, until) for id_, until in tended.told])
+    db.executemany(SQL["tend_handed.postpone"], [(app, id_, until) for id_, until in tended.postponed])
     write_messages(db, now, app, tended.kills)
     return HandedTended(
         now=now,

@@ -58,12 +58,14 @@ def beat(db: sqlite3.Connection, now: int, node: str, lease: int, ticks: Ticks) 
     if alive is None:
         return Beat(now=now, is_alive=False, cancels=[])
     app: str = alive["app"]
+    handed = db.execute(SQL["beat.has_handed"], (app, now)).fetchone()
     return Beat(
         now=now,
         is_alive=True,
         cancels=[row["id"] for row in db.execute(SQL["beat.cancels"], (app, node))],
         has_charges=bool(db.execute(SQL["beat.has_charges"], (app, now)).fetchone()["has_charges"]),
-        has_handed=bool(db.execute(SQL["beat.has_handed"], (app, now)).fetchone()["has_handed"]),
+        has_handed=bool(handed["has_handed"]),
+        has_handed_cancels=bool(handed["has_handed_cancels"]),
         has_free_duties=bool(db.execute(SQL["beat.has_free_duties"], (app,)).fetchone()["has_free_duties"]),
     )
 

@@ -762,9 +762,11 @@ SELECT id FROM evertick_runs INDEXED BY evertick_runs_running
 WHERE state = 'running' AND app = ?1 AND node = ?2 AND is_cancel_requested = 1 ORDER BY id;
 
 -- name: beat.has_handed
--- Whether it is time to look at what is in other hands.
+-- Whether it is time to look at what is in other hands, and among it at what is to be cancelled.
 SELECT EXISTS (SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_handed
-    WHERE state = 'handed' AND app = ?1 AND deadline <= ?2) AS has_handed;
+        WHERE state = 'handed' AND app = ?1 AND deadline <= ?2) AS has_handed,
+    EXISTS (SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_unwanted
+        WHERE state = 'handed' AND is_cancel_requested = 1 AND app = ?1 AND deadline <= ?2) AS has_handed_cancels;
 
 -- name: beat.has_free_duties
 -- Whether anybody may take a duty.
@@ -860,11 +862,27 @@ WHERE EXISTS (SELECT 1 FROM evertick_history h
     OR EXISTS (SELECT 1 FROM evertick_attempts a
         WHERE a.app = ?1 AND a.run = json_extract(w.value, '$[0]') AND a.fence = json_extract(w.value, '$[1]'));
 
--- name: tend_handed.find
--- The longest overdue first.
-SELECT id, fence, losses, at_most_once, is_cancel_requested, cancel_reason, hand, pushed_at, taken_at, killed_at, limit_key
-FROM evertick_runs INDEXED BY evertick_runs_handed
-WHERE state = 'handed' AND app = ?1 AND deadline <= ?2 ORDER BY deadline LIMIT ?3;
+-- part: tended
+-- What is asked of a handed run whose time is over.
+id, fence, losses, at_most_once, is_cancel_requested, cancel_reason, hand, pushed_at, taken_at, killed_at, deadline,
+limit_key
+
+-- name: tend_handed.find_cancelled
+-- To be cancelled, the longest overdue first.
+SELECT @tended FROM evertick_runs INDEXED BY evertick_runs_unwanted
+WHERE state = 'handed' AND is_cancel_requested = 1 AND app = ?1 AND deadline <= ?2 ORDER BY deadline LIMIT ?3;
+
+-- name: tend_handed.find_overdue
+-- Those of channels that are heard whose time was over before that (?4, by channel: until when); the longest overdue
+-- first. Walks over those of other channels: they are many only while a queue is away.
+SELECT @tended FROM evertick_runs INDEXED BY evertick_runs_handed
+WHERE state = 'handed' AND app = ?1 AND deadline <= ?2 AND is_cancel_requested = 0
+    AND deadline <= (SELECT h.value FROM json_each(?4) h WHERE h.key = json_extract(hand, '$.to'))
+ORDER BY deadline LIMIT ?3;
+
+-- name: tend_handed.postpone
+-- What was not heard for all of its time is looked at later.
+UPDATE evertick_runs SET deadline = ?3 WHERE app = ?1 AND id = ?2;
 
 -- name: tend_handed.withdraw
 -- A message that hands over what is to be cancelled, unless it is on its way.

@@ -247,8 +247,8 @@ class SqliteStore:
         except UNWRITABLE:
             return await self._write(apply_each, app, reports)
 
-    async def tend_handed(self, app: str, limit: int) -> base.HandedTended:
-        return await self._write(tend_handed, app, limit, self._clock)
+    async def tend_handed(self, app: str, limit: int, heard: Mapping[str, base.Hearing]) -> base.HandedTended:
+        return await self._write(tend_handed, app, limit, heard, self._clock)
 
     def within(self, connection: object) -> base.Within:
         self._open_line()

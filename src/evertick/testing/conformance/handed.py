@@ -3,6 +3,7 @@ nobody takes them or their worker falls silent."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -25,7 +26,7 @@ from evertick.model import (
     State,
     Verdict,
 )
-from evertick.store.base import HandedTended, MessageFilter, ReportAnswer, TaskTerms
+from evertick.store.base import HandedTended, Hearing, MessageFilter, ReportAnswer, TaskTerms
 from evertick.testing.conformance.bench import (
     APP,
     HOUR,
@@ -84,8 +85,12 @@ async def told(bench: Bench, one: Report) -> ReportAnswer:
     return answer
 
 
-async def tend(bench: Bench, *, app: str = APP, limit: int = 100) -> HandedTended:
-    return await bench.store.tend_handed(app, limit)
+async def tend(
+    bench: Bench, *, app: str = APP, limit: int = 100, heard: Mapping[str, Hearing] | None = None
+) -> HandedTended:
+    """By somebody who has heard all of it, unless it is told what."""
+    all_of_it = {CHANNEL: Hearing(0, await bench.now() + HOUR)}
+    return await bench.store.tend_handed(app, limit, all_of_it if heard is None else heard)
 
 
 async def messages(bench: Bench, channel: str = CHANNEL) -> list[tuple[str, MessageState]]:
@@ -553,6 +558,102 @@ class Handed:
         assert (await tend(bench)).has_killed
         [message] = await bench.store.messages(APP, MessageFilter(channel=KILLS))
         assert message.body == {"v": 1, "run": held.id, "fence": held.fence, "why": "no_progress"}
+
+    # --- who may call a worker silent
+
+    async def test_who_does_not_hear_the_workers_of_a_channel_judges_none_of_them(self, bench: Bench) -> None:
+        node = await bench.node()
+        untaken = await hand(bench, node, ack_timeout=0)
+        silent = await hand(bench, node, progress_timeout=0)
+        once = await hand(bench, node, progress_timeout=0, terms=TaskTerms(at_most_once=True))
+        await report(bench, said(untaken, "pushed"), said(silent, "taken"), said(once, "taken"))
+        await bench.pass_time(bench.short)
+        always = Hearing(0, await bench.now() + HOUR)
+        for heard in ({}, {"another": always, KILLS: always}):
+            tended = await tend(bench, heard=heard)
+            assert (tended.released, tended.ended, tended.has_killed) == ([], [], False)
+        for held in (untaken, silent, once):
+            assert (await how_it_stands(bench, held.id)).losses == 0
+        assert await report(bench, said(once, "finish")) == ["done"]
+        assert {*(await tend(bench)).released} == {untaken.id, silent.id}
+
+    async def test_those_of_a_channel_that_nobody_hears_are_in_nobodys_way(self, bench: Bench) -> None:
+        node = await bench.node()
+        unheard = [await hand(bench, node, to="away", ack_timeout=0) for _ in range(5)]
+        late = await hand(bench, node, ack_timeout=0)
+        await report(bench, *(said(each, "pushed") for each in unheard))
+        await report(bench, said(late, "pushed"))
+        await bench.pass_time(bench.short)
+        assert (await tend(bench, limit=2)).released == [late.id]
+
+    async def test_a_run_that_was_not_heard_for_all_of_its_time_gets_it_again(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await hand(bench, node, progress_timeout=bench.short)
+        await report(bench, said(held, "taken"))
+        await bench.pass_time(2 * bench.short)
+        back = await bench.now()
+        tended = await tend(bench, heard={CHANNEL: Hearing(back, back)})
+        assert (tended.released, tended.ended) == ([], [])
+        run = await how_it_stands(bench, held.id)
+        assert run.handed is not None
+        assert (us(run.handed.until), run.losses) == (back + bench.short, 0)
+        async with bench.line() as line:
+            await bench.pass_time(2 * bench.short)
+            assert (await line.beat(node, HOUR)).has_handed
+        # The same stretch, heard on: now it is silent.
+        assert (await tend(bench, heard={CHANNEL: Hearing(back, await bench.now())})).released == [held.id]
+        assert (await bench.run(held.id)).losses == 1
+
+    async def test_a_word_after_the_outage_is_heard_as_any_other(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node(), progress_timeout=bench.short)
+        await report(bench, said(held, "taken"))
+        await bench.pass_time(2 * bench.short)
+        back = await bench.now()
+        await tend(bench, heard={CHANNEL: Hearing(back, back)})
+        assert await report(bench, said(held, "progress")) == ["done"]
+        assert await report(bench, said(held, "finish", result=b"7")) == ["done"]
+        assert (await bench.run(held.id)).verdict is Verdict.SUCCEEDED
+
+    async def test_nobody_is_silent_later_than_it_was_listened_to(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node(), ack_timeout=bench.short)
+        await report(bench, said(held, "pushed"))
+        last = await bench.now()
+        await bench.pass_time(2 * bench.short)
+        before = (await how_it_stands(bench, held.id)).handed
+        assert (await tend(bench, heard={CHANNEL: Hearing(0, last)})).released == []
+        assert (await how_it_stands(bench, held.id)).handed == before
+        assert (await tend(bench, heard={CHANNEL: Hearing(0, await bench.now())})).released == [held.id]
+
+    async def test_the_timeout_of_a_run_is_judged_by_those_who_hear_its_worker(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node(), progress_timeout=None, timeout=-MINUTE)
+        await report(bench, said(held, "taken"))
+        await bench.pass_time(bench.short)
+        assert (await tend(bench, heard={})).released == []
+        back = await bench.now()
+        assert (await tend(bench, heard={CHANNEL: Hearing(back, back)})).released == []
+        run = await how_it_stands(bench, held.id)
+        assert run.handed is not None
+        assert us(run.handed.until) == back + MINUTE
+
+    async def test_what_is_to_be_cancelled_is_for_anybody(self, bench: Bench) -> None:
+        node = await bench.node()
+        unsent = await hand(bench, node, kill=KILLS)
+        taken = await hand(bench, node, progress_timeout=bench.short, kill=KILLS)
+        overdue = await hand(bench, node, ack_timeout=0)
+        await report(bench, said(taken, "taken"), said(overdue, "pushed"))
+        async with bench.line() as line:
+            await bench.pass_time(bench.short)
+            beat = await line.beat(node, HOUR)
+            assert (beat.has_handed, beat.has_handed_cancels) == (True, False)
+            await bench.cancel(unsent.id)
+            await bench.cancel(taken.id)
+            assert (await line.beat(node, HOUR)).has_handed_cancels
+            tended = await tend(bench, heard={})
+            assert (tended.ended, tended.has_killed) == ([(unsent.id, Verdict.CANCELLED)], True)
+            assert not (await line.beat(node, HOUR)).has_handed_cancels
+        await bench.pass_time(2 * bench.short)
+        assert (await tend(bench, heard={})).ended == [(taken.id, Verdict.CANCELLED)]
+        assert await bench.state(overdue.id) is State.HANDED
 
     # --- cancel
 

@@ -1,5 +1,5 @@
 """A handed run is in the hands of whoever got its message, and of nobody else: written about under its fence alone,
-handed over once for each claim, taken back only when its time is over.
+handed over once for each claim, taken back only when its time is over, all of which it could be heard.
 
 Reckoned from what happened outside (what the queue got, what workers said of themselves) and from the calls that the
 ledger took, by the arguments that each run carries.
@@ -24,6 +24,11 @@ _AT_ONCE = {"built_capped": 2}
 # Which of a worker's own words must stand behind a verdict.
 _BEHIND = {"finish": {"finished"}, "ack": {"started"}, "forget": {"pushed"}}
 
+# An outage that is shorter may fall between two reads, and is not noticed.
+_UNNOTICED = 6_000_000
+# What a node's clock may be off between two beats.
+_DRIFT = 100_000
+
 Claim = tuple[str, int]
 
 
@@ -44,6 +49,7 @@ class _Checker:
         self._said: dict[Claim, list[Errand]] = {}
         for errand in self._errands:
             self._said.setdefault((errand.run, errand.fence), []).append(errand)
+        self._aways = list(_aways(self._errands))
         # When each claim was handed over.
         self._handed: dict[Claim, int] = {}
         # When the ledger last took a word of its worker.
@@ -163,7 +169,8 @@ class _Checker:
                 self._withdrawn[old["id"], old["fence"]] = call.at
             return
         if new["state"] == "handed":
-            yield f"{name} was looked at, and nothing was decided"
+            if new["deadline"] <= old["deadline"] or new["losses"] != old["losses"]:
+                yield f"{name} was looked at, and nothing was decided"
             return
         is_loss = old["taken_at"] is not None or old["at_most_once"]
         if new["losses"] != old["losses"] + is_loss:
@@ -178,10 +185,24 @@ class _Checker:
         if old["pushed_at"] is None:
             yield f"{name} was taken back, and its message was still in the outbox"
         elif old["taken_at"] is None:
+            yield from self._was_heard(call, agreed["ack_timeout"], name)
             if call.at < old["pushed_at"] + agreed["ack_timeout"]:
                 yield f"{name} was taken back {call.at - old['pushed_at']} us after the queue got it"
-        elif call.at < self._heard_at.get(claim, 0) + agreed["progress_timeout"]:
-            yield f"{name} was taken back {call.at - self._heard_at[claim]} us after a word of its worker"
+        else:
+            yield from self._was_heard(call, agreed["progress_timeout"], name)
+            if call.at < self._heard_at.get(claim, 0) + agreed["progress_timeout"]:
+                yield f"{name} was taken back {call.at - self._heard_at[claim]} us after a word of its worker"
+
+    def _was_heard(self, call: Call, timeout: int, name: str) -> Iterator[str]:
+        """For so long before it was judged the queue was there, and brought what was said."""
+        hearing = call.args[2].get(QUEUE)
+        if hearing is None:
+            yield f"{name} was taken back by somebody who does not hear its worker"
+            return
+        for since, until in self._aways:
+            deaf = min(until, hearing.until) - max(since, hearing.until - timeout)
+            if until - since > _UNNOTICED and deaf > _DRIFT:
+                yield f"{name} was taken back, and of the {timeout} us of silence {deaf} were an outage of the queue"
 
     def _not_too_many(self, call: Call, after: dict[str, Row]) -> Iterator[str]:
         for task, most in _AT_ONCE.items():
@@ -219,6 +240,17 @@ class _Checker:
         for row in self._messages.values():
             if row["channel"] in (QUEUE, KILLS) and row["state"] in ("waiting", "sending"):
                 yield f"message {row['key']} is {row['state']} at the end"
+
+
+def _aways(errands: list[Errand]) -> Iterator[tuple[int, int]]:
+    """From when to when the queue was away."""
+    since: int | None = None
+    for errand in errands:
+        if errand.what == "went away" and since is None:
+            since = errand.at
+        elif errand.what == "came back" and since is not None:
+            yield since, errand.at
+            since = None
 
 
 def _is_said(outcomes: object, run: str, fence: int) -> bool:

@@ -180,7 +180,9 @@ class FarStore:
 
 
 # The intents whose arguments and answers the oracle wants to see.
-_NOTED = frozenset({"change_schedules", "record_fires", "finish", "apply_reports", "note", "enqueue", "cancel", "now"})
+_NOTED = frozenset(
+    {"change_schedules", "record_fires", "finish", "apply_reports", "tend_handed", "note", "enqueue", "cancel", "now"}
+)
 
 
 def _carried_out(intent: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, BaseException | None]:

@@ -85,7 +85,8 @@ class Errand(NamedTuple):
     """What happens to a handed run outside of the ledger: in the queue, and by its worker's own word."""
 
     at: int
-    # pushed (the queue has its message), started, fell silent, killed, finished, failed, skipped
+    # pushed (the queue has its message), started, fell silent, killed, finished, failed, skipped; of the queue itself,
+    # without a run: went away, came back
     what: str
     run: str
     fence: int

@@ -16,7 +16,7 @@ from unittest import mock
 import msgspec
 
 from evertick import edit, fan_out, held, owed, plan, settle
-from evertick.engine import duty, engine, finish, fire, judge, node, relay, tend, term, timeouts, work
+from evertick.engine import duty, engine, finish, fire, hearing, judge, node, relay, tend, term, timeouts, work
 from evertick.engine.judge import Stop
 from evertick.errors import StoreUnavailable
 from evertick.model import Outcome, Reason, Verdict
@@ -981,8 +981,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="queue_away_costs",
         what="the time to take a run begins before its queue has it",
-        seeds=(12, 17, 23),
+        seeds=(81, 87, 118),
         patches=(_sql("finish.hand", "deadline = NULL", "deadline = ?3 + json_extract(o.value, '$.ack_timeout')"),),
+    ),
+    Mutant(
+        name="deaf_and_judging",
+        what="who cannot hear workers calls them silent",
+        seeds=(12, 23, 39),
+        patches=(_attribute(hearing.Ear, "stretch", lambda self, now: (0.0, now)),),
     ),
     Mutant(
         name="handed_not_counted",
@@ -1018,7 +1024,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="handed_never_looked_at",
         what="what nobody takes stays in other hands for ever",
         seeds=(7, 8, 12),
-        patches=(_sql("tend_handed.find", "deadline <= ?2", "deadline <= ?2 - 3600000000"),),
+        patches=(_sql("tend_handed.find_overdue", "deadline <= ?2", "deadline <= ?2 - 3600000000"),),
     ),
     Mutant(
         name="cancelled_elsewhere_goes_on",

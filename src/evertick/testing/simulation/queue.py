@@ -59,20 +59,27 @@ class OutsideQueue:
         self._kills: set[tuple[str, int]] = set()
         self._tries: dict[str, int] = {}
         self._is_away = 0
+        # How often it has gone away: by that a line breaks, whether somebody looks or not.
+        self._outages = 0
         self._is_calm = False
-        self.name = "the queue"
+        self.name, self.channel = "the queue", QUEUE
 
     # --- nature
 
     def go_away(self) -> None:
         self._is_away += 1
+        self._outages += 1
+        self._tell(Errand(self._now(), "went away", "", 0, "", 0))
 
     def come_back(self) -> None:
-        self._is_away = max(self._is_away - 1, 0)
+        was_away, self._is_away = self._is_away, max(self._is_away - 1, 0)
+        if was_away and not self._is_away:
+            self._tell(Errand(self._now(), "came back", "", 0, "", 0))
 
     def heal(self) -> None:
         self._is_calm = True
-        self._is_away = 0
+        while self._is_away:
+            self.come_back()
 
     def _chance(self, what: str) -> random.Random:
         """Drawn for each thing apart, and the same whoever else draws."""
@@ -118,9 +125,9 @@ class OutsideQueue:
         self._kills.add((message.body["run"], message.body["fence"]))
 
     async def receive(self, most: int, seconds: float) -> Received:
-        until = self._loop.time() + seconds
+        until, outages = self._loop.time() + seconds, self._outages
         while True:
-            if self._is_away:
+            if self._is_away or outages != self._outages:
                 raise ConnectionError("the queue is away")
             free = [word for word in self._words if word.held_until <= self._loop.time()][:most]
             if free or self._loop.time() >= until:
@@ -130,7 +137,7 @@ class OutsideQueue:
             await asyncio.wait([news], timeout=_LOOK_SECONDS)
         for word in free:
             word.held_until = self._loop.time() + _HELD_SECONDS
-        return Received(reports=[word.report for word in free], token=free)
+        return Received(reports=[word.report for word in free], token=free, has_more=len(free) >= most)
 
     async def confirm(self, received: Received) -> None:
         await asyncio.sleep(0.01)

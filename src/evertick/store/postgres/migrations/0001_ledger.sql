@@ -164,6 +164,8 @@ CREATE UNIQUE INDEX runs_unique ON evertick.runs (app, unique_key) WHERE unique_
 CREATE INDEX runs_blocked ON evertick.runs (app, schedule_id, blocked_on) WHERE state = 'blocked';
 -- What is in the hands of an outside queue, and which of that is to be looked at.
 CREATE INDEX runs_handed ON evertick.runs (app, deadline) WHERE state = 'handed';
+-- Of these, those to be cancelled: anybody may see to them, also while nobody hears of the others.
+CREATE INDEX runs_unwanted ON evertick.runs (app, deadline) WHERE state = 'handed' AND is_cancel_requested;
 -- What runs under a limit, here or in other hands, counted by its key at the claim; nothing for tasks without one.
 CREATE INDEX runs_limited ON evertick.runs (app, limit_key)
     WHERE state IN ('running', 'handed') AND limit_key IS NOT NULL;

@@ -148,6 +148,8 @@ CREATE UNIQUE INDEX evertick_runs_unique ON evertick_runs (app, unique_key) WHER
 CREATE INDEX evertick_runs_blocked ON evertick_runs (app, schedule_id, blocked_on) WHERE state = 'blocked';
 -- What is in the hands of an outside queue, and which of that is to be looked at.
 CREATE INDEX evertick_runs_handed ON evertick_runs (app, deadline) WHERE state = 'handed';
+-- Of these, those to be cancelled: anybody may see to them, also while nobody hears of the others.
+CREATE INDEX evertick_runs_unwanted ON evertick_runs (app, deadline) WHERE state = 'handed' AND is_cancel_requested = 1;
 -- What runs under a limit, here or in other hands, counted by its key at the claim; nothing for tasks without one.
 CREATE INDEX evertick_runs_limited ON evertick_runs (app, limit_key)
     WHERE state IN ('running', 'handed') AND limit_key IS NOT NULL;
