@@ -237,6 +237,8 @@ class Scheduler(
         self._hooks = Hooks(self._threads.call)
         self._portal = Portal()
         self._opened: Store | None = None
+        # The id of the ledger, from when it was first opened.
+        self._ledger = ""
         self._engine: Engine | None = None
         self._is_started = False
         self._is_taking_jobs = False
@@ -462,6 +464,7 @@ class Scheduler(
     def _driver_parts(self) -> DriverParts:
         return DriverParts(
             app=self.app,
+            fleet=self._fleet,
             clock=self._clock,
             threads=self._threads,
             children=self._children,
@@ -475,6 +478,10 @@ class Scheduler(
         """What the driver of this task is made with: it is closed when another takes its place, or with all."""
         closing = self._closing_of[task] = []
         return msgspec.structs.replace(self._driver_parts, at_close=closing.append)
+
+    def _fleet(self) -> str:
+        assert self._ledger, "what hands a run over, or reads reports of one, has opened the ledger"
+        return f"{self.app}-{self._ledger}"
 
     def _keep_task(self, task: Task[Any, Any], place: str) -> Task[Any, Any]:
         self._tasks[task.name] = task
@@ -610,7 +617,7 @@ class Scheduler(
             if self._opened is not None:  # another coroutine was faster
                 await store.close()
             else:
-                self._opened = store
+                self._opened, self._ledger = store, store.id
         return self._opened
 
     # --- exchanging jobs

@@ -328,6 +328,27 @@ def _is_taken(run: Run) -> bool:
     return run.handed is not None and run.handed.taken_at is not None
 
 
+@pytest.mark.parametrize("kind", ["stream", "nats"])
+async def test_two_fleets_with_an_app_of_one_name_share_a_broker_and_no_reports(
+    own: str, kind: Any, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    async with bench_on(request.getfixturevalue("nats" if kind == "nats" else "redis"), own, kind) as bench:
+
+        @bench.scheduler.task(name="build")
+        async def build(ctx: Context, n: int) -> int:
+            return n
+
+        nodes = [node_on(bench, f"sqlite:///{tmp_path}/{name}.db") for name in ("one", "other")]
+        jobs = [node.job("build", queue_of(bench)) for node in nodes]
+        async with nodes[0], nodes[1]:
+            bench.worker()
+            runs = [(node, await job.enqueue(n=n)) for n in range(10) for node, job in zip(nodes, jobs, strict=True)]
+            results = [(await ended(node, run)).result for node, run in runs]
+            refused = [node._engine.health().refused_reports for node in nodes if node._engine is not None]
+    assert results == [n for n in range(10) for _ in nodes]
+    assert refused == [0, 0]
+
+
 async def test_two_jobs_share_one_broker(own: str, redis: Broker, tmp_path: Path) -> None:
     async with bench_on(redis, own, "list") as bench:
 
@@ -385,7 +406,7 @@ def test_a_wrong_address_is_refused_where_it_is_written(driver: str, where: obje
         Scheduler("sqlite://").connect(driver, where)
 
 
-def test_the_replies_of_an_app_are_its_own() -> None:
+def test_the_replies_of_a_fleet_are_its_own() -> None:
     assert reports_key("evertick", "shop") != reports_key("evertick", "mail")
     assert NatsNames("evertick").reports("a.b") == "evertick.reports.a=2Eb"
 

@@ -17,10 +17,10 @@ def nats_driver(spec: Nats, task: str, parts: DriverParts) -> HandOverDriver:
         return nats_connection(parts.connections.get("nats"))
 
     def broker() -> NatsBroker:
-        return NatsBroker(connection(), parts.app, parts.clock, parts.resolve_secret)
+        return NatsBroker(connection(), parts.fleet(), parts.clock, parts.resolve_secret)
 
     def reply() -> str:
-        return NatsNames(connection().prefix).reports(parts.app)
+        return NatsNames(connection().prefix).reports(parts.fleet())
 
     queue = Queue(channel=CHANNEL, to=spec.queue, kind="subject", reply=reply)
     return HandOverDriver(spec, task, parts, queue, exchange_of(parts, CHANNEL, broker))

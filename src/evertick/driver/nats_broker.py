@@ -1,8 +1,8 @@
 """NATS as a node uses it: runs go out, reports come back.
 
 The server drops a hand-over that was sent twice by its message id; what comes later than its memory goes is recognised
-by the worker. Reports are read through one consumer by all nodes of an app: each goes to one of them, and again to any
-if it is not acknowledged in time.
+by the worker. Reports are read through one consumer by all nodes of a fleet, which is an app of one ledger: each goes
+to one of them, and again to any if it is not acknowledged in time.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _UNACKNOWLEDGED_MOST = 10_000
 
 
 class NatsBroker:
-    """One NATS, for one app."""
+    """One NATS, for one fleet."""
 
     channel = CHANNEL
 
     def __init__(
-        self, connection: NatsConnection, app: str, clock: Clock, resolve_secret: Callable[[str], str]
+        self, connection: NatsConnection, fleet: str, clock: Clock, resolve_secret: Callable[[str], str]
     ) -> None:
-        self._app = app
+        self._fleet = fleet
         self._clock = clock
         self._session = NatsSession(connection, resolve_secret, self._subscribe)
         self._reports: JetStreamContext.PullSubscription | None = None
@@ -112,8 +112,8 @@ class NatsBroker:
     async def _subscribe(self, _: Client, stream: JetStreamContext) -> None:
         names = self._session.names
         self._reports = await stream.pull_subscribe(
-            names.reports(self._app),
-            durable=names.nodes(self._app),
+            names.reports(self._fleet),
+            durable=names.nodes(self._fleet),
             stream=names.reports_stream,
             config=ConsumerConfig(ack_wait=ACK_SECONDS, max_ack_pending=_UNACKNOWLEDGED_MOST),
         )

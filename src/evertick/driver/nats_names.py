@@ -33,12 +33,12 @@ class NatsNames:
         """The consumer that all workers of a queue share."""
         return f"workers_{queue}"
 
-    def reports(self, app: str) -> str:
-        return f"{self._prefix}.reports.{token_of(app)}"
+    def reports(self, fleet: str) -> str:
+        return f"{self._prefix}.reports.{token_of(fleet)}"
 
-    def nodes(self, app: str) -> str:
-        """The consumer that all nodes of an app share."""
-        return f"nodes_{token_of(app)}"
+    def nodes(self, fleet: str) -> str:
+        """The consumer that all nodes of a fleet share."""
+        return f"nodes_{token_of(fleet)}"
 
     def taken(self, run: str, fence: int) -> str:
         return f"{self._prefix}.taken.{token_of(pair_of(run, fence))}"

@@ -17,9 +17,10 @@ def redis_driver(spec: Redis, task: str, parts: DriverParts) -> HandOverDriver:
         return redis_connection(parts.connections.get("redis"))
 
     def broker() -> RedisBroker:
-        return RedisBroker(connection(), parts.app, parts.clock, parts.resolve_secret)
+        return RedisBroker(connection(), parts.fleet(), parts.clock, parts.resolve_secret)
 
-    queue = Queue(
-        channel=CHANNEL, to=spec.key, kind=spec.kind, reply=lambda: reports_key(connection().namespace, parts.app)
-    )
+    def reply() -> str:
+        return reports_key(connection().namespace, parts.fleet())
+
+    queue = Queue(channel=CHANNEL, to=spec.key, kind=spec.kind, reply=reply)
     return HandOverDriver(spec, task, parts, queue, exchange_of(parts, CHANNEL, broker))

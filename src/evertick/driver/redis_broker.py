@@ -1,7 +1,8 @@
 """Redis as a node uses it: runs go out, reports come back.
 
-A queue is a list (`LPUSH` here, `BRPOP` there) or a stream. Reports come back by a stream that all nodes of an app read
-as one group: each report goes to one of them, and to another if that one does not acknowledge it in time.
+A queue is a list (`LPUSH` here, `BRPOP` there) or a stream. Reports come back by a stream that all nodes of a
+fleet, which is an app of one ledger, read as one group: each report goes to one of them, and to another if that one
+does not acknowledge it in time.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ CHANNEL = "redis"
 
 
 class RedisBroker:
-    """One Redis, for one app."""
+    """One Redis, for one fleet."""
 
     channel = CHANNEL
 
     def __init__(
-        self, connection: RedisConnection, app: str, clock: Clock, resolve_secret: Callable[[str], str]
+        self, connection: RedisConnection, fleet: str, clock: Clock, resolve_secret: Callable[[str], str]
     ) -> None:
         self._connection = connection
         self._clock = clock
         self._resolve_secret = resolve_secret
-        self._reports = RedisStream(reports_key(connection.namespace, app), NODES, clock)
+        self._reports = RedisStream(reports_key(connection.namespace, fleet), NODES, clock)
         self._client: Client | None = None
 
     @property

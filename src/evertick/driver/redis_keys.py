@@ -39,5 +39,5 @@ def kill_key(run: str, fence: int) -> str:
     return f"evertick:kill:{pair_of(run, fence)}"
 
 
-def reports_key(namespace: str, app: str) -> str:
-    return f"{namespace}:reports:{app}"
+def reports_key(namespace: str, fleet: str) -> str:
+    return f"{namespace}:reports:{fleet}"

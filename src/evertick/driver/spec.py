@@ -27,6 +27,9 @@ class DriverParts(msgspec.Struct, frozen=True, kw_only=True):
 
     # The name of the namespace that the runs are in.
     app: str
+    # The app and the id of the ledger that it is in, known while that is open. Where fleets share a broker each needs
+    # reports of its own, also if they gave their apps one name.
+    fleet: Callable[[], str]
     # An attempt has the clock that it runs under in its context; this one is for what is beside attempts.
     clock: Clock
     threads: Threads

@@ -679,6 +679,11 @@ class JobTransaction(Protocol):
 class Store(Protocol):
     """The ledger. Opened lazily; every intent may be called from any event loop of the process that opened it."""
 
+    @property
+    def id(self) -> str:
+        """Which ledger it is, from its first migration on, while it is open: letters, digits, "_" and "-" alone."""
+        ...
+
     async def open(self, *, migrate: MigrateMode) -> None:
         """Connect, check or apply migrations. Refuses a store whose `compatible_from` is newer than this code."""
         ...

@@ -46,6 +46,7 @@ class CommandCraft:
         self._children = Children()
         self._parts = DriverParts(
             app="",
+            fleet=lambda: "",
             clock=clock,
             threads=Threads(),
             children=self._children,

@@ -81,11 +81,15 @@ class PostgresStore:
         self._pools: Pools | None = None
         self._bell: Bell | None = None
         self._opener: int | None = None
-        # Of an open store: whether a user's connection leads to it.
+        # Of an open store: which one it is, and whether a user's connection leads to it.
         self._identity: Identity | None = None
         self._prune_cursor: upkeep.PruneCursor = {}
         self._limits_cursor: upkeep.LimitsCursor = {}
         self._partitions_at: int | None = None
+
+    @property
+    def id(self) -> str:
+        return "" if self._identity is None else self._identity[0]
 
     # --- life ----------------------------------------------------------------------------------------------------
 

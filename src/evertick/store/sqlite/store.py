@@ -87,7 +87,7 @@ class SqliteStore:
         self._is_inline = is_inline
         self._line: Line | None = None
         self._opener: int | None = None
-        # Of an open store on a file: whether a user's connection leads to it.
+        # Of an open store: which one it is, and whether a user's connection leads to it.
         self._store_id = ""
         self._opening = threading.Lock()
         self._prune_cursor: PruneCursor = {}
@@ -102,7 +102,12 @@ class SqliteStore:
         store._where = other._where
         store._line = InlineLine(other._line.shared, other._where, store._time)
         store._opener = other._opener
+        store._store_id = other._store_id
         return store
+
+    @property
+    def id(self) -> str:
+        return self._store_id
 
     @property
     def description(self) -> str:

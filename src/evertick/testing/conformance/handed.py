@@ -3,6 +3,7 @@ nobody takes them or their worker falls silent."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -654,6 +655,9 @@ class Handed:
         await bench.pass_time(2 * bench.short)
         assert (await tend(bench, heard={})).ended == [(taken.id, Verdict.CANCELLED)]
         assert await bench.state(overdue.id) is State.HANDED
+
+    async def test_a_ledger_has_an_id_of_its_own(self, bench: Bench) -> None:
+        assert re.fullmatch(r"[A-Za-z0-9_-]{16,64}", bench.store.id)
 
     # --- cancel
 
