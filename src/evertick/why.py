@@ -18,7 +18,7 @@ from evertick.raised import what_was_raised
 from evertick.rules import blackout_of, load_calendars, rule_of
 from evertick.store.base import RunFilter, ScheduleFilter, Store, StoredSchedule
 from evertick.when import Calendar, When, from_us, to_us
-from evertick.why_handed import handed_words, unsent_messages
+from evertick.why_handed import handed_words, unsent_messages, who_was_lost
 
 __all__ = ["Why", "ended_words", "explain_schedule", "live_words", "time_words"]
 
@@ -216,11 +216,13 @@ def ended_words(run: Run, rule: When | None) -> str:
 
 
 def _losses(run: Run) -> str:
-    """Nothing in a verdict tells that an earlier claim was lost with its node; people should know it ran twice."""
-    if not run.losses:
+    """Nothing in a verdict tells that an earlier claim was lost; people should know it ran twice."""
+    # Of a lost one the last was its end, and is told as such.
+    again = run.losses - (run.verdict is Verdict.LOST)
+    if again <= 0:
         return ""
-    who = "its worker" if run.handed is not None else "its node"
-    return f"; {who} was lost {'once' if run.losses == 1 else f'{run.losses} times'} before, and it was run again"
+    words = f"; {who_was_lost(run)} was lost {'once' if again == 1 else f'{again} times'}"
+    return words if run.verdict is Verdict.CANCELLED else f"{words} before, and it was run again"
 
 
 def _gap_words(gap: Gap, rule: When | None, made_up_for: int) -> str:

@@ -6,14 +6,18 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from evertick.message import hand_key
-from evertick.model import Handed, Message, MessageState, Node, Run
+from evertick.model import Handed, Message, MessageState, Node, Reason, Run
 from evertick.raised import what_was_raised
 from evertick.store.base import MessageFilter, Store
 
-__all__ = ["handed_words", "is_heard", "unsent_messages"]
+__all__ = ["handed_words", "is_heard", "unsent_messages", "who_was_lost"]
 
 # How many of them are looked up, one by one.
 _LOOKED_UP_MOST = 100
+
+# What tells of a lost run whether it was done here, or elsewhere.
+_LOST_HERE = (Reason.NODE_DIED, Reason.NODE_GONE)
+_LOST_ELSEWHERE = (Reason.NOT_TAKEN, Reason.NO_PROGRESS)
 
 # A moment in words, as the asker writes moments.
 Words = Callable[[datetime | None], str]
@@ -43,6 +47,13 @@ def handed_words(run: Run, handed: Handed, message: Message | None, nodes: Itera
     progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
     who = f"run {run.id} (attempt {run.attempts + 1}) is with a worker of {handed.to!r}"
     return f"{who} since {at(handed.taken_at)}{progress}{again}{asked}"
+
+
+def who_was_lost(run: Run) -> str:
+    """Of a run that had losses. One that went on tells by nothing whether they were of a node or of a worker."""
+    if run.handed is not None or run.reason in _LOST_ELSEWHERE:
+        return "its worker"
+    return "its node" if run.reason in _LOST_HERE else "it"
 
 
 def is_heard(channel: str, nodes: Iterable[Node]) -> bool:

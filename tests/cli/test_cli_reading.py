@@ -174,9 +174,9 @@ def test_the_detail_of_a_run_tells_its_cause_and_its_losses(database, ask):
         assert remark(some_run(ask, cause=cause)) == (
             "" if cause in (Cause.FIRE, Cause.EVERY_NODE) else f"by {cause.value}"
         )
-    assert remark(some_run(ask, losses=1)) == "its node was lost once, run again"
-    assert remark(some_run(ask, losses=2, result=7)) == "its node was lost twice, run again; 7"
-    assert remark(some_run(ask, losses=3, verdict=Verdict.LOST)) == "its node was lost 3 times"
+    assert remark(some_run(ask, losses=1)) == "it was lost once, run again"
+    assert remark(some_run(ask, losses=2, result=7)) == "it was lost twice, run again; 7"
+    assert remark(some_run(ask, losses=3, verdict=Verdict.LOST, reason="node_died")) == "its node was lost 3 times"
 
 
 def test_the_detail_of_a_parked_run_tells_how_to_give_it_up(database, ask):

@@ -18,6 +18,7 @@ from evertick.store.sqlite import SqliteStore
 from evertick.testing.clock import SettableClock
 from evertick.testing.conformance import a_run
 from evertick.when.moment import HOUR, MINUTE, from_us
+from evertick.why import ended_words
 from evertick.why_run import explain_run, explain_task
 
 APP, QUEUE = "default", "builds"
@@ -179,6 +180,30 @@ async def test_why_and_the_doctor_tell_that_nobody_hears_the_workers_of_a_queue(
     ]
     await ledger.beat(hearing_tick(QUEUE))
     assert await ledger.findings() == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown", "tried"),
+    [
+        ("no_progress", "its worker fell silent", "1"),
+        ("not_taken", "no worker took it in its time", "0"),
+        ("node_died", "its node died", "1"),
+    ],
+)
+async def test_a_run_that_ended_by_its_loss_was_not_run_again(
+    ledger: Ledger, reason: str, shown: str, tried: str
+) -> None:
+    run = await ledger.found()
+    lost = msgspec.structs.replace(run, state=State.DONE, losses=1, verdict=Verdict.LOST, reason=reason)
+    assert ended_words(lost, None) == f"ended as lost: {shown}"
+    assert tries(lost) == tried
+    often = msgspec.structs.replace(lost, losses=3)
+    who = "its node" if reason == "node_died" else "its worker"
+    assert ended_words(often, None) == f"ended as lost: {shown}; {who} was lost 2 times before, and it was run again"
+    went_on = msgspec.structs.replace(lost, verdict=Verdict.SUCCEEDED, reason=None)
+    assert ended_words(went_on, None) == "succeeded; it was lost once before, and it was run again"
+    cancelled = msgspec.structs.replace(lost, verdict=Verdict.CANCELLED, reason="requested")
+    assert ended_words(cancelled, None) == "ended as cancelled: somebody asked for it; it was lost once"
 
 
 async def test_a_listing_tells_in_whose_hands_a_run_is(ledger: Ledger) -> None:

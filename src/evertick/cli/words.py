@@ -13,6 +13,7 @@ from evertick.clock import system_clock
 from evertick.model import Cause, Gap, Handed, OccurrenceEdit, Reason, Run, State, Verdict
 from evertick.raised import what_was_raised
 from evertick.when import from_us
+from evertick.why_handed import who_was_lost
 
 __all__ = [
     "ahead",
@@ -37,8 +38,8 @@ __all__ = [
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _KIBI = 1_024
 _YEAR, _SECOND = len("2026-"), len("2026-01-31 09:00:00")
-# Why a run is lost whose work was done elsewhere.
-_LOST_ELSEWHERE = (Reason.NOT_TAKEN, Reason.NO_PROGRESS)
+# Why a run is lost that was being tried: no attempt was counted, for nobody could say how it ended.
+_LOST_AT_WORK = (Reason.NODE_DIED, Reason.NO_PROGRESS)
 _zone: ContextVar[tzinfo | None] = ContextVar("zone", default=None)
 # From so many of the larger unit on the smaller one is noise.
 _FEW = 10
@@ -126,8 +127,9 @@ def took(run: Run) -> str:
 
 
 def tries(run: Run) -> str:
-    """How often it was tried, the try that is under way included."""
-    return str(run.attempts + (run.state in (State.RUNNING, State.HANDED)))
+    """How often it was tried, the try that is under way included, and the one that it was lost in."""
+    is_at_work = run.state in (State.RUNNING, State.HANDED)
+    return str(run.attempts + (is_at_work or (run.verdict is Verdict.LOST and run.reason in _LOST_AT_WORK)))
 
 
 def outcome(row: Run | Gap) -> str:
@@ -156,8 +158,7 @@ def losses_words(run: Run) -> str:
         return ""
     often = {1: "once", 2: "twice"}.get(run.losses, f"{run.losses} times")
     is_over = run.verdict in (Verdict.LOST, Verdict.CANCELLED)
-    who = "worker" if run.handed is not None or run.reason in _LOST_ELSEWHERE else "node"
-    return f"its {who} was lost {often}" + ("" if is_over else ", run again")
+    return f"{who_was_lost(run)} was lost {often}" + ("" if is_over else ", run again")
 
 
 def _run_remark(run: Run) -> str:
