@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -78,6 +79,34 @@ async def test_no_batch_is_greater_than_its_size(tmp_path: Any, monkeypatch: pyt
     # Four batches, and the one that is being written meanwhile.
     assert {what: max(seen) for what, seen in sizes.items()} == {"due": 35, "record": 7, "claim": 7, "finish": 7}
     assert len(ended) == 40
+
+
+async def test_the_next_batch_is_asked_for_before_this_one_begins(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    claim = SqliteStore.claim
+
+    async def spied(store: Any, *values: Any) -> Any:
+        heard.append("asked")
+        answer = await claim(store, *values)
+        heard.append(f"answered {len(answer.runs)}")
+        return answer
+
+    monkeypatch.setattr(SqliteStore, "claim", spied)
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/ledger.db", batch_size=5, concurrency=10)
+    ended: list[int] = []
+
+    @scheduler.task
+    async def tick() -> None:
+        heard.append("begun")
+        ended.append(1)
+
+    async with scheduler:
+        await tick.enqueue_many({} for _ in range(40))
+        await until_idle(scheduler, ended, 40)
+    said = " ".join(heard)
+    assert re.search("answered 5 asked (begun )+answered 5", said), said
 
 
 # --- what the server counts ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import functools
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,6 +35,17 @@ log = logging.getLogger("evertick.work")
 
 # How long a told-to-stop attempt may take to end before the ledger goes on without it.
 PATIENCE_SECONDS = 5.0
+# Claims of one step at most.
+_CLAIMS_OF_A_STEP = 8
+
+
+class _Question(NamedTuple):
+    """A claim that was asked for."""
+
+    answer: asyncio.Task[Claim]
+    most: int
+    # When it was asked.
+    had_lease: bool
 
 
 class Worker:
@@ -55,7 +67,8 @@ class Worker:
         self.on_slot_free: Callable[[], None] = lambda: None
 
     async def step(self) -> float | None:
-        """Claim as many due runs as there are free slots, or soon will be, and start them."""
+        """Claim as many due runs as there are free slots, or soon will be, and start them. While a whole batch begins,
+        the store looks for the next, if there is room for it."""
         node = self._node
         async with node.claiming:
             # Counted under the lock: while we wait for it, a fused claim may take the slots.
@@ -63,18 +76,37 @@ class Worker:
             if room <= 0 or node.is_draining:
                 self.queue_is_short = False  # nobody has looked; the next free slot does
                 return None
-            tasks, most = node.rates.admit(node.terms, min(room, node.batch_size))
-            had_lease = node.has_lease
-            claim = await self._claim(tasks, most)
-            # Before anything is started: what ends at once must not look for more where there is none.
-            self.queue_is_short = len(claim.runs) < most
-            node.rates.started(claim.runs)
-            self._start(claim.runs, had_lease=had_lease)
-        await node.tell_ended(claim.expired)
+            asked, expired = self._ask(room), list[str]()
+            for left in reversed(range(_CLAIMS_OF_A_STEP)):
+                claim = await asked.answer
+                expired += claim.expired
+                # Before anything is started: what ends at once must not look for more where there is none.
+                self.queue_is_short = len(claim.runs) < asked.most
+                node.rates.started(claim.runs)
+                ahead = self._ask_ahead(len(claim.runs)) if left else None
+                self._start(claim.runs, had_lease=asked.had_lease)
+                if ahead is None:
+                    break
+                asked = ahead
+        await node.tell_ended(expired)
         return self._rest_after(claim)
 
-    async def _claim(self, tasks: Mapping[str, TaskTerms], most: int) -> Claim:
+    def _ask(self, room: int) -> _Question:
         self._stop_gathering()
+        node = self._node
+        tasks, most = node.rates.admit(node.terms, min(room, node.batch_size))
+        answer = asyncio.get_running_loop().create_task(self._claim(tasks, most), name="evertick claim")
+        return _Question(answer, most, node.has_lease)
+
+    def _ask_ahead(self, begin: int) -> _Question | None:
+        """The next batch, while so many runs are about to begin that are not in their slots yet; unless there is no
+        room, nothing more to find, or somebody else who waits for his turn."""
+        node = self._node
+        room = node.hold.room - begin
+        is_in_vain = self.queue_is_short or room < node.batch_size
+        return None if is_in_vain or node.is_draining or node.claiming.is_wanted else self._ask(room)
+
+    async def _claim(self, tasks: Mapping[str, TaskTerms], most: int) -> Claim:
         self._is_claiming = True
         try:
             return await self._node.store.claim(self._node.app, self._node.id, self._node.served, tasks, most)
