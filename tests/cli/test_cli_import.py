@@ -145,3 +145,17 @@ def test_a_store_that_is_not_there_is_told_without_its_password(evertick):
     assert result.exit_code == 1
     assert "the jobs cannot be read from 'apscheduler_jobs'" in result.stderr
     assert "geheim" not in result.stderr
+
+
+def test_a_file_in_place_of_a_url_is_told_with_its_url(evertick, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "aps.sqlite").touch()
+    result = evertick("import", "apscheduler", "aps.sqlite")
+    assert result.exit_code == 2
+    assert "as a URL it is sqlite:///aps.sqlite" in result.stderr
+
+
+def test_an_empty_crontab_is_told(evertick, tmp_path):
+    (tmp_path / "crontab").touch()
+    result = evertick("import", "crontab", str(tmp_path / "crontab"))
+    assert (result.exit_code, "there is no job in it" in result.stderr) == (0, True)

@@ -214,6 +214,7 @@ def test_a_percent_sign_begins_the_input(written: str, command: str, stdin: str 
         ("cd /srv/shop && ./report.py", "report"),
         ("cd /srv/shop; X=1 Y='a b' ./run", "run"),
         ("flock -n /run/x.lock timeout 30s sync-orders", "sync-orders"),
+        ("/usr/bin/flock -n /tmp/l sync-orders", "sync-orders"),
         ("test -x /usr/sbin/anacron || ( cd / && run-parts /etc/cron.daily )", "run-parts"),
         ("[ -d /srv ] && tidy", "tidy"),
         ("sudo -u www nice -n 10 /opt/tidy.sh", "tidy"),
@@ -292,6 +293,7 @@ def test_what_cannot_be_a_job_is_told_with_its_line(line: str, words: str) -> No
 def test_what_crons_disagree_about_is_told() -> None:
     assert "here n/m goes from n to the maximum" in notes("5/10 * * * * x")[0][2]
     assert "some crons make one backslash of two" in notes(r"0 0 * * * echo \\ x")[0][2]
+    assert "is imported with --system" in notes("0 0 * * * root tidy")[0][2]
     [note] = read("0 0 * * * x").notes
     assert "no line break follows" in note.text
 

@@ -158,6 +158,8 @@ def _text_of(source: str) -> str:
 
 def _give(imported: Imported, write: Callable[[], str], output: Path | None, *, force: bool, as_json: bool) -> None:
     """Write it where it is wanted, and tell of what could not be carried over."""
+    if not imported.jobs and not imported.notes:
+        tell("there is no job in it", head="note: ")
     if output is not None:
         _save(output, write(), force=force)
     if as_json:

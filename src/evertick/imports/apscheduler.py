@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
@@ -98,6 +99,9 @@ class _Reader:
                     spec=spec,
                 )
             )
+        if state.get("next_run_time") is None:
+            commands = ", ".join(f"`evertick pause {shlex.quote(job.name)}`" for job in self._jobs[-len(rules) :])
+            self._note("check", f"it is paused there and would run here; after the first start: {commands}")
         if len(rules) > 1:
             self._note("check", f"its trigger is one of {len(rules)}; each is a schedule of its own")
         if any("jitter" in rule for rule in rules):
@@ -154,8 +158,6 @@ class _Reader:
                 f"executor={state['executor']!r:.60}: coroutines run on the event loop, plain functions in threads; "
                 "for a process of its own give its task process=True",
             )
-        if state.get("next_run_time") is None:
-            self._note("check", "it is paused there and would run here; after the first start: `evertick pause KEY`")
         return options
 
 

@@ -250,6 +250,13 @@ class _Reader:
             self.note(
                 "check", f"{when}: crons differ about a step without a range; here n/m goes from n to the maximum"
             )
+        first, _, more = command.partition(" ")
+        if not self._options.has_users and first == "root" and more:
+            self.note(
+                "check",
+                f"{_short(command)}: it runs a program called root; a crontab of the system, in which each line names "
+                "its user, is imported with --system",
+            )
         if "\\\\" in rest:
             self.note("check", f"{_short(command)}: some crons make one backslash of two; here they stay two")
 

@@ -24,6 +24,8 @@ _SQLITE = re.compile(r"sqlite(\+pysqlite)?:///")
 def read_table(url: str, table: str) -> list[StoredJob]:
     if not _NAME.fullmatch(table):
         raise InvalidInput(f"table: {table!r:.100} is no name of a table; write it like 'apscheduler_jobs'")
+    if "://" not in url and Path(url).is_file():
+        raise InvalidInput(f"{url!r:.200} is a file; as a URL it is sqlite:///{url:.200}")
     rows = _from_sqlite(url, table) if _SQLITE.match(url) else _from_others(url, table)
     if len(rows) > _JOBS_MAX:
         raise InvalidInput(f"{table!r} holds more than {_JOBS_MAX} jobs; import them in parts")

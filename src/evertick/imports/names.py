@@ -47,13 +47,17 @@ def _program(command: str) -> str:
     """The first program of a command that is no step on the way to another one."""
     words = _words(command)
     first = next((word for word in words if word not in _BETWEEN), "")
-    is_skipping, before = False, ""
+    is_skipping, is_lock_next, before = False, False, ""
     for word in words:
         before, option = word, before
         if word in _BETWEEN:
             is_skipping = False
         elif is_skipping or option in _WITH_A_NAME or _ASSIGNMENT.match(word):
             continue
+        elif PurePosixPath(word).name == "flock":
+            is_lock_next = True
+        elif is_lock_next and not word.startswith("-"):
+            is_lock_next = False  # its lock file, whatever that is called
         elif word in _ON_THE_WAY:
             is_skipping = True
         elif not word.startswith(("-", "/dev/", "$", ">", "<")) and not _is_runner(word):
