@@ -136,7 +136,7 @@ async def test_streams_are_made_with_limits_and_those_that_are_there_are_left_as
             async with broker_at(server, "shop", prefix="other") as broker:
                 await broker.read(1, 0.05)
             assert (await stream.stream_info("OTHER_JOBS")).config.max_msgs == 5
-            for name in ("OTHER_REPORTS", "OTHER_MARKS", "OTHER_EVENTS"):
+            for name in ("OTHER_REPORTS", "OTHER_MARKS"):
                 config = (await stream.stream_info(name)).config
                 assert config.max_age
                 assert config.max_msg_size

@@ -222,6 +222,7 @@ async def test_it_waits_for_a_broker_that_is_not_there_yet(own: str, tmp_path: P
         (["--redis", "redis://h", "--nats", "nats://h", "--driver", "q", "--", "true"], "say where the queue is"),
         (["--redis", "redis://h", "--driver", "q"], "say what to do for a run"),
         (["--redis", "redis://h", "--driver", "q", "--tasks", "a:b", "--", "true"], "say what to do for a run"),
+        (["--redis", "redis://h", "--driver", "q", "--", "./buidl.sh"], "there is no program './buidl.sh'"),
         (["--redis", "h:6379", "--driver", "q", "--", "true"], "--redis: redis.url: 'h:6379' is no URL of a"),
         (["--nats", "h:4222", "--driver", "q", "--", "true"], "--nats: nats.url: 'h:4222' is no URL of a"),
         (["--redis", "redis://h", "--driver", "q q", "--", "true"], "--driver: 'q q' is no name of a queue"),

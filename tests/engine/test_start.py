@@ -110,7 +110,6 @@ def test_whoever_waits_for_its_store_can_be_stopped(start: Start, locked: sqlite
             "pip install 'evertick[postg",
         ),
         ("sqlite:////no/such/folder/jobs.db", "", "/no/such/folder"),
-        (f"postgresql+asyncpg://ann:{SECRET}@h/db", "", "write postgresql://"),
     ],
 )
 def test_what_cannot_be_started_is_told_at_once_and_in_one_line(start: Start, url: str, before: str, said: str) -> None:

@@ -420,5 +420,6 @@ async def test_a_rule_that_the_scheduler_does_not_take_is_refused_in_the_preview
 def test_plain_code_can_ask_too() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     scheduler.sync.add(key="k", when="0 9 * * *", task="job")
-    assert len(scheduler.sync.preview_change("k", "0 10 * * *", days=5).moves) == 5
+    # On the last day, or the first, only one of the two may be in the days to come.
+    assert len(scheduler.sync.preview_change("k", "0 10 * * *", days=5).moves) in (4, 5)
     scheduler.sync.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import signal
 from datetime import timedelta
 from pathlib import Path
@@ -208,6 +209,8 @@ def _craft(command: tuple[str, ...], tasks: str | None, given: dict[str, Any]) -
     if tasks is None:
         from evertick.worker.command import CommandCraft
 
+        if shutil.which(command[0]) is None:
+            raise click.UsageError(f"there is no program {command[0]!r} that can be run here; is it spelt right?")
         return CommandCraft(command, clock=system_clock, **codes)
     if codes:
         raise click.UsageError("exit codes are those of a command; leave them out with --tasks")
