@@ -224,6 +224,9 @@ def test_the_daemon_of_a_configuration_is_told_with_it(tmp_path: Path, node: Sch
     # A process that is not there says nothing any more, and the next that writes clears it away.
     write_report(tmp_path / "state", msgspec.structs.replace(report, pid=4194304, problems=("old",)))
     assert evertick("status", "--config", str(config)).exit_code == 0
+    # Nor does one whose number another process has by now.
+    write_report(tmp_path / "state", msgspec.structs.replace(report, start_tick=1, problems=("old",)))
+    assert evertick("status", "--config", str(config)).exit_code == 0
     write_report(tmp_path / "state", report)
     assert [each.name for each in (tmp_path / "state").iterdir()] == ["daemon.1.json"]
 
@@ -253,6 +256,12 @@ def test_the_lag_is_graded_by_its_limits(lag: float, grade: Grade) -> None:
 )
 def test_failed_runs_are_graded_by_their_limits(failed: int, grade: Grade) -> None:
     assert graded(failed=failed, failed_of=["report"])[0] == grade
+
+
+def test_workers_that_no_node_hears_are_graded_by_how_long_they_should_have_spoken() -> None:
+    for seconds, grade in ((59, Grade.OK), (60, Grade.WARNING), (600, Grade.CRITICAL)):
+        since = WELL.at - timedelta(seconds=seconds)
+        assert graded(unheard_since=since, unheard_by="redis")[0] == grade
 
 
 def test_many_failed_runs_name_a_few_of_their_schedules() -> None:

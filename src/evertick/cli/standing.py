@@ -19,6 +19,7 @@ from evertick.model import Duty, Handed, Node, State
 from evertick.node_names import node_names
 from evertick.store.base import FAILED_MOST, ChannelPulse, RunFilter, ScheduleFilter, Store
 from evertick.when import from_us
+from evertick.why_handed import is_heard
 
 __all__ = ["Grade", "Limits", "NodeStanding", "Problem", "Standing", "look", "problems_of", "worst"]
 
@@ -84,6 +85,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     # Since when the oldest run of an outside queue waits for a worker, of those handed over first; and which queue.
     oldest_untaken_at: datetime | None = None
     untaken_by: str | None = None
+    # Since when a worker should have spoken whom no live node can hear; and of which queue.
+    unheard_since: datetime | None = None
+    unheard_by: str | None = None
     duties: list[Duty]
     # Of the daemons on this machine that keep this ledger and this configuration's state directory.
     daemons: list[DaemonReport]
@@ -99,7 +103,8 @@ async def look(store: Store, app: str, daemons: Sequence[DaemonReport]) -> Stand
     nodes = [node for node in await store.nodes(app) if node.died_at is None]
     oldest = [moment for moment in (await _first_due(store, app), _moment(pulse.oldest_due_at)) if moment is not None]
     due = min((moment for moment in oldest if moment <= now), default=None)
-    untaken = await _untaken(store, app) if pulse.handed else None
+    handed = await _handed(store, app) if pulse.handed else []
+    untaken, unheard = _untaken(handed), _unheard(handed, nodes, now)
     return Standing(
         at=now,
         app=app,
@@ -117,6 +122,8 @@ async def look(store: Store, app: str, daemons: Sequence[DaemonReport]) -> Stand
         channels=await store.channels(app),
         oldest_untaken_at=None if untaken is None else untaken.pushed_at,
         untaken_by=None if untaken is None else untaken.to,
+        unheard_since=None if unheard is None else unheard.until,
+        unheard_by=None if unheard is None else unheard.to,
         duties=[duty for duty in await store.duties(app) if duty.error is not None],
         daemons=list(daemons),
     )
@@ -131,10 +138,20 @@ async def _first_due(store: Store, app: str) -> datetime | None:
     return next((each.next_due_at for each in await store.schedules(app, wanted)), None)
 
 
-async def _untaken(store: Store, app: str) -> Handed | None:
-    """The hand-over that has waited longest for a worker since the queue has it."""
+async def _handed(store: Store, app: str) -> list[Handed]:
     wanted = RunFilter(states=(State.HANDED,), is_oldest_first=True, limit=_HANDED_MOST)
-    handed = [run.handed for run in await store.runs(app, wanted) if run.handed is not None]
+    return [run.handed for run in await store.runs(app, wanted) if run.handed is not None]
+
+
+def _unheard(handed: Sequence[Handed], living: Sequence[Node], now: datetime) -> Handed | None:
+    """The hand-over whose worker should have spoken first, where no node could hear it."""
+    overdue = [each for each in handed if each.until is not None and each.until < now]
+    unheard = [each for each in overdue if living and not is_heard(each.to, living)]
+    return min(unheard, key=lambda each: each.until or now, default=None)
+
+
+def _untaken(handed: Sequence[Handed]) -> Handed | None:
+    """The hand-over that has waited longest for a worker since the queue has it."""
     waiting = [each for each in handed if each.pushed_at is not None and each.taken_at is None]
     return min(waiting, key=lambda each: each.pushed_at or each.at, default=None)
 
@@ -259,6 +276,14 @@ def _about_handed(standing: Standing, limits: Limits) -> Iterator[Problem]:
             grade=Grade.CRITICAL if waited >= limits.lag_critical else Grade.WARNING,
             what=f"the oldest run that {by} has waits for a worker for {span(waited)}",
             fix="start a worker that takes it, or more of them; `evertick doctor` has their ids",
+        )
+    since, queue = standing.unheard_since, standing.unheard_by
+    if since is not None and standing.at - since >= limits.lag_warning:
+        waited = standing.at - since
+        yield Problem(
+            grade=Grade.CRITICAL if waited >= limits.lag_critical else Grade.WARNING,
+            what=f"no node has heard of the workers of {queue} for {span(waited)} longer than it may be",
+            fix="see to its broker; nothing is lost meanwhile, and `evertick doctor` has the runs",
         )
 
 

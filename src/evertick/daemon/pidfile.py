@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from evertick.daemon.process import is_running, was_there
 from evertick.errors import Refused
 
 __all__ = ["Pidfile", "pid_in", "running_pid"]
@@ -25,8 +26,6 @@ __all__ = ["Pidfile", "pid_in", "running_pid"]
 _BYTES_MOST = 32
 # Others may start, end or look at the same moment, each for an instant; whoever loses that often waits for nothing.
 _TRIES, _PAUSE_SECONDS = 20, 0.01
-# Start times are counted in hundredths of seconds since the machine was started, which is itself known by the second.
-_START_SLACK_SECONDS = 2.0
 
 
 class Pidfile:
@@ -103,13 +102,13 @@ class Pidfile:
                 return False
             # Whoever replaces it must have its lock until that is done: so two who find it stale do not both go on.
             if not _has_locked(found):
-                if (pid := _pid_of(found)) is None or _is_there(pid):
+                if (pid := _pid_of(found)) is None or is_running(pid):
                     raise _taken(self.path, pid)
                 return False  # somebody is looking at a stale one, like `running_pid`, or replacing it
             if not _is_same(found, self.path):
                 return False
             self.stale_pid = _checked(self.path, found)
-            is_used = self.stale_pid is not None and _is_there(self.stale_pid)
+            is_used = self.stale_pid is not None and is_running(self.stale_pid)
             self.stale_why = "whose number another has by now" if is_used else "which is gone"
             os.rename(name, self.path)
             return True
@@ -168,7 +167,7 @@ def _checked(path: Path, found: int) -> int | None:
     pid = _pid_of(found)
     if not stat.S_ISREG(facts.st_mode) or facts.st_size > _BYTES_MOST or (pid is None and facts.st_size > 0):
         raise Refused(f"{path} is no pidfile: it holds something else than the number of a process; name another file")
-    if pid is not None and pid != os.getpid() and _was_there(pid, facts.st_mtime):
+    if pid is not None and pid != os.getpid() and was_there(pid, facts.st_mtime):
         raise Refused(
             f"the pidfile {path} has the number of process {pid} ({_command_of(pid)}), which lives and has not locked "
             "it: it is that of another program; give this daemon another --pidfile, or remove the file if that process "
@@ -182,28 +181,6 @@ def _command_of(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return "of another user"
-
-
-def _is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True  # somebody else's
-    return True
-
-
-def _was_there(pid: int, at: float) -> bool:
-    """Whether this process lives, and did so at that time: a number may be in use again."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
-    except (OSError, StopIteration):
-        return False  # it is gone, or the system cannot be asked: the lock has decided
-    started = int(boot.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    is_zombie = fields[0] == "Z"
-    return not is_zombie and started <= at + _START_SLACK_SECONDS
 
 
 def _taken(path: Path, pid: int | None) -> Refused:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from evertick.daemon.process import is_running, started_at_tick
+
 __all__ = ["DaemonReport", "forget_report", "read_reports", "write_report"]
 
 _NAMES = "daemon.*.json"
@@ -29,6 +31,8 @@ class DaemonReport(msgspec.Struct, frozen=True, kw_only=True):
     """A daemon, as of its last change."""
 
     pid: int
+    # What tells it from another process of this number, where the system says it.
+    start_tick: int | None = None
     version: str
     node: str
     # The file that it was made from; None: environment and flags alone.
@@ -58,13 +62,13 @@ def write_report(folder: Path, report: DaemonReport) -> None:
         file.write(msgspec.json.encode(report))
     os.replace(fresh, path)
     for other, said in _found(folder):
-        if not _lives(said.pid):
+        if not _lives(said):
             other.unlink(missing_ok=True)
 
 
 def read_reports(folder: Path) -> list[DaemonReport]:
     """What the daemons of this directory say, the oldest first; none that this user may not read."""
-    return sorted((said for _, said in _found(folder) if _lives(said.pid)), key=lambda said: said.started_at)
+    return sorted((said for _, said in _found(folder) if _lives(said)), key=lambda said: said.started_at)
 
 
 def forget_report(folder: Path, pid: int) -> None:
@@ -86,11 +90,6 @@ def _found(folder: Path) -> Iterator[tuple[Path, DaemonReport]]:
             continue
 
 
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+def _lives(said: DaemonReport) -> bool:
+    """Whether it is still the process that wrote it: its number may be another's by now."""
+    return is_running(said.pid) and said.start_tick in (None, started_at_tick(said.pid))

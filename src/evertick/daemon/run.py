@@ -27,6 +27,7 @@ from evertick.daemon.lines import Hidden
 from evertick.daemon.logs import Logs, set_up_logs
 from evertick.daemon.notify import Notify
 from evertick.daemon.pidfile import Pidfile
+from evertick.daemon.process import started_at_tick
 from evertick.daemon.report import DaemonReport
 from evertick.driver.secret import SECRET_VARIABLE, Secrets
 from evertick.errors import EvertickError
@@ -174,6 +175,7 @@ def _scheduler(configuration: Configuration, logs: Logs) -> Scheduler:
 def _report(configuration: Configuration, scheduler: Scheduler) -> DaemonReport:
     return DaemonReport(
         pid=os.getpid(),
+        start_tick=started_at_tick(os.getpid()),
         version=VERSION,
         node=scheduler.settings.node_name,
         config=None if configuration.file is None else str(configuration.file.absolute()),

@@ -33,7 +33,7 @@ log = logging.getLogger("evertick.report")
 # Reports that are asked for and applied at once.
 _BATCH = 1_000
 _FIRST_WAIT_SECONDS = 0.1
-_PAUSE_FIRST, _PAUSE_MOST = 0.1, 30.0
+_PAUSE_FIRST, _PAUSE_MOST = 0.1, 5.0
 # Ends that the hooks have not heard of, because the store could not be read.
 _UNTOLD_MOST = 10_000
 

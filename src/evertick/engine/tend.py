@@ -138,8 +138,9 @@ class Tender:
         node = self._node
         tended = await node.store.tend_handed(node.app, _BITE, heard)
         if tended.released:
-            what = "%d handed runs were not taken, or their workers fell silent: they are handed over anew"
-            log.warning(what, len(tended.released))
+            count = len(tended.released)
+            what = "%d handed %s not taken, or fell silent with its worker: handed over anew"
+            log.warning(what, count, "run was" if count == 1 else "runs were")
         await self._tell_ended(tended.ended, "that nobody took, or whose worker fell silent,")
         await node.tell_ended([run for run, _ in tended.ended])
         if any(verdict is Verdict.LOST for _, verdict in tended.ended):
