@@ -46,8 +46,8 @@ _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
 _PATH = "/usr/bin:/bin"
 
 _MAIL = (
-    "cron mails what jobs print; here it is kept with each run (`evertick logs RUN`), `evertick failed` lists what "
-    'failed, and a hook on "failed" can send a mail'
+    "cron mails what jobs print; here it is kept with each run (`evertick logs RUN`), a monitor can ask "
+    '`evertick status` and `evertick failed --json`, and in Python a hook on "failed" can send a mail'
 )
 # Variables by which cron does something that is not done here.
 _FOR_CRON = {
