@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from benchmarks import loop
+
 __all__ = ["BROKER", "CONTENDERS", "EVERTICK", "STORES", "Contender"]
 
 STORES = ("sqlite", "postgres")
 # The broker of those that need one; it comes with them.
 BROKER = "broker"
+# Of what runs in this environment: Evertick, and the loop beside it.
+_LOOP = "uvloop" if loop.has_uvloop() else "the event loop of Python"
 _QUEUE = ("throughput", "latency")
+_GRAPHILE = ("graphile-worker@^0.17", "pg@^8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +31,8 @@ class Contender:
     settings: str
     pip: tuple[str, ...] = ()
     npm: tuple[str, ...] = ()
+    # Of another contender, which installs the same; its own if there is none.
+    environment: str = ""
     # Imported to see how long that takes.
     module: str | None = None
     options: Mapping[str, object] = field(default_factory=dict)
@@ -56,7 +63,7 @@ EVERTICK = Contender(
         *("latency_alone", "minute", "herd", "knee", "idle", "cost", "fires", "kill", "stop", "history", "held_open"),
         *("next_fires", "footprint", "limits", "handoff", "vacuum"),
     ),
-    settings="concurrency=2000: room for two full batches",
+    settings=f"concurrency=2000: room for two full batches; {_LOOP}",
     module="evertick",
     options={"concurrency": 2_000},
     most_schedules=10**9,
@@ -71,7 +78,7 @@ CONTENDERS = (
         program="evertick_program.py",
         stores=STORES,
         measurements=_QUEUE,
-        settings="50 runs at once",
+        settings=f"50 runs at once; {_LOOP}",
         has_ledger=True,
     ),
     Contender(
@@ -80,7 +87,7 @@ CONTENDERS = (
         program="raw_{store}_program.py",
         stores=STORES,
         measurements=_QUEUE,
-        settings="batches of 1,000, one statement or commit each, the same tables and indexes",
+        settings=f"batches of 1,000, one commit each, the same tables and indexes; {_LOOP}",
         has_ledger=True,
     ),
     Contender(
@@ -90,8 +97,19 @@ CONTENDERS = (
         stores=("postgres",),
         measurements=(*_QUEUE, "minute"),
         settings="local queue of 500, batched completion, 24 jobs at once",
-        npm=("graphile-worker@^0.17", "pg@^8"),
+        npm=_GRAPHILE,
         has_seconds=False,
+    ),
+    Contender(
+        name="graphile_plain",
+        title="graphile-worker, no local queue",
+        program="graphile_program.js",
+        stores=("postgres",),
+        measurements=("latency",),
+        settings="the same, but each job is fetched by itself",
+        npm=_GRAPHILE,
+        environment="graphile",
+        options={"localQueue": 0},
     ),
     Contender(
         name="pgqueuer",

@@ -38,7 +38,7 @@ class Environment:
 def environment_of(contender: Contender, folder: Path) -> Environment:
     if not contender.is_peer:
         return Environment((sys.executable,), {}, {})
-    own = folder.resolve() / contender.name
+    own = folder.resolve() / (contender.environment or contender.name)
     if not (own / _DONE).exists():
         shutil.rmtree(own, ignore_errors=True)
         try:

@@ -28,10 +28,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import loop
 from benchmarks.tally import Tally
 
 __all__ = [
@@ -70,18 +71,8 @@ def main(*verbs: Callable[..., object]) -> None:
     verb = {each.__name__: each for each in verbs}[name]
     answer = verb(*map(json.loads, values))
     if inspect.iscoroutine(answer):
-        answer = _run(answer)
+        answer = loop.run(answer)
     print(json.dumps(answer), flush=True)
-
-
-def _run(coroutine: Coroutine[Any, Any, object]) -> object:
-    """On uvloop where it is installed, whoever it is."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(coroutine)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(coroutine)
 
 
 def ready() -> None:
