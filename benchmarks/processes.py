@@ -38,16 +38,19 @@ class Workers:
         self._processes.append(process)
         return process.pid
 
-    def go(self) -> None:
-        """Let those go that wait, all at once."""
+    def wait_until_ready(self) -> None:
+        """All have imported and set up what they need: what they use from now on, they use for their work."""
         until = time.monotonic() + _START_SECONDS
-        waiting = [each for each in self._processes if not self._sign(each, "go").exists()]
-        for process in waiting:
+        for process in self._processes:
             while not self._sign(process, "ready").exists():
                 self.check_alive()
                 assert time.monotonic() < until, f"a worker did not start:\n{self.said()}"
                 time.sleep(0.005)
-        for process in waiting:
+
+    def go(self) -> None:
+        """Let those go that wait, all at once."""
+        self.wait_until_ready()
+        for process in self._processes:
             self._sign(process, "go").touch()
 
     def _sign(self, process: Started, name: str) -> Path:

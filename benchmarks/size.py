@@ -23,6 +23,8 @@ class Size:
     ahead_seconds: float
     # After the last moment, for those that are late.
     tail_seconds: float
+    # From the beginning of the last run until it has surely ended, and the ledger has it.
+    end_seconds: float
     herd: tuple[int, ...]
     # Fires a second, with a period of their own.
     knee: tuple[int, ...]
@@ -64,6 +66,7 @@ FULL = Size(
     periods=1,
     ahead_seconds=10,
     tail_seconds=5,
+    end_seconds=0.5,
     herd=(1_000, 20_000),
     knee=(2_000, 4_000, 8_000, 12_000, 16_000, 20_000, 24_000),
     knee_period=5,
@@ -101,6 +104,7 @@ QUICK = Size(
     periods=1,
     ahead_seconds=1.5,
     tail_seconds=0.3,
+    end_seconds=0.1,
     herd=(20,),
     knee=(20,),
     knee_period=1,
