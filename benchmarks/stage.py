@@ -24,6 +24,7 @@ __all__ = ["Stage"]
 _ROOT = Path(__file__).parents[1]
 _CALL_SECONDS = 3_600
 _LOOK_SECONDS = 0.01
+_STALL_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,16 @@ class Stage:
         return tally.total(self.place.folder)
 
     def wait_for(self, executed: int, workers: Workers, seconds: float) -> None:
-        """Until there have been as many executions."""
-        until = time.monotonic() + seconds
+        """Until there have been as many executions. Who does nothing at all for a minute will not go on."""
+        now = time.monotonic()
+        until, stalled, before = now + seconds, now + _STALL_SECONDS, 0
         while (seen := self.executed()) < executed:
             workers.check_alive()
-            assert time.monotonic() < until, f"{seen} of {executed} were executed in {seconds:g} s:\n{workers.said()}"
+            now = time.monotonic()
+            assert now < until, f"{seen} of {executed} were executed in {seconds:g} s:\n{workers.said()}"
+            if seen > before:
+                stalled, before = now + _STALL_SECONDS, seen
+            assert now < stalled, f"{seen} of {executed} were executed, then none for a minute:\n{workers.said()}"
             time.sleep(_LOOK_SECONDS)
 
     def witnessed(self) -> tally.Witnessed:
