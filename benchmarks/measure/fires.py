@@ -12,12 +12,14 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from benchmarks.figure import Figure, Measured
+from benchmarks import loop
+from benchmarks.figure import CPU, Figure, Measured
 from benchmarks.fresh import in_fresh_process
 from benchmarks.size import Size
 from benchmarks.stage import Stage
 from benchmarks.store.meter import Reading, read_here
 from benchmarks.store.postgres import PostgresPlace
+from benchmarks.used import Used
 from evertick.clock import system_clock
 from evertick.model import Cause, Definition, NewRun, Outcome, Verdict
 from evertick.store.base import Advance, Change, DueSchedule, NodeJoin, Store, TaskTerms
@@ -33,6 +35,8 @@ FIGURES = (
     Figure("commits", "commits", "per fire"),
     Figure("bytes", "log", "bytes per fire"),
     Figure("raw_bytes", "log of the raw loop", "bytes per fire"),
+    *CPU,
+    *(Figure(f"raw_{each.name}", f"{each.text}, raw loop", each.unit) for each in CPU),
 )
 APP, NODE, TASK = "bench", "bench-node", "count"
 BATCH = 1_000
@@ -51,7 +55,7 @@ def measure(stage: Stage) -> Measured:
 
 
 def measure_in(place: PostgresPlace, beside: PostgresPlace, size: Size) -> Measured:
-    return asyncio.run(_measure(place, beside, size))
+    return loop.run(_measure(place, beside, size))
 
 
 async def _measure(place: PostgresPlace, beside: PostgresPlace, size: Size) -> Measured:
@@ -71,11 +75,18 @@ async def _measure(place: PostgresPlace, beside: PostgresPlace, size: Size) -> M
         "rate": [size.fired_schedules / each for each in ours.seconds],
         "raw": [size.fired_schedules / each for each in raw.seconds],
         "ratio": [theirs / own for own, theirs in zip(ours.seconds, raw.seconds, strict=True)],
-        "statements": sum(each.statements for each in ours.used) / count,
-        "commits": sum(each.commits for each in ours.used) / count,
-        "bytes": sum(each.log_bytes for each in ours.used) / count,
-        "raw_bytes": sum(each.log_bytes for each in raw.used) / count,
+        "statements": sum(each.statements for each in ours.counted) / count,
+        "commits": sum(each.commits for each in ours.counted) / count,
+        "bytes": sum(each.log_bytes for each in ours.counted) / count,
+        "raw_bytes": sum(each.log_bytes for each in raw.counted) / count,
+        **_each(ours, size.fired_schedules),
+        **{f"raw_{name}": samples for name, samples in _each(raw, size.fired_schedules).items()},
     }
+
+
+def _each(contender: _Contender, count: int) -> dict[str, list[float]]:
+    turns = [each.each(count) for each in contender.used]
+    return {figure.name: [turn[figure.name] for turn in turns] for figure in CPU}
 
 
 class Loop(Protocol):
@@ -86,13 +97,13 @@ class Loop(Protocol):
         ...
 
 
-async def fire(loop: Loop, count: int) -> None:
+async def fire(firing: Loop, count: int) -> None:
     """Batch after batch; the runs of one are ended while the next is recorded."""
     # A schedule that comes again at once must have ended its last run.
     batch = min(BATCH, count // 2)
     ending: asyncio.Task[None] | None = None
     for _ in range(count // batch):
-        end = await loop.record(batch)
+        end = await firing.record(batch)
         if ending is not None:
             await ending
         ending = asyncio.create_task(end)
@@ -103,17 +114,20 @@ async def fire(loop: Loop, count: int) -> None:
 class _Contender:
     """Somebody who fires in turns."""
 
-    def __init__(self, place: PostgresPlace, loop: Loop) -> None:
+    def __init__(self, place: PostgresPlace, firing: Loop) -> None:
         self._place = place
-        self._loop = loop
+        self._loop = firing
         self.seconds: list[float] = []
-        self.used: list[Reading] = []
+        self.counted: list[Reading] = []
+        self.used: list[Used] = []
 
     async def take_turn(self, count: int) -> None:
-        before, began = await read_here(self._place), time.perf_counter()
+        counted = await read_here(self._place)
+        before, began = Used.here(self._place), time.perf_counter()
         await fire(self._loop, count)
         self.seconds.append(time.perf_counter() - began)
-        self.used.append((await read_here(self._place)).since(before))
+        self.used.append(Used.here(self._place).since(before))
+        self.counted.append((await read_here(self._place)).since(counted))
 
 
 async def add_schedules(store: Store, count: int) -> None:
@@ -185,34 +199,36 @@ def _advance_of(row: DueSchedule, id_: str) -> Advance:
 
 
 _DUE = """
-SELECT array_agg(schedule_id) AS ids, array_agg(version) AS versions, array_agg(fire_at) AS fire_ats
+SELECT array_agg(d.schedule_id) AS ids, array_agg(s.key) AS keys, array_agg(d.version) AS versions,
+    array_agg(d.fire_at) AS fire_ats
 FROM (SELECT schedule_id, version, fire_at FROM evertick.due
     WHERE app = $1 AND at <= (SELECT evertick.now_us()) ORDER BY at LIMIT $2) d
+    JOIN evertick.schedules s ON s.id = d.schedule_id
 """
 _RECORD = """
 WITH drawn AS MATERIALIZED (SELECT nextval('evertick.fence') AS fence, evertick.now_us() AS now),
 moved AS (
     UPDATE evertick.due d SET fire_at = d.fire_at + 1000000, at = d.at + 1000000, fires = d.fires + 1
-    FROM unnest($2::bigint[], $3::int[], $4::bigint[]) AS p(schedule_id, version, fire_at)
-    WHERE d.schedule_id = p.schedule_id AND d.version = p.version AND d.fire_at = p.fire_at
-    RETURNING d.schedule_id),
+    FROM unnest($2::bigint[], $3::text[], $4::int[], $5::bigint[], $6::uuid[])
+        AS p(schedule_id, schedule_key, version, fire_at, id)
+    WHERE d.schedule_id = ANY(ARRAY[p.schedule_id]) AND d.version = p.version AND d.fire_at = p.fire_at
+    RETURNING p.*),
 written AS (
-    INSERT INTO evertick.runs (id, app, schedule_id, version, task, cause, fire_at, due_at, queue, priority, state,
-        created_at, node, fence, started_at)
-    SELECT n.id, $1, n.schedule_id, n.version, 'count', 'fire', n.fire_at, n.fire_at, 'default', 0, 'running',
-        c.now, $6, c.fence, c.now
-    FROM unnest($5::uuid[], $2::bigint[], $3::int[], $4::bigint[]) AS n(id, schedule_id, version, fire_at)
-    JOIN moved m ON m.schedule_id = n.schedule_id CROSS JOIN drawn c
+    INSERT INTO evertick.runs (id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
+        priority, state, created_at, node, fence, started_at)
+    SELECT m.id, $1, m.schedule_id, m.schedule_key, m.version, 'count', 'fire', m.fire_at, m.fire_at, 'default',
+        0, 'running', c.now, $7, c.fence, c.now
+    FROM moved m CROSS JOIN drawn c
     RETURNING id)
 SELECT (SELECT fence FROM drawn) AS fence, (SELECT count(*) FROM written) AS count
 """
 _FINISH = """
 WITH gone AS (
     DELETE FROM evertick.runs WHERE id = ANY($1::uuid[]) AND fence = $2 AND node = $3 RETURNING *)
-INSERT INTO evertick.history (id, app, schedule_id, version, task, cause, fire_at, due_at, queue, priority, verdict,
-    attempts, losses, node, fence, created_at, started_at, finished_at, is_cancel_requested)
-SELECT id, app, schedule_id, version, task, cause, fire_at, due_at, queue, priority, 'succeeded', 1, losses, node,
-    fence, created_at, started_at, (SELECT evertick.now_us()), false FROM gone
+INSERT INTO evertick.history (id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
+    priority, verdict, attempts, losses, node, fence, created_at, started_at, finished_at, is_cancel_requested)
+SELECT id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue, priority, 'succeeded', 1,
+    losses, node, fence, created_at, started_at, (SELECT evertick.now_us()), false FROM gone
 """
 
 
@@ -226,7 +242,7 @@ class RawLoop:
     async def record(self, batch: int) -> Coroutine[None, None, None]:
         due = await self._recording.fetchrow(_DUE, APP, batch)
         ids = system_clock.new_ids(len(due["ids"]))
-        wanted = (due["ids"], due["versions"], due["fire_ats"], ids, NODE)
+        wanted = (due["ids"], due["keys"], due["versions"], due["fire_ats"], ids, NODE)
         recorded = await self._recording.fetchrow(_RECORD, APP, *wanted)
         assert recorded["count"] == batch, f"{recorded['count']} fires were recorded"
         return self._end(ids, recorded["fence"])
