@@ -1,7 +1,7 @@
 """Schedules that are all due at one instant: how late the first and the last began, and what it costs per fire.
 
-The cost is what the server has counted from before the instant until the node has stopped, by the number of fires; on
-SQLite, where there is no server, what the node has written to the disk.
+The cost is by the number of fires, from before the instant until the runs have ended: what the server has counted, or
+on SQLite, where there is none, what the node has written to the disk; and processor time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from benchmarks.spread import percentile
 from benchmarks.stage import Stage
 from benchmarks.store import meter
 from benchmarks.store.postgres import PostgresPlace
+from benchmarks.used import Used
 
 __all__ = ["COST_FIGURES", "FIGURES", "measure", "measure_cost"]
 
@@ -22,6 +23,7 @@ FIGURES = (
     Figure("p50", "late p50", "ms"),
     Figure("last", "last late", "ms"),
     Figure("rate", "fires", "fires/s"),
+    *CPU,
 )
 COST_FIGURES = (
     Figure("statements", "statements", "per fire"),
@@ -37,25 +39,26 @@ _READ_SECONDS = 0.3
 @dataclass(frozen=True)
 class _Burst:
     late: list[float]
-    node_seconds: float
-    server_seconds: float
+    used: Used
     written: int
     counted: meter.Reading | None
 
 
 def measure(stage: Stage) -> Measured:
-    late = _burst(stage).late
+    burst = _burst(stage)
+    late = burst.late
     return {
         "first": min(late) * 1e3,
         "p50": percentile(late, 50) * 1e3,
         "last": max(late) * 1e3,
         "rate": len(late) / max(late),
+        **burst.used.each(stage.number),
     }
 
 
 def measure_cost(stage: Stage) -> Measured:
     burst, count = _burst(stage), stage.number
-    used = {"node_us": burst.node_seconds / count * 1e6, "server_us": burst.server_seconds / count * 1e6}
+    used = burst.used.each(count)
     if burst.counted is None:
         return {"bytes": burst.written / count, **used}
     return {
@@ -74,13 +77,13 @@ def _burst(stage: Stage) -> _Burst:
         workers.go()
         time.sleep(max(first - _READ_SECONDS - time.time(), 0))
         counted = meter.read(place) if isinstance(place, PostgresPlace) else None
-        node, written, server = workers.seconds(), workers.bytes_written(), place.server_seconds()
+        written, before = workers.bytes_written(), Used.by(workers, place)
         stage.wait_for(count, workers, _LATE_SECONDS)
-        node, written = workers.seconds() - node, workers.bytes_written() - written
-    if isinstance(place, PostgresPlace) and counted is not None:
-        counted = meter.read(place).since(counted)
-    server = place.server_seconds() - server
+        time.sleep(stage.size.end_seconds)
+        used, written = Used.by(workers, place).since(before), workers.bytes_written() - written
+        if isinstance(place, PostgresPlace) and counted is not None:
+            counted = meter.read(place).since(counted)
     stage.check(count)
     seen = stage.witnessed()
     late = [began - due for due, began in zip(seen.dues, seen.begans, strict=True)]
-    return _Burst(late, node, server, written, counted)
+    return _Burst(late, used, written, counted)

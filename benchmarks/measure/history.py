@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 
-from benchmarks.figure import Figure, Measured
+from benchmarks.figure import CPU, Figure, Measured
 from benchmarks.measure.throughput import execute
 from benchmarks.stage import Stage
 from benchmarks.store.place import LedgerPlace
@@ -20,11 +20,14 @@ FIGURES = (
     Figure("short", "short history", "runs/s"),
     Figure("long", "long history", "runs/s"),
     Figure("ratio", "long / short", "ratio"),
+    *(Figure(f"short_{each.name}", f"{each.text}, short", each.unit) for each in CPU),
+    *(Figure(f"long_{each.name}", f"{each.text}, long", each.unit) for each in CPU),
 )
 
 
 def measure(stage: Stage) -> Measured:
     rates: dict[str, list[float]] = {"short": [], "long": []}
+    used: dict[str, list[float]] = {}
     with stage.another_place() as beside:
         stages = {"short": stage, "long": dataclasses.replace(stage, place=beside)}
         for name, rows in (("short", stage.size.small_history), ("long", stage.number)):
@@ -34,8 +37,12 @@ def measure(stage: Stage) -> Measured:
             for name, each in stages.items():
                 each.call("fill", stage.size.growth_runs, 0)
                 each.place.settle()
-                rates[name].append(execute(each, stage.size.growth_runs, kept=turn * stage.size.growth_runs)["execute"])
-    return {**rates, "ratio": [long / short for short, long in zip(rates["short"], rates["long"], strict=True)]}
+                measured = execute(each, stage.size.growth_runs, kept=turn * stage.size.growth_runs)
+                rates[name].append(measured["execute"])
+                for figure in CPU:
+                    used.setdefault(f"{name}_{figure.name}", []).append(measured[figure.name])
+    ratios = [long / short for short, long in zip(rates["short"], rates["long"], strict=True)]
+    return {**rates, "ratio": ratios, **used}
 
 
 async def _migrate(place: LedgerPlace) -> None:

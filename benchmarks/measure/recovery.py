@@ -1,7 +1,8 @@
 """How long work waits that a node had when it was killed, or stopped: until another node has begun it again.
 
 Each run waits in its job until it may end, which is after the node is gone. Killed, the node is believed dead when its
-lease has run out. Stopped, it gives its work back when the time is over that it has for ending.
+lease has run out. Stopped, it gives its work back when the time is over that it has for ending. Processor time is that
+of the node which goes on, and of the server, from the end of the other to the last run begun again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from benchmarks.figure import Figure, Measured
 from benchmarks.processes import Workers
 from benchmarks.spread import percentile
 from benchmarks.stage import Stage
+from benchmarks.watch import SHARES, Watch
 
 __all__ = ["FIGURES", "measure_kill", "measure_stop"]
 
@@ -22,6 +24,7 @@ FIGURES = (
     Figure("first", "first", "s"),
     Figure("p50", "p50", "s"),
     Figure("last", "last", "s"),
+    *SHARES,
 )
 _LATE_SECONDS = 120
 
@@ -51,7 +54,8 @@ def _handed_over(stage: Stage, end: Callable[[Workers, int], None], wait_seconds
         time.sleep(wait_seconds)
         ended_at = time.time()
         end(workers, leaving)
-        stage.wait_for(2 * count, workers, _LATE_SECONDS)
+        with Watch(stage, workers) as watch:
+            stage.wait_for(2 * count, workers, _LATE_SECONDS)
         hold.unlink()
         stage.wait_for(2 * count, workers, _LATE_SECONDS)
         time.sleep(size.tail_seconds)
@@ -59,4 +63,4 @@ def _handed_over(stage: Stage, end: Callable[[Workers, int], None], wait_seconds
     seen.check_each_once(count, times=2)
     stage.ledger.check(count)
     waits = [began - ended_at for began in seen.begans if began > ended_at]
-    return {"first": min(waits), "p50": percentile(waits, 50), "last": max(waits)}
+    return {"first": min(waits), "p50": percentile(waits, 50), "last": max(waits), **watch.shares}

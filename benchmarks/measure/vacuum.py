@@ -5,20 +5,22 @@ Without the options means their reset before the first row: fillfactor 100, and 
 
 from __future__ import annotations
 
-import asyncio
 import time
 
-from benchmarks.figure import Figure, Measured
+from benchmarks import loop
+from benchmarks.figure import CPU, Figure, Measured
 from benchmarks.fresh import in_fresh_process
 from benchmarks.measure.fires import StoreLoop, add_schedules, fire, join
 from benchmarks.size import Size
 from benchmarks.stage import Stage
 from benchmarks.store.postgres import PostgresPlace
+from benchmarks.used import Used
 
 __all__ = ["FIGURES", "VARIANTS", "measure"]
 
 FIGURES = (
     Figure("fires", "fires", "fires/s"),
+    *CPU,
     Figure("due_dead", "dead cursors at the end", "rows"),
     Figure("due_hot", "cursors moved without touching an index", "%"),
     Figure("due_megabytes", "cursors", "MB"),
@@ -46,7 +48,7 @@ def measure(stage: Stage) -> Measured:
 
 
 def measure_in(place: PostgresPlace, size: Size, *, has_options: bool) -> dict[str, float]:
-    return asyncio.run(_measure(place, size, has_options))
+    return loop.run(_measure(place, size, has_options))
 
 
 async def _measure(place: PostgresPlace, size: Size, has_options: bool) -> dict[str, float]:
@@ -58,15 +60,16 @@ async def _measure(place: PostgresPlace, size: Size, has_options: bool) -> dict[
         await add_schedules(store, size.vacuum_schedules)
         await join(store)
         before = await _state(place)
-        turns, began = 0, time.perf_counter()
+        used, turns, began = Used.here(place), 0, time.perf_counter()
         while time.perf_counter() - began < size.vacuum_seconds:
             await fire(StoreLoop(store), size.fires_turn)
             turns += 1
-        seconds = time.perf_counter() - began
+        seconds, used = time.perf_counter() - began, Used.here(place).since(used)
     after = await _state(place)
     updated = max(after["due"]["updated"] - before["due"]["updated"], 1)
     return {
         "fires": turns * size.fires_turn / seconds,
+        **used.each(turns * size.fires_turn),
         "due_dead": float(after["due"]["dead"]),
         "due_hot": (after["due"]["hot"] - before["due"]["hot"]) / updated * 100,
         "due_megabytes": after["due"]["bytes"] / 1e6,

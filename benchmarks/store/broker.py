@@ -46,6 +46,10 @@ class BrokerPlace:
                 time.sleep(0.02)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self._port}/0"
 
