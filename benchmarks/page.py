@@ -39,7 +39,7 @@ $ python -m benchmarks report docs/explanation/how-fast.json
 - Every measurement has an empty file or database. All commits reach the disk: `synchronous=FULL` on SQLite; `fsync`,
   `synchronous_commit`, `full_page_writes` and autovacuum on PostgreSQL, all tables logged.
 - Processor time is that of the kernel: of the workers with all their children, and of the whole server, with what it
-  does in the background.
+  does in the background. It begins when the workers have imported and set up what they need, and are let go.
 - The raw loop writes the same rows to the same tables with the same indexes, in batches of a thousand, and starts a
   task per run. It cannot recover, retry, limit or stop.
 - Each of the other schedulers has an environment of its own, and is set up as its documents advise for production. They
@@ -64,8 +64,8 @@ _GROUP_WORDS = {
     "idle": ("Idle", "Nodes that have many schedules of which none is due for weeks. Heartbeats are in it."),
     "cost": (
         "Cost",
-        "Counted by the server, from before the moment at which all fire until the node has stopped. `BEGIN` and "
-        "`COMMIT` are no statements; a commit is a transaction that wrote. On SQLite, what the node wrote to the disk.",
+        "Counted from before the moment at which all fire until all runs have ended: by the server, or on SQLite, what "
+        "the node wrote to the disk. `BEGIN` and `COMMIT` are no statements; a commit is a transaction that wrote.",
     ),
     "recovery": (
         "Recovery",
@@ -79,7 +79,11 @@ _GROUP_WORDS = {
         "while somebody holds a transaction open: on PostgreSQL nothing can be cleaned away meanwhile, on SQLite the "
         "log grows.",
     ),
-    "time": ("Time", "One moment after the other, in New York, from March 2026 on."),
+    "time": (
+        "Time",
+        "One moment after the other, in New York, from March 2026 on, for 0.3 seconds and longer. The last must be the "
+        "right one.",
+    ),
     "footprint": ("Footprint", "In an interpreter that has just started, with the files in the system's cache."),
     "limits": ("Limits", "Three nodes in processes of their own and one queue, of jobs that do nothing."),
     "handoff": (

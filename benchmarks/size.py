@@ -53,6 +53,8 @@ class Size:
     handed_runs: int
     keys: int
     next_fires: int
+    # How long they are worked out, at least.
+    walk_seconds: float
     imports: int
 
 
@@ -90,6 +92,7 @@ FULL = Size(
     handed_runs=10_000,
     keys=500,
     next_fires=2_000,
+    walk_seconds=0.3,
     imports=7,
 )
 
@@ -128,5 +131,6 @@ QUICK = Size(
     handed_runs=20,
     keys=5,
     next_fires=20,
+    walk_seconds=0.001,
     imports=1,
 )

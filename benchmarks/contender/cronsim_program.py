@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
@@ -11,17 +12,21 @@ from cronsim import CronSim
 from benchmarks.contender import verbs
 
 
-def next_fires(counts: dict[str, int]) -> dict[str, float]:
-    return {expression: _seconds(expression, fires) for expression, fires in counts.items()}
+def next_fires(counts: dict[str, int], seconds: float) -> dict[str, list[float]]:
+    return {text: verbs.walked(fires, seconds, partial(_walk, text)) for text, fires in counts.items()}
 
 
-def _seconds(expression: str, fires: int) -> float:
-    moments = CronSim(expression, datetime(2026, 3, 7, 12, tzinfo=ZoneInfo("America/New_York")))
-    next(moments)  # the first question takes longer
-    began = time.perf_counter()
-    for _ in range(fires):
-        next(moments)
-    return time.perf_counter() - began
+def _walk(expression: str) -> Callable[[int], datetime]:
+    start = datetime(2026, 3, 7, 12, tzinfo=ZoneInfo("America/New_York"))
+    moments = CronSim(expression, start)
+
+    def walk(fires: int) -> datetime:
+        at = start
+        for _ in range(fires):
+            at = next(moments)
+        return at
+
+    return walk
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -139,19 +140,24 @@ def _schedule(number: int, rule: When) -> dict[str, Any]:
     return {"key": f"s{number}", "when": rule, "task": fire, "args": {"number": number}}
 
 
-def next_fires(counts: dict[str, int]) -> dict[str, float]:
-    return {expression: _seconds(expression, fires) for expression, fires in counts.items()}
+def next_fires(counts: dict[str, int], seconds: float) -> dict[str, list[float]]:
+    return {text: verbs.walked(fires, seconds, partial(_walk, text)) for text, fires in counts.items()}
 
 
-def _seconds(expression: str, fires: int) -> float:
-    rule, at = Cron(expression, tz=_NEW_YORK), datetime(2026, 3, 7, 12, tzinfo=_NEW_YORK)
-    rule.next_after(at)  # the first question takes longer
-    began = time.perf_counter()
-    for _ in range(fires):
-        found = rule.next_after(at)
-        assert found is not None
-        at = found
-    return time.perf_counter() - began
+def _walk(expression: str) -> Callable[[int], datetime]:
+    rule, start = Cron(expression, tz=_NEW_YORK), datetime(2026, 3, 7, 12, tzinfo=_NEW_YORK)
+
+    def walk(fires: int) -> datetime:
+        nonlocal start
+        at = start
+        for _ in range(fires):
+            found = rule.next_after(at)
+            assert found is not None
+            at = found
+        start = at
+        return at
+
+    return walk
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ A program answers to those verbs that it has a function for:
 - `plan_evenly`: the same, but as far apart from one another as the period allows.
 - `plan_herd(count, ahead)`: all due at one instant.
 - `left()`: how many runs are not done.
-- `next_fires(counts)`: how long it takes to work out so many moments of each cron expression.
+- `next_fires(counts, seconds)`: work out so many moments of each cron expression, again and again for at least so long;
+  answers how many that were, how long they took, and which was the last.
 
 Runs in the environments of other schedulers, so it imports nothing but the standard library.
 """
@@ -29,6 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,7 @@ __all__ = [
     "tally",
     "until_stopped",
     "wait_until_stopped",
+    "walked",
 ]
 
 # Where the store is, and how the contender is set up.
@@ -127,3 +130,19 @@ def last_moment(second: int, period: int = 60) -> float:
     """The latest moment so many seconds into the period: for schedulers that do not tell a job what it was due."""
     now = time.time()
     return float(round(now - (now - second) % period))
+
+
+def walked(fires: int, seconds: float, start: Callable[[], Callable[[int], datetime]]) -> list[float]:
+    """`start` answers a new rule, as a function that goes on by so many moments and answers the last.
+
+    How many moments, how long they took, and the last of each walk.
+    """
+    moments, took, last = 0, 0.0, 0.0
+    while took < seconds:
+        walk = start()
+        walk(1)  # the first question takes longer
+        began = time.perf_counter()
+        at = walk(fires)
+        took += time.perf_counter() - began
+        moments, last = moments + fires, at.timestamp()
+    return [moments, took, last]

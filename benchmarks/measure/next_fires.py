@@ -1,19 +1,66 @@
-"""Moments of cron expressions per second, one after the other from the same day, in a zone with summer time."""
+"""Moments of cron expressions per second, one after the other from the same day, in a zone with summer time.
+
+The same walk is repeated by new rules until it has taken long enough to be measured, and must end at the right moment.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import count, islice
+from zoneinfo import ZoneInfo
 
 from benchmarks.figure import Figure, Measured
 from benchmarks.stage import Stage
 
 __all__ = ["EXPRESSIONS", "FIGURES", "measure"]
 
-EXPRESSIONS = {"often": "*/5 * * * *", "weekdays": "0 9 * * 1-5", "leap": "0 0 29 2 *"}
-FIGURES = tuple(Figure(name, f"`{text}`", "moments/s") for name, text in EXPRESSIONS.items())
+_ZONE = ZoneInfo("America/New_York")
+_START = datetime(2026, 3, 7, 12, tzinfo=_ZONE)
+
+
+def _every_five_minutes() -> Iterator[datetime]:
+    return (_START.astimezone(UTC) + number * timedelta(minutes=5) for number in count(1))
+
+
+def _weekdays_at_nine() -> Iterator[datetime]:
+    days = (_START.date() + timedelta(number) for number in count(1))
+    return (datetime.combine(day, time(9), _ZONE) for day in days if day.isoweekday() <= 5)
+
+
+def _leap_days() -> Iterator[datetime]:
+    """Before 2100, which has none."""
+    return (datetime.combine(date(year, 2, 29), time(), _ZONE) for year in range(2028, 2100, 4))
+
+
+@dataclass(frozen=True)
+class _Expression:
+    """`moments` are its moments, worked out without any scheduler."""
+
+    text: str
+    moments: Callable[[], Iterator[datetime]]
+
+
+EXPRESSIONS = {
+    "often": _Expression("*/5 * * * *", _every_five_minutes),
+    "weekdays": _Expression("0 9 * * 1-5", _weekdays_at_nine),
+    "leap": _Expression("0 0 29 2 *", _leap_days),
+}
+FIGURES = tuple(Figure(name, f"`{each.text}`", "moments/s") for name, each in EXPRESSIONS.items())
 # A leap day is four years away from the next; nobody shall walk through millennia.
 _RARE = 10
 
 
 def measure(stage: Stage) -> Measured:
-    counts = {text: _RARE if name == "leap" else stage.number for name, text in EXPRESSIONS.items()}
-    seconds = stage.call("next_fires", counts)
-    return {name: counts[text] / seconds[text] for name, text in EXPRESSIONS.items()}
+    counts = {each.text: _RARE if name == "leap" else stage.number for name, each in EXPRESSIONS.items()}
+    walked = stage.call("next_fires", counts, stage.size.walk_seconds)
+    rates = {}
+    for name, each in EXPRESSIONS.items():
+        moments, seconds, last = walked[each.text]
+        # One more than is timed: the first question.
+        right = next(islice(each.moments(), counts[each.text], None))
+        found = datetime.fromtimestamp(last, _ZONE)
+        assert found == right, f"{stage.contender.title} has {found} for {right} of {each.text}"
+        rates[name] = moments / seconds
+    return rates
