@@ -100,10 +100,11 @@ async def plan(schedules: int, period: int, ahead: float) -> float:
 
 
 async def plan_evenly(schedules: int, period: int, ahead: float) -> float:
-    step = timedelta(seconds=period) / schedules
+    length = timedelta(seconds=period)
 
     def rules(start: datetime) -> Callable[[int], When]:
-        return lambda number: Every(timedelta(seconds=period), since="start", start=start + number * step)
+        # A step would be rounded to microseconds, and the last ones be a period later.
+        return lambda number: Every(length, since="start", start=start + number * length / schedules)
 
     return await _plan(schedules, ahead, rules)
 

@@ -48,8 +48,9 @@ def measure(stage: Stage) -> Measured:
     folder.mkdir()
     broker = BrokerPlace(folder, Path(sys.prefix))
     try:
-        redis = _Redis(broker.url, broker.pid)
-        return in_fresh_process(measure_in, stage.place, redis, stage.number, stage.size.growth_turns)
+        measured = in_fresh_process(measure_in, stage.place.url, broker.url, stage.number, stage.size.growth_turns)
+        stage.ledger.check(stage.number * stage.size.growth_turns)
+        return measured
     finally:
         broker.close()
 

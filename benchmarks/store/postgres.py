@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from benchmarks.store.place import HISTORY_DAYS, compare
+from benchmarks.store.place import HISTORY_DAYS, NotDurable, compare
 from benchmarks.store.processor import family_seconds, parent
 from evertick.clock import system_clock
 from evertick.store.postgres import PostgresStore
@@ -35,6 +35,18 @@ FROM (SELECT n, {first}::bigint + n * ({length}::bigint / {count}) AS at FROM ge
 """
 _ATTACH_DAY = "ALTER TABLE evertick.history ATTACH PARTITION evertick.{name} FOR VALUES FROM ({first}) TO ({end})"
 _DROP_DAY = "ALTER TABLE evertick.history DETACH PARTITION evertick.{name}; DROP TABLE evertick.{name}"
+_OUTSTANDING = """
+SELECT (SELECT coalesce(sum(($2 - greatest(fire_at, $1) + $3 - 1) / $3), 0)
+        FROM evertick.due WHERE fire_at < $2)::bigint
+    + (SELECT count(*) FROM evertick.runs WHERE fire_at >= $1 AND fire_at < $2)
+    + (SELECT coalesce(sum((least(last_at + 1, $2) - greatest(first_at, $1) + $3 - 1) / $3), 0)
+        FROM evertick.gaps WHERE first_at < $2 AND last_at >= $1)::bigint
+"""
+# What a crash empties: tables and sequences that are not in the log.
+_UNLOGGED = "SELECT array_agg(relname::text ORDER BY relname) FROM pg_class WHERE relpersistence = 'u'"
+# The counts of all databases share one table of statements, which forgets the rarest when it is full.
+_HAS_STATEMENTS = "SELECT to_regclass('pg_stat_statements') IS NOT NULL"
+_FORGET_STATEMENTS = "SELECT pg_stat_statements_reset(0, oid, 0) FROM pg_database WHERE datname = $1"
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,18 @@ class PostgresPlace:
         """Of all its processes: those that serve, write the log, vacuum, and those that have ended."""
         return family_seconds(self.server)
 
+    def check_durable(self) -> None:
+        """Of whoever was here: no table without a log, and no database that commits less safely than its server."""
+        asyncio.run(self._check_durable())
+
+    async def _check_durable(self) -> None:
+        async with self.connection() as connection:
+            unlogged = await connection.fetchval(_UNLOGGED)
+            if unlogged:
+                raise NotDurable(f"what is in {', '.join(unlogged)} would not survive a crash: it is unlogged")
+            if await connection.fetchval("SHOW synchronous_commit") == "off":
+                raise NotDurable("a commit does not reach the disk: the database has synchronous_commit = off")
+
     def close(self) -> None:
         asyncio.run(self._drop())
         shutil.rmtree(self.folder)
@@ -84,6 +108,8 @@ class PostgresPlace:
     async def _drop(self) -> None:
         connection: Any = await asyncpg.connect(self.admin)
         try:
+            if await connection.fetchval(_HAS_STATEMENTS):
+                await connection.execute(_FORGET_STATEMENTS, self.database)
             await connection.execute(f"DROP DATABASE {self.database} WITH (FORCE)")
         finally:
             await connection.close()
@@ -102,6 +128,9 @@ class PostgresPlace:
             "SELECT count(*) FROM evertick.history WHERE verdict = 'succeeded' AND fire_at >= $1 AND fire_at < $2"
         )
         return asyncio.run(self._fetch(question, first_us, end_us))
+
+    def outstanding(self, first_us: int, end_us: int, period_us: int) -> int:
+        return asyncio.run(self._fetch(_OUTSTANDING, first_us, end_us, period_us))
 
     def add_history(self, count: int) -> None:
         asyncio.run(self._add_history(count))

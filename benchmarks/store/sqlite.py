@@ -10,9 +10,11 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.store.place import HISTORY_DAYS, compare
+from benchmarks.store.place import HISTORY_DAYS, NotDurable, compare
 from evertick.clock import system_clock
 from evertick.store.sqlite import SqliteStore
+from evertick.store.sqlite.connection import connect
+from evertick.store.sqlite.location import location_of
 from evertick.when.moment import DAY
 
 __all__ = ["SqlitePlace"]
@@ -27,6 +29,15 @@ SELECT 'default', printf('%012x-7000-a000-%012x', at / 1000, n), n % 10000 + 100
     'fire', at, at, 'default', 0, 'done', 'succeeded', 1, 0, 'node', n, at, at, at, 0, 0, 1
 FROM (SELECT n, :first + n * (:length / :count) AS at FROM n)
 """
+_OUTSTANDING = """
+SELECT (SELECT coalesce(sum((:end - max(fire_at, :first) + :period - 1) / :period), 0)
+        FROM evertick_due WHERE fire_at < :end)
+    + (SELECT count(*) FROM evertick_runs WHERE fire_at >= :first AND fire_at < :end)
+    + (SELECT coalesce(sum((min(last_at + 1, :end) - max(first_at, :first) + :period - 1) / :period), 0)
+        FROM evertick_gaps WHERE first_at < :end AND last_at >= :first)
+"""
+# Of PRAGMA synchronous.
+_FULL = 2
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,13 @@ class SqlitePlace:
     def server_seconds(self) -> float:
         return 0.0
 
+    def check_durable(self) -> None:
+        """Of Evertick, as it opens every connection to this place. Other programs look at their own connections."""
+        with closing(connect(location_of(self.url), may_create=True)) as db:
+            level = db.execute("PRAGMA synchronous").fetchone()[0]
+        if level != _FULL:
+            raise NotDurable(f"a commit to {self.path} does not reach the disk: synchronous is {level}")
+
     def close(self) -> None:
         shutil.rmtree(self.folder)
 
@@ -62,6 +80,12 @@ class SqlitePlace:
         question = "SELECT count(*) FROM evertick_history WHERE verdict = 'succeeded' AND fire_at >= ? AND fire_at < ?"
         with self._open() as db:
             count: int = db.execute(question, (first_us, end_us)).fetchone()[0]
+            return count
+
+    def outstanding(self, first_us: int, end_us: int, period_us: int) -> int:
+        with self._open() as db:
+            values = {"first": first_us, "end": end_us, "period": period_us}
+            count: int = db.execute(_OUTSTANDING, values).fetchone()[0]
             return count
 
     def add_history(self, count: int) -> None:
