@@ -110,8 +110,8 @@ def _environments(choice: Choice, folder: Path, results: Results) -> dict[str, E
 
 def _tell(results: Results) -> None:
     for measurement in MEASUREMENTS.values():
-        for store, table in tables_of(results, measurement):
-            print(f"\n{measurement.title}{f', {store}' if store else ''}\n\n{table}")
+        for table in tables_of(results, measurement):
+            print(f"\n{table.title}\n\n{table.text}")
     print(f"\nload averages {' '.join(f'{each:.1f}' for each in results.loads)} (before, after each round)")
     for failed in results.failed:
         print(f"failed  {failed}")

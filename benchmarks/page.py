@@ -29,15 +29,20 @@ $ python -m benchmarks report docs/explanation/how-fast.json
 
 ## How it is measured
 
-- Every figure is the median of the rounds, with the least and the greatest: median [min..max]. A round takes all that
-  is compared one after the other, so that a slow minute falls on all of them. "of raw" is the median of the ratios to
-  the raw loop of the same round.
+- Every figure is the median of the rounds that its table names, with the least and the greatest: median [min..max]. A
+  figure without a spread was found once; a table of fewer than five rounds says so. Some measurements take turns
+  between what they compare, all in one round: their tables name the turns, and a count over all turns is one figure. A
+  round takes all that is compared one after the other, so that a slow minute falls on all of them. "of raw" is the
+  median of the ratios to the raw loop of the same round.
 - The count is taken inside the job. Every execution is a record of its own in a file that is mapped into memory, with
   the number of the run: each must be there exactly once. Then the ledger is read back, and must have one succeeded row
   for each and nothing else. A round in which that does not hold gives no figure, but ends the benchmark; for another
-  scheduler it costs that one its figure, and is told below.
+  scheduler it costs that one its figure: its row says how many rounds are left, and the reason is told below. Of
+  schedules that did not begin in time, each moment must be found in the ledger: still due, waiting, or skipped.
 - Every measurement has an empty file or database. All commits reach the disk: `synchronous=FULL` on SQLite; `fsync`,
-  `synchronous_commit`, `full_page_writes` and autovacuum on PostgreSQL, all tables logged.
+  `synchronous_commit` and `full_page_writes` on PostgreSQL, all tables logged. The benchmarks read that back, from the
+  server before they begin and from each database after its measurement, and refuse to measure where it is not so, or
+  where the folder is in memory.
 - Processor time is that of the kernel: of the workers with all their children, and of the whole server, with what it
   does in the background. It begins when the workers have imported and set up what they need, and are let go.
 - The raw loop writes the same rows to the same tables with the same indexes, in batches of a thousand, and starts a
@@ -50,16 +55,22 @@ _GROUP_WORDS = {
     "throughput": (
         "Throughput",
         "A queue that was filled before the workers started, of jobs that only count. From the first execution to the "
-        "last. Enqueued in bulk is a thousand per call; one by one, each waits for its commit.",
+        "last. The queue of a slower one is shorter. Enqueued in bulk is a thousand per call; one by one, each waits "
+        "for its commit.",
     ),
     "latency": ("Latency", "50 calls a second; from the call that enqueues to the first line of the job."),
     "schedules": (
         "Schedules",
         "Cron schedules with seconds, each once a minute, in a zone with summer time; all of one second are due at "
         "the same moment. Evenly means that no two are, each with a rule of its own. Who has no seconds in its cron "
-        "(graphile-worker, Celery beat) has all of them when the minute begins. Memory is what is the processes' "
-        "own. At one instant, all are due at the same microsecond. The knee is where fires do not begin in their "
-        "period any more.",
+        "(graphile-worker, Celery beat) has all of them when the minute begins. Memory is what is the processes' own."
+        " At one instant, all are due at the same microsecond. The knee is where fires do not begin in their period "
+        "any more; in the pictures, a point is hollow where fewer than 99 % did. The jobs of graphile-worker, "
+        "APScheduler and Celery are not told their moment here and take the last one that fits: one that is late by "
+        "more than a minute seems to be late by what is left of it. Where fewer than all of theirs began in their "
+        "minute, their percentiles mean nothing, and below 99 % they have no point in the pictures. The schedules of "
+        "APScheduler 4 above the first sixty are copies that count as their models, so one that runs twice is not "
+        "seen. PgQueuer and Huey have cron schedules, too, which are not measured here.",
     ),
     "idle": ("Idle", "Nodes that have many schedules of which none is due for weeks. Heartbeats are in it."),
     "cost": (
@@ -75,9 +86,9 @@ _GROUP_WORDS = {
     ),
     "growth": (
         "Growth",
-        "The same queue beside ten thousand finished runs and beside ten million, by turns. And fires for a minute "
-        "while somebody holds a transaction open: on PostgreSQL nothing can be cleaned away meanwhile, on SQLite the "
-        "log grows.",
+        "The same queue beside ten thousand finished runs and beside ten million, by turns. That history was not run,"
+        " but written into the tables by SQL, spread over ten days. And fires for a minute while somebody holds a "
+        "transaction open: on PostgreSQL nothing can be cleaned away meanwhile, on SQLite the log grows.",
     ),
     "time": (
         "Time",
@@ -133,6 +144,9 @@ def _machine(results: Results) -> str:
     rows = [f"| {name} | {text} |" for name, text in results.machine.items()]
     loads = ", ".join(f"{each:.1f}" for each in results.loads)
     notes = [f"Load averages before and after each round: {loads}."] if results.loads else []
+    if results.server:
+        told = ", ".join(f"`{name}={value}`" for name, value in results.server.items())
+        notes.insert(0, f"The server, as it told: {told}.")
     if results.quick:
         notes.append("**The numbers were tiny, to see that everything works: these figures mean nothing.**")
     notes += [
@@ -143,7 +157,10 @@ def _machine(results: Results) -> str:
     if settings:
         parts.append("\n".join(["| | set up with |", "|---|---|", *settings]))
     if notes:
-        parts.append("\n".join(_filled(note) for note in notes))
+        parts.append("\n\n".join(_filled(note) for note in notes))
+    if results.runs:
+        parts.append("Measured by these runs of the benchmarks:")
+        parts.append("\n".join(_filled(f"- {each}", "  ") for each in results.runs))
     if results.failed:
         parts.append("Rounds of others that gave no figure:")
         parts.append("\n".join(_filled(f"- {' '.join(each.split())}", "  ") for each in results.failed))
@@ -159,9 +176,9 @@ def _parts(results: Results, group: str) -> Iterator[str]:
     pictures = pictures_of(results)
     is_empty = True
     for measurement in (each for each in MEASUREMENTS.values() if each.group == group):
-        for store, table in tables_of(results, measurement):
-            yield f"**{measurement.title}{f', on {store}' if store else ''}**"
-            yield table
+        for table in tables_of(results, measurement):
+            yield f"**{table.title}** ({table.rounds})"
+            yield table.text
             is_empty = False
         for name, (text, _) in pictures.items():
             if name.removeprefix("how-fast-").removesuffix(".svg").partition("-")[0] == measurement.name:

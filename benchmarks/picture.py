@@ -7,14 +7,15 @@ from collections.abc import Iterator
 
 from benchmarks.contender.contenders import CONTENDERS, STORES
 from benchmarks.figure import Case
-from benchmarks.plot import Bar, bars, lines
-from benchmarks.results import Results, Samples
+from benchmarks.plot import Bar, Point, bars, lines
+from benchmarks.results import Results, Samples, whole
 from benchmarks.table import STORE_TITLES, case_title
 
 __all__ = ["pictures_of"]
 
-# Percent of the moments that began in their period; of whoever did not keep up, being late says nothing.
+# Percent of the moments that began in their period; whoever is below did not keep up.
 _KEPT_UP = 99
+_GUESSING = {each.name for each in CONTENDERS if each.is_guessing}
 _PEERS = {each.name for each in CONTENDERS if each.is_peer}
 
 
@@ -42,7 +43,7 @@ def _all(results: Results) -> Iterator[tuple[str, str, str]]:
 
 
 def _bar(case: Case, samples: Samples, figure: str) -> Bar | None:
-    values = samples.get(figure)
+    values = whole(samples.get(figure, []))
     if not values:
         return None
     kind = "raw" if case.contender == "raw" else "peer" if case.contender in _PEERS else "ours"
@@ -50,11 +51,15 @@ def _bar(case: Case, samples: Samples, figure: str) -> Bar | None:
 
 
 def _curve(results: Results, measurement: str, across: str, title: str) -> Iterator[tuple[str, str, str]]:
-    series: dict[str, list[tuple[float, float]]] = {}
+    """A point is hollow where too few began in their period; of jobs that guess their moment it would say nothing."""
+    series: dict[str, list[Point]] = {}
     for case, samples in results.of(measurement).items():
-        late = statistics.median(samples["p99"])
-        if late > 0 and case.processes == 1 and statistics.median(samples["share"]) >= _KEPT_UP:
+        late, shares = whole(samples["p99"]), whole(samples["share"])
+        if not late or statistics.median(late) <= 0:
+            continue
+        is_behind = statistics.median(shares) < _KEPT_UP
+        if not (is_behind and case.contender in _GUESSING):
             name = f"{case_title(case)}, {STORE_TITLES[case.store]}"
-            series.setdefault(name, []).append((case.number, late))
+            series.setdefault(name, []).append(Point(case.number, statistics.median(late), is_behind))
     if series:
         yield f"how-fast-{measurement}.svg", title, lines(title, across, "ms", series)

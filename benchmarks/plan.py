@@ -33,8 +33,9 @@ __all__ = ["GROUPS", "MEASUREMENTS", "Choice", "cases"]
 MEASUREMENTS = {
     each.name: each
     for each in (
+        # How many runs is a figure of it: a slow one gets fewer.
         Measurement(
-            "throughput", "throughput", "Runs that wait in a full queue", throughput.FIGURES, throughput.measure, "runs"
+            "throughput", "throughput", "Runs that wait in a full queue", throughput.FIGURES, throughput.measure
         ),
         Measurement(
             "latency", "latency", "From enqueue to start, sent by another process", latency.FIGURES, latency.measure

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import NamedTuple
 
 from benchmarks.table import number_text
 
-__all__ = ["Bar", "bars", "lines"]
+__all__ = ["Bar", "Point", "bars", "lines"]
 
 _WIDTH = 760
 # Of bars: room for their names and figures.
@@ -50,11 +51,19 @@ def bars(title: str, unit: str, rows: Sequence[Bar]) -> str:
     return _svg(36 + len(rows) * _ROW, parts)
 
 
-def lines(title: str, across: str, up: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Points of (across, up), both greater than 0 and on logarithmic scales; a line per name."""
+class Point(NamedTuple):
+    """Both greater than 0. A hollow one means something else than the others."""
+
+    across: float
+    up: float
+    is_hollow: bool = False
+
+
+def lines(title: str, across: str, up: str, series: Mapping[str, Sequence[Point]]) -> str:
+    """On logarithmic scales; a line per name."""
     points = [point for each in series.values() for point in each]
-    x = _Scale([point[0] for point in points], _SCALE, _WIDTH - _NAMES)
-    y = _Scale([point[1] for point in points], _LINES_HEIGHT - _BOTTOM, _TOP)
+    x = _Scale([point.across for point in points], _SCALE, _WIDTH - _NAMES)
+    y = _Scale([point.up for point in points], _LINES_HEIGHT - _BOTTOM, _TOP)
     floor = _LINES_HEIGHT - _BOTTOM
     parts = [
         _text(x.begin, 16, title, "start", 13),
@@ -73,9 +82,9 @@ def lines(title: str, across: str, up: str, series: Mapping[str, Sequence[tuple[
         ]
     for number, (name, each) in enumerate(series.items()):
         colour = _COLOURS[number % len(_COLOURS)]
-        path = " ".join(f"{x(across):.1f},{y(up):.1f}" for across, up in sorted(each))
+        path = " ".join(f"{x(point.across):.1f},{y(point.up):.1f}" for point in sorted(each))
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{x(a):.1f}" cy="{y(u):.1f}" r="3" fill="{colour}"/>' for a, u in each]
+        parts += [_dot(x(point.across), y(point.up), colour, is_hollow=point.is_hollow) for point in each]
         parts.append(_text(_WIDTH - _NAMES + 10, _TOP + 8 + number * 16, name, "start", colour=colour))
     return _svg(_LINES_HEIGHT, parts)
 
@@ -103,6 +112,12 @@ def _svg(height: float, parts: Sequence[str]) -> str:
 
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
+
+
+def _dot(x: float, y: float, colour: str, *, is_hollow: bool) -> str:
+    if is_hollow:
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="#ffffff" stroke="{colour}" stroke-width="2"/>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
 
 
 def _text(x: float, y: float, text: str, anchor: str, size: int = 11, colour: str = _INK) -> str:

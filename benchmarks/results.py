@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.figure import Case, Measured
 
-__all__ = ["Results", "Samples"]
+__all__ = ["Results", "Samples", "whole"]
 
+# A round that gave no figure is a hole (NaN, in the file `null`), so that a place is the same round in all cases.
 Samples = dict[str, list[float]]
 
 
 @dataclass
 class Results:
-    """`skipped` is why a contender took no part, `failed` what it did wrong in a round that was thrown away."""
+    """`skipped` is why a contender took no part, `failed` what it did wrong in a round that was thrown away.
+
+    `server` are the settings of the server, as it told them. `runs` is a line for each run of the benchmarks: when, of
+    which commit, and what it measured.
+    """
 
     machine: dict[str, str]
     settings: dict[str, str]
+    server: dict[str, str] = field(default_factory=dict)
+    runs: list[str] = field(default_factory=list)
     quick: bool = False
     loads: list[float] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -34,6 +42,10 @@ class Results:
         for name, value in measured.items():
             samples.setdefault(name, []).extend([value] if isinstance(value, int | float) else value)
 
+    def add_hole(self, case: Case, figures: Iterable[str]) -> None:
+        """A round in which none of the figures was found."""
+        self.add(case, dict.fromkeys(figures, math.nan))
+
     def write(self, path: Path) -> None:
         lines = [
             {**dataclasses.asdict(case), "figures": {name: _summary(each) for name, each in samples.items()}}
@@ -44,35 +56,53 @@ class Results:
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> Results:
-        """Of one run, or of several, each of which measured something else; the first tells the machine."""
+        """Of one run, or of several that measured different things; what differs of their machines is joined."""
         read = [_read(json.loads(path.read_text(encoding="utf-8"))) for path in paths]
-        whole = read[0]
+        together = read[0]
         for more in read[1:]:
-            whole.machine = {**more.machine, **whole.machine}
-            whole.settings |= more.settings
-            whole.quick |= more.quick
-            whole.loads += more.loads
-            whole.skipped |= more.skipped
-            whole.failed += more.failed
-            whole.cases |= more.cases
-        return whole
+            together.machine = _joined(together.machine, more.machine)
+            together.settings |= more.settings
+            together.server = _joined(together.server, more.server)
+            together.runs += more.runs
+            together.quick |= more.quick
+            together.loads += more.loads
+            together.skipped |= more.skipped
+            together.failed += more.failed
+            together.cases |= more.cases
+        return together
 
     def of(self, measurement: str) -> dict[Case, Samples]:
         return {case: samples for case, samples in self.cases.items() if case.measurement == measurement}
+
+
+def _joined(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
+    joined = {**second, **first}
+    for name in first.keys() & second.keys():
+        joined[name] = "; ".join(dict.fromkeys([*first[name].split("; "), *second[name].split("; ")]))
+    return joined
+
+
+def whole(samples: Iterable[float]) -> list[float]:
+    """Without the holes."""
+    return [each for each in samples if not math.isnan(each)]
 
 
 def _read(data: Mapping[str, Any]) -> Results:
     cases: dict[Case, Samples] = {}
     for line in data["cases"]:
         case = Case(**{each.name: line[each.name] for each in dataclasses.fields(Case)})
-        cases[case] = {name: each["samples"] for name, each in line["figures"].items()}
+        cases[case] = {
+            name: [math.nan if sample is None else sample for sample in each["samples"]]
+            for name, each in line["figures"].items()
+        }
     return Results(**{**data, "cases": cases})
 
 
 def _summary(samples: Sequence[float]) -> dict[str, object]:
+    found = whole(samples)
     return {
-        "median": statistics.median(samples),
-        "min": min(samples),
-        "max": max(samples),
-        "samples": list(samples),
+        "median": statistics.median(found) if found else None,
+        "min": min(found, default=None),
+        "max": max(found, default=None),
+        "samples": [None if math.isnan(sample) else sample for sample in samples],
     }

@@ -103,8 +103,9 @@ def _measure(ground: Ground, case: Case, results: Results, said: str) -> None:
             raise
         # Of a traceback the last line tells.
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        said = " ".join(dict.fromkeys((lines[0], lines[-1])))
-        results.failed.append(f"{_title(case)}: {said}"[:300])
+        why = " ".join(dict.fromkeys((lines[0], lines[-1])))
+        results.failed.append(f"{_title(case)}, round {said}: {why}"[:300])
+        results.add_hole(case, [figure.name for figure in MEASUREMENTS[case.measurement].figures])
         print(f"failed  {results.failed[-1]}", flush=True)
         return
     print(f"round {said}  {_title(case)}  {time.monotonic() - began:.1f} s", flush=True)

@@ -2,37 +2,64 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from benchmarks.contender.contenders import CONTENDERS
 from benchmarks.figure import Case, Figure, Measurement
-from benchmarks.results import Results, Samples
+from benchmarks.results import Results, Samples, whole
 
-__all__ = ["STORE_TITLES", "case_title", "number_text", "tables_of"]
+__all__ = ["STORE_TITLES", "Table", "case_title", "number_text", "tables_of"]
 
 STORE_TITLES = {"sqlite": "SQLite", "postgres": "PostgreSQL", "broker": "a broker", "": ""}
+# Rounds; the median of fewer is not worth much, and the page says so.
+_ENOUGH = 5
 _TITLES = {each.name: each.title for each in CONTENDERS}
 
 
-def tables_of(results: Results, measurement: Measurement) -> list[tuple[str, str]]:
-    """The tables of one measurement, each with the title of its store."""
+@dataclass(frozen=True)
+class Table:
+    """`rounds` says in how many it was measured."""
+
+    title: str
+    rounds: str
+    text: str
+
+
+def tables_of(results: Results, measurement: Measurement) -> list[Table]:
+    """The tables of one measurement, one for each store."""
     cases = results.of(measurement.name)
-    stores = list(dict.fromkeys(case.store for case in cases))
-    return [
-        (STORE_TITLES[store], _table(measurement, {case: each for case, each in cases.items() if case.store == store}))
-        for store in stores
-    ]
+    tables = []
+    for store in dict.fromkeys(case.store for case in cases):
+        here = {case: samples for case, samples in cases.items() if case.store == store}
+        title = f"{measurement.title}{f', on {STORE_TITLES[store]}' if store else ''}"
+        tables.append(Table(title, _rounds_text(measurement, here), _text(measurement, here)))
+    return tables
 
 
-def _table(measurement: Measurement, cases: dict[Case, Samples]) -> str:
-    figures = [each for each in measurement.figures if any(each.name in samples for samples in cases.values())]
-    has_number = bool(measurement.number_text) and len({case.number for case in cases}) > 1
-    head = ["", *([measurement.number_text] if has_number else []), *(f"{each.text}, {each.unit}" for each in figures)]
-    rows = []
+def _rounds_text(measurement: Measurement, cases: Mapping[Case, Samples]) -> str:
+    """Most are measured round by round; some once, in which they may take turns by themselves."""
+    count = _most(cases)
+    what = "turn" if measurement.is_once and count > 1 else "round"
+    text = f"{count} {what}s" if count > 1 else f"one {what}"
+    return text if count >= _ENOUGH else f"{text}: fewer than {_ENOUGH}"
+
+
+def _most(cases: Mapping[Case, Samples]) -> int:
+    """Rounds, with those that gave no figure."""
+    return max((len(each) for samples in cases.values() for each in samples.values()), default=0)
+
+
+def _text(measurement: Measurement, cases: Mapping[Case, Samples]) -> str:
+    figures = [each for each in measurement.figures if any(whole(one.get(each.name, [])) for one in cases.values())]
+    number = [measurement.number_text] if measurement.number_text else []
+    head = ["", *number, *(f"{each.text}, {each.unit}" for each in figures)]
+    rows, rounds = [], _most(cases)
     for case, samples in cases.items():
-        row = [case_title(case), *([f"{case.number:,}"] if has_number else [])]
+        found = max((len(whole(each)) for each in samples.values()), default=0)
+        missing = f" ({found} of {rounds} rounds)" if found < rounds else ""
+        row = [case_title(case) + missing, *([f"{case.number:,}"] if number else [])]
         raw = cases.get(_raw(case))
         rows.append(row + [_cell(each, samples, raw if raw is not samples else None) for each in figures])
     return "\n".join(_line(row) for row in [head, ["---"] * len(head), *rows])
@@ -51,16 +78,23 @@ def _raw(case: Case) -> Case:
 
 def _cell(figure: Figure, samples: Samples, raw: Samples | None) -> str:
     """Median [min..max]; and how that is to the raw loop, round by round."""
-    values = [each for each in samples.get(figure.name, []) if not math.isnan(each)]
+    values = whole(samples.get(figure.name, []))
     if not values:
         return "-"
     text = number_text(statistics.median(values))
     if len(values) > 1:
         text += f" [{number_text(min(values))}..{number_text(max(values))}]"
-    if figure.has_ratio and raw is not None and len(raw.get(figure.name, [])) == len(values):
-        ratios = [ours / theirs for ours, theirs in zip(values, raw[figure.name], strict=True)]
+    ratios = _ratios(samples[figure.name], raw.get(figure.name, [])) if figure.has_ratio and raw is not None else []
+    if ratios:
         text += f", {number_text(statistics.median(ratios))} of raw"
     return text
+
+
+def _ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """Of the rounds that have both. Of a file without holes it is not known which round is which."""
+    if len(ours) != len(theirs):
+        return []
+    return whole(own / other for own, other in zip(ours, theirs, strict=True))
 
 
 def _line(cells: Sequence[str]) -> str:

