@@ -19,8 +19,10 @@ from benchmarks.plan import GROUPS, MEASUREMENTS, Choice, cases
 from benchmarks.results import Results
 from benchmarks.rounds import Ground, run_rounds
 from benchmarks.size import FULL, QUICK, Size
-from benchmarks.store.server import server, version
-from benchmarks.table import tables_of
+from benchmarks.store.disk import disk_of
+from benchmarks.store.place import NotDurable
+from benchmarks.store.server import data_folder, server, settings, version
+from benchmarks.table import STORE_TITLES, tables_of
 
 # Under the folder of the benchmarks; they stay, because installing them takes minutes.
 _PEERS = "peers"
@@ -32,8 +34,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if asked.command == "report":
         write_report(Results.read(asked.files), asked.folder)
-    else:
+        return
+    try:
         _run(asked)
+    except NotDurable as reason:
+        sys.exit(f"nothing is measured: {reason}")
 
 
 def _run(asked: argparse.Namespace) -> None:
@@ -47,13 +52,15 @@ def _run(asked: argparse.Namespace) -> None:
         size=_size(asked),
         is_quick=asked.quick,
     )
-    results = Results(describe(), {}, quick=asked.quick)
-    with _folder(asked.folder) as folder, _server(choice, asked.dsn, results) as dsn:
+    with _folder(asked.folder) as folder, _server(choice, asked.dsn) as dsn:
+        results = Results(describe(folder), {}, quick=asked.quick)
+        _look_at_disks(results, folder, dsn)
         environments = _environments(choice, folder / _PEERS, results)
         for name, text in results.machine.items():
             print(f"{name:<16} {text}", flush=True)
         wanted = [case for case in cases(choice) if case.contender in environments]
         run_rounds(Ground(folder, dsn, environments, choice.size), wanted, asked.rounds, results)
+        results.runs.append(_run_text(results))
     _tell(results)
     if asked.json is not None:
         results.write(asked.json)
@@ -82,13 +89,33 @@ def _folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _server(choice: Choice, given: str | None, results: Results) -> Iterator[str | None]:
+def _server(choice: Choice, given: str | None) -> Iterator[str | None]:
     if not any(case.store == "postgres" for case in cases(choice)):
         yield None
         return
     with server(given) as dsn:
-        results.machine["postgresql"] = version(dsn)
         yield dsn
+
+
+def _look_at_disks(results: Results, folder: Path, dsn: str | None) -> None:
+    """What is not on one is not measured; a quick run measures nothing anyway, and tells."""
+    disks = [disk_of(folder)]
+    if dsn is not None:
+        results.machine["postgresql"] = version(dsn)
+        results.server = settings(dsn)
+        disks.append(disk_of(data_folder(dsn)))
+        results.machine["disk of postgresql"] = str(disks[-1])
+    for disk in disks if not results.quick else []:
+        disk.check()
+
+
+def _run_text(results: Results) -> str:
+    """For the page: when, of what, and what was measured."""
+    machine = results.machine
+    of = f"commit {machine['commit']}" if "commit" in machine else f"Evertick {machine['evertick']}"
+    measured = ", ".join(name for name in MEASUREMENTS if results.of(name))
+    stores = " and ".join(STORE_TITLES[each] for each in STORES if any(case.store == each for case in results.cases))
+    return f"{machine['measured']}, {of}: {measured}{f'; on {stores}' if stores else ''}"
 
 
 def _environments(choice: Choice, folder: Path, results: Results) -> dict[str, Environment]:

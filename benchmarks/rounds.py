@@ -97,7 +97,9 @@ def _measure(ground: Ground, case: Case, results: Results, said: str) -> None:
                 another_place=lambda: ground.place(case.store, case.contender),
                 variant=case.variant,
             )
-            results.add(case, MEASUREMENTS[case.measurement].measure(stage))
+            measured = MEASUREMENTS[case.measurement].measure(stage)
+            place.check_durable()
+            results.add(case, measured)
     except Exception as error:
         if not _CONTENDERS[case.contender].is_peer:
             raise

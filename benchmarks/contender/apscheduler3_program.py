@@ -50,10 +50,20 @@ def fill(runs: int, singles: int) -> dict[str, float]:
 
 def work(schedules: int) -> None:
     scheduler = _scheduler()
+    _check_durable(scheduler)
     verbs.ready()
     scheduler.start()
     verbs.wait_until_stopped()
     scheduler.shutdown()
+
+
+def _check_durable(scheduler: BackgroundScheduler) -> None:
+    """A file that it opens as SQLite does by itself."""
+    engine = scheduler._jobstores["default"].engine
+    if engine.dialect.name == "sqlite":
+        with engine.connect() as connection:
+            level = connection.exec_driver_sql("PRAGMA synchronous").scalar()
+        assert level == 2, f"its commits do not reach the disk: synchronous is {level}"
 
 
 def alone(runs: int, per_second: float) -> None:

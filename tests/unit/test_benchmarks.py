@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -15,15 +19,25 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
-from benchmarks.contender.contenders import EVERTICK  # noqa: E402
-from benchmarks.contender.environment import Environment  # noqa: E402
-from benchmarks.measure import throughput  # noqa: E402
+from benchmarks import rounds  # noqa: E402
+from benchmarks.contender.contenders import CONTENDERS, EVERTICK, STORES, Contender  # noqa: E402
+from benchmarks.contender.environment import Environment, Unavailable, environment_of  # noqa: E402
+from benchmarks.figure import Case, Measured, Measurement  # noqa: E402
+from benchmarks.measure import schedules, throughput  # noqa: E402
+from benchmarks.measure.fires import StoreLoop, add_schedules, fire, join  # noqa: E402
 from benchmarks.page import FIGURES, PAGE, page_of, write_report  # noqa: E402
-from benchmarks.plan import GROUPS, MEASUREMENTS  # noqa: E402
+from benchmarks.picture import pictures_of  # noqa: E402
+from benchmarks.plan import GROUPS, MEASUREMENTS, Choice, cases  # noqa: E402
 from benchmarks.results import Results  # noqa: E402
-from benchmarks.size import QUICK  # noqa: E402
+from benchmarks.size import FULL, QUICK  # noqa: E402
+from benchmarks.spread import percentile  # noqa: E402
 from benchmarks.stage import Stage  # noqa: E402
+from benchmarks.store.disk import disk_of  # noqa: E402
+from benchmarks.store.place import LedgerPlace, NotDurable  # noqa: E402
+from benchmarks.store.postgres import PostgresPlace  # noqa: E402
+from benchmarks.store.server import server  # noqa: E402
 from benchmarks.store.sqlite import SqlitePlace  # noqa: E402
+from benchmarks.table import tables_of  # noqa: E402
 from benchmarks.tally import Tally, total, witnessed  # noqa: E402
 
 DOCS = ROOT / "docs" / "explanation"
@@ -50,7 +64,9 @@ def test_a_quick_benchmark_gives_every_figure_on_both_stores_and_leaves_nothing_
         assert measurement.title in done.stdout
     assert {case.store for case in results.of("throughput")} == {"sqlite", "postgres"}
     assert {case.contender for case in results.of("throughput")} == {"evertick", "raw"}
-    assert {"postgresql", "sqlite", "python", "cpu"} <= set(results.machine)
+    assert {"postgresql", "sqlite", "python", "cpu", "disk"} <= set(results.machine)
+    assert {"fsync", "shared_buffers", "max_wal_size", "checkpoint_timeout"} <= set(results.server)
+    assert len(results.runs) == 1
     assert not folder.exists()
     write_report(results, tmp_path / "page")
     assert "these figures mean nothing" in (tmp_path / "page" / PAGE).read_text()
@@ -82,6 +98,373 @@ def test_who_took_no_part_and_who_failed_is_on_the_page() -> None:
     assert "Huey took no part: it could not be installed (there is no network)." in page
     assert "- latency, celery: it ended" in page
     assert page.count("Not measured yet.") == len(GROUPS)
+
+
+def choice(**other: object) -> Choice:
+    asked: dict[str, object] = {
+        "groups": GROUPS,
+        "stores": STORES,
+        "processes": (1, 2),
+        "has_peers": False,
+        "names": (),
+        "has_million": False,
+        "size": FULL,
+    }
+    return Choice(**{**asked, **other})  # type: ignore[arg-type]
+
+
+def test_peers_are_measured_only_when_they_are_asked_for_and_only_at_what_they_can() -> None:
+    by_name = {each.name: each for each in CONTENDERS}
+
+    assert not any(by_name[case.contender].is_peer for case in cases(choice()))
+    for case in cases(choice(has_peers=True)):
+        contender = by_name[case.contender]
+        assert case.measurement in contender.measurements
+        assert not case.store or case.store in contender.stores
+        assert case.processes <= contender.most_processes or case.measurement == "limits"
+    assert {case.contender for case in cases(choice(has_peers=True))} == set(by_name)
+    assert {case.contender for case in cases(choice(names=("huey",)))} == {"huey"}
+
+
+def test_two_processes_are_measured_beside_one_where_more_can_help() -> None:
+    both = [case for case in cases(choice()) if case.contender == "evertick"]
+
+    for measurement in ("throughput", "latency", "minute", "herd", "idle"):
+        assert {case.processes for case in both if case.measurement == measurement} == {1, 2}
+    alone = cases(choice(processes=(1,), groups=("throughput", "knee")))
+    assert {case.processes for case in alone} == {1}
+
+
+def test_a_million_schedules_are_measured_on_postgresql_by_one_evertick_when_asked_for() -> None:
+    def million(**asked: object) -> list[Case]:
+        return [case for case in cases(choice(has_peers=True, **asked)) if case.number == 1_000_000]
+
+    assert [case for case in million() if case.measurement in ("minute", "idle")] == []
+    found = {case for case in million(has_million=True) if case.measurement in ("minute", "idle")}
+    assert found == {Case(name, "postgres", "evertick", 1, 1_000_000) for name in ("minute", "idle")}
+
+
+def test_those_that_are_compared_are_measured_one_after_the_other() -> None:
+    order = [case for case in cases(choice(has_peers=True)) if case.measurement == "throughput"]
+
+    groups = [(case.store, case.processes) for case in order]
+    assert len(dict.fromkeys(groups)) == 4
+    assert groups == sorted(groups, key=list(dict.fromkeys(groups)).index)
+
+
+def peer(name: str) -> Contender:
+    return next(each for each in CONTENDERS if each.name == name)
+
+
+def case_of(contender: str = "evertick", measurement: str = "throughput", number: int = 100) -> Case:
+    return Case(measurement, "sqlite", contender, 1, number)
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> rounds.Ground:
+    environment = Environment((sys.executable,), {}, {})
+    return rounds.Ground(tmp_path, None, {each.name: environment for each in CONTENDERS}, QUICK)
+
+
+def measuring(monkeypatch: pytest.MonkeyPatch, *answers: Measured | Exception) -> None:
+    """Let the throughput of each round be what is given."""
+    given = iter(answers)
+
+    def measure(stage: Stage) -> Measured:
+        answer = next(given)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    was = MEASUREMENTS["throughput"]
+    measurement = Measurement(was.name, was.group, was.title, was.figures, measure)
+    monkeypatch.setitem(MEASUREMENTS, "throughput", measurement)
+
+
+def test_a_peer_that_fails_in_a_round_has_a_hole_there_and_is_told(
+    ground: rounds.Ground, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measuring(monkeypatch, {"execute": 10.0}, AssertionError("a worker has ended\nby itself"), {"execute": 30.0})
+    results = Results({}, {})
+
+    rounds.run_rounds(ground, [case_of("huey")], 3, results)
+
+    assert results.failed == ["throughput, sqlite, huey, 1 processes, 100, round 2/3: a worker has ended by itself"]
+    first, hole, last = results.cases[case_of("huey")]["execute"]
+    assert (first, math.isnan(hole), last) == (10.0, True, 30.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_goes_wrong_with_evertick_ends_the_benchmark(
+    ground: rounds.Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring(monkeypatch, AssertionError("1 was lost"))
+    with pytest.raises(AssertionError, match="1 was lost"):
+        rounds.run_rounds(ground, [case_of()], 1, Results({}, {}))
+
+
+def test_a_peer_that_cannot_be_installed_is_unavailable_and_the_last_word_of_its_installer_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(command: list[str], **how: object) -> None:
+        raise subprocess.CalledProcessError(1, command, stderr="looking for it\nthere is no network\n")
+
+    monkeypatch.setattr(subprocess, "run", fail)
+    with pytest.raises(Unavailable, match=r"^there is no network$"):
+        environment_of(peer("huey"), tmp_path)
+
+
+def test_a_peer_of_node_is_unavailable_where_there_is_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unavailable, match="'node'"):
+        environment_of(peer("graphile"), tmp_path)
+
+
+def test_a_hole_is_kept_in_the_file_and_read_back(tmp_path: Path) -> None:
+    results = Results({}, {})
+    results.add(case_of("huey"), {"execute": 10.0})
+    results.add_hole(case_of("huey"), ["execute", "single"])
+    results.write(tmp_path / "one.json")
+
+    line = json.loads((tmp_path / "one.json").read_text(), parse_constant=pytest.fail)["cases"][0]["figures"]
+    assert line["execute"] == {"median": 10.0, "min": 10.0, "max": 10.0, "samples": [10.0, None]}
+    assert line["single"] == {"median": None, "min": None, "max": None, "samples": [None]}
+    assert Results.read([tmp_path / "one.json"]).cases == results.cases
+
+
+def test_the_files_of_several_runs_are_one_and_tell_where_their_machines_differ(tmp_path: Path) -> None:
+    first = Results({"cores": "2", "commit": "aaa"}, {"Evertick": "x"}, {"fsync": "on"}, ["one"], loads=[1.0])
+    first.add(case_of(), {"execute": 10.0})
+    second = Results({"cores": "2", "commit": "bbb"}, {"Huey": "y"}, {"fsync": "on"}, ["two"], loads=[2.0])
+    second.failed.append("it ended")
+    second.skipped["Celery beat"] = "no network"
+    second.add(case_of("huey"), {"execute": 5.0})
+    first.write(tmp_path / "1.json")
+    second.write(tmp_path / "2.json")
+
+    both = Results.read([tmp_path / "1.json", tmp_path / "2.json"])
+
+    assert both.machine == {"cores": "2", "commit": "aaa; bbb"}
+    assert (both.settings, both.server) == ({"Evertick": "x", "Huey": "y"}, {"fsync": "on"})
+    assert (both.runs, both.loads) == (["one", "two"], [1.0, 2.0])
+    assert (both.failed, both.skipped) == (["it ended"], {"Celery beat": "no network"})
+    assert both.cases == {case_of(): {"execute": [10.0]}, case_of("huey"): {"execute": [5.0]}}
+
+
+def table_rows(results: Results, measurement: str = "throughput") -> dict[str, list[str]]:
+    """The cells of each row by the first one, the head under the empty text."""
+    (table,) = tables_of(results, MEASUREMENTS[measurement])
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.text.splitlines()]
+    return {row[0]: row[1:] for row in rows if row[0] != "---"}
+
+
+def throughput_of(**samples: list[float]) -> Results:
+    results = Results({}, {})
+    for contender, values in samples.items():
+        results.cases[case_of(contender)] = {"execute": values}
+    return results
+
+
+def test_a_ratio_is_of_the_same_round_and_its_median_is_shown() -> None:
+    rows = table_rows(throughput_of(evertick=[10.0, 20.0, 90.0], raw=[20.0, 10.0, 30.0]))
+
+    assert rows["Evertick"] == ["20.0 [10.0..90.0], 2.00 of raw"]
+    assert rows["raw loop"] == ["20.0 [10.0..30.0]"]
+
+
+def test_a_round_that_a_peer_lost_leaves_the_ratios_of_the_others_and_is_counted() -> None:
+    rows = table_rows(throughput_of(raw=[20.0, 10.0, 40.0], huey=[10.0, math.nan, 40.0]))
+
+    assert rows["Huey (2 of 3 rounds)"] == ["25.0 [10.0..40.0], 0.75 of raw"]
+
+
+def test_without_holes_nobody_knows_which_round_is_missing_so_there_is_no_ratio() -> None:
+    rows = table_rows(throughput_of(raw=[20.0, 10.0, 40.0], huey=[10.0, 40.0]))
+
+    assert rows["Huey (2 of 3 rounds)"] == ["25.0 [10.0..40.0]"]
+
+
+def test_who_failed_in_every_round_has_a_row_without_figures() -> None:
+    rows = table_rows(throughput_of(raw=[20.0, 10.0], huey=[math.nan, math.nan]))
+
+    assert rows["Huey (0 of 2 rounds)"] == ["-"]
+
+
+def test_a_number_is_shown_even_if_all_have_the_same() -> None:
+    results = Results({}, {})
+    results.cases[case_of(measurement="minute", number=10_000)] = {"share": [100.0]}
+
+    rows = table_rows(results, "minute")
+
+    assert rows[""][0] == "schedules"
+    assert rows["Evertick"][0] == "10,000"
+
+
+@pytest.mark.parametrize(
+    ("measurement", "count", "said"),
+    [
+        ("throughput", 5, "(5 rounds)"),
+        ("throughput", 3, "(3 rounds: fewer than 5)"),
+        ("throughput", 1, "(one round: fewer than 5)"),
+        ("history", 5, "(5 turns)"),
+        ("knee", 1, "(one round: fewer than 5)"),
+    ],
+)
+def test_a_table_says_how_many_rounds_it_has_and_whether_they_are_few(measurement: str, count: int, said: str) -> None:
+    results, wanted = Results({}, {}), MEASUREMENTS[measurement]
+    names = {figure.name for figure in wanted.figures}
+    results.cases[case_of(measurement=measurement)] = {name: [1.0] * count for name in names}
+
+    assert f"**{wanted.title}, on SQLite** {said}" in page_of(results)
+
+
+def test_the_picture_of_the_knee_shows_what_is_beyond_it_hollow_and_every_count_of_processes() -> None:
+    results = Results({}, {})
+    for number, share in ((2_000, 100.0), (8_000, 70.0)):
+        for processes in (1, 2):
+            case = Case("knee", "sqlite", "evertick", processes, number)
+            results.cases[case] = {"share": [share], "p99": [float(number)]}
+        guessed = Case("knee", "postgres", "apscheduler3", 1, number)
+        results.cases[guessed] = {"share": [share], "p99": [float(number)]}
+
+    _, picture = pictures_of(results)["how-fast-knee.svg"]
+
+    circles = [each for each in ElementTree.fromstring(picture).iter() if each.tag.endswith("circle")]
+    assert [each.get("fill") == "#ffffff" for each in circles] == [False, True, False, True, False]
+    assert "Evertick, 2 processes, SQLite" in picture
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(0, 1), (20, 1), (21, 2), (50, 3), (99, 5), (100, 5)])
+def test_a_percentile_is_one_of_the_samples(percent: float, expected: float) -> None:
+    assert percentile([5.0, 3.0, 1.0, 4.0, 2.0], percent) == expected
+
+
+def test_there_is_no_percentile_of_nothing() -> None:
+    with pytest.raises(AssertionError, match="of nothing"):
+        percentile([], 50)
+
+
+@pytest.fixture(scope="module")
+def careless_server() -> Iterator[str]:
+    """A server that says of a commit that it is on the disk, and it is not."""
+    from servers.postgres import postgres_server
+
+    with postgres_server(fsync="off", synchronous_commit="on", full_page_writes="on") as dsn:
+        yield dsn
+
+
+def test_a_server_without_fsync_is_refused(careless_server: str) -> None:
+    with pytest.raises(NotDurable, match="the server has fsync = off"), server(careless_server):
+        pytest.fail("it was taken")
+
+
+def test_a_benchmark_on_a_server_without_fsync_measures_nothing_and_says_why(
+    careless_server: str, tmp_path: Path
+) -> None:
+    done = benchmarks("--quick", "--only", "fires", "--dsn", careless_server, "--folder", tmp_path / "bench")
+
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("nothing is measured: the server has fsync = off")
+
+
+def test_a_database_with_an_unlogged_table_or_quick_commits_is_not_durable(
+    careless_server: str, tmp_path: Path
+) -> None:
+    place = PostgresPlace.make(tmp_path / "place", careless_server)
+    place.folder.mkdir()
+    place.check_durable()
+
+    asyncio.run(execute(place, "CREATE UNLOGGED TABLE jobs (id bigint)"))
+    with pytest.raises(NotDurable, match="what is in jobs would not survive a crash"):
+        place.check_durable()
+    asyncio.run(execute(place, f"DROP TABLE jobs; ALTER DATABASE {place.database} SET synchronous_commit = off"))
+    with pytest.raises(NotDurable, match="synchronous_commit = off"):
+        place.check_durable()
+    place.close()
+
+
+async def execute(place: PostgresPlace, statement: str) -> None:
+    async with place.connection() as connection:
+        await connection.execute(statement)
+
+
+class CarelessPlace(SqlitePlace):
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}?synchronous=normal"
+
+
+def test_a_file_whose_commits_do_not_reach_the_disk_is_not_durable(tmp_path: Path) -> None:
+    SqlitePlace(tmp_path).check_durable()
+    with pytest.raises(NotDurable, match="synchronous is 1"):
+        CarelessPlace(tmp_path).check_durable()
+
+
+def test_a_folder_in_memory_is_refused_and_one_on_a_disk_is_told(tmp_path: Path) -> None:
+    inside = tmp_path.resolve()
+    disk = "24 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"
+    memory = f"25 24 0:31 / {inside} rw - tmpfs tmpfs rw"
+
+    found = disk_of(tmp_path, disk)
+    found.check()
+    assert str(found) == "ext4 on /dev/vda"
+    with pytest.raises(NotDurable, match="is in memory"):
+        disk_of(tmp_path / "deeper", f"{memory}\n{disk}").check()
+
+
+@pytest.fixture(params=STORES)
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerPlace]:
+    """Empty, on each store."""
+    folder = tmp_path / "ledger"
+    folder.mkdir()
+    if request.param == "sqlite":
+        yield SqlitePlace(folder)
+        return
+    place = PostgresPlace.make(folder, request.getfixturevalue("careless_server"))
+    yield place
+    place.close()
+
+
+def test_moments_that_have_not_run_are_found_in_the_ledger_each_once(ledger: LedgerPlace) -> None:
+    """Ten schedules, once a second: of the first of three seconds four have run, and those moved on to the next."""
+
+    async def fire_some() -> int:
+        async with ledger.store() as store:
+            await add_schedules(store, 10)
+            await join(store)
+            first = min(row.fire_at for row in (await store.due_schedules("bench", 10)).schedules if row.fire_at)
+            await fire(StoreLoop(store), 4)
+            return first
+
+    first = asyncio.run(fire_some())
+
+    end = first + 3_000_000
+    assert ledger.succeeded(first, end) == 4
+    assert ledger.outstanding(first, end, 1_000_000) == 26
+    assert ledger.outstanding(first + 1_000_000, end, 1_000_000) == 20
+
+
+def test_moments_of_a_gap_count_as_far_as_they_are_in_the_time(tmp_path: Path) -> None:
+    place = SqlitePlace(tmp_path)
+
+    async def make() -> None:
+        async with place.store():
+            pass
+
+    asyncio.run(make())
+    with sqlite3.connect(place.path) as db:
+        db.execute(
+            "INSERT INTO evertick_gaps (app, schedule_id, schedule_key, first_at, last_at, count, is_exact, verdict, "
+            "reason, recorded_at) VALUES ('default', 1, 's', 500, 4500, 5, 1, 'missed', 'x', 1)"
+        )
+    db.close()
+
+    # Its moments are 500, 1500, 2500, 3500 and 4500.
+    found = {
+        time: place.outstanding(*time, 1_000) for time in ((0, 5_000), (1_000, 3_000), (4_000, 9_000), (5_000, 6_000))
+    }
+    assert list(found.values()) == [5, 2, 1, 0]
 
 
 @pytest.fixture
@@ -126,6 +509,12 @@ def test_a_run_that_the_ledger_does_not_have_makes_the_round_fail(stage: Stage) 
     Tally(stage.place.folder).count(3)
     with pytest.raises(AssertionError, match=r"4 runs were executed, the ledger has .*: 3"):
         stage.check(4)
+
+
+def test_a_moment_that_was_not_executed_and_that_the_ledger_does_not_know_makes_the_round_fail(stage: Stage) -> None:
+    schedules.check_none_lost(stage, begin=0, end=1, period=1, executed=3, expected=3)
+    with pytest.raises(AssertionError, match="of 4 moments 3 were executed and 0 are still to come: 1 were lost"):
+        schedules.check_none_lost(stage, begin=0, end=1, period=1, executed=3, expected=4)
 
 
 def test_a_run_that_is_left_in_the_queue_makes_the_round_fail(stage: Stage) -> None:
