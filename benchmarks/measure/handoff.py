@@ -48,7 +48,8 @@ def measure(stage: Stage) -> Measured:
     folder.mkdir()
     broker = BrokerPlace(folder, Path(sys.prefix))
     try:
-        measured = in_fresh_process(measure_in, stage.place.url, broker.url, stage.number, stage.size.growth_turns)
+        redis = _Redis(broker.url, broker.pid)
+        measured = in_fresh_process(measure_in, stage.place, redis, stage.number, stage.size.growth_turns)
         stage.ledger.check(stage.number * stage.size.growth_turns)
         return measured
     finally:

@@ -48,7 +48,7 @@ def measure(stage: Stage) -> Measured:
 
 
 def measure_in(place: PostgresPlace, size: Size, *, has_options: bool) -> dict[str, float]:
-    turns, figures = asyncio.run(_measure(place, size, has_options))
+    turns, figures = loop.run(_measure(place, size, has_options))
     place.check(turns * size.fires_turn)
     return figures
 
