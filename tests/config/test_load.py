@@ -241,6 +241,15 @@ def test_a_password_in_a_file_that_everybody_may_read_is_told(folder: Path, writ
     assert load_configuration(None, {"HOME": str(folder), "T": "t"}, {}).warnings == ()
 
 
+def test_a_user_beside_a_password_file_is_no_secret(folder: Path, write: Write) -> None:
+    (folder / "pw").write_text("hunter2\n")
+    (folder / "pw").chmod(0o600)
+    write("[nats]\nurl = 'nats://w@h'\npassword_file = 'pw'\n", mode=0o644)
+    assert load_configuration(None, {"HOME": str(folder)}).warnings == ()
+    write("[nats]\nurl = 'nats://token@h'\n", mode=0o644)
+    assert "everybody may read this password" in load_configuration(None, {"HOME": str(folder)}).warnings[0]
+
+
 @pytest.mark.usefixtures("authority")
 def test_brokers_are_urls_or_their_parts(folder: Path, load: Load) -> None:
     (folder / "c").touch()

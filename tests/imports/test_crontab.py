@@ -119,7 +119,7 @@ def test_mail_is_not_carried_over_and_a_note_says_what_to_do_instead() -> None:
     [(where, kind, text)] = notes("MAILTO=ops@example.org")
     assert (where, kind) == ("line 1", "dropped")
     assert "`evertick logs RUN`" in text
-    assert "`evertick failed`" in text
+    assert "`evertick failed --json`" in text
     # Commands may use it all the same.
     assert only("MAILTO=ops@example.org\n@daily x").spec["env"]["MAILTO"] == "ops@example.org"
     # Who asked for no mail gets none.
@@ -214,7 +214,7 @@ def test_a_percent_sign_begins_the_input(written: str, command: str, stdin: str 
         ("cd /srv/shop && ./report.py", "report"),
         ("cd /srv/shop; X=1 Y='a b' ./run", "run"),
         ("flock -n /run/x.lock timeout 30s sync-orders", "sync-orders"),
-        ("/usr/bin/flock -n /tmp/l sync-orders", "sync-orders"),
+        ("/usr/bin/flock -w 10 -E 0 /tmp/l sync-orders", "sync-orders"),
         ("test -x /usr/sbin/anacron || ( cd / && run-parts /etc/cron.daily )", "run-parts"),
         ("[ -d /srv ] && tidy", "tidy"),
         ("sudo -u www nice -n 10 /opt/tidy.sh", "tidy"),

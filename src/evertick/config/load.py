@@ -196,7 +196,7 @@ class _Loading:
         """A file with a password in it that everybody may read."""
         by_path = {str(document.path): document for document in self.documents}
         for key, value in values.items():
-            holds = value.about.is_secret or (value.about.is_url and value.value and masked(value.value) != value.value)
+            holds = value.about.is_secret or (value.about.is_url and _holds_secret(key, values))
             file = value.origin.place.rpartition(":")[0]
             is_written = value.is_set and value.written is None and file in by_path
             if holds and is_written and by_path[file].is_open:
@@ -288,3 +288,9 @@ def _default(key: str) -> Any:
 def _state(values: Mapping[str, Value], environ: Mapping[str, str]) -> Path:
     given = values["directories.state"].value
     return default_state(environ) if given is None else Path(given)
+
+
+def _holds_secret(key: str, values: Mapping[str, Value]) -> bool:
+    """Whether a URL does. A user alone may be a token; but not where the password is in a file."""
+    url, elsewhere = values[key].value, values.get(f"{key.rpartition('.')[0]}.password_file")
+    return bool(url) and masked(url) != url and (elsewhere is None or not elsewhere.is_set)

@@ -25,8 +25,8 @@ _RUNNERS = frozenset(
 )
 # What a command does on its way.
 _ON_THE_WAY = frozenset(["cd", "test", "[", "[[", "umask", "sleep", "source", ".", "export", "set", "ulimit", "exit"])
-# Options of programs that run another one, with a word behind them: sudo -u www-data.
-_WITH_A_NAME = ("-u", "-g", "--user", "--group")
+# Options of programs that run another one, with a word behind them: sudo -u www-data, flock -w 10.
+_WITH_A_NAME = ("-u", "-g", "--user", "--group", "-w", "-E")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _BETWEEN = frozenset(["&&", "||", ";", "|", "&", "(", ")", "{", "}", ";;"])
 
