@@ -131,8 +131,10 @@ class Relay:
         settling = asyncio.get_running_loop().create_task(self._settle(), name="evertick settle")
         try:
             rest = await self._claim_more()
-        finally:
-            await settling
+        except (Exception, asyncio.CancelledError):
+            await asyncio.gather(settling, return_exceptions=True)  # nothing goes on after the step
+            raise
+        await settling
         # What is tried again may be due before what the claim knew of.
         return None if rest is None else min(rest, max(self._look_at - self._node.clock.elapsed(), 0.0))
 
