@@ -20,19 +20,25 @@ dsn, schema, point = sys.argv[1:]
 scheduler = Scheduler(f"{dsn}?schema={schema}", lease="2s", stop_timeout="1s", node_name="shop")
 
 
+def _say(word: str) -> None:
+    """A line at once: of two threads that print, one may write between the other's word and its line break."""
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
 def payment(library: str, ctx: Context) -> str:
     return f"INSERT INTO {schema}.paid VALUES ('{library}', '{ctx.run_id}')"
 
 
 def stop_at(place: str, library: str) -> None:
     if place == point:
-        print(library, flush=True)
+        _say(library)
         threading.Event().wait()
 
 
 async def stop_async_at(place: str, library: str) -> None:
     if place == point:
-        print(library, flush=True)
+        _say(library)
         await asyncio.Event().wait()
 
 
