@@ -10,6 +10,8 @@ from pathlib import Path
 __all__ = ["Counted", "bytes_written", "family_seconds", "parent", "private_megabytes", "session"]
 
 _TICK = os.sysconf("SC_CLK_TCK")
+# At a server whose sessions come and go.
+_LOOKS_MOST = 5
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,12 @@ def session(leader: int) -> list[Counted]:
 
 def family_seconds(head: int) -> float:
     """What this process has used, with all its children, living and gone: a whole PostgreSQL server."""
-    own = _one(head)
-    return own.seconds + own.ended + sum(each.seconds for each in _all() if each.parent == head)
+    for _ in range(_LOOKS_MOST):
+        own = _one(head)
+        living = sum(each.seconds for each in _all() if each.parent == head)
+        if _one(head).ended == own.ended:
+            break  # else a child has ended between the two looks, and is in neither
+    return own.seconds + own.ended + living
 
 
 def parent(pid: int) -> int:
