@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,8 @@ async def test_an_app_without_a_feed_is_told_what_to_do(
     node.connect("nats", NatsConnection(url=nats.url, events=True))
     async with node:
         await until_logged(caplog, "keeps no feed; turn it on")
+    [told] = [record for record in caplog.records if "keeps no feed" in record.getMessage()]
+    assert told.levelno >= logging.WARNING, "it is told once, and so that it is seen"
 
 
 async def test_without_events_their_stream_is_not_made(nats: Broker) -> None:

@@ -457,6 +457,10 @@ async def test_a_run_that_is_cancelled_leaves_the_server_at_once(server: WebServ
         await asyncio.wait_for(heard.wait(), SECONDS_MAX)
         await scheduler.cancel(run)
         await asyncio.wait_for(gone.wait(), SECONDS_MAX)
+        async with asyncio.timeout(SECONDS_MAX):
+            while (ended := await scheduler.get_run(run.id)).verdict is None:
+                await asyncio.sleep(0.01)
+    assert ended.verdict == "cancelled"
 
 
 async def test_only_so_much_of_an_answer_is_read_and_the_cut_is_marked(server: WebServer) -> None:
