@@ -7,7 +7,6 @@ import msgspec
 from evertick.model import Definition, NewGap, Occurrence, Overlap, Pause
 from evertick.when.base import When
 from evertick.when.calendar import Calendar
-from evertick.when.every import Every
 from evertick.when.moment import SECOND
 
 __all__ = ["FRESH", "LATE", "STUCK", "Facts", "Fire", "Plan", "admit", "guards_live", "takes_place"]
@@ -40,7 +39,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counts_from_end(self) -> bool:
-        return isinstance(self.rule, Every) and self.rule.is_after_end
+        return self.rule.is_after_end
 
     @property
     def is_spent(self) -> bool:

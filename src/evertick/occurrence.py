@@ -20,7 +20,6 @@ import msgspec
 from evertick.facts import FRESH, LATE, Facts, Fire, Plan, admit, takes_place
 from evertick.model import NewGap, Occurrence, Reason, Verdict
 from evertick.when.base import When
-from evertick.when.every import Every
 from evertick.when.subset import Without
 
 __all__ = [
@@ -67,7 +66,7 @@ def pending(occurrences: Iterable[Occurrence]) -> list[Occurrence]:
 
 def without_decided(rule: When, occurrences: tuple[Occurrence, ...]) -> When:
     """The rule without the moments that somebody decided about."""
-    if not occurrences or _counts_from_end(rule):
+    if not occurrences or rule.is_after_end:
         return rule
     return Without(rule, (each.fire_at for each in occurrences))
 
@@ -92,7 +91,7 @@ def is_past(occurrence: Occurrence, now: int, cursor: int | None) -> bool:
 
 
 def has_moment(rule: When, moment: int) -> bool:
-    return not _counts_from_end(rule) and rule.next_us(moment - 1) == moment
+    return not rule.is_after_end and rule.next_us(moment - 1) == moment
 
 
 # --- the tick ----------------------------------------------------------------------------------------------------
@@ -193,7 +192,7 @@ def settle_decisions(
     """
     if facts.counts_from_end:
         has_come = facts.fire_at is not None and facts.fire_at <= now
-        stays = not has_come and rule is not None and _counts_from_end(rule)
+        stays = not has_come and rule is not None and rule.is_after_end
         return Settled(occurrences=facts.occurrences if stays else ())
     fires, gaps, kept = list[Fire](), list[NewGap](), list[Occurrence]()
     for each in facts.occurrences:
@@ -206,7 +205,7 @@ def settle_decisions(
                 fires.append(row)
             else:
                 gaps.append(row)
-        elif each.fire_at <= now and (rule is None or _counts_from_end(rule)):
+        elif each.fire_at <= now and (rule is None or rule.is_after_end):
             gaps.append(_gap(each, Verdict.SKIPPED, reason))
         elif rule is not None and (each.fire_at <= now or has_moment(rule, each.fire_at)):
             kept.append(each)
@@ -238,7 +237,3 @@ def _fire(moved: Occurrence, now: int, *, is_blocked: bool) -> Fire:
 def _gap(occurrence: Occurrence, verdict: Verdict, reason: Reason) -> NewGap:
     moment = occurrence.fire_at
     return NewGap(first_at=moment, last_at=moment, count=1, verdict=verdict, reason=reason)
-
-
-def _counts_from_end(rule: When) -> bool:
-    return isinstance(rule, Every) and rule.is_after_end

@@ -67,8 +67,8 @@ def _plan_ordinary(facts: Facts, now: int) -> Plan | None:
 
 def _has_plain_moments(rule: When) -> bool:
     """Whether each is due when it comes, however many there were before, and whatever became of them."""
-    is_counted = rule.bounds.max_fires is not None or (isinstance(rule, Every) and rule.is_after_end)
-    return not is_counted and not rule.bounds.jitter and rule.calendar is None
+    bounds = rule.bounds
+    return bounds.max_fires is None and not rule.is_after_end and not bounds.jitter and rule.calendar is None
 
 
 def plan_closely(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:

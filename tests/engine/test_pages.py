@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
 from evertick.events import Hooks
 from evertick.model import Definition
-from evertick.store.base import Advance, Change, Due, Recorded, RunFilter, Store
+from evertick.store.base import Advance, Change, Due, DueSchedule, Recorded, RunFilter, Store
 from evertick.when.moment import HOUR, SECOND
 
 PATIENCE = 30.0
@@ -42,6 +42,8 @@ class Watched:
         self.written: list[list[int]] = []
         # Numbers of writes that do not begin before so many looks were answered.
         self.writes_after_looks: dict[int, int] = {}
+        # What happens before the look of that number.
+        self.before_look: dict[int, Callable[[], Awaitable[None]]] = {}
         self.failing_look = 0
         self.trouble: Exception = StoreUnavailable("it is away")
         self._has_looked = asyncio.Condition()
@@ -49,11 +51,13 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def due_schedules(self, app: str, limit: int) -> Due:
+    async def due_schedules(self, app: str, limit: int, after: DueSchedule | None = None) -> Due:
         if len(self.looks) + 1 == self.failing_look:
             self.failing_look = 0
             raise self.trouble
-        due = await self._store.due_schedules(app, limit)
+        if meanwhile := self.before_look.pop(len(self.looks) + 1, None):
+            await meanwhile()
+        due = await self._store.due_schedules(app, limit, after)
         async with self._has_looked:
             self.looks.append(due)
             self._has_looked.notify_all()
@@ -129,6 +133,14 @@ class Place:
             adds.append(Change(key=name, kind="add", definition=definition, created_at=first - HOUR, fire_at=at, at=at))
         assert all(await store.change_schedules(APP, adds))
 
+    async def add_earliest(self) -> None:
+        """One that is due before all others."""
+        store = await self._scheduler._store()
+        at = await store.now() - 10 * SECOND
+        definition = Definition(task="job", when="every 1h", args={"name": "earliest"})
+        add = Change(key="earliest", kind="add", definition=definition, created_at=at - HOUR, fire_at=at, at=at)
+        assert all(await store.change_schedules(APP, [add]))
+
     async def recorded(self) -> Counter[str | None]:
         store = await self._scheduler._store()
         return Counter(run.schedule_key for run in await store.runs(APP, RunFilter(limit=1000)))
@@ -184,27 +196,40 @@ async def test_two_nodes_at_the_same_pages_record_each_moment_once(place: Place)
     assert await place.recorded() == place.begun == each_once(10 * PAGE)
 
 
-async def test_what_is_being_written_is_not_planned_again(place: Place) -> None:
+async def test_the_next_page_is_read_while_the_first_batch_of_this_one_is_written(place: Place) -> None:
     await place.add_due(2 * PAGE)
     station = await place.node()
-    # The last batch of the first page is written when the second page was read, which has its rows once more.
-    station.store.writes_after_looks = {4: 2}
+    station.store.writes_after_looks = {1: 2}
     await station.until_nothing_is_due()
-    under_way = station.store.written[3]
-    assert set(under_way) <= {row.id for row in station.store.looks[1].schedules}
+    first, second = (look.schedules for look in station.store.looks[:2])
+    assert len(first) == len(second) == PAGE
+    # None of what was being written, or was still to be, is in it.
+    assert not {row.id for row in first} & {row.id for row in second}
     assert Counter(id_ for batch in station.store.written for id_ in batch).most_common(1)[0][1] == 1
     assert await place.recorded() == each_once(2 * PAGE)
 
 
-async def test_the_next_moment_of_what_was_being_written_is_not_forgotten(place: Place) -> None:
-    await place.add_due(PAGE + 3, every={PAGE - 1: "every 30s"})
+@pytest.mark.parametrize("place_in_page", [0, PAGE - 1])
+async def test_the_next_moment_of_an_earlier_page_is_not_forgotten(place: Place, place_in_page: int) -> None:
+    await place.add_due(2 * PAGE + 3, every={place_in_page: "every 30s"})
     station = await place.node()
-    station.store.writes_after_looks = {4: 2}
+    # The looks at the second and third page see none of it.
+    station.store.writes_after_looks = {1: 2, 5: 3}
     rest = await station.step()
-    assert len(station.store.looks) == 2
-    # Neither look has seen it: it was due in both.
+    assert len(station.store.looks) == 3
     assert rest is not None
     assert rest <= 30
+
+
+async def test_what_comes_before_the_next_page_meanwhile_is_for_the_next_tick(place: Place) -> None:
+    await place.add_due(PAGE + 3)
+    station = await place.node()
+    station.store.before_look[2] = place.add_earliest
+    await station.step()
+    assert len(station.store.looks) == 2
+    assert await place.recorded() == each_once(PAGE + 3)
+    await station.until_nothing_is_due()
+    assert await place.recorded() == each_once(PAGE + 3) + Counter(["earliest"])
 
 
 async def test_whoever_waits_for_the_lock_gets_it_between_two_pages(place: Place) -> None:
@@ -234,7 +259,7 @@ async def test_nothing_goes_on_when_a_tick_is_cancelled(place: Place) -> None:
     async with nothing_left():
         tick = asyncio.create_task(station.recorder.step())
         async with asyncio.timeout(PATIENCE):
-            while len(station.store.looks) < 2:
+            while place.begun.total() < 3 * BATCH:
                 await asyncio.sleep(0.001)
         tick.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evertick import Scheduler
-from evertick.store.base import Due, News
+from evertick.store.base import Due, DueSchedule, News
 from evertick.store.sqlite import SqliteStore
 from evertick.testing import virtual_time
 
@@ -31,9 +31,9 @@ async def test_a_node_that_is_woken_without_end_looks_some_hundred_times_a_secon
         woken_at.append(scheduler._clock.elapsed())
         return "anything"
 
-    async def due_schedules(self: SqliteStore, app: str, limit: int) -> Due:
+    async def due_schedules(self: SqliteStore, app: str, limit: int, after: DueSchedule | None = None) -> Due:
         looked_at.append(scheduler._clock.elapsed())
-        return await look(self, app, limit)
+        return await look(self, app, limit, after)
 
     monkeypatch.setattr(SqliteStore, "changed", changed)
     monkeypatch.setattr(SqliteStore, "due_schedules", due_schedules)

@@ -12,7 +12,7 @@ from evertick.model import Schedule
 from evertick.scheduler import Scheduler
 from evertick.store.base import Store
 from evertick.upcoming import Expected, Foreseen, upcoming_fires
-from evertick.when import Every, from_us, to_us
+from evertick.when import from_us, to_us
 from evertick.when.moment import LATEST
 
 __all__ = ["Ahead", "first_fires", "planned_fires"]
@@ -98,7 +98,7 @@ def _first(expected: Expected, cursor: datetime | None) -> datetime | None:
     if cursor is None:  # nothing is left of it but what somebody has moved
         moved = [each.to for each in expected.occurrences if each.to is not None]
         return from_us(min(moved)) if moved else None
-    if isinstance(expected.rule, Every) and expected.rule.is_after_end:  # it has this one moment, and no others yet
+    if expected.rule.is_after_end:  # it has this one moment, and no others yet
         opens = None if expected.blackout is None else expected.blackout.next_open(to_us(cursor))
         return cursor if expected.blackout is None else None if opens is None else from_us(opens)
     found = _counted(upcoming_fires([expected], to_us(cursor) - 1, LATEST, is_folded=True), 1)

@@ -71,7 +71,7 @@ def _about_rule(each: Surveyed, now: datetime) -> Iterator[Finding]:
 def _about_end(each: Surveyed, rule: When, now: datetime) -> Iterator[Finding]:
     """One that has no next moment: over as it was meant to be, or never again by a mistake."""
     key, schedule = each.schedule.key, each.schedule
-    if isinstance(rule, Once) or (isinstance(rule, Every) and rule.is_after_end):
+    if isinstance(rule, Once) or rule.is_after_end:
         return
     if schedule.last_state not in (None, State.DONE):
         return

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
 import msgspec
 
 from evertick.edit import facts_of, run_of
 from evertick.engine.node import LocalNode
-from evertick.engine.tick import Batch, Page, Tick, without
+from evertick.engine.tick import Batch, Page, Tick
 from evertick.engine.work import Worker
 from evertick.events import Event, EventKind
 from evertick.facts import Fire, Plan, guards_live
@@ -48,7 +48,7 @@ _GATHER_SECONDS, _GATHER_AFTER = 0.02, 16
 _TURN = 100
 # So many batches are read at once.
 _BATCHES_AHEAD = 4
-# So many pages belong to one tick at most: each is begun before the one before has ended.
+# So many pages belong to one tick at most: each is read while the one before is being written.
 _PAGES_MOST = 8
 
 
@@ -115,30 +115,28 @@ class Recorder:
             if before is not None and not all((await before.answer).taken):
                 return False
             tick.writes(self._write(rows, page, advances, claims=self._being_claimed - being_claimed))
-            if rows[-1] is page.due.schedules[-1] and self._may_look_ahead(tick):
-                tick.looks_ahead(_begun(self._look_ahead(rows), "look"))
+            if self._may_look_ahead(tick):
+                tick.ahead = _begun(self._look_ahead(page.due.schedules[-1]), "look")
             if before is not None:
                 await self._settle(tick, before)
         return True
 
-    async def _look(self, under_way: Sequence[DueSchedule] = ()) -> Page:
-        limit = _BATCHES_AHEAD * self._node.batch_size + len(under_way)
-        due = await self._node.store.due_schedules(self._node.app, limit)
+    async def _look(self, after: DueSchedule | None = None) -> Page:
+        limit = _BATCHES_AHEAD * self._node.batch_size
+        due = await self._node.store.due_schedules(self._node.app, limit, after)
         self._looked_at.append(self._node.clock.elapsed())
-        is_full = len(due.schedules) == limit
-        if under_way:
-            due = without(due, under_way)
         known = await self._rules.of(due.schedules)
-        return Page(due=due, known=known, nodes=await self._nodes(due, known), is_full=is_full)
+        nodes = await self._nodes(due, known)
+        return Page(due=due, known=known, nodes=nodes, is_full=len(due.schedules) == limit)
 
     def _may_look_ahead(self, tick: Tick) -> bool:
         """Where others are at the same schedules, what is read early is read in vain."""
         is_alone = not self._has_company and not self._node.is_draining
-        return is_alone and tick.page.is_full and tick.pages < _PAGES_MOST
+        return is_alone and tick.ahead is None and tick.page.is_full and tick.pages < _PAGES_MOST
 
-    async def _look_ahead(self, under_way: list[DueSchedule]) -> Page | None:
+    async def _look_ahead(self, after: DueSchedule) -> Page | None:
         try:
-            return await self._look(under_way)
+            return await self._look(after)
         except Exception:  # whatever it is, what is under way is seen to its end; the next tick looks, and says so
             return None
 

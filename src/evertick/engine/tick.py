@@ -1,14 +1,12 @@
 """What a tick has in its hands: pages of schedules that are read together, in batches that are written together.
 
-More may be due than one look finds. Then the next page is read while the last batch of this one is being written, and
-may still find the rows of that batch as they were. They are passed over; when they want to be looked at again is in
-their plans.
+More may be due than one look finds. Then the next page is read while this one is being written, from where it ends.
+What comes before that place meanwhile, by a new cursor or by somebody else's hand, is for the next tick.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import msgspec
 
@@ -16,7 +14,7 @@ from evertick.model import Node
 from evertick.rules import KnownDefinition
 from evertick.store.base import Advance, Due, DueSchedule, Recorded
 
-__all__ = ["Batch", "Page", "Tick", "without"]
+__all__ = ["Batch", "Page", "Tick"]
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +75,7 @@ class Tick:
         self.ahead: asyncio.Task[Page | None] | None = None
         # Somebody else was at the same schedules.
         self.is_refused = False
-        # When the first wants to be looked at again of those whose new cursors the last look may not have seen.
+        # When the first wants to be looked at again of all that were planned: the last look need not have seen it.
         self._next_at: int | None = None
 
     @property
@@ -87,10 +85,6 @@ class Tick:
     def writes(self, batch: Batch) -> None:
         self.under_way = batch
         self._next_at = _earlier(self._next_at, batch.next_at)
-
-    def looks_ahead(self, look: asyncio.Task[Page | None]) -> None:
-        self.ahead = look
-        self._next_at = None if self.under_way is None else self.under_way.next_at
 
     async def is_next_page_first(self) -> bool:
         """Whether the next page is here before the answer to what is under way."""
@@ -121,17 +115,6 @@ class Tick:
     def _tasks(self) -> list[asyncio.Task[Page | None] | asyncio.Task[Recorded]]:
         writing = None if self.under_way is None else self.under_way.answer
         return [task for task in (self.ahead, writing) if task is not None]
-
-
-def without(due: Due, under_way: Sequence[DueSchedule]) -> Due:
-    """What is due but for rows that stand as they stood when they were planned. One that has moved on is due again."""
-    planned = set(map(_cursor, under_way))
-    return msgspec.structs.replace(due, schedules=[row for row in due.schedules if _cursor(row) not in planned])
-
-
-def _cursor(row: DueSchedule) -> tuple[int, int, int | None, int]:
-    """What a plan is guarded by."""
-    return row.id, row.version, row.fire_at, row.at
 
 
 def _earlier(one: int | None, other: int | None) -> int | None:

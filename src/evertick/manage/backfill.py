@@ -23,7 +23,7 @@ from evertick.manage.schedules import ManagesSchedules
 from evertick.model import Run, Verdict
 from evertick.rules import load_calendars, rule_of
 from evertick.store.base import RunFilter, Store, StoredSchedule
-from evertick.when import Every, When, duration_text, from_us, to_us
+from evertick.when import When, duration_text, from_us, to_us
 from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import moment_text
 
@@ -222,7 +222,7 @@ class Backfills(ManagesSchedules):
                 "trigger it instead"
             )
         rule = rule_of(found[0], await load_calendars(store, self.app))
-        if isinstance(rule, Every) and rule.is_after_end:
+        if rule.is_after_end:
             raise Refused(
                 f"{wish.key!r} counts from the end of its runs, so that it has no fixed moments to backfill; "
                 "trigger it instead"

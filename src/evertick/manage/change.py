@@ -17,7 +17,7 @@ from evertick.model import Definition
 from evertick.options import PolicyOptions, blackout_given, make_definition
 from evertick.rules import blackout_named, blackout_of, load_calendars, rule_of
 from evertick.store.base import StoredSchedule
-from evertick.when import Calendar, Every, When, parse_when, to_us
+from evertick.when import Calendar, When, parse_when, to_us
 from evertick.when.base import check_name
 from evertick.when.moment import DAY, moment_text
 from evertick.when.zone import zone_named
@@ -147,7 +147,7 @@ def plan_edit(
 ) -> ChangePlan:
     old, stored = _side(now, now.rule, now.stored.definition, now.calendars), now.stored
     new = _side(now, rule, definition, calendars)
-    if old.only is not None and _is_after_end(rule):
+    if old.only is not None and rule.is_after_end:
         # Every edit restarts the count; only the end of a run that is live would do so later.
         new = msgspec.structs.replace(new, only=rule.next_us(now.time))
     before, after = stored.definition, msgspec.structs.replace(definition, when=rule.text)
@@ -187,7 +187,7 @@ def _side(now: Looked, rule: When | None, definition: Definition, calendars: dic
         rule=rule,
         left=None if most is None else most - stored.fires,
         begins=None if stored.pause is None else stored.pause.until,
-        only=(stored.fire_at or rule.next_us(now.time)) if _is_after_end(rule) else None,
+        only=(stored.fire_at or rule.next_us(now.time)) if rule.is_after_end else None,
         occurrences=kept,
         blackout=blackout_named(definition.blackout, stored.key, rule, calendars),
     )
@@ -195,7 +195,7 @@ def _side(now: Looked, rule: When | None, definition: Definition, calendars: dic
 
 def _is_kept(rule: When, moment: int, now: int) -> bool:
     """A decision about a moment that the rule does not have any more goes with it."""
-    return moment <= now or (not _is_after_end(rule) and rule.next_us(moment - 1) == moment)
+    return moment <= now or (not rule.is_after_end and rule.next_us(moment - 1) == moment)
 
 
 def _notes(now: Looked) -> tuple[str, ...]:
@@ -212,7 +212,7 @@ def _notes(now: Looked) -> tuple[str, ...]:
 
 def notes_of_rule(rule: When, definition: Definition) -> tuple[str, ...]:
     notes = []
-    if _is_after_end(rule):
+    if rule.is_after_end:
         notes.append("it counts from the end of each run: only its next fire is known")
     if rule.bounds.jitter:
         notes.append("jitter delays the fires; their nominal moments are listed")
@@ -221,10 +221,6 @@ def notes_of_rule(rule: When, definition: Definition) -> tuple[str, ...]:
     if definition.blackout is not None and definition.blackout_fate != "drop":
         notes.append(f"what blackout {definition.blackout!r} holds back is made up for when it ends, and is not listed")
     return tuple(notes)
-
-
-def _is_after_end(rule: When) -> bool:
-    return isinstance(rule, Every) and rule.is_after_end
 
 
 def checked_days(days: Any) -> int:

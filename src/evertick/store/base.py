@@ -707,8 +707,11 @@ class Store(Protocol):
 
     # schedules
 
-    async def due_schedules(self, app: str, limit: int) -> Due:
-        """The schedules that want to be looked at by the store's time, longest due first."""
+    async def due_schedules(self, app: str, limit: int, after: DueSchedule | None = None) -> Due:
+        """The schedules that want to be looked at by the store's time, longest due first; of those at once, by id.
+
+        `after`: from there on in this order, where an earlier look has ended; what came before it since is left out.
+        """
         ...
 
     async def stored_schedules(

@@ -62,6 +62,7 @@ __all__ = [
     "node_of",
     "overrides_of",
     "phases_text",
+    "place_of",
     "plain_text",
     "read_each",
     "run_of",
@@ -70,6 +71,9 @@ __all__ = [
     "stored_of",
 ]
 
+
+# Before any moment that a column can hold.
+_BEFORE_ALL = -(2**63)
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -190,6 +194,11 @@ def stored_of(row: Row) -> StoredSchedule | None:
         live=row["live"],
         stamp=row["stamp"],
     )
+
+
+def place_of(due: DueSchedule | None) -> tuple[int, int]:
+    """In the order of those that are due; before all of them for none."""
+    return (_BEFORE_ALL, 0) if due is None else (due.at, due.id)
 
 
 def due_of(rows: Iterable[Sequence[Any]]) -> list[DueSchedule]:

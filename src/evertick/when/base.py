@@ -161,6 +161,8 @@ class When(ABC):
     _fingerprint: str | None
     # The last question for the next moment, and its answer: thousands of schedules with one rule ask it at one moment.
     _next: tuple[int, int | None] | None
+    # Whether its next moment is counted from the end of a run.
+    is_after_end: bool = False
 
     # What a rule implements. All times are microseconds, all sequences before bounds and calendar.
 

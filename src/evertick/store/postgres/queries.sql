@@ -326,13 +326,14 @@ WHERE state = 'blocked' AND app = $1 AND schedule_id = ANY($2::bigint[]) AND blo
 -- ================================================================================================= schedules
 
 -- name: due_schedules
--- Longest due first; columns as arrays, which cost much less to read than rows. How long the tick may sleep after them.
+-- Longest due first, from a place in this order on; columns as arrays, which cost much less to read than rows. How long
+-- the tick may sleep after them.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 found AS (
     SELECT schedule_id, version, fire_at, at, fires, failures, @live AS live, d.xmin AS stamp
     FROM evertick.due d
-    WHERE app = $1 AND at <= (SELECT now FROM clock) AND format <= $2
-    ORDER BY at LIMIT $3)
+    WHERE app = $1 AND at <= (SELECT now FROM clock) AND format <= $2 AND (at, schedule_id) > ($4, $5)
+    ORDER BY at, schedule_id LIMIT $3)
 SELECT (SELECT now FROM clock) AS now, (
         SELECT at FROM evertick.due
         WHERE app = $1 AND at > (SELECT now FROM clock) AND format <= $2 ORDER BY at LIMIT 1) AS next_at,

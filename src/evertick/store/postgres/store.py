@@ -167,8 +167,8 @@ class PostgresStore:
 
     # --- schedules -----------------------------------------------------------------------------------------------
 
-    async def due_schedules(self, app: str, limit: int) -> base.Due:
-        return await self._open_line().ask(lambda db: schedules.due_schedules(db, app, limit))
+    async def due_schedules(self, app: str, limit: int, after: base.DueSchedule | None = None) -> base.Due:
+        return await self._open_line().ask(lambda db: schedules.due_schedules(db, app, limit, after))
 
     async def stored_schedules(
         self, app: str, *, ids: Sequence[int] = (), keys: Sequence[str] = ()

@@ -121,10 +121,13 @@ EXISTS (SELECT 1 FROM evertick_runs r WHERE r.schedule_id = d.schedule_id)
         AND r.state <> 'parked' AND NOT (r.state = 'blocked' AND r.blocked_on IS NOT NULL)))
 
 -- name: due_schedules
--- Longest due first: all that a plan is made from.
+-- Longest due first, from a place in this order on: all that a plan is made from.
 SELECT json_group_array(json_array(d.schedule_id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences,
     d.fire_at, d.at, d.fires, d.failures, @live, NULL))
-FROM (SELECT * FROM evertick_due WHERE app = ?1 AND at <= ?2 AND format <= ?3 ORDER BY at LIMIT ?4 OFFSET ?5) d
+FROM (
+    SELECT * FROM evertick_due
+    WHERE app = ?1 AND at <= ?2 AND format <= ?3 AND (at, schedule_id) > (?5, ?6)
+    ORDER BY at, schedule_id LIMIT ?4) d
 CROSS JOIN evertick_schedules s NOT INDEXED ON s.id = d.schedule_id;
 
 -- name: due_schedules.next

@@ -10,7 +10,7 @@ import msgspec
 
 from evertick.model import Schedule
 from evertick.store.base import Due, DueSchedule, ScheduleFilter, StoredSchedule
-from evertick.store.rows import FORMAT, due_of, json_text, schedule_of, stored_of
+from evertick.store.rows import FORMAT, due_of, json_text, place_of, schedule_of, stored_of
 from evertick.store.sqlite.parts import PART_MOST
 from evertick.store.sqlite.queries import SQL
 
@@ -28,16 +28,20 @@ __all__ = [
 ]
 
 _rows = msgspec.json.Decoder(list[tuple[Any, ...]])
+# Of the columns of a due schedule.
+_ID, _AT = DueSchedule.__struct_fields__.index("id"), DueSchedule.__struct_fields__.index("at")
 
 
-def due_schedules(db: sqlite3.Connection, now: int, app: str, limit: int) -> Due:
+def due_schedules(db: sqlite3.Connection, now: int, app: str, limit: int, after: DueSchedule | None) -> Due:
     schedules: list[DueSchedule] = []
+    place = place_of(after)
     for first in range(0, limit, PART_MOST):
-        part = (min(PART_MOST, limit - first), first)
-        rows = _rows.decode(db.execute(SQL["due_schedules"], (app, now, FORMAT, *part)).fetchone()[0])
+        most = min(PART_MOST, limit - first)
+        rows = _rows.decode(db.execute(SQL["due_schedules"], (app, now, FORMAT, most, *place)).fetchone()[0])
         schedules += due_of(rows)
-        if len(rows) < PART_MOST:
+        if len(rows) < most:
             break
+        place = rows[-1][_AT], rows[-1][_ID]
     following = db.execute(SQL["due_schedules.next"], (app, now, FORMAT)).fetchone()
     return Due(now=now, schedules=schedules, next_at=None if following is None else following["at"])
 

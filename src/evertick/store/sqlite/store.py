@@ -181,8 +181,8 @@ class SqliteStore:
 
     # --- schedules -----------------------------------------------------------------------------------------------
 
-    async def due_schedules(self, app: str, limit: int) -> base.Due:
-        return await self._read(due_schedules, app, limit)
+    async def due_schedules(self, app: str, limit: int, after: base.DueSchedule | None = None) -> base.Due:
+        return await self._read(due_schedules, app, limit, after)
 
     async def stored_schedules(
         self, app: str, *, ids: Sequence[int] = (), keys: Sequence[str] = ()

@@ -60,6 +60,30 @@ class Fires:
         due = await bench.store.due_schedules(APP, 2)
         assert [found.at for found in due.schedules] == [now - 30, now - 20]
 
+    async def test_a_look_goes_on_where_another_has_ended(self, bench: Bench) -> None:
+        now = await bench.now()
+        # Several at one moment, and one before it that comes too late for this look.
+        ids = sorted([(await bench.add(f"s{number}", fire_at=now - 20)).id for number in range(4)])
+        last = await bench.add("last", fire_at=now - 10)
+        pages = []
+        after = None
+        for _ in range(4):
+            page = (await bench.store.due_schedules(APP, 2, after)).schedules
+            pages.append([found.id for found in page])
+            after = page[-1] if page else after
+            await bench.add(f"before{len(pages)}", fire_at=now - 30)
+        assert pages == [ids[:2], ids[2:], [last.id], []]
+
+    async def test_a_look_goes_on_past_what_it_has_seen_and_was_moved(self, bench: Bench) -> None:
+        now = await bench.now()
+        moved, kept = [await bench.add(key, fire_at=now - 20) for key in ("moved", "kept")]
+        [seen] = (await bench.store.due_schedules(APP, 1)).schedules
+        assert seen.id == moved.id
+        goes_on = an_advance(moved, a_fire(moved), next_fire_at=now - 10, next_at=now - 10)
+        assert (await bench.record(goes_on)).taken == [True]
+        found = (await bench.store.due_schedules(APP, 10, seen)).schedules
+        assert [(each.id, each.at) for each in found] == [(kept.id, now - 20), (moved.id, now - 10)]
+
     async def test_a_schedule_is_due_by_when_to_look_at_it_not_by_its_moment(self, bench: Bench) -> None:
         now = await bench.now()
         await bench.add("jittered", fire_at=now - HOUR, at=now + HOUR)

@@ -84,7 +84,7 @@ CREATE TABLE evertick.due (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.25, autovacuum_vacuum_threshold = 10000,
     autovacuum_vacuum_cost_delay = 0);
 -- The tick: who is due, longest due first.
-CREATE INDEX due_at ON evertick.due (app, at) WHERE at IS NOT NULL;
+CREATE INDEX due_at ON evertick.due (app, at, schedule_id) WHERE at IS NOT NULL;
 -- Pruning: schedules that will never fire again. Nearly empty.
 CREATE INDEX due_finished ON evertick.due (app, schedule_id)
     WHERE fire_at IS NULL AND at IS NULL AND after_end IS NULL;
