@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from benchmarks.contender.contenders import CONTENDERS, STORES
@@ -59,11 +60,11 @@ def _run(asked: argparse.Namespace) -> None:
         for name, text in results.machine.items():
             print(f"{name:<16} {text}", flush=True)
         wanted = [case for case in cases(choice) if case.contender in environments]
-        run_rounds(Ground(folder, dsn, environments, choice.size), wanted, asked.rounds, results)
-        results.runs.append(_run_text(results))
+        keep = partial(_keep, asked.json)
+        with _told_where(asked.json):
+            run_rounds(Ground(folder, dsn, environments, choice.size), wanted, asked.rounds, results, keep)
+    keep(results)
     _tell(results)
-    if asked.json is not None:
-        results.write(asked.json)
     if asked.plots is not None:
         write_report(results, asked.plots)
 
@@ -107,6 +108,23 @@ def _look_at_disks(results: Results, folder: Path, dsn: str | None) -> None:
         results.machine["disk of postgresql"] = str(disks[-1])
     for disk in disks if not results.quick else []:
         disk.check()
+
+
+def _keep(path: Path | None, results: Results, broken_off: str = "") -> None:
+    results.runs = [_run_text(results) + (f"; broken off in round {broken_off}" if broken_off else "")]
+    if path is not None:
+        results.write(path)
+
+
+@contextmanager
+def _told_where(path: Path | None) -> Iterator[None]:
+    """Whoever breaks it off, or whatever, is told what is left of it."""
+    try:
+        yield
+    except BaseException:
+        if path is not None and path.exists():
+            print(f"broken off; what was measured is in {path}", file=sys.stderr)
+        raise
 
 
 def _run_text(results: Results) -> str:
@@ -172,7 +190,7 @@ def _arguments(given: list[str]) -> argparse.Namespace:
     run.add_argument("--million", action="store_true", help="a million schedules as well, on PostgreSQL")
     run.add_argument("--rounds", type=_positive, help="how often everything is measured (default 5; quick: 1)")
     run.add_argument("--quick", action="store_true", help="tiny numbers: shows that it works, measures nothing")
-    run.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
+    run.add_argument("--json", type=Path, metavar="FILE", help="write all samples there, after every case")
     run.add_argument("--plots", type=Path, metavar="FOLDER", help="write the page and its pictures there")
     run.add_argument("--folder", type=Path, default=Path(".bench"), help="on the disk to measure (default .bench)")
     run.add_argument("--dsn", help="a server on this machine, with pg_stat_statements (default: our own)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,17 +47,31 @@ class Results:
         """A round in which none of the figures was found."""
         self.add(case, dict.fromkeys(figures, math.nan))
 
+    def broken_off(self, left: Iterable[Case]) -> Results:
+        """As if the round had ended now: a case that it has not come to, and earlier ones have, has a hole there."""
+        cases = {case: {name: [*each] for name, each in samples.items()} for case, samples in self.cases.items()}
+        broken = dataclasses.replace(self, cases=cases)
+        for case in left:
+            if case in cases:
+                broken.add_hole(case, [*cases[case]])
+        return broken
+
     def write(self, path: Path) -> None:
+        """As a whole or not at all: whoever reads it, or ends us meanwhile, finds what was there before."""
         lines = [
             {**dataclasses.asdict(case), "figures": {name: _summary(each) for name, each in samples.items()}}
             for case, samples in self.cases.items()
         ]
         kept = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        path.write_text(json.dumps({**kept, "cases": lines}, indent=1) + "\n", encoding="utf-8")
+        beside = path.with_name(f"{path.name}.new")
+        beside.write_text(json.dumps({**kept, "cases": lines}, indent=1) + "\n", encoding="utf-8")
+        os.replace(beside, path)
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> Results:
-        """Of one run, or of several that measured different things; what differs of their machines is joined."""
+        """Of one run, or of several; what differs of their machines is joined. Of a case that is in several files, the
+        last one counts: rounds of different runs are not rounds of one.
+        """
         read = [_read(json.loads(path.read_text(encoding="utf-8"))) for path in paths]
         together = read[0]
         for more in read[1:]:

@@ -1,5 +1,7 @@
 """The rounds: every case once, then all of them again, each on an empty store.
 
+What was measured is kept after every case, because all rounds take hours and may be broken off.
+
 What goes wrong with Evertick or the raw loop ends the benchmark: a figure of lost or doubled runs is none. What goes
 wrong with a peer costs that peer its figure, and is told.
 """
@@ -59,16 +61,22 @@ class Ground:
         return SqlitePlace(folder)
 
 
-def run_rounds(ground: Ground, cases: list[Case], rounds: int, results: Results) -> None:
+def run_rounds(
+    ground: Ground, cases: list[Case], rounds: int, results: Results, keep: Callable[[Results, str], None]
+) -> None:
+    """`keep` is given what there is so far, and in which round it would be broken off, again and again."""
     results.loads.append(load())
     for number in range(rounds):
         wanted = [case for case in cases if number == 0 or not MEASUREMENTS[case.measurement].is_once]
-        measure = partial(_measure, ground, results=results, said=f"{number + 1}/{rounds}")
+        said = f"{number + 1}/{rounds}"
+        measure = partial(_measure, ground, results=results, said=said)
         if results.quick:
             _side_by_side(measure, wanted)
+            keep(results, said)
         else:
-            for case in wanted:
+            for done, case in enumerate(wanted, 1):
                 measure(case)
+                keep(results.broken_off(wanted[done:]), said)
         results.loads.append(load())
 
 

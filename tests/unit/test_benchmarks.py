@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import sqlite3
 import subprocess
 import sys
@@ -166,6 +167,9 @@ def ground(tmp_path: Path) -> rounds.Ground:
     return rounds.Ground(tmp_path, None, {each.name: environment for each in CONTENDERS}, QUICK)
 
 
+def keeping_nothing(results: Results, said: str) -> None: ...
+
+
 def measuring(monkeypatch: pytest.MonkeyPatch, *answers: Measured | Exception) -> None:
     """Let the throughput of each round be what is given."""
     given = iter(answers)
@@ -187,7 +191,7 @@ def test_a_peer_that_fails_in_a_round_has_a_hole_there_and_is_told(
     measuring(monkeypatch, {"execute": 10.0}, AssertionError("a worker has ended\nby itself"), {"execute": 30.0})
     results = Results({}, {})
 
-    rounds.run_rounds(ground, [case_of("huey")], 3, results)
+    rounds.run_rounds(ground, [case_of("huey")], 3, results, keeping_nothing)
 
     assert results.failed == ["throughput, sqlite, huey, 1 processes, 100, round 2/3: a worker has ended by itself"]
     first, hole, last = results.cases[case_of("huey")]["execute"]
@@ -200,7 +204,53 @@ def test_what_goes_wrong_with_evertick_ends_the_benchmark(
 ) -> None:
     measuring(monkeypatch, AssertionError("1 was lost"))
     with pytest.raises(AssertionError, match="1 was lost"):
-        rounds.run_rounds(ground, [case_of()], 1, Results({}, {}))
+        rounds.run_rounds(ground, [case_of()], 1, Results({}, {}), keeping_nothing)
+
+
+def test_what_was_measured_before_a_run_broke_is_kept_and_what_its_last_round_lacks_is_a_hole(
+    ground: rounds.Ground, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measuring(monkeypatch, {"execute": 10.0}, {"execute": 20.0}, {"execute": 30.0}, AssertionError("1 was lost"))
+    path, told = tmp_path / "kept.json", list[str]()
+
+    def keep(results: Results, said: str) -> None:
+        told.append(said)
+        results.write(path)
+
+    with pytest.raises(AssertionError, match="1 was lost"):
+        rounds.run_rounds(ground, [case_of(), case_of("raw")], 2, Results({}, {}), keep)
+
+    kept = Results.read([path])
+    assert told == ["1/2", "1/2", "2/2"]
+    assert kept.cases[case_of()] == {"execute": [10.0, 30.0]}
+    first, hole = kept.cases[case_of("raw")]["execute"]
+    assert (first, math.isnan(hole)) == (20.0, True)
+    rows = table_rows(kept)
+    assert (rows["Evertick"], rows["raw loop (1 of 2 rounds)"]) == (["20.0 [10.0..30.0], 0.50 of raw"], ["20.0"])
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.json"]
+
+
+def test_a_case_that_the_first_round_has_not_come_to_is_not_in_the_file() -> None:
+    results = Results({}, {})
+    results.add(case_of(), {"execute": 10.0})
+
+    assert results.broken_off([case_of("raw")]).cases == {case_of(): {"execute": [10.0]}}
+
+
+def test_a_benchmark_that_is_ended_leaves_a_file_that_says_so_and_can_be_reported(tmp_path: Path) -> None:
+    written, page = tmp_path / "figures.json", tmp_path / "page"
+    asked = ["run", "--quick", "--only", "footprint", "--rounds", "100000", "--json", str(written)]
+    command = [sys.executable, "-m", "benchmarks", *asked, "--folder", str(tmp_path / "bench")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        # The file is there when the second round tells that it has begun to measure.
+        assert any(line.startswith("round 2/") for line in running.stdout)
+        running.terminate()
+        _, said = running.communicate(timeout=60)
+
+    assert (running.returncode, said.splitlines()[-1]) == (1, f"broken off; what was measured is in {written}")
+    assert benchmarks("report", written, "--folder", page).returncode == 0
+    assert re.search(r"^- .*: footprint; broken off in round \d+/100000$", (page / PAGE).read_text(), re.MULTILINE)
 
 
 def test_a_peer_that_cannot_be_installed_is_unavailable_and_the_last_word_of_its_installer_says_why(
