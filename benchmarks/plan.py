@@ -92,6 +92,19 @@ MEASUREMENTS = {
 GROUPS = tuple(dict.fromkeys(each.group for each in MEASUREMENTS.values()))
 # Of the nodes that meet at a limit.
 _LIMITED_PROCESSES = 3
+# Whose nodes can be as many as are asked for. The others have as many as they are about: one that sends to itself, two
+# of which one ends, the steps of one store, or no node at all.
+_BY_PROCESSES = (
+    "throughput",
+    "latency",
+    "minute",
+    "herd",
+    "knee",
+    "idle",
+    "cost",
+    "history",
+    "handoff",
+)
 _MINUTE = 60
 
 
@@ -129,7 +142,7 @@ def cases(choice: Choice) -> list[Case]:
 def _cases_of(name: str, choice: Choice) -> Iterator[Case]:
     for store in _stores(name, choice):
         for number in _numbers(name, store, choice):
-            for processes in _processes(name, number, choice):
+            for processes in _processes(name, choice):
                 for variant in _variants(name, number, choice):
                     for contender in _able(name, store, choice):
                         case = Case(name, store, contender.name, processes, number, variant)
@@ -147,7 +160,7 @@ def _stores(name: str, choice: Choice) -> tuple[str, ...]:
 
 def _numbers(name: str, store: str, choice: Choice) -> tuple[int, ...]:
     size = choice.size
-    million = (schedules.MILLION,) if choice.has_million and store == "postgres" else ()
+    million = (schedules.MILLION,) if choice.has_million and store != BROKER else ()
     by_name: dict[str, tuple[int, ...]] = {
         "throughput": (size.runs,),
         "minute": (*size.schedules, *million),
@@ -166,8 +179,8 @@ def _numbers(name: str, store: str, choice: Choice) -> tuple[int, ...]:
     return by_name.get(name, (0,))
 
 
-def _processes(name: str, number: int, choice: Choice) -> tuple[int, ...]:
-    if name in ("throughput", "latency", "minute", "herd", "idle") and number < schedules.MILLION:
+def _processes(name: str, choice: Choice) -> tuple[int, ...]:
+    if name in _BY_PROCESSES:
         return choice.processes
     return (_LIMITED_PROCESSES,) if name == "limits" else (2,) if name in ("kill", "stop") else (1,)
 

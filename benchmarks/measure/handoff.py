@@ -2,18 +2,21 @@
 
 The raw loop pushes the very messages of the turn before it, a thousand in one pipeline, one command each. It has no
 ledger, no outbox and no claims, and would not notice that Redis was away: what it does not do is what the difference is
-paid for. Both by turns, on the same server, which flushes every second. Processor time is that of the node, of the
-store's server, and of Redis.
+paid for. It is one process, however many nodes there are. Both by turns, on the same server, which flushes every
+second. Processor time is that of the nodes, of the store's server, and of Redis.
 """
 
 from __future__ import annotations
 
-import asyncio
+import dataclasses
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
+import redis
 from redis.asyncio import Redis as Client
 
 from benchmarks import loop
@@ -21,10 +24,7 @@ from benchmarks.figure import CPU, Figure, Measured
 from benchmarks.fresh import in_fresh_process
 from benchmarks.stage import Stage
 from benchmarks.store.broker import BrokerPlace
-from benchmarks.store.place import Place
-from benchmarks.store.processor import session
 from benchmarks.used import Used
-from evertick import Redis, Scheduler
 
 __all__ = ["FIGURES", "measure"]
 
@@ -40,108 +40,104 @@ FIGURES = (
 BATCH = 1_000
 _QUEUE = "bench"
 _KEY = f"builds_{_QUEUE}"
+_PROGRAM = "handoff_program.py"
 _LOOK_SECONDS = 0.005
+_LATE_SECONDS = 300
 
 
 def measure(stage: Stage) -> Measured:
     folder = stage.place.folder / "redis"
     folder.mkdir()
     broker = BrokerPlace(folder, Path(sys.prefix))
-    try:
-        redis = _Redis(broker.url, broker.pid)
-        measured = in_fresh_process(measure_in, stage.place, redis, stage.number, stage.size.growth_turns)
-        stage.ledger.check(stage.number * stage.size.growth_turns)
-        return measured
-    finally:
-        broker.close()
-
-
-def measure_in(place: Place, redis: _Redis, runs: int, turns: int) -> Measured:
-    return loop.run(_measure(place, redis, runs, turns))
-
-
-async def _measure(place: Place, redis: _Redis, runs: int, turns: int) -> Measured:
-    client = Client.from_url(redis.url)
+    stage = dataclasses.replace(
+        stage,
+        contender=dataclasses.replace(stage.contender, program=_PROGRAM),
+        options={"redis": broker.url, "queue": _QUEUE, "concurrency": 2 * BATCH},
+    )
     ours, raw = [], []
     try:
-        for _ in range(turns):
-            ours.append(await _hand_over(client, place, redis, runs))
-            bodies = await _taken(client, runs)
-            raw.append(await _push(client, place, redis, bodies))
-            await client.delete(_KEY)
+        with redis.Redis.from_url(broker.url) as client:
+            for _ in range(stage.size.growth_turns):
+                ours.append(_hand_over(stage, broker, client))
+                bodies = _taken(client, stage.number)
+                raw.append(_push(broker, bodies))
+                client.delete(_KEY)
     finally:
-        await client.aclose()
+        broker.close()
+    stage.ledger.check(stage.number * stage.size.growth_turns)
+    return _figures(stage.number, ours, raw)
+
+
+def _figures(runs: int, ours: list[_Turn], raw: list[_Turn]) -> Measured:
+    def each(turns: list[_Turn], seconds: Callable[[_Turn], float]) -> list[float]:
+        return [seconds(turn) / runs * 1e6 for turn in turns]
+
     return {
-        "rate": [runs / each.seconds for each in ours],
-        "raw": [runs / each.seconds for each in raw],
+        "rate": [runs / turn.seconds for turn in ours],
+        "raw": [runs / turn.seconds for turn in raw],
         "ratio": [theirs.seconds / own.seconds for own, theirs in zip(ours, raw, strict=True)],
-        "node_us": [each.used.node / runs * 1e6 for each in ours],
-        "server_us": [each.used.server / runs * 1e6 for each in ours],
-        "redis_us": [each.redis / runs * 1e6 for each in ours],
-        "raw_node_us": [each.used.node / runs * 1e6 for each in raw],
-        "raw_redis_us": [each.redis / runs * 1e6 for each in raw],
+        "node_us": each(ours, lambda turn: turn.node),
+        "server_us": each(ours, lambda turn: turn.server),
+        "redis_us": each(ours, lambda turn: turn.redis),
+        "raw_node_us": each(raw, lambda turn: turn.node),
+        "raw_redis_us": each(raw, lambda turn: turn.redis),
     }
 
 
 @dataclass(frozen=True)
-class _Redis:
-    url: str
-    pid: int
-
-    def processor_seconds(self) -> float:
-        return sum(each.seconds for each in session(self.pid))
-
-
-@dataclass(frozen=True)
 class _Turn:
-    """How long it took, and whose processor time."""
+    """How long it took, and whose processor time, in seconds."""
 
     seconds: float
-    used: Used
+    node: float
+    server: float
     redis: float
 
 
-class _Watched:
-    """A turn from now on."""
-
-    def __init__(self, place: Place, redis: _Redis) -> None:
-        self._place, self._redis = place, redis
-        self._before = Used.here(place), redis.processor_seconds()
-        self._began = time.perf_counter()
-
-    def turn(self) -> _Turn:
-        seconds = time.perf_counter() - self._began
-        used, redis = self._before
-        return _Turn(seconds, Used.here(self._place).since(used), self._redis.processor_seconds() - redis)
-
-
-async def _hand_over(client: Client, place: Place, redis: _Redis, runs: int) -> _Turn:
-    """From the start of a node until all are in the list."""
-    node = Scheduler(place.url, drivers=["redis"], concurrency=2 * BATCH)
-    node.connect("redis", redis.url)
-    job = node.job("hand", Redis(_QUEUE, mode="forget"))
-    for first in range(0, runs, BATCH):
-        await job.enqueue_many({"number": number} for number in range(first, min(first + BATCH, runs)))
-    watched = _Watched(place, redis)
-    async with node:
-        while await client.llen(_KEY) < runs:
-            await asyncio.sleep(_LOOK_SECONDS)
-        return watched.turn()
+def _hand_over(stage: Stage, broker: BrokerPlace, client: redis.Redis) -> _Turn:
+    """From the start of the nodes until all are in the list."""
+    stage.call("fill", stage.number)
+    with stage.workers("work") as workers:
+        workers.wait_until_ready()
+        before, pushed = Used.by(workers, stage.place), broker.server_seconds()
+        began = time.perf_counter()
+        workers.go()
+        while (there := client.llen(_KEY)) < stage.number:
+            workers.check_alive()
+            late = time.perf_counter() - began > _LATE_SECONDS
+            assert not late, f"{there} of {stage.number} runs were handed over in {_LATE_SECONDS} s:\n{workers.said()}"
+            time.sleep(_LOOK_SECONDS)
+        seconds = time.perf_counter() - began
+        used = Used.by(workers, stage.place).since(before)
+        return _Turn(seconds, used.node, used.server, broker.server_seconds() - pushed)
 
 
-async def _taken(client: Client, runs: int) -> list[bytes]:
+def _taken(client: redis.Redis, runs: int) -> list[bytes]:
     """All of them; nothing was lost, nothing is there twice."""
-    bodies: list[bytes] = await client.lrange(_KEY, 0, -1)
+    bodies = cast("list[bytes]", client.lrange(_KEY, 0, -1))
     assert len(bodies) == len(set(bodies)) == runs, f"{len(bodies)} messages came of {runs} runs"
-    await client.delete(_KEY)
+    client.delete(_KEY)
     return bodies
 
 
-async def _push(client: Client, place: Place, redis: _Redis, bodies: list[bytes]) -> _Turn:
-    watched = _Watched(place, redis)
-    for first in range(0, len(bodies), BATCH):
-        async with client.pipeline(transaction=False) as pipe:
-            for body in bodies[first : first + BATCH]:
-                pipe.rpush(_KEY, body)
-            await pipe.execute()
-    return watched.turn()
+def _push(broker: BrokerPlace, bodies: list[bytes]) -> _Turn:
+    before = broker.server_seconds()
+    seconds, node = in_fresh_process(push_in, broker.url, bodies)
+    return _Turn(seconds, node, 0.0, broker.server_seconds() - before)
+
+
+def push_in(url: str, bodies: list[bytes]) -> tuple[float, float]:
+    return loop.run(_pushed(url, bodies))
+
+
+async def _pushed(url: str, bodies: list[bytes]) -> tuple[float, float]:
+    """How long it took, and how much processor time of this process."""
+    async with Client.from_url(url) as client:
+        await client.ping()
+        began, used = time.perf_counter(), time.process_time()
+        for first in range(0, len(bodies), BATCH):
+            async with client.pipeline(transaction=False) as pipe:
+                for body in bodies[first : first + BATCH]:
+                    pipe.rpush(_KEY, body)
+                await pipe.execute()
+        return time.perf_counter() - began, time.process_time() - used

@@ -130,19 +130,28 @@ def test_peers_are_measured_only_when_they_are_asked_for_and_only_at_what_they_c
 def test_two_processes_are_measured_beside_one_where_more_can_help() -> None:
     both = [case for case in cases(choice()) if case.contender == "evertick"]
 
-    for measurement in ("throughput", "latency", "minute", "herd", "idle"):
-        assert {case.processes for case in both if case.measurement == measurement} == {1, 2}
-    alone = cases(choice(processes=(1,), groups=("throughput", "knee")))
+    found = {name: {case.processes for case in both if case.measurement == name} for name in MEASUREMENTS}
+    for name in ("throughput", "latency", "minute", "herd", "knee", "idle", "cost", "history", "handoff"):
+        assert found.pop(name) == {1, 2}, name
+    assert found.pop("kill") == found.pop("stop") == {2}
+    assert found.pop("limits") == {3}
+    assert set(map(frozenset, found.values())) == {frozenset({1})}
+    alone = cases(choice(processes=(1,), groups=("throughput", "knee", "history", "handoff")))
     assert {case.processes for case in alone} == {1}
 
 
-def test_a_million_schedules_are_measured_on_postgresql_by_one_evertick_when_asked_for() -> None:
+def test_a_million_schedules_are_measured_on_both_stores_by_evertick_alone_when_asked_for() -> None:
     def million(**asked: object) -> list[Case]:
         return [case for case in cases(choice(has_peers=True, **asked)) if case.number == 1_000_000]
 
     assert [case for case in million() if case.measurement in ("minute", "idle")] == []
     found = {case for case in million(has_million=True) if case.measurement in ("minute", "idle")}
-    assert found == {Case(name, "postgres", "evertick", 1, 1_000_000) for name in ("minute", "idle")}
+    assert found == {
+        Case(name, store, "evertick", processes, 1_000_000)
+        for name in ("minute", "idle")
+        for store in STORES
+        for processes in (1, 2)
+    }
 
 
 def test_those_that_are_compared_are_measured_one_after_the_other() -> None:
