@@ -211,4 +211,5 @@ def _can(contender: Contender, case: Case, size: Size) -> bool:
         return True
     # Most others know no period but the minute, and no moments but those of a crontab.
     is_as_others = size.period == _MINUTE and not case.variant
-    return case.number <= contender.most_schedules and (is_as_others or not contender.is_peer)
+    is_able = case.number <= contender.most_schedules and case.processes <= contender.most_planners
+    return is_able and (is_as_others or not contender.is_peer)

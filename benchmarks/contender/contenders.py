@@ -49,6 +49,8 @@ class Contender:
     has_copies: bool = False
     # How many may work on one store; more of the others would run things twice.
     most_processes: int = 2
+    # How many of them may have schedules; each of the others would fire all of them once more.
+    most_planners: int = 2
 
     @property
     def is_peer(self) -> bool:
@@ -101,7 +103,6 @@ CONTENDERS = (
         settings="local queue of 500, batched completion, 24 jobs at once",
         npm=_GRAPHILE,
         has_seconds=False,
-        is_guessing=True,
     ),
     Contender(
         name="graphile_plain",
@@ -119,10 +120,11 @@ CONTENDERS = (
         title="PgQueuer",
         program="pgqueuer_program.py",
         stores=("postgres",),
-        measurements=(*_QUEUE, "footprint"),
+        measurements=(*_QUEUE, "minute", "footprint"),
         settings="batches of 500, asyncpg pool, uvloop",
         pip=("pgqueuer[asyncpg]>=1", "uvloop"),
         module="pgqueuer",
+        is_guessing=True,
     ),
     Contender(
         name="procrastinate",
@@ -181,11 +183,14 @@ CONTENDERS = (
         title="Huey",
         program="huey_program.py",
         stores=("sqlite",),
-        measurements=(*_QUEUE, "footprint"),
-        settings="SQLite with fsync, 4 threads, no results",
+        measurements=(*_QUEUE, "minute", "footprint"),
+        settings="SQLite with fsync, 4 threads, no results; its periodic tasks are looked at once a minute",
         pip=("huey>=2.5",),
         module="huey",
         share=0.1,
+        has_seconds=False,
+        is_guessing=True,
+        most_planners=1,
     ),
     Contender(
         name="cronsim",

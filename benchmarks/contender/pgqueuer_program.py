@@ -1,18 +1,19 @@
-"""PgQueuer: asyncpg pool, batches of 500 as its documents advise for many small jobs, uvloop."""
+"""PgQueuer: asyncpg pool, batches of 500 as its documents advise for many small jobs, uvloop; its own schedules."""
 
 from __future__ import annotations
 
 import asyncio
 import struct
 import time
+from collections.abc import Awaitable, Callable
 
 import asyncpg
 from pgqueuer import AsyncpgDriver, AsyncpgPoolDriver, PgQueuer, Queries
-from pgqueuer.models import Job
+from pgqueuer.models import Job, Schedule
 
 from benchmarks.contender import verbs
 
-_BATCH = 500
+_BATCH, _MINUTE = 500, 60
 _PAYLOAD = struct.Struct("<qd")
 
 
@@ -32,6 +33,24 @@ async def fill(runs: int, singles: int) -> dict[str, float]:
     return {"bulk_seconds": filled - began, "single_seconds": done - filled}
 
 
+async def plan(schedules: int, period: int, ahead: float) -> float:
+    """Its schedules are in its code, and written to its table when it starts: there is nothing to add."""
+    assert period == _MINUTE
+    connection = await asyncpg.connect(verbs.URL)
+    await Queries(AsyncpgDriver(connection)).install()
+    await connection.close()
+    return verbs.beginning(0)
+
+
+def _firing(number: int) -> Callable[[Schedule], Awaitable[None]]:
+    """Its row tells the next moment, not the one it is for."""
+
+    async def fire(schedule: Schedule) -> None:
+        verbs.tally.count(number, verbs.last_moment(number % _MINUTE))
+
+    return fire
+
+
 async def work(schedules: int) -> None:
     async with asyncpg.create_pool(verbs.URL, min_size=2, max_size=10) as pool:
         program = PgQueuer(AsyncpgPoolDriver(pool))
@@ -41,6 +60,8 @@ async def work(schedules: int) -> None:
             assert job.payload is not None
             verbs.tally.count(*_PAYLOAD.unpack(job.payload))
 
+        for number in range(schedules):
+            program.schedule(f"s{number}", f"* * * * * {number % _MINUTE}")(_firing(number))
         verbs.ready()
         running = asyncio.create_task(program.run(batch_size=_BATCH))
         await verbs.until_stopped()
@@ -63,4 +84,4 @@ async def left() -> int:
 
 
 if __name__ == "__main__":
-    verbs.main(fill, work, send, left)
+    verbs.main(fill, work, send, plan, left)

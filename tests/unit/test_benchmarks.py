@@ -123,8 +123,17 @@ def test_peers_are_measured_only_when_they_are_asked_for_and_only_at_what_they_c
         assert case.measurement in contender.measurements
         assert not case.store or case.store in contender.stores
         assert case.processes <= contender.most_processes or case.measurement == "limits"
+        assert case.processes <= contender.most_planners or case.measurement != "minute"
     assert {case.contender for case in cases(choice(has_peers=True))} == set(by_name)
     assert {case.contender for case in cases(choice(names=("huey",)))} == {"huey"}
+
+
+def test_every_scheduler_that_has_schedules_is_measured_at_them() -> None:
+    found = {case.contender for case in cases(choice(has_peers=True, groups=("minute",)))}
+
+    assert found == {
+        *("evertick", "graphile", "pgqueuer", "procrastinate", "apscheduler3", "apscheduler4", "celery", "huey"),
+    }
 
 
 def test_two_processes_are_measured_beside_one_where_more_can_help() -> None:
