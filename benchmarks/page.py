@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.aims import aims_table
 from benchmarks.picture import pictures_of
 from benchmarks.plan import GROUPS, MEASUREMENTS
 from benchmarks.results import Results
@@ -26,7 +27,15 @@ page is written by the benchmarks from [the samples](how-fast.json) of a run:
 $ python -m benchmarks run --peers --million --json docs/explanation/how-fast.json
 $ python -m benchmarks report docs/explanation/how-fast.json
 ```
+"""
 
+_AIMS = (
+    "What Evertick is to reach with one process on two cores, with the server on the same machine, and whether the "
+    "median of the rounds does. Beside somebody is the median of the ratios of the same rounds. What is "
+    "to be at least so much is reached from 1 of its aim on, all else up to 1."
+)
+
+_METHOD = """\
 ## How it is measured
 
 - Every figure is the median of the rounds that its table names, with the least and the greatest: median [min..max]. A
@@ -47,6 +56,11 @@ $ python -m benchmarks report docs/explanation/how-fast.json
   does in the background. It begins when the workers have imported and set up what they need, and are let go.
 - The raw loop writes the same rows to the same tables with the same indexes, in batches of a thousand, and starts a
   task per run. It cannot recover, retry, limit or stop.
+- One process and two: two workers on one store, which share the machine with the server. Some figures have no two. A
+  worker that sends to itself is one, and so is the program that takes the steps of a fire through the store alone,
+  with a transaction held open or with other options of the tables. Recovery is two nodes of which one ends, limits are
+  three, and neither time nor import has a node. The loop beside the hand-over is one process always; APScheduler 3 and
+  Celery beat, and Huey with schedules, are one, because two of them would run things twice.
 - Each of the other schedulers has an environment of its own, and is set up as its documents advise for production. They
   promise other things: most keep no history of runs, which Evertick does here.
 """
@@ -62,15 +76,17 @@ _GROUP_WORDS = {
     "schedules": (
         "Schedules",
         "Cron schedules with seconds, each once a minute, in a zone with summer time; all of one second are due at "
-        "the same moment. Evenly means that no two are, each with a rule of its own. Who has no seconds in its cron "
-        "(graphile-worker, Celery beat) has all of them when the minute begins. Memory is what is the processes' own."
-        " At one instant, all are due at the same microsecond. The knee is where fires do not begin in their period "
-        "any more; in the pictures, a point is hollow where fewer than 99 % did. The jobs of graphile-worker, "
-        "APScheduler and Celery are not told their moment here and take the last one that fits: one that is late by "
-        "more than a minute seems to be late by what is left of it. Where fewer than all of theirs began in their "
-        "minute, their percentiles mean nothing, and below 99 % they have no point in the pictures. The schedules of "
-        "APScheduler 4 above the first sixty are copies that count as their models, so one that runs twice is not "
-        "seen. PgQueuer and Huey have cron schedules, too, which are not measured here.",
+        "the same moment. Evenly means that no two are, each with a rule of its own. Who has no seconds in its "
+        "cron (graphile-worker, Celery beat, Huey) has all of them when the minute begins. Memory is what is the "
+        "processes' own. A million are watched for five minutes, fewer for one. At one instant, all are due at the "
+        "same microsecond. The knee is where fires do not begin in their period any more; in the pictures, a point "
+        "is hollow where fewer than 99 % did. The jobs of PgQueuer, APScheduler, Celery and Huey are not told "
+        "their moment here and take the last one that fits: one that is late by more than a minute seems to be "
+        "late by what is left of it. Where fewer than all of theirs began in their minute, their percentiles mean "
+        "nothing, and below 99 % they have no point in the pictures. Huey looks at its schedules once in sixty "
+        "seconds from its start on; it is started when a minute begins, else each would be late by what is "
+        "between. The schedules of APScheduler 4 above the first sixty are copies that count as their models, so "
+        "one that runs twice is not seen.",
     ),
     "idle": ("Idle", "Nodes that have many schedules of which none is due for weeks. Heartbeats are in it."),
     "cost": (
@@ -114,15 +130,28 @@ _LIMITS = """\
 ## What this does not measure
 
 - Real jobs. A job that does anything takes longer than what is measured here, and then the scheduler matters less.
-- Retries, failures, timeouts, sync jobs in threads, processes, or large arguments and results.
+- Retries, failures, timeouts, sync jobs in threads, processes, shell and HTTP jobs, several queues and priorities, or
+  large arguments and results.
 - A network: server and nodes share one machine and its cores, so each slows the other down. A server of its own makes
-  everything but the shortest latencies faster.
-- A replica that commits wait for, data larger than memory, or months of running.
+  everything but the shortest latencies faster. More than two nodes, except at a limit, or nodes on several machines,
+  whose clocks differ.
+- Other machines and settings: one kind of processor and disk, one version of Python, of PostgreSQL and of SQLite, with
+  uvloop, on Linux, as the table above tells them. From Python 3.12 on, a run begins in another way, at once.
+- A replica that commits wait for, data larger than memory, or months of running: the longest that anything is watched
+  is five minutes. The ten million finished runs are rows that SQL has written, not runs that came and went.
+- Latency at another pace than 50 a second, or beside a full queue. It begins with the call: where a caller is held up
+  by its own call before, the next begins later, and that wait is in no figure.
+- Catching up after hours in which no node ran.
+- Others at everything. One instant, the knee, idle, cost, recovery and growth are measured of Evertick alone, and so is
+  a million schedules; a hundred thousand are tried with APScheduler 3, too. Celery has a broker and neither of the two
+  stores, so of it only beat is here.
 - What the experts of another scheduler could reach. Their settings are those of their documents; whoever knows better
-  ones, they are a line each in `benchmarks/contender`.
+  ones, they are a line each in `benchmarks/contender`. Evertick has 2,000 runs at once, and once what it is installed
+  with.
 - Equal promises. Who deletes a run when it is done writes less than who keeps a ledger; a broker that flushes once a
   second may lose that second.
-- Small differences. On a shared machine neighbouring rounds differ by a tenth and more: look at [min..max] first.
+- Small differences. On a shared machine neighbouring rounds differ by a tenth and more: look at [min..max] first. What
+  was measured in one round, or by runs on different days, is weaker still: the tables and the list of runs tell.
 - Upkeep that comes once in minutes or hours (pruning, partitions of the next days), except where it fell into a round.
 """
 
@@ -137,7 +166,12 @@ def write_report(results: Results, folder: Path) -> None:
 
 
 def page_of(results: Results) -> str:
-    return "\n".join([_INTRODUCTION, _machine(results), *(_group(results, group) for group in GROUPS), _LIMITS])
+    groups = (_group(results, group) for group in GROUPS)
+    return "\n".join([_INTRODUCTION, _aims(results), _METHOD, _machine(results), *groups, _LIMITS])
+
+
+def _aims(results: Results) -> str:
+    return "\n\n".join(["## Aims", _filled(_AIMS), aims_table(results)]) + "\n"
 
 
 def _machine(results: Results) -> str:

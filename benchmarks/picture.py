@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from benchmarks.contender.contenders import CONTENDERS, STORES
 from benchmarks.figure import Case
@@ -40,6 +40,7 @@ def _all(results: Results) -> Iterator[tuple[str, str, str]]:
                 yield f"how-fast-{measurement}-{store}.svg", title, bars(title, unit, rows)
     yield from _curve(results, "minute", "schedules", "Schedules once a minute: late p99")
     yield from _curve(results, "knee", "fires a second", "More and more fires: late p99")
+    yield from _growth(results)
 
 
 def _bar(case: Case, samples: Samples, figure: str) -> Bar | None:
@@ -47,7 +48,25 @@ def _bar(case: Case, samples: Samples, figure: str) -> Bar | None:
     if not values:
         return None
     kind = "raw" if case.contender == "raw" else "peer" if case.contender in _PEERS else "ours"
-    return Bar(case_title(case), statistics.median(values), min(values), max(values), kind)
+    return _spread(case_title(case), values, kind)
+
+
+def _spread(title: str, values: Sequence[float], kind: str) -> Bar:
+    return Bar(title, statistics.median(values), min(values), max(values), kind)
+
+
+def _growth(results: Results) -> Iterator[tuple[str, str, str]]:
+    """Pairs of bars: the shorter history is the yardstick of the longer one."""
+    rows: list[Bar] = []
+    for case, samples in results.of("history").items():
+        where = STORE_TITLES[case.store] + (f", {case.processes} processes" if case.processes > 1 else "")
+        wanted = (("short", "short history", "raw"), ("long", f"{case.number:,} runs", "ours"))
+        rows += [
+            _spread(f"{where}, {text}", found, kind) for name, text, kind in wanted if (found := whole(samples[name]))
+        ]
+    if rows:
+        title = "No-op runs beside a history"
+        yield "how-fast-history.svg", title, bars(title, "runs/s", rows)
 
 
 def _curve(results: Results, measurement: str, across: str, title: str) -> Iterator[tuple[str, str, str]]:

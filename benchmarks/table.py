@@ -10,7 +10,7 @@ from benchmarks.contender.contenders import CONTENDERS
 from benchmarks.figure import Case, Figure, Measurement
 from benchmarks.results import Results, Samples, whole
 
-__all__ = ["STORE_TITLES", "Table", "case_title", "number_text", "tables_of"]
+__all__ = ["STORE_TITLES", "Table", "case_title", "line", "number_text", "ratios", "tables_of"]
 
 STORE_TITLES = {"sqlite": "SQLite", "postgres": "PostgreSQL", "broker": "a broker", "": ""}
 # Rounds; the median of fewer is not worth much, and the page says so.
@@ -62,7 +62,7 @@ def _text(measurement: Measurement, cases: Mapping[Case, Samples]) -> str:
         row = [case_title(case) + missing, *([f"{case.number:,}"] if number else [])]
         raw = cases.get(_raw(case))
         rows.append(row + [_cell(each, samples, raw if raw is not samples else None) for each in figures])
-    return "\n".join(_line(row) for row in [head, ["---"] * len(head), *rows])
+    return "\n".join(line(row) for row in [head, ["---"] * len(head), *rows])
 
 
 def case_title(case: Case) -> str:
@@ -84,20 +84,21 @@ def _cell(figure: Figure, samples: Samples, raw: Samples | None) -> str:
     text = number_text(statistics.median(values))
     if len(values) > 1:
         text += f" [{number_text(min(values))}..{number_text(max(values))}]"
-    ratios = _ratios(samples[figure.name], raw.get(figure.name, [])) if figure.has_ratio and raw is not None else []
-    if ratios:
-        text += f", {number_text(statistics.median(ratios))} of raw"
+    to_raw = ratios(samples[figure.name], raw.get(figure.name, [])) if figure.has_ratio and raw is not None else []
+    if to_raw:
+        text += f", {number_text(statistics.median(to_raw))} of raw"
     return text
 
 
-def _ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     """Of the rounds that have both. Of a file without holes it is not known which round is which."""
     if len(ours) != len(theirs):
         return []
     return whole(own / other for own, other in zip(ours, theirs, strict=True))
 
 
-def _line(cells: Sequence[str]) -> str:
+def line(cells: Sequence[str]) -> str:
+    """A row of a table."""
     return f"| {' | '.join(cells)} |"
 
 

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
 from benchmarks import rounds  # noqa: E402
+from benchmarks.aims import AIMS, aims_table  # noqa: E402
 from benchmarks.contender.contenders import CONTENDERS, EVERTICK, STORES, Contender  # noqa: E402
 from benchmarks.contender.environment import Environment, Unavailable, environment_of  # noqa: E402
 from benchmarks.figure import Case, Measured, Measurement  # noqa: E402
@@ -29,7 +30,7 @@ from benchmarks.measure.fires import StoreLoop, add_schedules, fire, join  # noq
 from benchmarks.page import FIGURES, PAGE, page_of, write_report  # noqa: E402
 from benchmarks.picture import pictures_of  # noqa: E402
 from benchmarks.plan import GROUPS, MEASUREMENTS, Choice, cases  # noqa: E402
-from benchmarks.results import Results  # noqa: E402
+from benchmarks.results import Results, Samples  # noqa: E402
 from benchmarks.size import FULL, QUICK  # noqa: E402
 from benchmarks.spread import percentile  # noqa: E402
 from benchmarks.stage import Stage  # noqa: E402
@@ -400,6 +401,87 @@ def test_the_picture_of_the_knee_shows_what_is_beyond_it_hollow_and_every_count_
     circles = [each for each in ElementTree.fromstring(picture).iter() if each.tag.endswith("circle")]
     assert [each.get("fill") == "#ffffff" for each in circles] == [False, True, False, True, False]
     assert "Evertick, 2 processes, SQLite" in picture
+
+
+def test_the_picture_of_growth_has_a_pair_of_bars_for_each_store_and_count_of_processes() -> None:
+    results = Results({}, {})
+    for processes in (1, 2):
+        case = Case("history", "postgres", "evertick", processes, 10_000_000)
+        results.cases[case] = {"short": [20.0, 30.0], "long": [10.0, 20.0], "ratio": [0.5, 0.7]}
+
+    _, picture = pictures_of(results)["how-fast-history.svg"]
+
+    texts = [each.text for each in ElementTree.fromstring(picture).iter() if each.tag.endswith("text")]
+    assert texts[1:5] == ["PostgreSQL, short history", "25.0", "PostgreSQL, 10,000,000 runs", "15.0"]
+    assert texts[5] == "PostgreSQL, 2 processes, short history"
+    assert "![No-op runs beside a history](how-fast-history.svg)" in page_of(results)
+
+
+def aim_rows(results: Results) -> dict[str, list[str]]:
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in aims_table(results).splitlines()[2:]]
+    assert len(rows) == len(AIMS)
+    return {row[0]: row[1:] for row in rows}
+
+
+def measured(measurement: str, store: str, number: int = 0, variant: str = "", **contenders: Samples) -> Results:
+    results = Results({}, {})
+    for contender, samples in contenders.items():
+        results.cases[Case(measurement, store, contender, 1, number, variant)] = samples
+    return results
+
+
+def test_an_aim_without_samples_is_not_measured_and_all_are_near_the_top_of_the_page() -> None:
+    results = Results({}, {})
+
+    assert {tuple(row[1:]) for row in aim_rows(results).values()} == {("not measured", "-", "-")}
+    page = page_of(results)
+    assert page.index("## Aims") < page.index(aims_table(results)) < page.index("## How it is measured")
+
+
+def test_an_aim_beside_somebody_is_the_median_of_the_ratios_of_the_same_rounds() -> None:
+    ours, theirs = {"execute": [30.0, 60.0, 90.0]}, {"execute": [20.0, 50.0, 30.0]}
+
+    rows = aim_rows(
+        measured("throughput", "postgres", 60_000, evertick=ours, graphile=theirs, raw={"execute": [100.0]})
+    )
+
+    assert rows["No-op runs a second on PostgreSQL, beside graphile-worker"] == [
+        "at least 1.5 times",
+        "1.5 [1.2..3] times",
+        "1.00",
+        "yes",
+    ]
+    # Other rounds: the ratio of the medians.
+    assert rows["No-op runs a second on PostgreSQL, beside raw loop"][1:] == ["0.6 times", "1.20", "yes"]
+    assert rows["No-op runs a second on PostgreSQL, beside PgQueuer"][1] == "not measured"
+
+
+def test_an_aim_that_is_missed_says_so_and_by_how_much() -> None:
+    ours = {"share": [99.9999], "p99": [62.5], "node": [8.0]}
+
+    rows = aim_rows(measured("minute", "postgres", 10_000, evertick=ours))
+
+    assert rows["10,000 schedules a minute: began in their minute"][1:] == ["99.999 %", "1.00", "**no**"]
+    assert rows["10,000 schedules a minute: late, p99"] == ["under 50 ms", "62.5 ms", "1.25", "**no**"]
+    assert rows["10,000 schedules a minute: node"][1:] == ["8 % of a core", "1.00", "**no**"]
+    assert rows["10,000 schedules a minute, evenly: node"][1] == "not measured"
+
+
+def test_the_best_of_the_others_is_named_with_how_many_there_were() -> None:
+    results = measured(
+        "latency",
+        "postgres",
+        evertick={"p50": [2.0], "p99": [4.0]},
+        graphile={"p50": [2.5], "p99": [8.0]},
+        pgqueuer={"p50": [9.0], "p99": [3.2]},
+        procrastinate={"p50": [math.nan], "p99": [math.nan]},
+    )
+
+    rows = aim_rows(results)
+
+    beside = "Enqueue to start on PostgreSQL, {}, beside the best of the others"
+    assert rows[beside.format("p50")][1:] == ["0.8 times of graphile-worker, the best of 2", "0.80", "yes"]
+    assert rows[beside.format("p99")][1:] == ["1.25 times of PgQueuer, the best of 2", "1.25", "**no**"]
 
 
 @pytest.mark.parametrize(("percent", "expected"), [(0, 1), (20, 1), (21, 2), (50, 3), (99, 5), (100, 5)])

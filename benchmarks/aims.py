@@ -1,0 +1,204 @@
+"""What Evertick is to reach, and whether the samples say that it does. The aims stay as they are when one is missed."""
+
+from __future__ import annotations
+
+import math
+import operator
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.contender.contenders import CONTENDERS
+from benchmarks.figure import Case
+from benchmarks.measure.schedules import EVENLY, MILLION
+from benchmarks.results import Results, Samples, whole
+from benchmarks.table import STORE_TITLES, line, number_text, ratios
+
+__all__ = ["AIMS", "Aim", "aims_table"]
+
+_NOT_MEASURED = "not measured"
+_TIMES = "times"
+_HISTORY = 10_000_000
+_REACHED: dict[str, Callable[[float, float], bool]] = {
+    "at least": operator.ge,
+    "at most": operator.le,
+    "under": operator.lt,
+}
+_PEERS = {each.name: each.title for each in CONTENDERS if each.is_peer}
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A sample for each round; none if it was not measured. `beside` is what else must be said."""
+
+    samples: Sequence[float]
+    beside: str = ""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """`kind` is a word of `_REACHED`; by it, `limit` is the least that is enough, or what must not be exceeded."""
+
+    text: str
+    kind: str
+    limit: float
+    unit: str
+    find: Callable[[Results], _Found]
+
+    @property
+    def limit_text(self) -> str:
+        return f"{self.kind} {_exact(self.limit)} {self.unit}".rstrip()
+
+    def is_reached(self, value: float) -> bool:
+        return _REACHED[self.kind](value, self.limit)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where in the results something is looked for: with one process, whatever the number unless it is given."""
+
+    measurement: str
+    store: str
+    contender: str = "evertick"
+    number: int | None = None
+    variant: str = ""
+
+    def of(self, results: Results) -> Samples:
+        for case, samples in results.of(self.measurement).items():
+            if self._is(case):
+                return samples
+        return {}
+
+    def _is(self, case: Case) -> bool:
+        return (
+            (case.store, case.contender, case.variant) == (self.store, self.contender, self.variant)
+            and case.processes == 1
+            and self.number in (None, case.number)
+        )
+
+    def beside(self, contender: str) -> _Source:
+        return _Source(self.measurement, self.store, contender, self.number, self.variant)
+
+
+def _figure(source: _Source, name: str) -> Callable[[Results], _Found]:
+    return lambda results: _Found(whole(source.of(results).get(name, [])))
+
+
+def _ratio(source: _Source, other: _Source, name: str) -> Callable[[Results], _Found]:
+    return lambda results: _Found(_ratios_of(source.of(results).get(name, []), other.of(results).get(name, [])))
+
+
+def _ratios_of(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """Round by round; of medians, where the rounds are not the same."""
+    if not whole(ours) or not whole(theirs):
+        return []
+    return ratios(ours, theirs) or [statistics.median(whole(ours)) / statistics.median(whole(theirs))]
+
+
+def _best_peer(source: _Source, name: str) -> Callable[[Results], _Found]:
+    """The ratio to the least of all others that were measured."""
+
+    def find(results: Results) -> _Found:
+        all_of = {peer: source.beside(peer).of(results).get(name, []) for peer in _PEERS}
+        measured = {peer: samples for peer, samples in all_of.items() if whole(samples)}
+        if not measured:
+            return _Found([])
+        best = min(measured, key=lambda peer: statistics.median(whole(measured[peer])))
+        beside = f"of {_PEERS[best]}, the best of {len(measured)}"
+        return _Found(_ratios_of(source.of(results).get(name, []), measured[best]), beside)
+
+    return find
+
+
+def _throughput(store: str, least: dict[str, float]) -> Iterator[Aim]:
+    ours = _Source("throughput", store)
+    titles = {each.name: each.title for each in CONTENDERS}
+    for other, limit in least.items():
+        text = f"No-op runs a second on {STORE_TITLES[store]}, beside {titles[other]}"
+        yield Aim(text, "at least", limit, _TIMES, _ratio(ours, ours.beside(other), "execute"))
+
+
+def _latency() -> Iterator[Aim]:
+    ours = _Source("latency", "postgres")
+    for name, limit in (("p50", 1.5), ("p99", 2.0)):
+        text = f"Enqueue to start on PostgreSQL, {name}, beside "
+        yield Aim(f"{text}raw loop", "at most", limit, _TIMES, _ratio(ours, ours.beside("raw"), name))
+        yield Aim(f"{text}the best of the others", "under", 1, _TIMES, _best_peer(ours, name))
+
+
+def _minute(number: int, p99: float, node: float | None, variants: Sequence[str] = ("", EVENLY)) -> Iterator[Aim]:
+    for variant in variants:
+        source = _Source("minute", "postgres", number=number, variant=variant)
+        text = f"{number:,} schedules a minute{f', {variant}' if variant else ''}"
+        yield Aim(f"{text}: began in their minute", "at least", 100, "%", _figure(source, "share"))
+        yield Aim(f"{text}: late, p99", "under", p99, "ms", _figure(source, "p99"))
+        if node is not None:
+            yield Aim(f"{text}: node", "under", node, "% of a core", _figure(source, "node"))
+
+
+def _million() -> Iterator[Aim]:
+    yield from _minute(MILLION, 2_000, None, variants=("",))
+    tenth = MILLION // 10
+    many, fewer = (_Source("minute", "postgres", number=number) for number in (MILLION, tenth))
+    text = f"{MILLION:,} schedules a minute"
+    # It is not to grow with their number; but what is measured is never the same twice.
+    yield Aim(f"{text}: memory, beside {tenth:,}", "at most", 1.25, _TIMES, _ratio(many, fewer, "memory"))
+    yield Aim(f"{text}: checkpoints meanwhile", "at least", 1, "", _figure(many, "checkpoints"))
+
+
+def _idle() -> Iterator[Aim]:
+    source, text = _Source("idle", "postgres", number=MILLION), f"Idle with {MILLION:,} schedules"
+    yield Aim(f"{text}: node", "under", 0.5, "% of a core", _figure(source, "node"))
+    yield Aim(f"{text}: statements", "at most", 40, "a minute", _figure(source, "statements"))
+
+
+def _cost() -> Iterator[Aim]:
+    source = _Source("cost", "postgres")
+    yield Aim("Cost in full batches: statements", "at most", 0.01, "per fire", _figure(source, "statements"))
+    yield Aim("Cost in full batches: commits", "at most", 0.005, "per fire", _figure(source, "commits"))
+
+
+def _history() -> Iterator[Aim]:
+    for store in ("postgres", "sqlite"):
+        source = _Source("history", store, number=_HISTORY)
+        text = f"Runs a second after {_HISTORY:,} on {STORE_TITLES[store]}, beside a fresh ledger"
+        yield Aim(text, "at least", 0.9, _TIMES, _figure(source, "ratio"))
+
+
+AIMS = (
+    *_throughput("postgres", {"graphile": 1.5, "pgqueuer": 2, "raw": 0.5}),
+    *_throughput("sqlite", {"huey": 10, "raw": 1 / 3}),
+    *_latency(),
+    *_minute(10_000, 50, 8),
+    *_minute(100_000, 250, None),
+    *_million(),
+    *_idle(),
+    *_cost(),
+    *_history(),
+)
+
+
+def aims_table(results: Results) -> str:
+    """In Markdown: a row per aim; the median decides."""
+    head = ["", "aim", "measured", "measured / aim", "reached"]
+    return "\n".join(line(row) for row in [head, ["---"] * len(head), *(_row(aim, results) for aim in AIMS)])
+
+
+def _row(aim: Aim, results: Results) -> list[str]:
+    found = aim.find(results)
+    if not found.samples:
+        return [aim.text, aim.limit_text, _NOT_MEASURED, "-", "-"]
+    median = statistics.median(found.samples)
+    words = [_exact(median)]
+    if len(found.samples) > 1:
+        words.append(f"[{_exact(min(found.samples))}..{_exact(max(found.samples))}]")
+    words += [each for each in (aim.unit, found.beside) if each]
+    reached = "yes" if aim.is_reached(median) else "**no**"
+    return [aim.text, aim.limit_text, " ".join(words), number_text(median / aim.limit), reached]
+
+
+def _exact(value: float) -> str:
+    """What is just below a hundred is not shown as one."""
+    if 99 <= value < 100:
+        return f"{math.floor(value * 1_000) / 1_000:g}"
+    return f"{value:g}" if value == round(value, 3) and value < 1_000 else number_text(value)
