@@ -8,6 +8,7 @@
     │   ├── InvalidKey                   a key, name or label that is not allowed
     │   ├── AlreadyDeclared              the same key or task name declared twice in one process
     │   └── InvalidSetting               a setting of the scheduler or an option that cannot be
+    │       ├── InvalidSpec              the specification of a job, or of a broker: all that is wrong with it
     │       └── InvalidConfiguration     a configuration file, variable or flag: all that is wrong, each with its place
     ├── NotFound (also LookupError)      no such schedule, run, task or calendar
     ├── Refused                          understood, and not allowed as things are (the message says why)
@@ -49,6 +50,7 @@ __all__ = [
     "InvalidInput",
     "InvalidKey",
     "InvalidSetting",
+    "InvalidSpec",
     "InvalidWhen",
     "JobFailed",
     "Lost",
@@ -96,6 +98,15 @@ class AlreadyDeclared(InvalidInput):
 
 class InvalidSetting(InvalidInput):
     """A setting of the scheduler, or an option of a schedule or task, that cannot be."""
+
+
+class InvalidSpec(InvalidSetting):
+    """The specification of a job, or the settings of a broker. `problems` has it all: each sentence with the fields it
+    is about."""
+
+    def __init__(self, problems: dict[str, tuple[str, ...]]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
 class InvalidConfiguration(InvalidSetting):

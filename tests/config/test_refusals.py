@@ -13,7 +13,7 @@ from echo_driver import Echo
 from evertick.config.include import DEPTH_MAX, FILES_MAX
 from evertick.config.problem import PROBLEMS_MAX
 from evertick.config.toml import FILE_MAX_BYTES
-from evertick.errors import InvalidConfiguration
+from evertick.errors import InvalidConfiguration, InvalidSetting
 
 JOB = 'every = "1h"\necho = "x"\n'
 
@@ -53,6 +53,122 @@ def test_all_fields_of_a_specification_that_do_not_fit_are_told(problems: Callab
         "evertick.toml:5: jobs.a.echo.times: 'a' is not a whole number",
         "evertick.toml:7: jobs.a.echo.headers.A: 3 is not text",
     ]
+
+
+def told(found: list[str]) -> list[str]:
+    """Without the file, and without the fix."""
+    return [each.removeprefix("evertick.toml:").partition(";")[0] for each in found]
+
+
+def test_all_that_is_wrong_with_a_command_is_told_at_once(problems: Callable[..., list[str]]) -> None:
+    found = problems(
+        "[jobs.a]\nevery = '1h'\n[jobs.a.shell]\ncommand = ''\nkill_after = '10 seconds'\nmemory_limit = '5m'\n"
+        "nice = 40\nuser = -1\ncwd = 'data'\nsuccess_codes = [0, 300]\nskip_codes = [0]\nclean_env = 'yes'\n"
+        "[jobs.a.shell.env]\nA-B = 'x'\nEVERTICK_X = 'x'\nC = { secrt = 'A' }\n"
+    )
+    assert told(found) == [
+        "4: jobs.a.shell.command: '' is empty",
+        "5: jobs.a.shell.kill_after: '10 seconds' is not a duration",
+        "6: jobs.a.shell.memory_limit: '5m' is no size",
+        "7: jobs.a.shell.nice: 40 must be from -20 to 19",
+        "8: jobs.a.shell.user: -1 is no number of a user",
+        "9: jobs.a.shell.cwd: 'data' is not absolute",
+        "10: jobs.a.shell.success_codes: 300 is no exit code",
+        "11: jobs.a.shell.skip_codes: 0 is in success_codes, too",
+        "12: jobs.a.shell.clean_env: 'yes' is not true or false",
+        "14: jobs.a.shell.env.A-B: 'A-B' is no name of a variable",
+        "15: jobs.a.shell.env.EVERTICK_X: 'EVERTICK_X': names with 'EVERTICK_' are set by Evertick",
+        "16: jobs.a.shell.env.C.secrt: no such field 'secrt'",
+    ]
+
+
+def test_all_that_is_wrong_with_a_request_is_told_at_once(problems: Callable[..., list[str]]) -> None:
+    found = problems(
+        "[jobs.a]\nevery = '1h'\n[jobs.a.http]\nurl = 'ftp://host'\nmethod = 'GE T'\ntimeout = '1 week'\n"
+        "redirects = 99\nread_limit = '1GB'\nallow = ['1.2.3', 'a!']\nbearer = { secret = 'a b' }\n"
+        "basic = { user = 'a:b', password = { secret = 'X' } }\njson = 1\nbody = ''\n"
+        "[jobs.a.http.headers]\nHost = 'x'\n'Bad Name' = 'y'\n"
+        "[jobs.a.http.expect]\nstatus = '6xx'\nmatches = '('\njson = { state = 1 }\n"
+    )
+    assert told(found) == [
+        "3: jobs.a.http: bearer and basic both say who asks",
+        "3: jobs.a.http: json and body both say what is sent",
+        "4: jobs.a.http.url: 'ftp://host' is no address of a web server",
+        "5: jobs.a.http.method: 'GE T' is no method of a job",
+        "6: jobs.a.http.timeout: '1 week' is not a duration",
+        "7: jobs.a.http.redirects: 99 must be a whole number from 0 to 20",
+        "8: jobs.a.http.read_limit: '1GB' is more than 16MiB",
+        "9: jobs.a.http.allow: '1.2.3' is neither a network like '10.0.0.0/8', an address, nor the name of a host",
+        "9: jobs.a.http.allow: 'a!' is neither a network like '10.0.0.0/8', an address, nor the name of a host",
+        "10: jobs.a.http.bearer: 'a b' cannot be the name of a secret",
+        "11: jobs.a.http.basic.user: 'a:b' must be printable, without ':'",
+        "15: jobs.a.http.headers.Host: 'Host' is not for you to set: it follows from the url",
+        "16: jobs.a.http.headers.Bad Name: 'Bad Name' is no name of a header",
+        "18: jobs.a.http.expect.status: '6xx' is no status",
+        "19: jobs.a.http.expect.matches: '(' is no regular expression: missing ), unterminated subpattern at "
+        "position 0",
+        "20: jobs.a.http.expect.json.state: 'state' is no JSON pointer",
+    ]
+
+
+def test_all_that_is_wrong_with_a_queue_and_its_broker_is_told_at_once(problems: Callable[..., list[str]]) -> None:
+    found = problems(
+        "[redis]\naddress = 'h'\nnamespace = 'a b'\n[nats]\naddress = 'h'\nprefix = 'A'\nreplicas = 9\n"
+        "[jobs.a]\nevery = '1h'\n[jobs.a.redis]\nqueue = 'a b'\nack_timeout = '0s'\nprogress_timeout = 'x'\n"
+        "kind = 'set'\nprefix = 'a b'\n[jobs.b]\nevery = '1h'\n[jobs.b.nats]\nqueue = 3\nack_timeout = '0s'\n"
+    )
+    assert [each.partition(": ")[2].partition(":")[0] for each in found] == [
+        "redis.namespace",
+        "nats.prefix",
+        "nats.replicas",
+        *(f"jobs.a.redis.{name}" for name in ("queue", "ack_timeout", "progress_timeout", "kind", "prefix")),
+        *(f"jobs.b.nats.{name}" for name in ("queue", "ack_timeout")),
+    ]
+
+
+def test_nothing_is_said_of_what_only_looks_wrong_since_something_else_was_refused(
+    problems: Callable[..., list[str]],
+) -> None:
+    """The body is JSON by a header that is refused; and 0 would be a success by default."""
+    text = "[jobs.a]\nevery = '1h'\n"
+    [line] = problems(f"{text}[jobs.a.http]\nurl = 'https://h'\nbody = '{{}}'\nheaders = {{ Content-Type = 3 }}\n")
+    assert "jobs.a.http.headers.Content-Type: 3 is neither text nor a secret" in line
+    [line] = problems(f"{text}[jobs.a.shell]\ncommand = 'x'\nsuccess_codes = ['a']\nskip_codes = [0]\n")
+    assert "jobs.a.shell.success_codes.0: 'a' is not a whole number" in line
+    [line] = problems(f"{text}[jobs.a.http]\nmethod = 'PUT'\n")
+    assert line == "evertick.toml:3: jobs.a.http: url is missing; give it"
+
+
+def test_a_check_that_stops_at_the_first_is_heard_when_all_types_are_right(
+    problems: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(self: Echo, task: str) -> None:
+        if self.times > 9:
+            raise InvalidSetting(f"task {task!r}: echo: times: {self.times} is too often; write less")
+
+    monkeypatch.setattr(Echo, "check", check)
+    text = "[jobs.a]\nevery = '1h'\n[jobs.a.echo]\ntimes = 10\n"
+    assert problems(f"{text}text = 'x'\n") == ["evertick.toml:4: jobs.a.echo.times: 10 is too often; write less"]
+    assert problems(text) == ["evertick.toml:3: jobs.a.echo: text is missing; give it"]
+
+
+def test_what_a_scheduler_refuses_is_told_beside_what_is_wrong_with_other_jobs(
+    problems: Callable[..., list[str]],
+) -> None:
+    found = problems(f"[node]\nmin_interval = '2h'\n[jobs.a]\n{JOB}[jobs.b]\nevery = 'x'\nredis = 'q'\n")
+    assert [each.partition(": ")[2].partition(":")[0] for each in found] == ["jobs.a", "jobs.b.every"]
+
+
+def test_all_that_is_wrong_with_a_retry_is_told_at_once(problems: Callable[..., list[str]]) -> None:
+    found = problems(f"[jobs.a]\n{JOB}[jobs.a.retry]\nexponential = 'x'\nattempts = 0\nfactor = -1\njitter = 7\n")
+    assert told(found) == [
+        "5: jobs.a.retry.exponential: 'x' is not a duration",
+        "6: jobs.a.retry.attempts: 0 is not possible",
+        "7: jobs.a.retry.factor: -1 does not make delays grow",
+        "8: jobs.a.retry.jitter: 7 is not a share of the delay",
+    ]
+    found = problems(f"[jobs.a]\n{JOB}[jobs.a.retry]\nconstant = '1s'\nattemps = 3\n")
+    assert told(found) == ["6: jobs.a.retry.attemps: no such key"]
 
 
 def test_a_rule_that_the_node_does_not_take_is_told(problems: Callable[..., list[str]]) -> None:

@@ -12,10 +12,10 @@ import evertick
 NAMES = """
 AlreadyDeclared BrokerUnavailable Calendar Cause Constant Context Cron CursorGone Duty DutyContext Event EvertickError
 Every Exponential FeedEvent FeedPage Forked Gap Http HttpBasic HttpExpect InvalidArguments InvalidConfiguration
-InvalidDuration InvalidInput InvalidKey InvalidSetting InvalidWhen JobFailed Linear Lost Message MessageState Nats
-NatsConnection Node NotFound Once Process ProcessDied Reason Redis RedisConnection Refused Retry Run Schedule
-Scheduler Secret Shell Skip State Stopped StoreError StoreRefused StoreUnavailable Task TransactionTimeout Verdict
-WouldBlock __version__ current parse_when
+InvalidDuration InvalidInput InvalidKey InvalidSetting InvalidSpec InvalidWhen JobFailed Linear Lost Message
+MessageState Nats NatsConnection Node NotFound Once Process ProcessDied Reason Redis RedisConnection Refused Retry
+Run Schedule Scheduler Secret Shell Skip State Stopped StoreError StoreRefused StoreUnavailable Task
+TransactionTimeout Verdict WouldBlock __version__ current parse_when
 """
 
 _FOREIGN = """

@@ -12,11 +12,11 @@ from evertick.cli.exits import EXIT_WRONG
 from evertick.cli.output import Column, as_json_option, hint, print_json, print_table, say
 from evertick.config.find import find_file, searched_files
 from evertick.config.load import Configuration, load_configuration
-from evertick.config.problem import nearest
 from evertick.config.saying import jobs_told
 from evertick.config.show import shown_defaults, shown_jobs, shown_values
 from evertick.errors import InvalidConfiguration, NotFound
 from evertick.masked import masked
+from evertick.nearest import nearest
 
 __all__ = ["config", "tell_warnings"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from evertick.config.job import Job
-from evertick.config.problem import Problems, nearest
+from evertick.config.problem import Problems
 from evertick.declare import Declaration
 from evertick.errors import EvertickError
 from evertick.every_node import check_every_node_rule
+from evertick.nearest import nearest
 from evertick.scheduler import Scheduler
 
 __all__ = ["add_jobs", "check_calendars"]
@@ -20,11 +21,9 @@ def add_jobs(scheduler: Scheduler, jobs: Iterable[Job], problems: Problems) -> N
         try:
             _add(scheduler, job)
         except EvertickError as wrong:
-            said = str(wrong).removeprefix(f"task {job.name!r}: ")
-            name, _, rest = said.partition(": ")
-            is_named = name in job.places
-            key = f"jobs.{job.name}.{name}" if is_named else f"jobs.{job.name}"
-            problems.add(job.places.get(name, job.place), key, rest if is_named else said)
+            name, said = _named(str(wrong).removeprefix(f"task {job.name!r}: "), job)
+            key = f"jobs.{job.name}.{name}" if name else f"jobs.{job.name}"
+            problems.add(job.places.get(name, job.place), key, said)
 
 
 async def check_calendars(scheduler: Scheduler, jobs: Sequence[Job], problems: Problems) -> None:
@@ -43,6 +42,16 @@ async def check_calendars(scheduler: Scheduler, jobs: Sequence[Job], problems: P
             what = f"there is no calendar {name!r}, neither in this configuration nor in the ledger; "
             known = nearest(name, sorted(kept), what="there are") if kept else f"write [calendars.{name}]"
             problems.add(job.places.get(key, job.place), f"jobs.{job.name}.{key}", f"{what}{known}")
+
+
+def _named(said: str, job: Job) -> tuple[str, str]:
+    """The key of the job that an error is about, or a field in one, and what is said of it."""
+    name, _, rest = said.partition(": ")
+    if name not in job.places:
+        return "", said
+    field, _, more = rest.partition(": ")
+    inner = f"{name}.{field}"
+    return (inner, more) if inner in job.places else (name, rest)
 
 
 def _add(scheduler: Scheduler, job: Job) -> None:

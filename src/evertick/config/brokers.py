@@ -20,7 +20,7 @@ from evertick.config.problem import Problems
 from evertick.config.section import Section
 from evertick.driver.nats_spec import NatsConnection
 from evertick.driver.redis_spec import RedisConnection
-from evertick.errors import InvalidInput
+from evertick.errors import InvalidSpec
 
 __all__ = ["BROKERS", "Brokers", "connection_of", "load_brokers", "refuse_wrong"]
 
@@ -73,11 +73,11 @@ def refuse_wrong(
     """Tell what the driver would refuse later, at its place."""
     try:
         connection.check()
-    except InvalidInput as wrong:
-        said = str(wrong).removeprefix(f"{driver}: ")
-        name, _, rest = said.partition(": ")
-        is_named = f"{driver}.{name}" in values
-        key = f"{driver}.{name}" if is_named else f"{driver}.url"
-        if key == f"{driver}.url" and not values[key].is_set:
-            key = f"{driver}.address"
-        problems.add(values[key].origin.place, key, rest if is_named else said)
+    except InvalidSpec as wrong:
+        for said in wrong.problems:
+            name, _, rest = said.removeprefix(f"{driver}: ").partition(": ")
+            is_named = f"{driver}.{name}" in values
+            key = f"{driver}.{name}" if is_named else f"{driver}.url"
+            if key == f"{driver}.url" and not values[key].is_set:
+                key = f"{driver}.address"
+            problems.add(values[key].origin.place, key, rest if is_named else said.removeprefix(f"{driver}: "))

@@ -11,7 +11,7 @@ from evertick.driver.redis_spec import RedisConnection
 from evertick.driver.secret import Secrets
 from evertick.scheduler import Scheduler
 
-__all__ = ["SECRETS", "bare_scheduler", "check_brokers", "connections_of", "scheduler_from"]
+__all__ = ["SECRETS", "bare_scheduler", "check_brokers", "check_connections", "connections_of", "scheduler_from"]
 
 # The folder of secrets, in that of the configuration.
 SECRETS = "secrets"
@@ -40,10 +40,14 @@ def connections_of(configuration: Configuration) -> dict[str, object]:
     return {**brokers, "http": configuration.http}
 
 
-def check_brokers(configuration: Configuration, problems: Problems) -> None:
-    """Refuse what drivers would refuse later: a broker whose settings cannot be, and one that is nowhere."""
+def check_connections(configuration: Configuration, problems: Problems) -> None:
+    """Refuse what drivers would refuse later: a broker whose settings cannot be."""
     for driver in configuration.connections:
         refuse_wrong(driver, _connection(driver, configuration), configuration.values, problems)
+
+
+def check_brokers(configuration: Configuration, problems: Problems) -> None:
+    """Refuse jobs whose broker is nowhere."""
     # Once, not for each of thousands of jobs: to know the drivers, all that is installed is looked through.
     drivers = configuration.settings["drivers"]
     for job in configuration.jobs:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evertick.config.problem import Problems, nearest
+from evertick.config.problem import Problems
 from evertick.config.table import Table
 from evertick.errors import EvertickError
+from evertick.nearest import nearest
 from evertick.when import Calendar
 from evertick.when.entry import read_entry
 from evertick.when.zone import zone_named

@@ -13,14 +13,16 @@ from typing import Any
 import msgspec
 
 from evertick.arguments import FreeArguments
-from evertick.config.problem import Problems, nearest
+from evertick.config.problem import Problems
 from evertick.config.retry import read_retry
 from evertick.config.rule import RULE_DEFAULTS, RULE_OPTIONS, RULES, make_rule
 from evertick.config.table import Table
-from evertick.driver.registry import IN_PYTHON, misfits_of, spec_from
+from evertick.driver.reading import read_spec
+from evertick.driver.registry import IN_PYTHON
 from evertick.driver.spec import LeftToOthers, Spec
 from evertick.errors import EvertickError, InvalidInput
 from evertick.model import Definition
+from evertick.nearest import nearest
 from evertick.options import PolicyOptions, make_definition
 from evertick.settings import check_key
 from evertick.task import TaskOptions, make_work
@@ -76,7 +78,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     blackout: Calendar | None = None
     description: str = ""
     is_enabled: bool = True
-    # Where each of its keys stands, those of the defaults too.
+    # Where each of its keys stands, those of the defaults too; and the fields of what it does, like "shell.cwd".
     places: dict[str, str] = {}
     # Its keys as the file has them, for people: what comes from the environment is shown as it is written.
     shown: dict[str, Any] = {}
@@ -129,9 +131,17 @@ class _Reader:
             blackout=self._with.calendars.get(definition.blackout or ""),
             description=self._text("description"),
             is_enabled=self._yes_or_no("enabled"),
-            places=self._with.defaults.places | {name: self._table.place(name) for name in self._given},
+            places=self._with.defaults.places | self._places(spec),
             shown=self._table.data,
         )
+
+    def _places(self, spec: Spec | None) -> dict[str, str]:
+        """Of its keys, and of the fields of its specification, like "shell.cwd"."""
+        places = {name: self._table.place(name) for name in self._given}
+        fields = None if spec is None else self._given[spec.driver]
+        if spec is not None and isinstance(fields, Mapping):
+            places |= {f"{spec.driver}.{name}": self._table.place(spec.driver, name) for name in fields}
+        return places
 
     def _check_name(self) -> None:
         try:
@@ -185,19 +195,15 @@ class _Reader:
 
     def _spec(self, driver: str) -> Spec | None:
         try:
-            misfits = misfits_of(driver, self._given[driver])
-            for said in misfits:
-                self._refuse_field(said, driver)
-            if misfits:
-                return None
-            spec = spec_from(driver, self._given[driver])
-            spec.check(self.name)
-        except EvertickError as wrong:
-            self._refuse_field(str(wrong).removeprefix(f"task {self.name!r}: ").removeprefix(f"{driver}: "), driver)
+            spec, wrong = read_spec(driver, self._given[driver], self.name)
+        except EvertickError as error:
+            self.refuse(str(error).removeprefix(f"{driver}: "), driver)
             return None
         except Exception as error:  # of somebody else's driver, which may raise anything
             self.refuse(f"the driver cannot read it: {type(error).__name__}: {error}", driver)
             return None
+        for said in wrong:
+            self._refuse_field(said, driver)
         return spec
 
     def _refuse_field(self, said: str, driver: str) -> None:
@@ -284,13 +290,15 @@ def _field_in(said: str, given: Any) -> tuple[list[str | int], str]:
 
 
 def _step_in(said: str, given: Any) -> tuple[str | int, str] | None:
-    """One name further into what is given: "env.PATH: …" is about PATH in env."""
+    """One name further into what is given: "env.PATH: …" is about PATH in env, and so is "env: 'PATH' is …"."""
     names = given if isinstance(given, Mapping) else range(len(given)) if isinstance(given, list) else ()
     # A name may begin like another one, and hold dots itself.
     for name in sorted(names, key=lambda each: -len(str(each))):
         for end in (": ", "."):
             if said.startswith(f"{name}{end}"):
                 return name, said.removeprefix(f"{name}{end}")
+        if isinstance(name, str) and said.startswith(repr(name)):
+            return name, said
     return None
 
 

@@ -66,8 +66,17 @@ def _texts_of(text: str) -> Any:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and len(value) <= _TEXTS_MOST and all(_is_text(each) for each in value)
+def _read_texts(value: Any, folder: Path) -> Any:
+    if not isinstance(value, list):
+        raise _refused(value, TEXTS.words, TEXTS.fix)
+    if len(value) > _TEXTS_MOST:
+        raise InvalidSetting(f"{len(value)} texts are more than {_TEXTS_MOST}; keep fewer")
+    if "" in value:
+        raise InvalidSetting("'' in it is empty; write something between the quotes, or take them away")
+    for each in value:
+        if not _is_text(each):
+            raise InvalidSetting(f"{each!r:.100} in it is no {TEXT.words}; write {TEXT.fix}")
+    return value
 
 
 def _read_duration(value: Any, folder: Path) -> Any:
@@ -84,7 +93,7 @@ def _read_path(value: Any, folder: Path) -> Path:
 TEXT = _make("text", 'it in quotes, like "value"', _is_text, _same)
 WHOLE = _make("whole number", "digits without quotes, like 50", lambda value: type(value) is int, _whole_of)
 YES_NO = _make("true or false", "true or false, without quotes", lambda value: type(value) is bool, _yes_or_no)
-TEXTS = _make("list of texts", 'a list in brackets, like ["one", "two"]', _is_texts, _texts_of)
+TEXTS = Kind(words="list of texts", fix='a list in brackets, like ["one", "two"]', read=_read_texts, of_text=_texts_of)
 DURATION = Kind(words="duration", fix='a number with its unit, like "90s" or "1h30m"', read=_read_duration)
 SIZE = Kind(
     words="size",

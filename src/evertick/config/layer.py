@@ -11,10 +11,11 @@ import msgspec
 from evertick.config.include import INCLUDE
 from evertick.config.interpolate import has_reference, interpolated
 from evertick.config.origin import DEFAULT, Origin
-from evertick.config.problem import Problems, nearest
+from evertick.config.problem import Problems
 from evertick.config.section import SECTIONS, SHORT_VARIABLES, Key, Section, keys_of, variable_of
 from evertick.config.toml import Document
 from evertick.errors import InvalidInput
+from evertick.nearest import nearest
 
 __all__ = ["JOB_TABLES", "Value", "layered", "section_from"]
 

@@ -11,7 +11,7 @@ import msgspec
 
 from evertick.config.adding import add_jobs
 from evertick.config.broker import Connection, broker_of
-from evertick.config.build import bare_scheduler, check_brokers
+from evertick.config.build import bare_scheduler, check_brokers, check_connections
 from evertick.config.calendar import read_calendar
 from evertick.config.configuration import SETTINGS, Configuration, settings_from
 from evertick.config.database import database_url
@@ -32,6 +32,7 @@ from evertick.driver.address import allowed_of
 from evertick.driver.registry import IN_PYTHON, known_drivers
 from evertick.errors import InvalidInput
 from evertick.masked import masked
+from evertick.nearest import alike
 from evertick.settings import make_settings
 from evertick.when import Calendar
 
@@ -53,10 +54,11 @@ def load_configuration(
     problems = Problems()
     loading = _Loading(find_file(path, environ), environ, flags or {}, problems)
     made = loading.load()
-    problems.raise_any()
-    check_brokers(made, problems)
-    # What only a scheduler can tell: rules that the node does not take, jobs that share a rate.
-    add_jobs(bare_scheduler(made), made.jobs, problems)
+    check_connections(made, problems)
+    if loading.are_settings_right:
+        check_brokers(made, problems)
+        # What only a scheduler can tell: rules that the node does not take, jobs that share a rate.
+        add_jobs(bare_scheduler(made), made.jobs, problems)
     problems.raise_any()
     return msgspec.structs.replace(made, warnings=(*made.warnings, *warnings_of(made, environ)))
 
@@ -120,6 +122,8 @@ class _Loading:
         self.documents = [] if file is None else read_all(file, problems)
         self._environ, self._flags, self._problems = environ, flags, problems
         self._warnings: list[str] = []
+        # Whether nothing is wrong but with jobs, so that a scheduler can be made.
+        self.are_settings_right = False
 
     def load(self) -> Configuration:
         values = layered(self.documents, self._environ, self._flags, self._problems)
@@ -133,6 +137,8 @@ class _Loading:
         url = database_url(values, state, self._problems, self._warnings.append)
         settings = self._checked_settings(values)
         self._check_around(values, state)
+        connections = self._connections(values)
+        self.are_settings_right = not len(self._problems)
         calendars = self._calendars()
         defaults = read_defaults(self._tables("defaults"), self._environ, self._problems)
         jobs = self._jobs(defaults, calendars, str(settings["tz"]))
@@ -143,7 +149,7 @@ class _Loading:
             patterns=tuple(patterns),
             values=values,
             database_url=url,
-            connections=self._connections(values),
+            connections=connections,
             state_directory=state,
             config_directory=self._config_directory(values),
             calendars=calendars,
@@ -174,10 +180,11 @@ class _Loading:
     def _check_around(self, values: Mapping[str, Value], state: Path) -> None:
         """What the keys say of things outside: files, directories, addresses."""
         allow, warnings = values["http.allow"], Problems()
-        try:
-            allowed_of(allow.value, "http.allow")
-        except InvalidInput as wrong:
-            self._problems.add(allow.origin.place, "http.allow", str(wrong).removeprefix("http.allow: "))
+        for some in (allow.value, *([each] for each in allow.value)):
+            try:
+                allowed_of(some, "http.allow")
+            except InvalidInput as wrong:
+                self._problems.add(allow.origin.place, "http.allow", str(wrong).removeprefix("http.allow: "))
         check_files(values, self._problems)
         check_places(values, state, self._problems, warnings)
         self._warnings += warnings.lines()
@@ -221,10 +228,10 @@ class _Loading:
         for document in read:
             for name in document.data:
                 if name not in _JOBS_ONLY:
-                    self._problems.add(
-                        document.place((name,)), name, "a file of jobs holds [jobs.…] and [calendars.…] alone; move it "
-                        f"to {self.file}"
-                    )  # fmt: skip
+                    meant = None if name in SECTIONS else alike(name, _JOBS_ONLY)
+                    fix = f"it is called {meant!r}" if meant else f"move it to {self.file}"
+                    said = f"a file of jobs holds [jobs.…] and [calendars.…] alone; {fix}"
+                    self._problems.add(document.place((name,)), name, said)
         return read
 
     def _tables(self, name: str) -> list[Table]:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
-
 import msgspec
 
 from evertick.config.saying import in_file
 from evertick.errors import InvalidConfiguration
 
-__all__ = ["PROBLEMS_MAX", "Problems", "nearest"]
+__all__ = ["PROBLEMS_MAX", "Problems"]
 
 # Beyond this the file is of another kind, and more lines help nobody.
 PROBLEMS_MAX = 100
 _LINE_LONGEST = 1_000
 # Behind every path.
 _LAST = "\uffff"
-# Two words that share fewer letters are not meant for each other.
-_ALIKE = 0.65
 
 
 class _Problem(msgspec.Struct, frozen=True):
@@ -58,10 +53,3 @@ class Problems:
     def raise_any(self) -> None:
         if self._found:
             raise InvalidConfiguration(self.lines())
-
-
-def nearest(name: str, known: Iterable[str], *, what: str, also: Iterable[str] = ()) -> str:
-    """What to say of a name that is not known: the one that was meant, or all there are, but for those in `also`."""
-    names = list(known)
-    alike = get_close_matches(name, [*names, *also], 1, _ALIKE)
-    return f"it is called {alike[0]!r}" if alike else f"{what}: {', '.join(names)}"

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from evertick.config.problem import nearest
 from evertick.errors import EvertickError
+from evertick.nearest import alike, nearest
 from evertick.policy import Constant, Exponential, Linear, RetryPolicy
 
 __all__ = ["read_retry"]
@@ -29,6 +29,8 @@ _OPTIONS = {
     "linear": ("increment", "limit", "attempts", "jitter"),
     "exponential": ("factor", "limit", "attempts", "jitter"),
 }
+# Of what is no duration.
+_RIGHT = {"attempts": 1, "jitter": 0, "factor": 1}
 _OPTIONAL = {"constant": ("jitter",), "linear": ("jitter",), "exponential": _OPTIONS["exponential"]}
 
 
@@ -39,26 +41,47 @@ def read_retry(value: Any, refuse: Callable[..., None]) -> RetryPolicy | None:
         return None
     kinds = [name for name in _POLICIES if name in value]
     if len(kinds) != 1:
-        example = '{ constant = "30s", attempts = 3 }'
-        refuse(f"write exactly one of {', '.join(_POLICIES)} with its first wait, like {example}")
+        _refuse_kinds(kinds, value, refuse)
         return None
     return _made(kinds[0], value, refuse)
+
+
+def _refuse_kinds(kinds: list[str], value: dict[str, Any], refuse: Callable[..., None]) -> None:
+    """None of the kinds is there, perhaps since it is misspelt; or several are."""
+    known = dict.fromkeys([*_POLICIES, *(name for options in _OPTIONS.values() for name in options)])
+    for name in value:
+        if name not in known:
+            refuse(f"no such key; {nearest(name, known, what='there are')}", name)
+    if kinds:
+        refuse(f"{' and '.join(kinds)} say how long to wait; keep one of them")
+    elif value.keys() <= known.keys():
+        example = '{ constant = "30s", attempts = 3 }'
+        refuse(f"write exactly one of {', '.join(_POLICIES)} with its first wait, like {example}")
 
 
 def _made(kind: str, value: dict[str, Any], refuse: Callable[..., None]) -> RetryPolicy | None:
     unknown = [name for name in value if name not in (kind, *_OPTIONS[kind])]
     for name in unknown:
         refuse(f"no such key; {nearest(name, _OPTIONS[kind], what=f'beside {kind} there are')}", name)
-    missing = [name for name in _OPTIONS[kind] if name not in value and name not in _OPTIONAL[kind]]
+    # One that is misspelt is not missing besides.
+    known = {*value, *(alike(name, _OPTIONS[kind]) for name in unknown)}
+    missing = [name for name in _OPTIONS[kind] if name not in known and name not in _OPTIONAL[kind]]
     if missing:
         refuse(f"{kind} needs {', '.join(missing)}, too")
     if unknown or missing:
         return None
     policy, first = _POLICIES[kind]
     options = {first if name == kind else name: each for name, each in value.items()}
-    try:
-        return policy(**options)
-    except EvertickError as wrong:
-        name, _, said = str(wrong).partition(": ")
-        refuse(said, kind if name == first else name)
-        return None
+    told: set[str] = set()
+    while True:
+        try:
+            made = policy(**options)
+            return None if told else made
+        except EvertickError as wrong:
+            name, _, said = str(wrong).partition(": ")
+            refuse(said, kind if name == first else name)
+            if name in told or name not in options:
+                return None
+            # With a right one in its place, what else is wrong is told, too.
+            options[name] = _RIGHT.get(name, "1s")
+            told.add(name)

@@ -10,10 +10,11 @@ from evertick.clock import system_clock
 from evertick.config.build import SECRETS
 from evertick.config.configuration import Configuration
 from evertick.config.job import Job
-from evertick.config.problem import Problems, nearest
+from evertick.config.problem import Problems
 from evertick.config.rule import RULES
 from evertick.driver.secret import Secret, Secrets
 from evertick.errors import EvertickError
+from evertick.nearest import nearest
 from evertick.when import Once
 from evertick.when.moment import moment_text
 

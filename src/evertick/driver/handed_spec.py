@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, get_args
 
+from evertick.driver.faults import Faults
 from evertick.driver.spec import Spec
 from evertick.errors import InvalidSetting
 from evertick.model import HandMode
@@ -34,12 +35,21 @@ class HandedSpec(Spec, frozen=True):
     progress_timeout: str | int | float = "1m"
 
     def check(self, task: str) -> None:
-        where = f"task {task!r}: {self.driver}"
-        check_queue_name(self.queue, f"{where}: queue")
-        if self.mode not in get_args(HandMode):
-            raise InvalidSetting(f"{where}: mode: {self.mode!r} must be one of {', '.join(get_args(HandMode))}")
-        _check_timeout(self.ack_timeout, f"{where}: ack_timeout")
-        _check_timeout(self.progress_timeout, f"{where}: progress_timeout")
+        faults = Faults()
+        self._check_fields(f"task {task!r}: {self.driver}", faults)
+        faults.raise_any()
+
+    def _check_fields(self, where: str, faults: Faults) -> None:
+        """Those that all have; a driver adds its own."""
+        with faults.of("queue"):
+            check_queue_name(self.queue, f"{where}: queue")
+        with faults.of("mode"):
+            if self.mode not in get_args(HandMode):
+                raise InvalidSetting(f"{where}: mode: {self.mode!r} must be one of {', '.join(get_args(HandMode))}")
+        with faults.of("ack_timeout"):
+            _check_timeout(self.ack_timeout, f"{where}: ack_timeout")
+        with faults.of("progress_timeout"):
+            _check_timeout(self.progress_timeout, f"{where}: progress_timeout")
 
 
 def check_queue_name(name: Any, what: str) -> str:

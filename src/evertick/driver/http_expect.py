@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from evertick.driver.faults import Faults
 from evertick.driver.function import Threads
 from evertick.errors import InvalidSetting
 
@@ -48,24 +49,35 @@ class HttpExpect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     json: dict[str, Any] = {}
 
 
-def check_expect(expect: HttpExpect, what: str) -> None:
-    statuses_of(expect.status, f"{what}: status")
+def check_expect(expect: HttpExpect, what: str, faults: Faults) -> None:
+    with faults.of("expect"):
+        statuses_of(expect.status, f"{what}: status")
     for name, text in (("contains", expect.contains), ("matches", expect.matches)):
-        if text is not None and not 1 <= len(text) <= _TEXT_MAX_CHARS:
-            raise InvalidSetting(f"{what}: {name}: a text of 1 to {_TEXT_MAX_CHARS} characters is looked for")
-    if expect.matches is not None:
-        if "\0" in expect.matches:
-            raise InvalidSetting(f"{what}: matches: a zero is not looked for; leave it out")
-        try:
-            re.compile(expect.matches)
-        except (re.error, OverflowError, RecursionError) as error:
-            shown = f"{expect.matches[:_SHOWN]!r}"
-            raise InvalidSetting(f"{what}: matches: {shown} is no regular expression: {error}") from None
-    if len(expect.json) > _CHECKS_MAX:
-        raise InvalidSetting(f"{what}: json: {len(expect.json)} checks are more than {_CHECKS_MAX}; keep the best")
+        with faults.of("expect"):
+            if text is not None and not 1 <= len(text) <= _TEXT_MAX_CHARS:
+                raise InvalidSetting(f"{what}: {name}: a text of 1 to {_TEXT_MAX_CHARS} characters is looked for")
+    with faults.of("expect"):
+        _check_pattern(expect.matches, f"{what}: matches")
+    with faults.of("expect"):
+        if len(expect.json) > _CHECKS_MAX:
+            raise InvalidSetting(f"{what}: json: {len(expect.json)} checks are more than {_CHECKS_MAX}; keep the best")
     for pointer in expect.json:
-        if pointer and not pointer.startswith("/"):
-            raise InvalidSetting(f"{what}: json: {pointer!r:.60} is no JSON pointer; write it like '/{pointer:.60}'")
+        with faults.of("expect"):
+            if pointer and not pointer.startswith("/"):
+                raise InvalidSetting(
+                    f"{what}: json: {pointer!r:.60} is no JSON pointer; write it like '/{pointer:.60}'"
+                )
+
+
+def _check_pattern(pattern: str | None, what: str) -> None:
+    if pattern is None:
+        return
+    if "\0" in pattern:
+        raise InvalidSetting(f"{what}: a zero is not looked for; leave it out")
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InvalidSetting(f"{what}: {pattern[:_SHOWN]!r} is no regular expression: {error}") from None
 
 
 def statuses_of(given: int | str | tuple[int | str, ...], what: str) -> frozenset[int]:

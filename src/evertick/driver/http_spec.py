@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -11,6 +11,7 @@ import msgspec
 
 from evertick.driver.address import allowed_of
 from evertick.driver.base import Driver
+from evertick.driver.faults import Faults
 from evertick.driver.http_expect import HttpExpect, check_expect
 from evertick.driver.secret import Secret, check_secret
 from evertick.driver.spec import DriverParts, Spec
@@ -115,22 +116,35 @@ class Http(_Where, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def check(self, task: str) -> None:
         what = f"task {task!r}: http"
-        if isinstance(self.url, str):
-            check_url(self.url, f"{what}: url", has_places=True)
+        faults = Faults()
+        with faults.of("url"):
+            if isinstance(self.url, str):
+                check_url(self.url, f"{what}: url", has_places=True)
         for name, secret in self._secrets():
-            check_secret(secret.name, f"{what}: {name}")
-        self._check_method(what)
-        self._check_headers(what)
-        self._check_body(what)
-        check_expect(self.expect, f"{what}: expect")
-        _check_span(self.timeout, f"{what}: timeout", 10 * MILLISECOND, DAY)
-        _check_span(self.retry_after_max, f"{what}: retry_after_max", 0, 30 * DAY)
-        _check_whole(self.redirects, f"{what}: redirects", 0, _REDIRECTS_MAX)
-        if size_bytes(self.read_limit, what=f"{what}: read_limit") > _READ_MAX_BYTES:
-            raise InvalidSetting(f"{what}: read_limit: {self.read_limit!r} is more than {size_text(_READ_MAX_BYTES)}")
-        if len(signing_keys_of(self)) > _SIGNING_KEYS_MAX or self.sign == ():
-            raise InvalidSetting(f"{what}: sign: {len(signing_keys_of(self))} secrets; give 1 to {_SIGNING_KEYS_MAX}")
-        allowed_of(self.allow, f"{what}: allow")
+            with faults.of(name.partition(":")[0]):
+                check_secret(secret.name, f"{what}: {name}")
+        with faults.of("method"):
+            self._check_method(what)
+        self._check_headers(what, faults)
+        self._check_who_asks(what, faults)
+        self._check_body(what, faults)
+        check_expect(self.expect, f"{what}: expect", faults)
+        with faults.of("timeout"):
+            _check_span(self.timeout, f"{what}: timeout", 10 * MILLISECOND, DAY)
+        with faults.of("retry_after_max"):
+            _check_span(self.retry_after_max, f"{what}: retry_after_max", 0, 30 * DAY)
+        with faults.of("redirects"):
+            _check_whole(self.redirects, f"{what}: redirects", 0, _REDIRECTS_MAX)
+        with faults.of("read_limit"):
+            self._check_read_limit(what)
+        with faults.of("sign"):
+            self._check_sign(what)
+        for each in self.allow:
+            with faults.of("allow"):
+                allowed_of([each], f"{what}: allow")
+        with faults.of("allow"):
+            allowed_of(self.allow, f"{what}: allow")
+        faults.raise_any()
 
     def make_driver(self, task: str, parts: DriverParts) -> Driver:
         try:
@@ -161,48 +175,46 @@ class Http(_Where, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if not _METHOD.fullmatch(method) or method in ("CONNECT", "TRACE"):
             raise InvalidSetting(f"{what}: method: {self.method!r:.60} is no method of a job; write one like 'POST'")
 
-    def _check_headers(self, what: str) -> None:
+    def _check_headers(self, what: str, faults: Faults) -> None:
         if len(self.headers) > _HEADERS_MAX:
-            raise InvalidSetting(f"{what}: headers: {len(self.headers)} are more than {_HEADERS_MAX}; send fewer")
-        seen = set()
-        for name, value in self.headers.items():
-            where = f"{what}: headers: {name!r:.60}"
-            if not _HEADER_NAME.fullmatch(name):
-                raise InvalidSetting(f"{where} is no name of a header; use letters, digits and '-'")
-            if name.lower() in _OWN_HEADERS:
-                raise InvalidSetting(f"{where} is not for you to set: {_OWN_HEADERS[name.lower()]}; leave it out")
-            if name.lower() in seen:
-                raise InvalidSetting(f"{where} is there twice, in other letters; give it once")
-            seen.add(name.lower())
-            if isinstance(value, str):
-                _check_text(value, where, _HEADER_MAX_CHARS)
-        chosen = [name for name, given in (("bearer", self.bearer), ("basic", self.basic)) if given is not None]
-        chosen += ["headers: Authorization"] if "authorization" in seen else []
-        if len(chosen) > 1:
-            raise InvalidSetting(f"{what}: {' and '.join(chosen)} both say who asks; give one of them")
-        if self.basic is not None and (":" in self.basic.user or not self.basic.user.isprintable()):
-            raise InvalidSetting(f"{what}: basic: user: {self.basic.user!r:.60} must be printable, without ':'")
-
-    def _check_body(self, what: str) -> None:
-        if self.json is not None and self.body is not None:
-            raise InvalidSetting(f"{what}: json and body both say what is sent; give one of them")
-        if self.json is not None:
-            _check_data(self.json, f"{what}: json")
-        if self.body is None:
+            with faults.of("headers"):
+                raise InvalidSetting(f"{what}: headers: {len(self.headers)} are more than {_HEADERS_MAX}; send fewer")
             return
-        if len(self.body.encode(errors="surrogatepass")) > BODY_MAX_BYTES:
-            raise InvalidSetting(f"{what}: body: it takes more than {BODY_MAX_BYTES} bytes; send a reference instead")
-        list(places_in(self.body, f"{what}: body"))
-        kind = content_type_of(self)
-        escape = escape_of(kind)
-        if escape == "json" and not _is_json(self.body):
-            raise InvalidSetting(
-                f"{what}: body: it is not JSON, although its Content-Type is {kind!r}; write the data as json = …"
-            )
-        if kind is None and _is_json(self.body) and self.body.lstrip()[:1] in ("{", "["):
-            raise InvalidSetting(
-                f"{what}: body: it is JSON, and nothing says so; write it as json = …, or add the header Content-Type"
-            )
+        seen: set[str] = set()
+        for name, value in self.headers.items():
+            with faults.of("headers"):
+                _check_header(name, value, seen, f"{what}: headers: {name!r:.60}")
+            seen.add(name.lower())
+
+    def _check_who_asks(self, what: str, faults: Faults) -> None:
+        chosen = [name for name, given in (("bearer", self.bearer), ("basic", self.basic)) if given is not None]
+        chosen += ["headers: Authorization"] if any(name.lower() == "authorization" for name in self.headers) else []
+        with faults.of("bearer", "basic", "headers"):
+            if len(chosen) > 1:
+                raise InvalidSetting(f"{what}: {' and '.join(chosen)} both say who asks; give one of them")
+        with faults.of("basic"):
+            if self.basic is not None and (":" in self.basic.user or not self.basic.user.isprintable()):
+                raise InvalidSetting(f"{what}: basic: user: {self.basic.user!r:.60} must be printable, without ':'")
+
+    def _check_body(self, what: str, faults: Faults) -> None:
+        with faults.of("json", "body"):
+            if self.json is not None and self.body is not None:
+                raise InvalidSetting(f"{what}: json and body both say what is sent; give one of them")
+        with faults.of("json"):
+            if self.json is not None:
+                _check_data(self.json, f"{what}: json")
+        with faults.of("body", "headers"):
+            if self.body is not None:
+                _check_text_body(self.body, content_type_of(self), f"{what}: body")
+
+    def _check_read_limit(self, what: str) -> None:
+        if size_bytes(self.read_limit, what=f"{what}: read_limit") > _READ_MAX_BYTES:
+            most = size_text(_READ_MAX_BYTES)
+            raise InvalidSetting(f"{what}: read_limit: {self.read_limit!r} is more than {most}; write less")
+
+    def _check_sign(self, what: str) -> None:
+        if len(signing_keys_of(self)) > _SIGNING_KEYS_MAX or self.sign == ():
+            raise InvalidSetting(f"{what}: sign: {len(signing_keys_of(self))} secrets; give 1 to {_SIGNING_KEYS_MAX}")
 
 
 def method_of(spec: Http) -> str:
@@ -257,6 +269,31 @@ def check_url(url: str, what: str, *, has_places: bool = False, is_shown: bool =
     if "{" in parts.netloc or "}" in parts.netloc:
         raise InvalidSetting(
             f"{what}: {shown}: arguments of a run do not choose the server; write its name, and use places behind it"
+        )
+
+
+def _check_header(name: str, value: str | Secret, seen: Set[str], where: str) -> None:
+    if not _HEADER_NAME.fullmatch(name):
+        raise InvalidSetting(f"{where} is no name of a header; use letters, digits and '-'")
+    if name.lower() in _OWN_HEADERS:
+        raise InvalidSetting(f"{where} is not for you to set: {_OWN_HEADERS[name.lower()]}; leave it out")
+    if name.lower() in seen:
+        raise InvalidSetting(f"{where} is there twice, in other letters; give it once")
+    if isinstance(value, str):
+        _check_text(value, where, _HEADER_MAX_CHARS)
+
+
+def _check_text_body(body: str, kind: str | None, what: str) -> None:
+    if len(body.encode(errors="surrogatepass")) > BODY_MAX_BYTES:
+        raise InvalidSetting(f"{what}: it takes more than {BODY_MAX_BYTES} bytes; send a reference instead")
+    list(places_in(body, what))
+    if escape_of(kind) == "json" and not _is_json(body):
+        raise InvalidSetting(
+            f"{what}: it is not JSON, although its Content-Type is {kind!r}; write the data as json = …"
+        )
+    if kind is None and _is_json(body) and body.lstrip()[:1] in ("{", "["):
+        raise InvalidSetting(
+            f"{what}: it is JSON, and nothing says so; write it as json = …, or add the header Content-Type"
         )
 
 

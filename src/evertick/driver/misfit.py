@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import islice
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -16,6 +15,7 @@ import msgspec
 
 from evertick.driver.secret import Secret
 from evertick.masked import shown_value
+from evertick.nearest import alike
 
 __all__ = ["misfits"]
 
@@ -65,9 +65,9 @@ def _misfits_of_fields(value: Mapping[str, Any], kind: type[msgspec.Struct], pat
     meant: set[str] = set()
     for name in value:
         if name not in fields:
-            alike = get_close_matches(str(name), fields, 1)
-            fix = f"it is called {alike[0]!r}" if alike else f"known are {', '.join(fields)}"
-            meant.update(alike)
+            near = alike(str(name), fields)
+            fix = f"it is called {near!r}" if near else f"known are {', '.join(fields)}"
+            meant.update([near] if near else [])
             yield _prefixed(path, f"no such field {name!r}; {fix}")
     for name, field in fields.items():
         if name in value:

@@ -10,6 +10,7 @@ import msgspec
 
 from evertick.driver.base import Driver
 from evertick.driver.connection import fields_for
+from evertick.driver.faults import Faults
 from evertick.driver.handed_spec import HandedSpec
 from evertick.driver.secret import Secret
 from evertick.driver.spec import DriverParts
@@ -69,15 +70,19 @@ class NatsConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return ",".join(masked(url) for url in self.urls)
 
     def check(self, what: str = "nats") -> None:
+        faults = Faults()
         for url in self.urls:
-            if not _is_nats_url(url):
-                shape = "nats://user:password@host:4222"
-                raise InvalidSetting(f"{what}: url: {shown_value(url)} is no URL of a NATS; write it like {shape!r}")
-        check_subject_prefix(self.prefix, f"{what}: prefix")
-        if (self.cert is None) != (self.key is None):
-            raise InvalidSetting(f"{what}: cert and key belong together; give both, or none")
-        if isinstance(self.replicas, bool) or not 1 <= self.replicas <= _REPLICAS_MOST:
-            raise InvalidSetting(f"{what}: replicas: {self.replicas!r} must be a number from 1 to {_REPLICAS_MOST}")
+            with faults.of("url"):
+                _check_url(url, f"{what}: url")
+        with faults.of("prefix"):
+            check_subject_prefix(self.prefix, f"{what}: prefix")
+        with faults.of("cert", "key"):
+            if (self.cert is None) != (self.key is None):
+                raise InvalidSetting(f"{what}: cert and key belong together; give both, or none")
+        with faults.of("replicas"):
+            if isinstance(self.replicas, bool) or not 1 <= self.replicas <= _REPLICAS_MOST:
+                raise InvalidSetting(f"{what}: replicas: {self.replicas!r} must be a number from 1 to {_REPLICAS_MOST}")
+        faults.raise_any()
 
 
 def nats_connection(given: object) -> NatsConnection:
@@ -106,6 +111,12 @@ def check_subject_prefix(prefix: Any, what: str) -> str:
             f"{what}: {prefix!r:.80} must be up to 32 small letters, digits, '-' and '_', like {SUBJECT_PREFIX!r}"
         )
     return prefix
+
+
+def _check_url(url: str, what: str) -> None:
+    if not _is_nats_url(url):
+        shape = "nats://user:password@host:4222"
+        raise InvalidSetting(f"{what}: {shown_value(url)} is no URL of a NATS; write it like {shape!r}")
 
 
 def _is_nats_url(url: str) -> bool:

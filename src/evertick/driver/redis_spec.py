@@ -10,6 +10,7 @@ import msgspec
 
 from evertick.driver.base import Driver
 from evertick.driver.connection import fields_for
+from evertick.driver.faults import Faults
 from evertick.driver.handed_spec import HandedSpec
 from evertick.driver.secret import Secret
 from evertick.driver.spec import DriverParts
@@ -39,11 +40,13 @@ class Redis(HandedSpec, frozen=True):
     def key(self) -> str:
         return f"{self.prefix}{self.queue}"
 
-    def check(self, task: str) -> None:
-        super().check(task)
-        if self.kind not in ("list", "stream"):
-            raise InvalidSetting(f"task {task!r}: redis: kind: {self.kind!r} must be 'list' or 'stream'")
-        check_prefix(self.prefix, f"task {task!r}: redis: prefix")
+    def _check_fields(self, where: str, faults: Faults) -> None:
+        super()._check_fields(where, faults)
+        with faults.of("kind"):
+            if self.kind not in ("list", "stream"):
+                raise InvalidSetting(f"{where}: kind: {self.kind!r} must be 'list' or 'stream'")
+        with faults.of("prefix"):
+            check_prefix(self.prefix, f"{where}: prefix")
 
     def make_driver(self, task: str, parts: DriverParts) -> Driver:
         from evertick.driver.redis import redis_driver
@@ -71,10 +74,18 @@ class RedisConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return f"RedisConnection(url={masked(self.url)!r}, namespace={self.namespace!r})"
 
     def check(self, what: str = "redis") -> None:
-        check_redis_url(self.url, f"{what}: url")
-        check_prefix(self.namespace, f"{what}: namespace")
-        if (self.cert is None) != (self.key is None):
-            raise InvalidSetting(f"{what}: cert and key belong together; give both, or none")
+        faults = Faults()
+        with faults.of("url"):
+            check_redis_url(self.url, f"{what}: url")
+            self._check_tls(what)
+        with faults.of("namespace"):
+            check_prefix(self.namespace, f"{what}: namespace")
+        with faults.of("cert", "key"):
+            if (self.cert is None) != (self.key is None):
+                raise InvalidSetting(f"{what}: cert and key belong together; give both, or none")
+        faults.raise_any()
+
+    def _check_tls(self, what: str) -> None:
         if (self.ca or self.cert) and not self.url.startswith("rediss:"):
             raise InvalidSetting(
                 f"{what}: url: {masked(self.url)!r} is without TLS, so ca, cert and key would not be used; write rediss://"

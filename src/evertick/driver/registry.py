@@ -7,7 +7,6 @@ entry point group `evertick.drivers`, by the name of the driver.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +16,12 @@ from evertick.driver.misfit import misfits
 from evertick.driver.spec import Spec
 from evertick.errors import InvalidSetting
 from evertick.masked import shown_value
+from evertick.nearest import alike
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["IN_PYTHON", "check_drivers", "check_spec", "known_drivers", "misfits_of", "spec_class", "spec_from"]
+__all__ = ["IN_PYTHON", "check_drivers", "check_spec", "known_drivers", "spec_class", "spec_from", "table_of"]
 
 _GROUP = "evertick.drivers"
 # Tasks of these are Python functions, and have no specification.
@@ -71,20 +71,21 @@ def spec_class(name: str) -> type[Spec]:
 def spec_from(name: str, value: object) -> Spec:
     """A specification from what stands in a file: a table of its fields, or the value of its short form."""
     kind = spec_class(name)
-    if not isinstance(value, Mapping):
-        if kind.short is None:
-            fields = ", ".join(kind.__struct_encode_fields__)
-            raise InvalidSetting(f"{name}: {shown_value(value)} is no table; write its fields: {fields}")
-        value = {kind.short: value}
+    table = table_of(kind, value)
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(table, kind)
     except msgspec.ValidationError:
-        raise InvalidSetting(f"{name}: {misfits(value, kind)[0]}") from None
+        raise InvalidSetting(f"{name}: {misfits(table, kind)[0]}") from None
 
 
-def misfits_of(name: str, value: object) -> list[str]:
-    """All that does not fit in a table of its fields, for whoever mends it; `spec_from` refuses it with the first."""
-    return misfits(value, spec_class(name)) if isinstance(value, Mapping) else []
+def table_of(kind: type[Spec], value: object) -> Mapping[str, Any]:
+    """The fields by their names, also where one value stands for all of them."""
+    if isinstance(value, Mapping):
+        return value
+    if kind.short is None:
+        fields = ", ".join(kind.__struct_encode_fields__)
+        raise InvalidSetting(f"{kind.driver}: {shown_value(value)} is no table; write its fields: {fields}")
+    return {kind.short: value}
 
 
 def check_spec(task: str, spec: object) -> Spec:
@@ -110,8 +111,8 @@ def _check_known(name: object, what: str) -> None:
         return  # without looking through all that is installed
     known = known_drivers()
     if name not in known:
-        alike = get_close_matches(name, known, 1) if isinstance(name, str) else ()
-        meant = f"; {alike[0]!r} is meant?" if alike else ";"
+        near = alike(name, known) if isinstance(name, str) else None
+        meant = f"; {near!r} is meant?" if near else ";"
         raise InvalidSetting(f"{what}: no driver {name!r:.100} is known here{meant} known are {', '.join(known)}")
 
 

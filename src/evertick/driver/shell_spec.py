@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import msgspec
 
 from evertick.driver.base import Driver
+from evertick.driver.faults import Faults
 from evertick.driver.secret import Secret, check_secret
 from evertick.driver.spec import DriverParts, Spec
-from evertick.errors import InvalidDuration, InvalidSetting
+from evertick.errors import InvalidSetting
 from evertick.size import size_bytes
 from evertick.when.duration import duration_text, duration_us
 from evertick.when.moment import MINUTE
@@ -66,25 +67,28 @@ class Shell(Spec, frozen=True):
         what = f"task {task!r}: shell"
         if os.name == "nt":
             raise InvalidSetting(f"{what}: shell jobs need a POSIX system; run this node on one")
-        _check_command(self.command, f"{what}: command")
-        _check_command(self.shell, f"{what}: shell")
-        if not isinstance(self.command, str) and self.shell != "/bin/sh":
-            raise InvalidSetting(
-                f"{what}: shell: {self.shell!r} has nothing to do with a command that is a list of words; write the "
-                "command as one text, or put the shell first in the list"
-            )
-        if self.cwd is not None:
-            _check_text(self.cwd, f"{what}: cwd")
-            if not os.path.isabs(self.cwd):
-                raise InvalidSetting(f"{what}: cwd: {self.cwd!r:.100} is not absolute; write the whole path")
-        self._check_environment(what)
-        if isinstance(self.stdin, Secret):
-            check_secret(self.stdin.name, f"{what}: stdin")
-        elif self.stdin is not None and _size(self.stdin, f"{what}: stdin") > _STDIN_MAX_BYTES:
-            raise InvalidSetting(f"{what}: stdin: it has more than {_STDIN_MAX_BYTES} bytes; put it into a file")
-        self._check_user(what)
-        self._check_codes(what)
-        self._check_bounds(what)
+        faults = Faults()
+        with faults.of("command"):
+            _check_command(self.command, f"{what}: command")
+        with faults.of("shell"):
+            _check_command(self.shell, f"{what}: shell")
+        with faults.of("command", "shell"):
+            self._check_need_of_shell(what)
+        with faults.of("cwd"):
+            self._check_cwd(what)
+        self._check_environment(what, faults)
+        with faults.of("stdin"):
+            self._check_stdin(what)
+        with faults.of("user"):
+            self._check_user(what)
+        self._check_codes(what, faults)
+        with faults.of("kill_after"):
+            self._check_kill_after(what)
+        with faults.of("memory_limit"):
+            self._check_memory(what)
+        with faults.of("nice"):
+            self._check_nice(what)
+        faults.raise_any()
 
     def make_driver(self, task: str, parts: DriverParts) -> Driver:
         from evertick.driver.shell import ShellDriver
@@ -106,55 +110,87 @@ class Shell(Spec, frozen=True):
     def memory_bytes(self) -> int | None:
         return None if self.memory_limit is None else size_bytes(self.memory_limit, what="memory_limit")
 
-    def _check_environment(self, what: str) -> None:
+    def _check_need_of_shell(self, what: str) -> None:
+        if not isinstance(self.command, str) and self.shell != "/bin/sh":
+            raise InvalidSetting(
+                f"{what}: shell: {self.shell!r} has nothing to do with a command that is a list of words; write the "
+                "command as one text, or put the shell first in the list"
+            )
+
+    def _check_cwd(self, what: str) -> None:
+        if self.cwd is None:
+            return
+        _check_text(self.cwd, f"{what}: cwd")
+        if not os.path.isabs(self.cwd):
+            raise InvalidSetting(f"{what}: cwd: {self.cwd!r:.100} is not absolute; write the whole path")
+
+    def _check_environment(self, what: str, faults: Faults) -> None:
         if len(self.env) > _VARIABLES_MAX:
-            raise InvalidSetting(f"{what}: env: {len(self.env)} variables are more than {_VARIABLES_MAX}")
+            with faults.of("env"):
+                raise InvalidSetting(f"{what}: env: {len(self.env)} variables are more than {_VARIABLES_MAX}")
+            return
         for name, value in self.env.items():
-            if not _VARIABLE.fullmatch(name):
-                raise InvalidSetting(
-                    f"{what}: env: {name!r:.100} is no name of a variable; use letters, digits and '_', no digit first"
-                )
-            if name.startswith(_OURS):
-                raise InvalidSetting(f"{what}: env: {name!r}: names with {_OURS!r} are set by Evertick; use another")
-            if isinstance(value, Secret):
-                check_secret(value.name, f"{what}: env: {name}")
-            else:
-                _check_text(value, f"{what}: env: {name}", may_be_empty=True)
+            with faults.of("env"):
+                _check_variable(name, value, f"{what}: env")
+
+    def _check_stdin(self, what: str) -> None:
+        if isinstance(self.stdin, Secret):
+            check_secret(self.stdin.name, f"{what}: stdin")
+        elif self.stdin is not None and _size(self.stdin, f"{what}: stdin") > _STDIN_MAX_BYTES:
+            raise InvalidSetting(f"{what}: stdin: it has more than {_STDIN_MAX_BYTES} bytes; put it into a file")
 
     def _check_user(self, what: str) -> None:
         if isinstance(self.user, str):
             _check_text(self.user, f"{what}: user")
         elif self.user is not None and not 0 <= self.user < 2**32 - 1:
-            raise InvalidSetting(f"{what}: user: {self.user!r} is no number of a user")
+            raise InvalidSetting(
+                f"{what}: user: {self.user!r} is no number of a user; write its name, or a number from 0 on"
+            )
 
-    def _check_codes(self, what: str) -> None:
+    def _check_codes(self, what: str, faults: Faults) -> None:
         meanings: dict[int, str] = {}
         for field in ("success_codes", "skip_codes", "retry_codes"):
             for code in getattr(self, field):
-                if not 0 <= code <= _CODE_MOST:
-                    raise InvalidSetting(f"{what}: {field}: {code} is no exit code; they go from 0 to {_CODE_MOST}")
-                if meanings.setdefault(code, field) != field:
-                    raise InvalidSetting(
-                        f"{what}: {field}: {code} is in {meanings[code]}, too; an exit code has one meaning"
-                    )
+                with faults.of(field):
+                    if not 0 <= code <= _CODE_MOST:
+                        raise InvalidSetting(f"{what}: {field}: {code} is no exit code; they go from 0 to {_CODE_MOST}")
+                other = meanings.setdefault(code, field)
+                with faults.of(field, other):
+                    if other != field:
+                        raise InvalidSetting(
+                            f"{what}: {field}: {code} is in {other}, too; an exit code has one meaning"
+                        )
 
-    def _check_bounds(self, what: str) -> None:
-        try:
-            kill_after = duration_us(self.kill_after, what=f"{what}: kill_after")
-        except InvalidDuration as refused:
-            raise InvalidSetting(str(refused)) from None
-        if kill_after > _KILL_AFTER_MOST:
+    def _check_kill_after(self, what: str) -> None:
+        if duration_us(self.kill_after, what=f"{what}: kill_after") > _KILL_AFTER_MOST:
+            most = duration_text(_KILL_AFTER_MOST)
+            raise InvalidSetting(f"{what}: kill_after: {self.kill_after!r} is more than {most}; write less")
+
+    def _check_memory(self, what: str) -> None:
+        if self.memory_limit is None:
+            return
+        if size_bytes(self.memory_limit, what=f"{what}: memory_limit") < _MEMORY_LEAST:
             raise InvalidSetting(
-                f"{what}: kill_after: {self.kill_after!r} is more than {duration_text(_KILL_AFTER_MOST)}"
+                f"{what}: memory_limit: {self.memory_limit!r} is less than 16MiB, in which hardly a program starts; "
+                "write more"
             )
-        if self.memory_limit is not None:
-            memory = size_bytes(self.memory_limit, what=f"{what}: memory_limit")
-            if memory < _MEMORY_LEAST:
-                raise InvalidSetting(
-                    f"{what}: memory_limit: {self.memory_limit!r} is less than 16MiB, in which hardly a program starts"
-                )
+
+    def _check_nice(self, what: str) -> None:
         if not -20 <= self.nice <= 19:
             raise InvalidSetting(f"{what}: nice: {self.nice} must be from -20 to 19; 19 stands back the most")
+
+
+def _check_variable(name: str, value: str | Secret, what: str) -> None:
+    if not _VARIABLE.fullmatch(name):
+        raise InvalidSetting(
+            f"{what}: {name!r:.100} is no name of a variable; use letters, digits and '_', no digit first"
+        )
+    if name.startswith(_OURS):
+        raise InvalidSetting(f"{what}: {name!r}: names with {_OURS!r} are set by Evertick; use another")
+    if isinstance(value, Secret):
+        check_secret(value.name, f"{what}: {name}")
+    else:
+        _check_text(value, f"{what}: {name}", may_be_empty=True)
 
 
 def _check_command(command: str | Sequence[str], what: str) -> None:
