@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,3 +96,69 @@ def test_directories_that_this_user_may_not_write_to_are_told(
     # A log file that is there is enough.
     (folder / "theirs/e.log").touch()
     assert not any("log.file" in line for line in load(text).warnings)
+
+
+def test_a_user_and_paths_that_the_machine_does_not_have_are_told(folder: Path, load: Load) -> None:
+    (folder / "file").touch()
+    text = (
+        f"[jobs.a]\nevery = '1h'\n[jobs.a.shell]\ncommand = 'x'\nuser = 'nobody-of-this-name'\ncwd = '{folder}/no'\n"
+        "shell = '/bin/no-shell'\n"
+        f"[jobs.b]\nevery = '1h'\nshell = {{ command = ['{folder}/no'], cwd = '{folder}/file', user = 4294967000 }}\n"
+        "[jobs.c]\nevery = '1h'\nshell = ['/no/program']\n"
+    )
+    here, or_correct = "on this machine", "or correct the path"
+    assert load(text).warnings == (
+        f"evertick.toml:5: jobs.a.shell.user: there is no user 'nobody-of-this-name' {here}; make it, or name another",
+        f"evertick.toml:6: jobs.a.shell.cwd: there is no directory {folder}/no {here}; make it, {or_correct}",
+        f"evertick.toml:7: jobs.a.shell.shell: there is no program /bin/no-shell {here}; install it, {or_correct}",
+        f"evertick.toml:10: jobs.b.shell.user: there is no user 4294967000 {here}; make it, or name another",
+        f"evertick.toml:10: jobs.b.shell.cwd: there is no directory {folder}/file {here}; make it, {or_correct}",
+        f"evertick.toml:10: jobs.b.shell.command: there is no program {folder}/no {here}; install it, {or_correct}",
+        f"evertick.toml:13: jobs.c.shell: there is no program /no/program {here}; install it, {or_correct}",
+    )
+    # Another node does it, on a machine of its own.
+    assert load(f"[node]\ndrivers = ['function']\n{text}").warnings == ()
+    assert load("[jobs.a]\nevery = '1h'\nshell = { command = 'x', user = 'root', cwd = '/' }\n").warnings == ()
+
+
+def test_a_path_that_is_closed_to_this_user_may_be_there(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.stat
+
+    def closed(path: Any, **more: Any) -> os.stat_result:
+        if path == "/home/ada":
+            raise PermissionError
+        return real(path, **more)
+
+    monkeypatch.setattr(os, "stat", closed)
+    assert load("[jobs.a]\nevery = '1h'\nshell = { command = 'x', cwd = '/home/ada' }\n").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:8080/x", "127.0.0.1 (a loopback address) may not be called"),
+        ("http://localhost/x", "'localhost', which is 127.0.0.1 (a loopback address), may not be called"),
+        ("http://app.localhost./", "'app.localhost.', which is 127.0.0.1 (a loopback address), may not be called"),
+        ("http://[::1]/", "::1 (a loopback address) may not be called"),
+        ("http://10.1.2.3/", "10.1.2.3 (a private address) may not be called"),
+        ("http://169.254.169.254/", "169.254.169.254 (where a cloud gives out credentials) may not be called"),
+    ],
+)
+def test_a_request_that_will_be_refused_is_told_with_what_allows_it(load: Load, url: str, said: str) -> None:
+    text = f"[jobs.a]\nevery = '1h'\nhttp = '{url}'\n"
+    [line] = load(text).warnings
+    assert line.startswith(f"evertick.toml:3: jobs.a.http: {said}; if it is meant, allow it: allow = ['")
+    is_private = "169.254" not in url
+    assert line.endswith("'] here, or allow_private = true under [http]" if is_private else "'] here")
+    assert (load(f"{text}[http]\nallow_private = true\n").warnings == ()) == is_private
+    address = said.partition("which is ")[2].partition(" ")[0] or said.partition(" ")[0]
+    assert load(f"{text}[http]\nallow = ['{address}']\n").warnings == ()
+    own = f"[jobs.a]\nevery = '1h'\n[jobs.a.http]\nurl = '{url}'\n"
+    assert load(own).warnings[0].startswith("evertick.toml:4: jobs.a.http.url: ")
+    assert load(f"{own}allow = ['{address}']\n").warnings == ()
+
+
+def test_nothing_is_said_of_requests_whose_target_only_the_network_knows(load: Load) -> None:
+    for url in ("'https://example.org/'", "'http://93.184.215.14/'", "'http://intranet/'", "{ secret = 'URL' }"):
+        text = f"[jobs.a]\nevery = '1h'\nhttp.url = {url}\n"
+        assert load(text, {"EVERTICK_SECRET_URL": "http://127.0.0.1/"}).warnings == ()

@@ -13,7 +13,7 @@ from programs import clean_environment
 
 from evertick import Context, Shell
 from evertick.clock import system_clock
-from evertick.driver.run_variables import run_variables
+from evertick.driver.run_variables import RUN_VARIABLES, run_variables
 from evertick.model import Claimed
 
 PAGE = ROOT / "docs/how-to/write-a-driver.md"
@@ -67,4 +67,5 @@ def test_the_defaults_of_a_shell_job_are_those_of_the_reference() -> None:
 def test_every_variable_of_a_run_is_in_the_reference() -> None:
     run = Claimed(id="r", fence=7, task="t", args=b"{}", fire_at=0, due_at=0, claimed_at=0, schedule_key="k")
     page = doc("reference/drivers.md")
-    assert [name for name in run_variables(Context(run, system_clock), "app") if f"`{name}`" not in page] == []
+    assert [name for name in RUN_VARIABLES if f"`{name}`" not in page] == []
+    assert tuple(run_variables(Context(run, system_clock), "app")) == RUN_VARIABLES

@@ -7,6 +7,8 @@
     connection.py, directory.py         what sections come down to: URLs, directories
     table.py, job.py, rule.py, retry.py jobs as data
     problem.py, saying.py               all that is wrong, in the words of a file
+    variables.py                        variables that are called like ours and are none
+    warning.py, needs.py, writing.py    what is hardly meant, or not to be found here
     load.py                             all of it: `load_configuration`
     adding.py, build.py                 a scheduler from it: `scheduler_from`
     reload.py                           the same files again, while a node runs

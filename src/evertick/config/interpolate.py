@@ -7,12 +7,12 @@ refused: half a configuration is worse than none.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from evertick.config.place import Path
 
-__all__ = ["has_reference", "interpolated"]
+__all__ = ["has_reference", "interpolated", "references_in"]
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<inside>[^}]*)(?P<end>\}?)")
 _INSIDE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-.*)?", re.DOTALL)
@@ -32,6 +32,20 @@ def has_reference(value: Any) -> bool:
             return any(has_reference(each) for each in value)
         case _:
             return False
+
+
+def references_in(value: Any) -> Iterator[str]:
+    """The names of the variables that it refers to, also where a shell reads them when the job runs."""
+    match value:
+        case str():
+            names = (_INSIDE.fullmatch(found["inside"] or "") for found in _REFERENCE.finditer(value))
+            yield from (name["name"] for name in names if name is not None)
+        case dict():
+            for each in value.values():
+                yield from references_in(each)
+        case list():
+            for each in value:
+                yield from references_in(each)
 
 
 def interpolated(value: Any, environ: Mapping[str, str], refuse: Refuse, path: Path = ()) -> Any:

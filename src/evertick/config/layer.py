@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,10 +22,6 @@ __all__ = ["JOB_TABLES", "Value", "layered", "section_from"]
 JOB_TABLES = ("defaults", "jobs", "calendars")
 _KEYS = {f"{name}.{key}": (about, default) for name, kind in SECTIONS.items() for key, about, default in keys_of(kind)}
 _TABLES = {key.rpartition(".")[0] for key in _KEYS}
-# As Kubernetes calls the variables in which it tells the containers of a namespace of its services.
-_SERVICE = re.compile(
-    r"(?P<service>\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
-)
 _EMPTY = "it is empty; give it a value, or take this key away"
 
 
@@ -185,30 +180,12 @@ def _in_environment(environ: Mapping[str, str], problems: Problems, only: Sequen
     found: dict[str, _Given] = {}
     for variable, value in environ.items():
         key = names.get(variable) or names.get(variable_of(SHORT_VARIABLES.get(variable, "")))
-        if key is None:
-            if only is None and not _is_of_service(variable, environ):
-                _refuse_unknown(variable, list(names), problems)
-        elif not value:
+        if key is None or not value:
             continue  # as if it were not set: a unit file can take a variable away no other way
-        elif key in found and found[key].value != value:
+        if key in found and found[key].value != value:
             said = f"{found[key].origin.place} says otherwise; set one of the two"
             problems.add(variable, key, said)
         else:
             origin = Origin(layer="environment", place=variable)
             found[key] = _Given(value=value, origin=origin, is_text=True)
     return found
-
-
-def _is_of_service(variable: str, environ: Mapping[str, str]) -> bool:
-    """Whether Kubernetes has set it: for a service called evertick-redis every container gets EVERTICK_REDIS_PORT."""
-    found = _SERVICE.fullmatch(variable)
-    return found is not None and f"{found['service']}_SERVICE_HOST" in environ
-
-
-def _refuse_unknown(variable: str, known: list[str], problems: Problems) -> None:
-    """A variable that begins like those of a section and is none of them. Others are somebody else's."""
-    for section in SECTIONS:
-        beginning = f"{variable_of(section)}_"
-        if variable.startswith(beginning):
-            near = nearest(variable, [each for each in known if each.startswith(beginning)], what="there are")
-            problems.add(variable, "", f"no key of the configuration has this variable; {near}")

@@ -26,6 +26,7 @@ from evertick.config.reading import check_files
 from evertick.config.section import SECTIONS
 from evertick.config.table import Table
 from evertick.config.toml import Document, read_before_error
+from evertick.config.variables import check_variables
 from evertick.config.warning import warnings_of
 from evertick.config.writing import check_places
 from evertick.driver.address import allowed_of
@@ -133,6 +134,7 @@ class _Loading:
         if folder is not None:
             patterns.append(Pattern(folder=folder, text="*.toml"))
             self.documents += self._read_jobs(folder)
+        self._check_variables()
         state = _state(values, self._environ)
         url = database_url(values, state, self._problems, self._warnings.append)
         settings = self._checked_settings(values)
@@ -160,6 +162,11 @@ class _Loading:
         )
 
     # --- settings
+
+    def _check_variables(self) -> None:
+        warnings = Problems()
+        check_variables(self._environ, (each.data for each in self.documents), self._problems, warnings)
+        self._warnings += warnings.lines()
 
     def _checked_settings(self, values: dict[str, Value]) -> dict[str, Any]:
         """As the scheduler itself checks them; what it refuses is told at its place, and left out of what follows."""

@@ -18,6 +18,7 @@ from evertick.when.duration import Duration
 __all__ = [
     "SECTIONS",
     "SHORT_VARIABLES",
+    "VARIABLE",
     "Daemon",
     "Database",
     "Directories",
@@ -34,7 +35,8 @@ __all__ = [
     "variable_of",
 ]
 
-_VARIABLE = "EVERTICK_"
+# What the names of all our variables begin with.
+VARIABLE = "EVERTICK_"
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,7 +280,7 @@ def keys_of(section: type[Section], before: str = "") -> Iterator[tuple[str, Key
 
 def variable_of(key: str) -> str:
     """The environment variable of a key, like EVERTICK_NODE_LEASE of "node.lease"."""
-    return _VARIABLE + key.replace(".", "_").upper()
+    return VARIABLE + key.replace(".", "_").upper()
 
 
 # Shorter, and the same for other commands: `evertick list` and `evertick worker` know them, too.

@@ -10,6 +10,7 @@ from evertick.clock import system_clock
 from evertick.config.build import SECRETS
 from evertick.config.configuration import Configuration
 from evertick.config.job import Job
+from evertick.config.needs import Needs
 from evertick.config.problem import Problems
 from evertick.config.rule import RULES
 from evertick.driver.secret import Secret, Secrets
@@ -27,18 +28,24 @@ def warnings_of(configuration: Configuration, environ: Mapping[str, str]) -> tup
     _warn_of_feed(configuration, found)
     folder = configuration.config_directory
     secrets = Secrets(None if folder is None else folder / SECRETS, environ)
+    # Once, not for each of thousands of jobs.
+    drivers, needs = configuration.settings["drivers"], Needs(configuration.http)
     for job in configuration.jobs:
         if job.is_enabled:
             _warn_of_past(job, found)
             _warn_of_calendars(job, configuration, found)
-        if job.spec is not None and job.spec.driver in configuration.settings["drivers"]:
+        if job.spec is not None and job.spec.driver in drivers:
             _warn_of_secrets(job, secrets, found)
+            for field, said in needs.unmet(job.spec):
+                _warn(job, f"{job.spec.driver}.{field}", said, found)
     return found.lines()
 
 
 def _warn(job: Job, name: str, said: str, found: Problems) -> None:
-    key = f"jobs.{job.name}.{name}" if name in job.shown else f"defaults.{name}"
-    found.add(job.places[name], key, said)
+    """`name`: a key of the job, or a field in one, if the file has it there: the key may stand for a single field."""
+    key = name if name in job.places else name.partition(".")[0]
+    before = f"jobs.{job.name}" if key.partition(".")[0] in job.shown else "defaults"
+    found.add(job.places[key], f"{before}.{key}", said)
 
 
 def _warn_of_feed(configuration: Configuration, found: Problems) -> None:

@@ -28,7 +28,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 def account_to_become(user: str | int) -> Account | None:
     """The account of the user; None if this node is that user already. Raises `JobFailed` where it cannot be."""
     try:
-        found = pwd.getpwnam(user) if isinstance(user, str) else pwd.getpwuid(user)
+        found = _entry_of(user)
     except (KeyError, ValueError, OverflowError):
         raise JobFailed(f"user: there is no user {user!r} on this machine; make it, or name another") from None
     if found.pw_uid == os.geteuid():
@@ -47,10 +47,14 @@ def account_to_become(user: str | int) -> Account | None:
     )
 
 
-def is_user(name: str) -> bool:
-    """Whether this machine has a user of that name."""
+def is_user(user: str | int) -> bool:
+    """Whether this machine has a user of that name or number."""
     try:
-        pwd.getpwnam(name)
-    except (KeyError, ValueError):
+        _entry_of(user)
+    except (KeyError, ValueError, OverflowError):
         return False
     return True
+
+
+def _entry_of(user: str | int) -> pwd.struct_passwd:
+    return pwd.getpwnam(user) if isinstance(user, str) else pwd.getpwuid(user)

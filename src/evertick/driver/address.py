@@ -22,7 +22,7 @@ import msgspec
 from evertick.driver.function import Threads
 from evertick.errors import InvalidSetting, Refused
 
-__all__ = ["ADDRESSES_MAX", "Address", "Allowed", "LookUp", "allowed_of", "look_up_in", "permitted"]
+__all__ = ["ADDRESSES_MAX", "Address", "Allowed", "LookUp", "allowed_of", "literal_of", "look_up_in", "permitted"]
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -149,13 +149,13 @@ def look_up_in(threads: Threads) -> LookUp:
         return [str(each[4][0]) for each in found]
 
     async def look_up(host: str) -> Sequence[str]:
-        literal = _literal(host)
+        literal = literal_of(host)
         return [literal] if literal is not None else await threads.call(lambda: ask(host))
 
     return look_up
 
 
-def _literal(host: str) -> str | None:
+def literal_of(host: str) -> str | None:
     """The address, if it is written in place of a name. What else looks like one, like 0x7f.1, is looked up."""
     try:
         return str(ip_address(host.strip("[]")))

@@ -5,7 +5,21 @@ from __future__ import annotations
 from evertick.context import Context
 from evertick.when.moment import moment_text
 
-__all__ = ["run_variables"]
+__all__ = ["RUN_VARIABLES", "run_variables"]
+
+
+# All of them.
+RUN_VARIABLES = (
+    "EVERTICK_APP",
+    "EVERTICK_TASK",
+    "EVERTICK_RUN_ID",
+    "EVERTICK_IDEMPOTENCY_KEY",
+    "EVERTICK_FIRE_AT",
+    "EVERTICK_ATTEMPT",
+    "EVERTICK_FENCE",
+    "EVERTICK_ARGS",
+    "EVERTICK_SCHEDULE",
+)
 
 
 def run_variables(context: Context, app: str) -> dict[str, str]:

@@ -1,0 +1,84 @@
+"""What a job needs and would not find here, as far as that shows without running anything or asking the network.
+
+The machine that checks a file may be another than the one that runs it, so none of this is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cache
+from urllib.parse import urlsplit
+
+from evertick.config.section import Http as HttpSection
+from evertick.driver.address import allowed_of, literal_of, permitted
+from evertick.driver.http_spec import Http
+from evertick.driver.shell_spec import Shell
+from evertick.driver.spec import Spec
+from evertick.errors import Refused
+
+__all__ = ["Needs"]
+
+_LOOPBACK = "127.0.0.1"
+
+
+class Needs:
+    """Looks once for each user and path, of which thousands of jobs share a few."""
+
+    def __init__(self, http: HttpSection) -> None:
+        self._allowed = allowed_of(http.allow, "http.allow", is_private=http.allow_private)
+        self._is_user = cache(_is_user)
+        self._is_missing = cache(_is_missing)
+
+    def unmet(self, spec: Spec) -> Iterator[tuple[str, str]]:
+        """By the field of the specification, what it does not find, and what to do."""
+        match spec:
+            case Shell():
+                yield from self._unmet_by_command(spec)
+            case Http():
+                yield from self._unmet_by_request(spec)
+
+    def _unmet_by_command(self, spec: Shell) -> Iterator[tuple[str, str]]:
+        if spec.user is not None and not self._is_user(spec.user):
+            yield "user", f"there is no user {spec.user!r} on this machine; make it, or name another"
+        if spec.cwd is not None and self._is_missing(spec.cwd, is_folder=True):
+            yield "cwd", f"there is no directory {spec.cwd} on this machine; make it, or correct the path"
+        field = "shell" if isinstance(spec.command, str) else "command"
+        program = spec.words[0]
+        # A name without a path is looked for by the PATH of the run.
+        if os.path.isabs(program) and self._is_missing(program, is_folder=False):
+            yield field, f"there is no program {program} on this machine; install it, or correct the path"
+
+    def _unmet_by_request(self, spec: Http) -> Iterator[tuple[str, str]]:
+        host = (urlsplit(spec.url).hostname or "") if isinstance(spec.url, str) else ""
+        address = _LOOPBACK if _is_this_host(host) else literal_of(host)
+        if address is None:
+            return
+        try:
+            permitted(host, [address], self._allowed | allowed_of(spec.allow, "allow"))
+        except Refused as refused:
+            yield "url", str(refused)
+
+
+def _is_this_host(host: str) -> bool:
+    """By its name, which stands for nothing else (RFC 6761)."""
+    plain = host.rstrip(".")
+    return plain == "localhost" or plain.endswith(".localhost")
+
+
+def _is_user(user: str | int) -> bool:
+    # Not on every system; but shell jobs are refused where it is not.
+    from evertick.driver.account import is_user
+
+    return is_user(user)
+
+
+def _is_missing(path: str, *, is_folder: bool) -> bool:
+    """Whether it certainly is: what is in a directory that is closed to this user may be there."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return os.path.isdir(path) != is_folder
