@@ -78,6 +78,68 @@ def test_lines_of_the_system_name_their_users(evertick, tmp_path):
     assert "# Jobs with a user need a node that runs as root." in result.stdout
 
 
+@pytest.mark.parametrize("place", ["crontab", "cron.d/shop"])
+def test_a_crontab_of_the_system_is_known_by_its_place(evertick, tmp_path, monkeypatch, place):
+    monkeypatch.setattr("evertick.cli.importing._SYSTEM", tmp_path / "crontab")
+    monkeypatch.setattr("evertick.cli.importing._SYSTEM_FOLDER", tmp_path / "cron.d")
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / place
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("17 * * * * daemon tidy --all\n")
+    # Wherever one stands, and however one writes it.
+    result = evertick("import", "crontab", f"./{place}", "--tz", "UTC")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == f"note: ./{place} is a crontab of the system, in which each line names its user\n"
+    job = tomllib.loads(result.stdout)["jobs"]["tidy"]
+    assert (job["shell"]["user"], job["shell"]["command"]) == ("daemon", "tidy --all")
+    result = evertick("import", "crontab", str(path), "--user", "ada")
+    assert result.exit_code == 2
+    assert f"--user is for a crontab without users, and in {path} each line names its own" in result.stderr
+
+
+def test_a_column_of_users_is_noticed_in_other_files_whatever_the_user(evertick, tmp_path):
+    path = tmp_path / "shop"
+    # Some users are called like programs, and what follows those is no command.
+    lines = ("daemon tidy --all", "cat /etc/hosts", "tidy --all", "root tidy", "backup --all")
+    path.write_text("".join(f"1 * * * * {line}\n" for line in lines))
+    notes = evertick("import", "crontab", str(path), "--tz", "UTC").stderr.splitlines()
+    assert [note.partition(": it runs")[0] for note in notes] == [
+        "note: line 1: 'daemon tidy --all'",
+        "note: line 4: 'root tidy'",
+    ]
+    assert notes[0].endswith(
+        "it runs a program called daemon, which is the name of a user; a crontab of the system, in which each line "
+        "names its user, is imported with --system"
+    )
+
+
+def test_a_second_import_into_a_folder_of_jobs_keeps_the_names_of_the_first(evertick, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs.d").mkdir()
+    (tmp_path / "evertick.toml").write_text('[jobs.report]\nevery = "1h"\nshell = "true"\n')
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(f"1 2 * * * backup --{name}\n0 9 * * * report\n")
+    result = evertick("import", "crontab", "one", "--tz", "UTC", "--output", "jobs.d/one.toml")
+    assert result.stderr == (
+        f"note: line 2: {tmp_path}/evertick.toml has a job 'report' already; this one is called 'report-2'\n"
+    )
+    first = (tmp_path / "jobs.d/one.toml").read_text()
+    result = evertick("import", "crontab", "two", "--tz", "UTC", "--output", "jobs.d/two.toml")
+    assert result.stderr.splitlines() == [
+        "note: line 1: jobs.d/one.toml has a job 'backup' already; this one is called 'backup-2'",
+        f"note: line 2: {tmp_path}/evertick.toml has a job 'report' already; this one is called 'report-3'",
+    ]
+    second = (tmp_path / "jobs.d/two.toml").read_text()
+    assert (tmp_path / "jobs.d/one.toml").read_text() == first
+    assert "# Notes of the import:\n#   line 1: jobs.d/one.toml has a job 'backup' already" in second
+    result = evertick("config", "check")
+    assert (result.exit_code, "evertick.toml is right: 5 jobs" in result.stdout) == (0, True), result.stdout
+    # What is imported anew keeps the names that it has.
+    for name, text in (("one", first), ("two", second)):
+        evertick("import", "crontab", name, "--tz", "UTC", "--output", f"jobs.d/{name}.toml", "--force")
+        assert (tmp_path / f"jobs.d/{name}.toml").read_text() == text
+
+
 def test_programs_get_jobs_and_notes_as_json(evertick, tmp_path):
     path = tmp_path / "crontab"
     path.write_text("@reboot date\n0 1 * * * tidy\n")
@@ -94,7 +156,10 @@ def test_programs_get_jobs_and_notes_as_json(evertick, tmp_path):
     [
         (["no-such-file"], "there is no file 'no-such-file'"),
         (["/"], "'/' cannot be read: "),
-        (["-", "--system", "--user", "ada"], "--user goes without --system, where each line names its user"),
+        (
+            ["-", "--system", "--user", "ada"],
+            "--user is for a crontab without users, and with --system each line names",
+        ),
         (["-", "--tz", "Mars/North"], "Mars/North"),
     ],
 )
@@ -138,6 +203,20 @@ def test_a_store_of_apscheduler_becomes_a_module(evertick, job_store, tmp_path):
     assert "scheduler.cron('0 3 * * *', key='nightly', tz='UTC')(tidy)" in output.read_text()
     found = json.loads(evertick("import", "apscheduler", job_store, "--json").stdout)
     assert [job["rule"] for job in found["jobs"]] == [{"cron": "0 3 * * *", "tz": "UTC"}]
+
+
+def test_a_job_of_apscheduler_leaves_a_name_to_the_job_that_has_it(evertick, job_store, tmp_path):
+    first, second = tmp_path / "first.py", tmp_path / "second.py"
+    evertick("import", "apscheduler", job_store, "--output", str(first))
+    (tmp_path / "broken.py").write_text("from evertick import (")
+    result = evertick("import", "apscheduler", job_store, "--output", str(second))
+    note = f"note: job 'nightly': {first} has a job 'nightly' already; this one is called 'nightly-2'"
+    assert note in result.stderr.splitlines()
+    assert "key='nightly'," in first.read_text()
+    assert "key='nightly-2'," in second.read_text()
+    (tmp_path / "crontab").write_text("1 2 * * * nightly\n")
+    result = evertick("import", "crontab", str(tmp_path / "crontab"), "--output", str(tmp_path / "jobs.toml"))
+    assert f"{first} has a job 'nightly' already; this one is called 'nightly-3'" in result.stderr
 
 
 def test_a_store_that_is_not_there_is_told_without_its_password(evertick):

@@ -293,7 +293,7 @@ def test_what_a_job_had_and_has_no_more_is_told() -> None:
     said = [note.text for note in imported.notes]
     assert "for a process of its own give its task process=True" in said[0]
     assert said[1] == "it is paused there and would run here; after the first start: `evertick pause one`"
-    assert said[2].startswith("misfire_grace_time=1 of 1 jobs is APScheduler's default")
+    assert said[2].startswith("misfire_grace_time=1 of 1 job is APScheduler's default")
 
 
 # --- functions and arguments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +21,14 @@ from evertick.imports.found import Imported
 from evertick.imports.job_table import read_table
 from evertick.imports.local_zone import local_zone
 from evertick.imports.python import to_python
+from evertick.imports.taken import taken_beside
 from evertick.imports.toml import to_toml
 from evertick.masked import masked
 
 __all__ = ["import_"]
 
 _SYSTEM = Path("/etc/crontab")
+_SYSTEM_FOLDER = Path("/etc/cron.d")
 _READ_MAX = 4 * 1024 * 1024
 
 _AS_CRON = (
@@ -48,7 +51,7 @@ def import_() -> None:
 
     \b
     Example:
-      evertick import crontab /etc/cron.d/shop --system --output jobs.toml
+      evertick import crontab /etc/cron.d/shop --output jobs.toml
       evertick import apscheduler sqlite:///jobs.sqlite --output jobs.py
     """
 
@@ -56,7 +59,7 @@ def import_() -> None:
 @import_.command()
 @click.argument("file", required=False)
 @click.option(
-    "--system", is_flag=True, help="Each line names its user, as in /etc/crontab, the default, and /etc/cron.d."
+    "--system", is_flag=True, help="Each line names its user, as in /etc/crontab, the default, and in /etc/cron.d."
 )
 @click.option("--user", metavar="NAME", help="Whose crontab it is: the user that its jobs run as.")
 @click.option("--tz", type=ZoneParameter(), help="The zone of its times; default: that of this machine.")
@@ -76,25 +79,32 @@ def crontab(
 ) -> None:
     """Make shell jobs of a crontab, as a configuration file.
 
-    FILE is a crontab, "-" for standard input, which is the default.
+    FILE is a crontab, "-" for standard input, which is the default. /etc/crontab and what is in /etc/cron.d name a user
+    in each line, without --system, too. A job whose name is taken by one in the files beside --output gets a number.
 
     \b
     Example:
-      evertick import crontab /etc/cron.d/shop --system --tz Europe/Berlin
+      evertick import crontab /etc/cron.d/shop --tz Europe/Berlin
       evertick import crontab --system --output jobs.d/system.toml
       crontab -l | evertick import crontab
     """
-    if system and user is not None:
-        raise click.UsageError("--user goes without --system, where each line names its user")
     zone = local_zone() if tz is None else tz.key
     source = file or (str(_SYSTEM) if system else "-")
+    has_users = system or _is_of_system(source)
+    if has_users and user is not None:
+        where = "with --system" if system else f"in {source}"
+        raise click.UsageError(f"--user is for a crontab without users, and {where} each line names its own")
+    if has_users and not system:
+        tell(f"{source} is a crontab of the system, in which each line names its user", head="note: ")
     options = CrontabOptions(
         tz=zone or "UTC",
-        has_users=system,
+        has_users=has_users,
         user=user,
-        home=None if system else os.path.expanduser("~"),
+        home=None if has_users else os.path.expanduser("~"),
         honours_cron_tz=not ignore_cron_tz,
         is_user=is_user,
+        must_be_user=_must_be_user,
+        taken={} if output is None else taken_beside(output),
     )
     imported = read_crontab(_text_of(source), options)
     named = "standard input" if source == "-" else source
@@ -115,14 +125,15 @@ def crontab(
 def apscheduler(url: str, table: str, output: Path | None, force: bool, as_json: bool) -> None:
     """Make a Python module of the jobs in a store of APScheduler 3.
 
-    URL is that of its SQLAlchemyJobStore. The jobs are pickles, and are read as data: nothing in them is run.
+    URL is that of its SQLAlchemyJobStore. The jobs are pickles, and are read as data: nothing in them is run. A job
+    whose id is taken by one in the files beside --output gets a number.
 
     \b
     Example:
       evertick import apscheduler sqlite:///jobs.sqlite
       evertick import apscheduler postgresql+psycopg://me@db/shop --output jobs.py
     """
-    imported = read_jobs(read_table(url, table))
+    imported = read_jobs(read_table(url, table), {} if output is None else taken_beside(output))
     head = [
         f"The jobs of {table} in {masked(url)}, as `evertick import apscheduler` has read them.",
         "",
@@ -130,6 +141,16 @@ def apscheduler(url: str, table: str, output: Path | None, force: bool, as_json:
         "evertick run NAME_OF_THIS_FILE:scheduler",
     ]
     _give(imported, lambda: to_python(imported, head), output, force=force, as_json=as_json)
+
+
+def _is_of_system(source: str) -> bool:
+    path = Path(os.path.abspath(source))
+    return source != "-" and (path == _SYSTEM or path.parent == _SYSTEM_FOLDER)
+
+
+def _must_be_user(word: str) -> bool:
+    """Users are called like programs, too, as mail, news or git; those are programs where a crontab has no users."""
+    return word == "root" or (is_user(word) and shutil.which(word) is None)
 
 
 def _text_of(source: str) -> str:

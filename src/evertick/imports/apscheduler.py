@@ -9,7 +9,7 @@ from __future__ import annotations
 import keyword
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -17,7 +17,8 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from evertick.errors import EvertickError, InvalidInput
-from evertick.imports.found import Imported, Job, Note
+from evertick.imports.found import Imported, Job, Note, renamed_note
+from evertick.imports.names import free_name
 from evertick.imports.pickled import Seen, read_pickle, seen_in
 from evertick.settings import check_key
 from evertick.when import Cron, Every, Once
@@ -31,6 +32,8 @@ _LAST_POSITION = 5
 # What nobody chose: a run that starts a second late is dropped.
 _DEFAULT_GRACE = 1
 _TRIGGERS = "apscheduler.triggers."
+# Who has a name that was given to a job before.
+_HERE = "this store"
 
 
 class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,15 +47,17 @@ class _Lost(Exception):
     """Why a job cannot be carried over."""
 
 
-def read_jobs(rows: Iterable[StoredJob]) -> Imported:
-    reader = _Reader()
+def read_jobs(rows: Sequence[StoredJob], taken: Mapping[str, object] | None = None) -> Imported:
+    """`taken`: names that other jobs have, and where."""
+    reader = _Reader(taken or {}, {row.id for row in rows})
     for row in rows:
         reader.read(row)
     return reader.imported()
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, taken: Mapping[str, object], ids: Set[str]) -> None:
+        self._taken, self._ids = dict(taken), ids
         self._jobs: list[Job] = []
         self._notes: list[Note] = []
         self._where = ""
@@ -63,7 +68,7 @@ class _Reader:
             self._where = "all jobs"
             self._note(
                 "dropped",
-                f"misfire_grace_time=1 of {self._with_default_grace} jobs is APScheduler's default, by which a run "
+                f"misfire_grace_time=1 of {_jobs(self._with_default_grace)} is APScheduler's default, by which a run "
                 "that starts more than a second late is dropped; here it runs. To drop it, give it a grace",
             )
         return Imported(jobs=tuple(self._jobs), notes=tuple(self._notes))
@@ -89,7 +94,7 @@ class _Reader:
         for number, rule in enumerate(rules, 1):
             self._jobs.append(
                 Job(
-                    name=id_ if len(rules) == 1 else f"{id_}-{number}",
+                    name=self._name(id_, id_ if len(rules) == 1 else f"{id_}-{number}"),
                     where=self._where,
                     source=f"{spec['function']}, {_kind(state.get('trigger'))}",
                     description="" if state.get("name") in (None, id_) else str(state["name"])[:300],
@@ -108,6 +113,15 @@ class _Reader:
             self._note(
                 "check", "jitter: here it is the same on every node for a given moment, and less than the interval"
             )
+
+    def _name(self, id_: str, name: str) -> str:
+        """Other ids, and the names that jobs have got before, are taken, too."""
+        is_free = name not in self._taken and (name == id_ or name not in self._ids)
+        free = name if is_free else free_name(name, self._taken.keys() | self._ids)
+        if free != name:
+            self._notes.append(renamed_note(self._where, name, self._taken.get(name, _HERE), free))
+        self._taken[free] = _HERE
+        return free
 
     def _spec(self, state: Mapping[str, Any]) -> dict[str, Any]:
         function, args, kwargs = state.get("func"), state.get("args") or (), state.get("kwargs") or {}
@@ -159,6 +173,10 @@ class _Reader:
                 "for a process of its own give its task process=True",
             )
         return options
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"
 
 
 def _leaves(data: Any) -> Iterator[Any]:

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from evertick.errors import InvalidInput, InvalidWhen
-from evertick.imports.found import Imported, Job, Note
-from evertick.imports.names import name_for
+from evertick.imports.found import Imported, Job, Note, renamed_note
+from evertick.imports.names import free_name, name_for
 from evertick.when import Cron
 from evertick.when.cron_text import NICKNAMES
 from evertick.when.zone import zone_named
@@ -67,6 +67,8 @@ class CrontabOptions(msgspec.Struct, frozen=True, kw_only=True):
     home: where its commands start, unless the user or a line HOME= says so.
     tz: the zone that its times are in. honours_cron_tz: a line CRON_TZ= changes that for what follows it.
     is_user: whether the machine that the jobs are for has a user of this name; default: nobody asks.
+    must_be_user: whether a word in place of a program can only be the user of a crontab of the system.
+    taken: names that other jobs have, and where.
     """
 
     tz: str
@@ -75,6 +77,8 @@ class CrontabOptions(msgspec.Struct, frozen=True, kw_only=True):
     home: str | None = None
     honours_cron_tz: bool = True
     is_user: Callable[[str], bool] = lambda name: True
+    must_be_user: Callable[[str], bool] = lambda name: name == "root"
+    taken: Mapping[str, object] = {}
 
 
 def read_crontab(text: str, options: CrontabOptions) -> Imported:
@@ -100,6 +104,7 @@ class _Reader:
         self._variables: dict[str, str] = {}
         self._comments: list[str] = []
         self._where = ""
+        self._names: set[str] = set()
         self.jobs: list[Job] = []
         self.notes: list[Note] = []
 
@@ -207,11 +212,10 @@ class _Reader:
         return user
 
     def _keep(self, line: str, when: str, command: str, stdin: str | None, user: str | None) -> None:
-        spec, taken = self._spec(command, stdin, user), {job.name for job in self.jobs}
-        told_apart_by = repr((when, command, stdin, user, self._zone))
+        spec = self._spec(command, stdin, user)
         self.jobs.append(
             Job(
-                name=name_for(command, told_apart_by, taken),
+                name=self._name(command, repr((when, command, stdin, user, self._zone))),
                 where=self._where,
                 source=line,
                 description=" ".join(self._comments)[:_DESCRIPTION_MAX].strip(),
@@ -221,6 +225,15 @@ class _Reader:
                 spec=spec,
             )
         )
+
+    def _name(self, command: str, told_apart_by: str) -> str:
+        taken = self._options.taken
+        name = name_for(command, told_apart_by, self._names)
+        free = free_name(name, self._names | taken.keys()) if name in taken else name
+        if free != name:
+            self.notes.append(renamed_note(self._where, name, taken[name], free))
+        self._names.add(free)
+        return free
 
     def _spec(self, command: str, stdin: str | None, user: str | None) -> Mapping[str, Any]:
         env = {"PATH": _PATH, **self._variables}
@@ -251,11 +264,13 @@ class _Reader:
                 "check", f"{when}: crons differ about a step without a range; here n/m goes from n to the maximum"
             )
         first, _, more = command.partition(" ")
-        if not self._options.has_users and first == "root" and more:
+        # No command begins with an option.
+        is_command = bool(more) and not more.lstrip().startswith("-")
+        if not self._options.has_users and is_command and self._options.must_be_user(first):
             self.note(
                 "check",
-                f"{_short(command)}: it runs a program called root; a crontab of the system, in which each line names "
-                "its user, is imported with --system",
+                f"{_short(command)}: it runs a program called {first}, which is the name of a user; a crontab of the "
+                "system, in which each line names its user, is imported with --system",
             )
         if "\\\\" in rest:
             self.note("check", f"{_short(command)}: some crons make one backslash of two; here they stay two")

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["Imported", "Job", "Note"]
+__all__ = ["Imported", "Job", "Note", "renamed_note"]
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +20,12 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     where: str
     kind: Literal["lost", "dropped", "check"]
     text: str
+
+
+def renamed_note(where: str, name: str, other: object, new: str) -> Note:
+    """A job that could not keep its name."""
+    said = f"{other} has a job {name!r} already; this one is called {new!r}"
+    return Note(where=where, kind="check", text=said)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,13 +6,14 @@ by what it is, not by its place.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Collection
 from hashlib import blake2b
 from pathlib import PurePosixPath
 
-__all__ = ["name_for"]
+__all__ = ["free_name", "name_for"]
 
 _LONGEST = 60
 # They run another program, which is the one that matters.
@@ -41,6 +42,13 @@ def name_for(command: str, told_apart_by: str, taken: Collection[str]) -> str:
     while candidate in taken:  # the very same line once more
         candidate, count = f"{name}-{digest}-{count}", count + 1
     return candidate
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """The name, with a number where somebody else has it."""
+    return next(
+        each for each in itertools.chain((name,), (f"{name}-{n}" for n in itertools.count(2))) if each not in taken
+    )
 
 
 def _program(command: str) -> str:
