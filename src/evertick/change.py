@@ -157,13 +157,28 @@ class ChangePlan(msgspec.Struct, frozen=True, kw_only=True):
         Of the fires the first `most`, and later ones on days with a clock change, which are what a reader looks for.
         """
         return [
-            f"{self.key}: {self._before()} -> {self._after()}",
+            self._head(),
             f"{_shown(self.since)} to {_shown(self.until)}",
             self.words(),
             *self._fire_lines(most),
-            *(f"{option.name}: {option.old} -> {option.new}" for option in self.options),
+            *([] if self._is_same_rule else self._option_lines()),
             *self.notes,
         ]
+
+    def _head(self) -> str:
+        """What changes: the rule; where that stays the same, the options, or the calendar that it goes by."""
+        if not self._is_same_rule:
+            return f"{self.key}: {self._before()} -> {self._after()}"
+        if self.options:
+            return f"{self.key}: {', '.join(self._option_lines())}"
+        return f"{self.key}: {'its calendar changes' if self.kind == 'calendar' else 'stays as it is'}"
+
+    @property
+    def _is_same_rule(self) -> bool:
+        return self.kind in ("update", "calendar") and self.when_old is not None and self.when_old == self.when_new
+
+    def _option_lines(self) -> list[str]:
+        return [f"{option.name}: {option.old} -> {option.new}" for option in self.options]
 
     def _before(self) -> str:
         return self.when_old or ("new" if self.kind == "add" else "a rule that cannot be read")

@@ -174,12 +174,35 @@ def test_apply_says_who_takes_up_a_changed_command(here, evertick):
     write(job.replace('"backup"', '"backup --all"'))
     result = evertick("apply", "--yes")
     assert result.stdout.splitlines()[-1] == "schedules: 1 unchanged (the next 14 days)"
-    nothing, note = result.stderr.splitlines()
-    assert nothing == "note: nothing was changed"
-    assert note == (
-        "note: the ledger has when a job runs, not what it does: a command, request or queue that has changed is taken "
-        "up by each node from its own configuration, when it reloads that or starts"
+    assert result.stderr == (
+        "note: nothing was changed; what jobs do is not in the ledger: each node reads it from its own file\n"
     )
+    # Beside another change it is told, too: what is unchanged may have another command.
+    write(job + job.partition('sqlite:///jobs.db"\n')[2].replace("jobs.backup", "jobs.copy"))
+    result = evertick("apply", "--yes")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "applied")
+    assert result.stderr == (
+        "note: the ledger has when a job runs, not what it does: a command, request or queue that has changed is taken "
+        "up by each node from its own configuration, when it reloads that or starts\n"
+    )
+
+
+def test_apply_says_what_changes_where_the_rule_does_not(here, evertick):
+    write(RIGHT)
+    evertick("apply", "--yes")
+    write(RIGHT + 'priority = 5\ngrace = "90s"\n')
+    result = evertick("apply", "--yes")
+    _, line, words, applied = result.stdout.splitlines()
+    assert line == "~ backup: priority: 0 -> 5, grace: none -> 90s"
+    assert (words, applied) == ("schedules: 1 changed (the next 14 days)", "applied")
+    text = (RIGHT + 'priority = 5\ngrace = "90s"\n').replace("[node]\n", '[node]\nname = "other"\n')
+    write(text)
+    result = evertick("apply", "--yes")
+    assert "~ backup: stays as it is, and is declared by this configuration from now on\n" in result.stdout
+    write(text.replace("0 3 * * *", "0 4 * * *").replace("priority = 5", "priority = 6"))
+    lines = evertick("apply", "--yes", "--days", "1").stdout.splitlines()
+    assert lines[1] == "~ backup: cron 0 3 * * *; tz=UTC -> cron 0 4 * * *; tz=UTC"
+    assert "    priority: 5 -> 6" in lines
 
 
 def test_apply_tells_where_a_calendar_stands_that_is_nowhere(here, evertick):

@@ -154,6 +154,8 @@ def test_what_jobs_do_is_held_against_the_running_daemon(site: Site) -> None:
     site.config.write_text(before)
     process = site.started()
     assert "does something else" not in site.call("apply", "--dry-run").stdout
+    # It can tell that nothing has changed, so nothing is said of commands.
+    assert site.call("apply", "--yes").stderr == "note: nothing was changed\n"
     site.config.write_text(
         before.replace('"true"', '"false"') + "[defaults]\ntimeout = '5m'\n" + JOB.format(name="pkg")
     )

@@ -12,7 +12,7 @@ from evertick.change import ChangePlan
 from evertick.cli.config import tell_warnings
 from evertick.cli.database import config_option, is_there
 from evertick.cli.output import as_json_option, ask, hint, print_json, say
-from evertick.cli.plan import DAYS, plan_data, say_nothing_changed
+from evertick.cli.plan import DAYS, plan_data, readable, say_nothing_changed
 from evertick.cli.taking_up import Behind, look_at_daemons
 from evertick.cli.words import stamp
 from evertick.config.adding import check_calendars
@@ -30,6 +30,7 @@ __all__ = ["apply"]
 # Lines of one schedule: a look, not a list.
 _LINES_OF_PLAN = 5
 # Whoever has changed a command, and reads "unchanged", must not think that it was overlooked.
+_NOTHING_HERE = "note: nothing was changed; what jobs do is not in the ledger: each node reads it from its own file"
 _WITH_THE_NODES = (
     "note: the ledger has when a job runs, not what it does: a command, request or queue that has changed is taken up "
     "by each node from its own configuration, when it reloads that or starts"
@@ -91,13 +92,20 @@ async def _apply(loaded: Configuration, look: _Look, *, yes: bool, is_dry: bool,
         await _write(loaded, plan)
     if as_json:
         print_json({**_data(plan), "doing": behind.changed, "is_applied": is_to_do})
-    elif is_to_do:
+        return
+    if is_to_do:
         say("applied")
+    elif plan.is_empty and not is_dry and _may_differ(loaded, plan, behind):
+        hint(_NOTHING_HERE)
     else:
         say_nothing_changed()
-    may_differ = any(job.spec is not None and job.name in plan.unchanged for job in loaded.jobs)
-    if not as_json and may_differ and not behind.changed:
+    if not plan.is_empty and _may_differ(loaded, plan, behind):
         hint(_WITH_THE_NODES)
+
+
+def _may_differ(loaded: Configuration, plan: DeclaredPlan, behind: Behind) -> bool:
+    """Whether what a job does may have changed although its schedule has not: no daemon here can tell."""
+    return not behind.is_known and any(job.spec is not None and job.name in plan.unchanged for job in loaded.jobs)
 
 
 async def _planned(loaded: Configuration, look: _Look) -> DeclaredPlan:
@@ -175,9 +183,14 @@ def _jobs(count: int) -> str:
 
 
 def _print_one(plan: ChangePlan) -> None:
-    head, _, *rest = plan.lines(_LINES_OF_PLAN)
-    say(f"{_SIGNS[plan.kind]} {head}")
-    for line in [_fires_of_new(plan), *plan.notes] if plan.kind == "add" else rest:
+    head, _, *rest = readable(plan).lines(_LINES_OF_PLAN)
+    is_same_rule = plan.kind == "update" and plan.when_old == plan.when_new and plan.is_empty
+    # Who declares it has changed, and nothing else: the nodes have another name, or code has declared it.
+    more = ", and is declared by this configuration from now on" if is_same_rule and not plan.options else ""
+    say(f"{_SIGNS[plan.kind]} {head}{more}")
+    if plan.kind == "add":
+        rest = [_fires_of_new(plan), *plan.notes]
+    for line in plan.notes if is_same_rule else rest:
         say(f"    {line.removeprefix(f'{plan.key}: ')}")
 
 

@@ -6,20 +6,18 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
-import msgspec
 
-from evertick.change import ChangePlan
 from evertick.cli.candidates import complete_keys, complete_tasks
 from evertick.cli.database import on_store
 from evertick.cli.output import as_json_option, hint, print_facts, print_json, say
 from evertick.cli.parameters import ArgumentsParameter, LabelParameter
-from evertick.cli.plan import checked_days, days_option, dry_run_option, print_plan
+from evertick.cli.plan import checked_days, days_option, dry_run_option, print_plan, readable
 from evertick.cli.schedules import declarer_words, rule_words, show_data, upcoming_of
 from evertick.cli.words import distance, now, stamp
 from evertick.errors import EvertickError
 from evertick.model import BLACKOUT_FATES, CATCH_UPS, OVERLAPS, SCHEDULE_MODES, UNIQUE_UNTIL, Schedule
 from evertick.scheduler import Scheduler
-from evertick.when import duration_text, parse_when
+from evertick.when import parse_when
 
 __all__ = ["add", "update"]
 
@@ -30,7 +28,6 @@ _NONE = "none"
 _MAY_BE_NONE = ("grace", "expires", "unique", "unique_for", "pause_after", "blackout", "calendar")
 # What is written as text and always has a value, with the one to go back to.
 _NEVER_NONE = {"queue": "default", "pace": "1s"}
-_DURATIONS = ("pace", "grace", "expires", "unique_for")
 _OPTIONS = (
     click.option("--args", type=ArgumentsParameter(), help="Arguments of its runs, as a JSON object."),
     click.option("--overlap", type=click.Choice(OVERLAPS), help="While a run of it is live; default: skip."),
@@ -130,7 +127,7 @@ async def update(
         tz = await _zone_to_keep(scheduler, key, when)
     if calendar == _NONE:
         when, calendar = _without_calendar(when or (await scheduler.schedule(key)).when), None
-    plan = _readable(await scheduler.preview_change(key, when, tz=tz, calendar=calendar, days=look_days, **policies))
+    plan = readable(await scheduler.preview_change(key, when, tz=tz, calendar=calendar, days=look_days, **policies))
     if dry_run:
         print_plan(plan, as_json)
         return
@@ -161,21 +158,6 @@ async def _zone_to_keep(scheduler: Scheduler, key: str, when: str) -> str | None
 def _without_calendar(rule: str) -> str:
     head, *options = rule.split(";")
     return ";".join([head, *(each for each in options if each.partition("=")[0].strip() != "calendar")])
-
-
-def _readable(plan: ChangePlan) -> ChangePlan:
-    """With durations as people write them; stored they are microseconds."""
-    options = tuple(
-        msgspec.structs.replace(option, old=_duration(option.old), new=_duration(option.new))
-        if option.name in _DURATIONS
-        else option
-        for option in plan.options
-    )
-    return msgspec.structs.replace(plan, options=options)
-
-
-def _duration(text: str) -> str:
-    return duration_text(int(text)) if text.isdigit() else _NONE
 
 
 def _policies(given: dict[str, Any], *, is_unlabelled: bool = False) -> dict[str, Any]:

@@ -10,11 +10,22 @@ import msgspec
 from evertick.change import ChangePlan
 from evertick.cli.output import hint, print_json, say
 from evertick.manage.change import DAYS_MAX
+from evertick.when import duration_text
 
-__all__ = ["DAYS", "checked_days", "days_option", "dry_run_option", "plan_data", "print_plan", "say_nothing_changed"]
+__all__ = [
+    "DAYS",
+    "checked_days",
+    "days_option",
+    "dry_run_option",
+    "plan_data",
+    "print_plan",
+    "readable",
+    "say_nothing_changed",
+]
 
 # How far a look goes, unless somebody says otherwise.
 DAYS = 14
+_DURATIONS = ("pace", "grace", "expires", "unique_for")
 
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Change nothing; show what would become of the fires to come."
@@ -29,6 +40,21 @@ def checked_days(days: int | None, is_dry_run: bool) -> int:
     if days is not None and not is_dry_run:
         raise click.UsageError("--days says how far to look; write --dry-run, too")
     return DAYS if days is None else days
+
+
+def readable(plan: ChangePlan) -> ChangePlan:
+    """With durations as people write them; stored they are microseconds."""
+    options = tuple(
+        msgspec.structs.replace(option, old=_duration(option.old), new=_duration(option.new))
+        if option.name in _DURATIONS
+        else option
+        for option in plan.options
+    )
+    return msgspec.structs.replace(plan, options=options)
+
+
+def _duration(text: str) -> str:
+    return duration_text(int(text)) if text.isdigit() else "none"
 
 
 def plan_data(plan: ChangePlan) -> dict[str, Any]:

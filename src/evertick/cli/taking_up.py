@@ -22,6 +22,8 @@ class Behind(msgspec.Struct, frozen=True, kw_only=True):
     changed: dict[str, list[str]] = {}
     # Those that do otherwise, or lack a job.
     daemons: tuple[DaemonReport, ...] = ()
+    # Whether one of this node runs here, so that what jobs do is known.
+    is_known: bool = False
     # The file that was looked at.
     file: str = ""
 
@@ -42,11 +44,11 @@ def look_at_daemons(loaded: Configuration) -> Behind:
     ledger = Ledger(url=loaded.database_url, app=loaded.node.app, state_directory=loaded.state_directory)
     name, doing = loaded.settings["node_name"], doing_of(loaded)
     changed: dict[str, list[str]] = {}
-    behind = []
-    for daemon in daemons_of(ledger):
+    behind, known = [], [daemon for daemon in daemons_of(ledger) if daemon.node == name]
+    for daemon in known:
         differing = changed_doing(daemon.does, doing)
-        if daemon.node == name and (differing or doing.keys() - daemon.does.keys()):
+        if differing or doing.keys() - daemon.does.keys():
             changed |= differing
             behind.append(daemon)
     file = "" if loaded.file is None else str(loaded.file.absolute())
-    return Behind(changed=changed, daemons=tuple(behind), file=file)
+    return Behind(changed=changed, daemons=tuple(behind), is_known=bool(known), file=file)
