@@ -1,12 +1,14 @@
-"""Brokers for the tests in this folder. A server per module; each test has queues and an app of its own."""
+"""Brokers and benches for the tests in this folder. A server per module; each test has queues and an app of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from bench import Bench, bench_on
 
 from evertick.clock import system_clock
+from evertick.worker import worker as worker_module
 from servers.broker import Broker, nats_server, redis_server
 
 
@@ -27,3 +29,17 @@ def nats() -> Iterator[Broker]:
 def own() -> str:
     """A name that no other test has: of a queue, of an app."""
     return f"t{system_clock.new_token()[:8]}"
+
+
+@pytest.fixture(params=["list", "stream", "nats"])
+async def bench(own: str, request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    """A queue of each kind, with the node's side of it and its workers."""
+    server = request.getfixturevalue("nats" if request.param == "nats" else "redis")
+    async with bench_on(server, own, request.param) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is told to stop waits for the fetch that is under way."""
+    monkeypatch.setattr(worker_module, "FETCH_SECONDS", 0.05)

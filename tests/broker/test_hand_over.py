@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,20 +19,7 @@ from evertick.driver.redis_keys import reports_key
 from evertick.driver.spec import Spec
 from evertick.testing import virtual_time
 from evertick.when import from_us
-from evertick.worker import worker as worker_module
 from servers.broker import Broker, nats_server, redis_server
-
-
-@pytest.fixture(autouse=True)
-def ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "FETCH_SECONDS", 0.05)
-
-
-@pytest.fixture(params=["list", "stream", "nats"])
-async def bench(own: str, request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    server = request.getfixturevalue("nats" if request.param == "nats" else "redis")
-    async with bench_on(server, own, request.param) as made:
-        yield made
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -25,7 +25,6 @@ from evertick.driver.nats_spec import NatsConnection
 from evertick.driver.secret import Secret
 from evertick.errors import BrokerUnavailable
 from evertick.worker import nats_line
-from evertick.worker import worker as worker_module
 from servers.broker import Broker, nats_server
 
 RUN = "0190a1b2-0000-7000-8000-000000000001"
@@ -172,8 +171,7 @@ async def test_a_server_that_is_away_is_told_and_used_again_when_it_is_back(own:
             assert await broker.read(1, 0.05) == []
 
 
-async def test_a_worker_goes_on_when_its_server_is_back(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "FETCH_SECONDS", 0.05)
+async def test_a_worker_goes_on_when_its_server_is_back(own: str) -> None:
     with nats_server() as server:
         async with bench_on(server, own, "nats") as bench:
 

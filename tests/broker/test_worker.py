@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -16,24 +16,10 @@ from wire import all_reports, reports_until
 from evertick import Context, Retry, Skip
 from evertick.driver import redis_stream
 from evertick.driver.contract import Kill, WorkerReport
-from evertick.worker import worker as worker_module
 from evertick.worker.line import Fetched
 from servers.broker import Broker, redis_server
 
 RUN = "0190a1b2-0000-7000-8000-000000000001"
-
-
-@pytest.fixture(autouse=True)
-def ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is told to stop waits for the fetch that is under way."""
-    monkeypatch.setattr(worker_module, "FETCH_SECONDS", 0.05)
-
-
-@pytest.fixture(params=["list", "stream", "nats"])
-async def bench(own: str, request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    server = request.getfixturevalue("nats" if request.param == "nats" else "redis")
-    async with bench_on(server, own, request.param) as made:
-        yield made
 
 
 async def until(holds: Callable[[], bool]) -> None:

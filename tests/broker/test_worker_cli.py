@@ -59,13 +59,6 @@ class Workers:
             process.wait()
 
 
-@pytest.fixture(params=["list", "stream", "nats"])
-async def bench(own: str, request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    server = request.getfixturevalue("nats" if request.param == "nats" else "redis")
-    async with bench_on(server, own, request.param) as made:
-        yield made
-
-
 @pytest.fixture
 async def on_redis(own: str, redis: Broker) -> AsyncIterator[Bench]:
     async with bench_on(redis, own, "list") as made:
