@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import nats as nats_py
 import pytest
@@ -226,15 +224,3 @@ def test_a_bus_in_plain_text_is_warned_of_once_and_not_on_loopback(
 )
 def test_any_name_is_one_word_of_a_subject(text: str, token: str) -> None:
     assert token_of(text) == token
-
-
-async def test_credentials_without_the_package_that_reads_them_say_what_to_install(
-    nats: Broker, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "nkeys", None)
-    connection = NatsConnection(url=nats.url, credentials=str(tmp_path / "worker.creds"))
-    broker = NatsBroker(connection, own, system_clock, no_secret)
-    [answer] = await broker.push([handing(own, reply=None)])
-    await broker.close()
-    assert isinstance(answer, BrokerUnavailable)
-    assert "install nats-py[nkeys]" in str(answer)

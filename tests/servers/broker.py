@@ -84,12 +84,12 @@ def redis_server(*options: str, binary: str | None = None, is_durable: bool = Tr
 
 
 @contextmanager
-def nats_server(*options: str, is_durable: bool = False) -> Iterator[Broker]:
+def nats_server(*options: str, conf: str = "", is_durable: bool = False) -> Iterator[Broker]:
     """A NATS server of one's own, with JetStream on its disk. Durable: every answered write is found again after a
     kill; else some are written a moment later."""
     port = free_port()
     with _folder() as root:
-        (root / "conf").write_text("jetstream { sync_interval: always }\n" if is_durable else "")
+        (root / "conf").write_text(conf + ("jetstream { sync_interval: always }\n" if is_durable else ""))
         command = [_nats(), "-c", str(root / "conf"), "-a", "127.0.0.1", "-p", str(port)]
         command += ["-js", "-sd", str(root / "jetstream"), *options]
         with _running(Broker(root, port, f"nats://127.0.0.1:{port}", command, _nats_answers)) as server:

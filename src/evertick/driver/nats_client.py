@@ -22,6 +22,7 @@ from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfi
 from nats.js.errors import NotFoundError
 
 from evertick.driver.contract import MESSAGE_MAX_BYTES
+from evertick.driver.nats_credentials import CredentialsFile
 from evertick.driver.nats_names import REMEMBER_SECONDS, NatsNames
 from evertick.driver.nats_spec import NatsConnection
 from evertick.driver.secret import Secret
@@ -37,6 +38,8 @@ _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 10.0
 _CLOSE_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
+# What a server says to whom it does not know, in whatever letters.
+_REFUSED = "authorization"
 # The same hand-over sent again within that time is dropped by the server already.
 _DUPLICATE_SECONDS = 600
 _MESSAGES_MOST = 1_000_000
@@ -58,6 +61,7 @@ class NatsSession:
     ) -> None:
         self.names = NatsNames(connection.prefix)
         self._connection = connection
+        self._file = None if connection.credentials is None else CredentialsFile(connection.credentials, self.shown)
         self._resolve_secret = resolve_secret
         # Makes what belongs to this very line: its subscriptions.
         self._on_open = on_open
@@ -142,11 +146,10 @@ class NatsSession:
         except (nats.errors.Error, OSError, TimeoutError) as error:
             # That no server can be had says less than why the last one could not.
             cause = self._error if isinstance(error, nats.errors.NoServersError) and self._error else error
-            raise BrokerUnavailable(f"{self.shown}: {str(cause) or type(cause).__name__}") from error
-        except ModuleNotFoundError as error:
-            # The library looks for it when it is given such a file, and not before.
-            fix = "a file of credentials needs the package nkeys: install nats-py[nkeys]"
-            raise BrokerUnavailable(f"{self.shown}: {fix}") from error
+            said = str(cause) or type(cause).__name__
+            if self._file is not None and _REFUSED in said.lower():
+                said = self._file.refused(said)
+            raise BrokerUnavailable(f"{self.shown}: {said}") from error
 
     async def _heard_error(self, error: Exception) -> None:
         self._error = error
@@ -158,8 +161,8 @@ class NatsSession:
             "user": connection.user,
             "password": self._value(connection.password),
             "token": self._value(connection.token),
-            "user_credentials": connection.credentials,
             "tls": _tls(connection),
+            **({} if self._file is None else self._file.signing()),
         }
         return {name: value for name, value in given.items() if value is not None}
 
