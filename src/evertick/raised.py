@@ -1,11 +1,13 @@
 """What was raised, in one line, from the text of an error as the ledger keeps it.
 
 A traceback ends with its message, and a message may have many lines: the last of them often says nothing. The line that
-says the most is the one after the frames: the type, and the first line of the message.
+says the most is the one after the frames: the type, and the first line of the message. What Evertick itself raises is
+a sentence that says everything: there the type is left out.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 __all__ = ["what_was_raised"]
@@ -20,6 +22,8 @@ _HEADER = "Traceback (most recent call last):"
 _GROUP_HEADER = "+ Exception Group Traceback (most recent call last):"
 _GROUP_MARGIN = "  | "
 _LEFT_OUT = "characters left out …"
+# Behind it is a sentence; where there is none, the name of the type is all there is to say.
+_OUR_TYPE = re.compile(r"\Aevertick\.errors\.(?:\w+: (?=\S))?")
 
 
 def what_was_raised(error: str | None) -> str:
@@ -34,7 +38,7 @@ def what_was_raised(error: str | None) -> str:
     if first.endswith(":"):
         # The message begins with an empty line.
         first = f"{first} {next((line.strip() for line in said if line.strip()), '')}".strip()
-    return first[:_LONGEST]
+    return _OUR_TYPE.sub("", first)[:_LONGEST]
 
 
 def _last_of_chain(text: str) -> str:

@@ -160,7 +160,7 @@ async def test_a_step_that_did_not_ask_the_store_does_not_say_that_it_is_back(
         await steps.reach(4)
         await asyncio.sleep(0)
         assert "works again" not in caplog.text
-        assert loop.health().error == "StoreUnavailable: locked"
+        assert loop.health().error == "locked"
         # It is not the store that it waits for now: whatever wakes it is a reason to ask.
         loop.wake()
         await steps.reach(5)

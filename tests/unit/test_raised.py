@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from evertick.driver.error_text import error_text
+from evertick.errors import BrokerUnavailable, ProcessDied, Retry
 from evertick.raised import what_was_raised
 
 
@@ -42,6 +43,26 @@ def test_the_type_and_the_first_line_of_the_message_are_told(error: BaseExceptio
     assert "Background" not in told
     assert "\n" not in told
     assert len(told) <= 300
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (BrokerUnavailable("redis at redis://queue: refused"), "redis at redis://queue: refused"),
+        (ProcessDied("the child was killed:\nby signal 9"), "the child was killed: by signal 9"),
+        (Retry("the quota is used up"), "the quota is used up"),
+        (Retry(), "Retry"),
+    ],
+    ids=["broker", "several lines", "of a job", "without a word"],
+)
+def test_what_evertick_raises_is_told_as_its_sentence(error: Exception, line: str) -> None:
+    assert what_was_raised(text_of(error)) == line
+
+
+def test_an_error_of_ours_without_a_frame_of_a_job_is_kept_as_its_sentence_alone() -> None:
+    away = BrokerUnavailable("redis at redis://queue: refused")
+    away.__cause__ = ConnectionRefusedError(111, "refused")
+    assert error_text(away) == "redis at redis://queue: refused"
 
 
 def test_a_note_is_not_taken_for_the_message() -> None:

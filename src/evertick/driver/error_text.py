@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from evertick.errors import EvertickError, JobFailed, Refused, Retry
+from evertick.errors import EvertickError, JobFailed, Retry
 
 __all__ = ["error_text"]
 
@@ -18,8 +18,8 @@ _ERROR_MAX_CHARS = 16_384
 def error_text(error: BaseException) -> str:
     """The error with its traceback, cut in the middle when it is long: both ends say the most."""
     own = _without_our_frames(error)
-    if isinstance(error, JobFailed) or (isinstance(error, Refused | Retry) and own is None):
-        text = str(error)  # the verdict of a job that is no Python: no line of it has to do with it
+    if isinstance(error, JobFailed) or (isinstance(error, EvertickError | Retry) and own is None and str(error)):
+        text = str(error)  # what we say on purpose, and no line of a job has to do with it
     else:
         text = "".join(traceback.format_exception(type(error), error, own)).rstrip()
     if len(text) <= _ERROR_MAX_CHARS:

@@ -15,7 +15,7 @@ import msgspec
 
 from evertick.clock import Clock
 from evertick.engine.loops import LoopKind
-from evertick.errors import StoreUnavailable
+from evertick.errors import EvertickError, StoreUnavailable
 from evertick.levels import TRACE
 
 __all__ = ["UNTIL_WOKEN", "Idle", "Loop", "LoopHealth"]
@@ -155,7 +155,8 @@ class Loop:
         if not self._is_told:
             self._tell_that_it_waits(f"{what}: {error}", self._failing_since)
         self._is_broken = not isinstance(error, StoreUnavailable)
-        self._error = f"{type(error).__name__}: {error}"
+        # What we raise on purpose is a sentence; of anything else its type says half.
+        self._error = str(error) if isinstance(error, EvertickError) else f"{type(error).__name__}: {error}"
         delay = min(_BACKOFF_FIRST * 2.0**self._failures, _BACKOFF_MOST)
         self._failures = min(self._failures + 1, 16)
         # Many nodes lose a store at one moment; they must not come back at one moment.
