@@ -421,6 +421,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retry: bool | None = None
     # Of fail that asks for it, and of release: how long until then.
     retry_after: int | None = None
+    # Of finish, fail and skip: from the taking to the end, as its worker has measured it.
+    took: int | None = None
     # Log lines (time, level, text), and the number of the first among those of this hand-over, which makes a repeated
     # report harmless; None: behind what is there.
     lines: tuple[tuple[int, str, str], ...] = ()

@@ -71,6 +71,32 @@ async def test_a_run_goes_to_a_worker_and_comes_back_with_its_result(bench: Benc
     assert [line.text for line in lines] == ["building evertick"]
 
 
+async def test_what_a_run_took_is_what_its_worker_says(bench: Bench, url: str) -> None:
+    """Though the node hears that it was taken and that it is done at one moment, later."""
+
+    @bench.scheduler.task(name="build")
+    async def build() -> None:
+        await asyncio.sleep(0.2)
+
+    before, after = node_on(bench, url), node_on(bench, url)
+    job = before.job("build", queue_of(bench))
+    after.job("build", queue_of(bench))
+    async with before:
+        run = await job.enqueue()
+        await until(before, run, lambda found: found.handed is not None and found.handed.pushed_at is not None)
+    # Nobody listens while it is done.
+    worker = bench.worker()
+    while not worker.counts["taken"]:
+        await asyncio.sleep(0.01)
+    await bench.stop()
+    async with after:
+        run = await ended(after, run)
+    assert run.started_at is not None
+    assert run.finished_at is not None
+    took = (run.finished_at - run.started_at).total_seconds()
+    assert 0.2 <= took < (run.finished_at - run.created_at).total_seconds()
+
+
 async def test_a_failure_is_tried_again_by_the_policy_of_the_node_under_another_fence(bench: Bench, url: str) -> None:
     fences: list[int] = []
 

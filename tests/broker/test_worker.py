@@ -14,6 +14,7 @@ from bench import Bench, bench_on
 from wire import all_reports, reports_until
 
 from evertick import Context, Retry, Skip
+from evertick.clock import system_clock
 from evertick.driver import redis_stream
 from evertick.driver.contract import Kill, WorkerReport
 from evertick.worker.line import Fetched
@@ -40,6 +41,22 @@ async def test_a_run_is_taken_done_and_reported(bench: Bench) -> None:
     assert finish.kind == "finish"
     assert finish.result == {"twice": 42, "attempt": 1, "fire_at": "2026-01-31T09:00:00+00:00"}
     assert worker.counts == {"taken": 1}
+
+
+async def test_an_end_tells_how_long_the_work_took(bench: Bench) -> None:
+    @bench.scheduler.task(name="work")
+    async def work(fails: bool) -> None:
+        await asyncio.sleep(0.05)
+        if fails:
+            raise RuntimeError("no")
+
+    bench.worker()
+    began = system_clock.elapsed()
+    await bench.hand_all([{"args": {"fails": fails}} for fails in (True, False)])
+    reports = await bench.ends(2)
+    took = {each.kind: each.took for each in reports}
+    assert took["taken"] is None
+    assert 0.05 <= min(took["finish"] or 0, took["fail"] or 0) < system_clock.elapsed() - began
 
 
 async def test_of_a_doubled_message_one_is_done_whichever_worker_gets_the_other(bench: Bench) -> None:
@@ -368,6 +385,9 @@ def test_reports_of_newer_workers_are_read_and_other_versions_refused() -> None:
 
     newer = msgspec.json.encode({"v": 1, "run": RUN, "fence": 1, "kind": "taken", "colour": "blue"})
     assert decode_report(newer).kind == "taken"
+    for odd in (-1, 1e9):  # an end counts, whatever the watch of its worker says
+        end = {"v": 1, "run": RUN, "fence": 1, "kind": "finish", "took": odd}
+        assert decode_report(msgspec.json.encode(end)).took is None
     for wrong in (
         {"v": 2, "run": RUN, "fence": 1, "kind": "taken"},
         {"v": 1, "run": RUN, "fence": 1, "kind": "eaten"},

@@ -38,6 +38,7 @@ REPORT_MAX_BYTES: Final = 256 * 1024
 ERROR_MAX_CHARS: Final = 16_384
 _TEXT_MAX_CHARS: Final = 500
 _ID_MAX_CHARS: Final = 100
+_LONGEST_SECONDS: Final = 366 * 86_400
 
 WorkerReportKind = Literal["taken", "progress", "finish", "fail", "skip", "release"]
 # When a line was written, its level, its text.
@@ -92,6 +93,8 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     after: float | None = None
     # Of skip and release; of fail a word for the kind of failure.
     reason: str | None = None
+    # Of finish, fail and skip: seconds from the taking to the end, by a clock of the worker that does not jump.
+    took: float | None = None
     # Lines for the log of the run since the last report, and how many there were before them; None: behind all others.
     seq: int | None = None
     log: list[Line] = []
@@ -138,7 +141,7 @@ def decode_report(data: bytes) -> WorkerReport:
     _check_pair(report.run, report.fence, "report")
     if report.fraction is not None and not 0 <= report.fraction <= 1:
         raise InvalidInput(f"report: fraction: {report.fraction!r} must be a number from 0 to 1")
-    if report.after is not None and not 0 <= report.after <= 366 * 86_400:
+    if report.after is not None and not 0 <= report.after <= _LONGEST_SECONDS:
         raise InvalidInput(f"report: after: {report.after!r} must be seconds, from 0 to those of a year")
     return msgspec.structs.replace(
         report,
@@ -146,6 +149,7 @@ def decode_report(data: bytes) -> WorkerReport:
         text=_cut(report.text, _TEXT_MAX_CHARS),
         reason=_cut(report.reason, _TEXT_MAX_CHARS),
         error=_cut(report.error, ERROR_MAX_CHARS),
+        took=_duration(report.took),
     )
 
 
@@ -181,3 +185,8 @@ def _check_pair(run: str, fence: int, what: str) -> None:
 
 def _cut(text: str | None, most: int) -> str | None:
     return text if text is None or len(text) <= most else text[: most - 1] + "…"
+
+
+def _duration(seconds: float | None) -> float | None:
+    """An end counts, however wrong the watch of its worker is."""
+    return seconds if seconds is not None and 0 <= seconds <= _LONGEST_SECONDS else None

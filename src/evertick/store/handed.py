@@ -183,11 +183,15 @@ class _Handed:
             self.is_newly_taken = True
         if not self._row["is_cancel_requested"]:
             self._deadline = self._silent_until()
+        is_end = report.kind not in ("taken", "progress") or self._hand.mode != "finish"
+        if report.took is not None and is_end:
+            # Between what is heard of it lies the way of each word, and a broker that was away: its worker knows.
+            # Counted back from the end, as the ledger has it, but not to before it was handed over.
+            self._taken_at = max(self._now - report.took, int(self._row["handed_at"]))
         self._progress = self._progress if report.progress is None else report.progress
         self._progress_text = self._progress_text if report.progress_text is None else report.progress_text
         if report.lines:
-            is_last = report.kind not in ("taken", "progress") or self._hand.mode != "finish"
-            self.lines.append(Lines(self.id, self.fence, report.seq, report.lines, is_last))
+            self.lines.append(Lines(self.id, self.fence, report.seq, report.lines, is_end))
 
     def _silent_until(self) -> int | None:
         hand, taken_at = self._hand, self._taken_at or self._now
@@ -254,6 +258,7 @@ def bare_report(report: Report, error: Exception) -> Report:
         error=said if report.error is None else f"{said}\n{report.error}",
         reason=report.reason,
         retry=report.retry,
+        took=report.took,
     )
 
 

@@ -34,6 +34,7 @@ log = logging.getLogger("evertick.worker")
 _NEWS_SECONDS = 2.0
 # How long work that was told to stop, and can only be asked, may take before its end is told without it.
 _PATIENCE_SECONDS = 5.0
+_ENDS: tuple[WorkerReportKind, ...] = ("finish", "fail", "skip")
 
 
 class Job:
@@ -48,7 +49,7 @@ class Job:
         self._work: asyncio.Task[Any] | None = None
         # Why the work was told to stop.
         self._why = ""
-        self._told_at = clock.elapsed()
+        self._taken_at = self._told_at = clock.elapsed()
 
     async def live(self) -> None:
         if not await self._tell_taken():
@@ -193,6 +194,7 @@ class Job:
             text=text,
             seq=seq,
             log=[(moment_text(at), level, line) for at, level, line in lines],
+            took=round(self._clock.elapsed() - self._taken_at, 6) if kind in _ENDS else None,
             **more,
         )
 

@@ -247,6 +247,31 @@ class Handed:
         assert run.verdict is Verdict.SUCCEEDED
         assert run.started_at is not None
 
+    async def test_an_end_says_how_long_the_work_took(self, bench: Bench) -> None:
+        """As its worker saw it, also where all that it said is heard at one moment."""
+        node, took = await bench.node(), bench.short // 3
+        held = await hand(bench, node, retry_delay=0)
+        await bench.pass_time(bench.short)
+        await report(bench, said(held, "pushed"), said(held, "taken"), said(held, "fail", error="no", took=took))
+        [attempt] = await bench.store.attempts(APP, held.id)
+        assert took <= us(attempt.finished_at) - us(attempt.started_at) < took + SECOND
+        again = await hand(bench, node, held.id)
+        await report(bench, said(again, "taken"))
+        heard = await how_it_stands(bench, held.id)
+        await bench.pass_time(bench.short)
+        await report(bench, said(again, "finish", took=took))
+        run = await bench.run(held.id)
+        assert took <= us(run.finished_at) - us(run.started_at) < took + SECOND
+        assert us(run.started_at) > us(heard.started_at)
+
+    async def test_no_work_began_before_it_was_handed_over(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await hand(bench, node)
+        handed = (await how_it_stands(bench, held.id)).handed
+        assert handed is not None
+        await report(bench, said(held, "finish", took=HOUR))
+        assert (await bench.run(held.id)).started_at == handed.at
+
     async def test_reports_about_many_runs_go_together(self, bench: Bench) -> None:
         node = await bench.node()
         runs = await bench.store.enqueue(APP, [a_run() for _ in range(5)])
