@@ -11,7 +11,7 @@ from evertick.drift import REMEDY, is_left_behind
 from evertick.errors import EvertickError, NotFound
 from evertick.every_node import is_own_queue, node_of_queue
 from evertick.fan_out import able_nodes, overlap_on
-from evertick.left import driver_wanted, nobody_runs
+from evertick.left import driver_wanted, living_of, nobody_runs, somebody_wanted
 from evertick.model import Cause, Gap, Message, Node, Reason, Run, Schedule, State, Verdict
 from evertick.node_names import node_names
 from evertick.raised import what_was_raised
@@ -30,6 +30,7 @@ _BEATS_IN_LEASE = 5
 _BACKFILLED_MOST = 10_000
 _NODES_NAMED = 10
 _LIVE_NAMED = 3
+_DEFAULT_QUEUE = "default"
 
 # How a gap begins that is the gap of one node.
 _OVERLAP_ON = overlap_on("")
@@ -94,14 +95,15 @@ async def explain_schedule(store: Store, app: str, key: str) -> Why:
     runs = await store.runs(app, RunFilter(schedule_key=key, limit=20))
     gaps = await store.gaps(app, RunFilter(schedule_key=key, limit=5))
     made_up_for = await _made_up_for(store, app, key, gaps[:1])
-    nodes = [node for node in await store.nodes(app) if node.died_at is None]
+    nodes = await store.nodes(app)
+    living = living_of(nodes)
     messages = await unsent_messages(store, app, [run for run in runs if run.is_live][:_LIVE_NAMED])
     return Why(
         key=key,
         next=_next(schedule, rule, blackout, runs, now),
         last=_last(runs, gaps, rule, made_up_for),
         now=_now(schedule, runs, nodes, now, rule, messages),
-        notes=(*_decisions(schedule, rule), *_notes(schedule, nodes, rule_error), *_drift(stored, nodes)),
+        notes=(*_decisions(schedule, rule), *_notes(schedule, living, rule_error), *_drift(stored, living)),
     )
 
 
@@ -249,7 +251,7 @@ def _now(
 ) -> str:
     live = [run for run in runs if run.is_live]
     if not live:
-        return _idle_words(schedule, nodes)
+        return _idle_words(schedule, living_of(nodes))
     return "; ".join(live_words(run, nodes, now, rule, messages.get(run.id)) for run in live[:_LIVE_NAMED])
 
 
@@ -263,35 +265,43 @@ def _idle_words(schedule: Schedule, nodes: list[Node]) -> str:
     return f"it waits; {nobody_runs(schedule.task, nodes)[0]}"
 
 
-def _slot_wanted(run: Run, nodes: list[Node]) -> str:
-    if any(run.task in node.tasks and run.queue in node.queues for node in nodes):
+def _slot_wanted(run: Run, living: list[Node]) -> str:
+    if any(run.task in node.tasks and run.queue in node.queues for node in living):
         return "a free slot"
-    driver = None if any(run.task in node.tasks for node in nodes) else driver_wanted(run.task, nodes)
+    driver = None if any(run.task in node.tasks for node in living) else driver_wanted(run.task, living)
     able = f"knows task {run.task!r}" if driver is None else f"has the driver {driver!r} of task {run.task!r} enabled"
     return f"a node that {able} and works on queue {run.queue!r}"
 
 
+def _nobody_there(run: Run, nodes: list[Node]) -> str:
+    queue = "" if run.queue == _DEFAULT_QUEUE else f" and on queue {run.queue!r}"
+    return f"no node is alive; it needs one {somebody_wanted(run.task, nodes)}{queue}"
+
+
 def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None = None) -> str:
-    """`message`: the one that is still to hand the run over, if there is one."""
+    """`nodes`: also the dead. `message`: the one that is still to hand the run over, if there is one."""
+    living = living_of(nodes)
     if run.handed is not None:
-        return handed_words(run, run.handed, message, nodes, lambda moment: time_words(moment, rule)) + _losses(run)
+        return handed_words(run, run.handed, message, living, lambda moment: time_words(moment, rule)) + _losses(run)
     match run.state:
         case State.RUNNING:
             since = "" if run.started_at is None else f" since {time_words(run.started_at, rule)}"
             progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
             asked = ", asked to cancel" if run.is_cancel_requested else ""
-            where = _where(run, nodes, now)
+            where = _where(run, living, now)
             return f"run {run.id} (attempt {run.attempts + 1}) runs{since}{where}{progress}{asked}{_losses(run)}"
         case State.WAITING if run.reason == Reason.NEWER_FORMAT:
             return f"run {run.id} waits for a node of a newer release, as the one that has recorded it"
         case State.WAITING if run.due_at > now:
             return f"run {run.id} waits for its {'retry' if run.attempts else 'time'} at {time_words(run.due_at, rule)}"
         case State.WAITING if is_own_queue(run.queue):
-            name = node_names(nodes).get(node_of_queue(run.queue))
+            name = node_names(living).get(node_of_queue(run.queue))
             whose = f"a free slot of node {name}" if name else "its node, which is gone: it is about to be lost"
             return f"run {run.id} waits for {whose} since {time_words(run.due_at, rule)}"
+        case State.WAITING if not living:
+            return f"run {run.id} waits since {time_words(run.due_at, rule)}: {_nobody_there(run, nodes)}"
         case State.WAITING:
-            return f"run {run.id} waits for {_slot_wanted(run, nodes)} since {time_words(run.due_at, rule)}"
+            return f"run {run.id} waits for {_slot_wanted(run, living)} since {time_words(run.due_at, rule)}"
         case State.BLOCKED if run.reason == Reason.CONCURRENCY:
             return f"run {run.id} waits for its turn: as many runs of {run.blocked_on!r} are at work as may be at once"
         case State.BLOCKED if run.reason == Reason.RATE:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from evertick.left import nobody_runs
+from evertick.left import living_of, nobody_runs
 from evertick.model import LIVE_STATES, Message, Node, Reason, Run, State
 from evertick.node_names import node_names
 from evertick.store.base import RunFilter, Store
@@ -68,23 +68,23 @@ class WhyTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def explain_run(store: Store, run: Run) -> WhyRun:
-    now, living = from_us(await store.now()), await _living(store, run.app)
+    now, nodes = from_us(await store.now()), await store.nodes(run.app)
     if not run.is_live:
         ended = f"it has ended {time_words(run.finished_at, None)}: {ended_words(run, None)}"
         return WhyRun(id=run.id, task=run.task, schedule_key=run.schedule_key, now=ended, behind=[], nodes="")
-    behind = [_words(each, living, now) for each in await _line_before(store, run)]
+    behind = [_words(each, nodes, now) for each in await _line_before(store, run)]
     return WhyRun(
         id=run.id,
         task=run.task,
         schedule_key=run.schedule_key,
-        now=_words(run, living, now, (await unsent_messages(store, run.app, [run])).get(run.id)),
+        now=_words(run, nodes, now, (await unsent_messages(store, run.app, [run])).get(run.id)),
         behind=behind,
-        nodes=_knowing(living, run.task),
+        nodes=_knowing(nodes, run.task),
     )
 
 
 async def explain_task(store: Store, app: str, task: str) -> WhyTask:
-    now, living = from_us(await store.now()), await _living(store, app)
+    now, nodes = from_us(await store.now()), await store.nodes(app)
     live = await store.runs(app, RunFilter(task=task, states=LIVE_STATES, limit=_COUNTED_MOST))
     counts = Counter(run.state for run in live)
     oldest = {
@@ -97,9 +97,9 @@ async def explain_task(store: Store, app: str, task: str) -> WhyTask:
     return WhyTask(
         task=task,
         live={state.value: counts[state] for state in LIVE_STATES if counts[state]},
-        now=[_words(run, living, now, messages.get(run.id)) for run in named],
+        now=[_words(run, nodes, now, messages.get(run.id)) for run in named],
         last=last[0] if last else "none of its runs has ended yet",
-        nodes=_knowing(living, task),
+        nodes=_knowing(nodes, task),
     )
 
 
@@ -107,12 +107,8 @@ def _by_due(run: Run) -> tuple[datetime, str]:
     return run.due_at, run.id
 
 
-def _words(run: Run, living: list[Node], now: datetime, message: Message | None = None) -> str:
-    return live_words(run, living, now, None, message)
-
-
-async def _living(store: Store, app: str) -> list[Node]:
-    return [node for node in await store.nodes(app) if node.died_at is None]
+def _words(run: Run, nodes: list[Node], now: datetime, message: Message | None = None) -> str:
+    return live_words(run, nodes, now, None, message)
 
 
 async def _line_before(store: Store, run: Run) -> list[Run]:
@@ -135,10 +131,11 @@ async def _line_before(store: Store, run: Run) -> list[Run]:
     return before
 
 
-def _knowing(living: list[Node], task: str) -> str:
+def _knowing(nodes: list[Node], task: str) -> str:
+    living = living_of(nodes)
     known = node_names(living)
     names = sorted(known[node.id] for node in living if task in node.tasks)
     if not names:
-        return "; ".join(nobody_runs(task, living))
+        return "; ".join(nobody_runs(task, nodes))
     more = len(names) - _NAMED_MOST
     return f"{', '.join(names[:_NAMED_MOST])}{f' and {more} more' if more > 0 else ''} can run it"

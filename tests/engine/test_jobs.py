@@ -183,6 +183,23 @@ async def test_runs_of_a_driver_that_a_node_does_not_have_stay_for_one_that_has_
     assert names[run.node] == "having"
 
 
+async def test_without_a_node_why_names_the_driver_that_a_run_needs(url: str) -> None:
+    """The node that knew it has gone, and told before that it left such jobs to others."""
+    gone, asking = made(url, drivers=["function"]), made(url, concurrency=0)
+    place = "jobs.toml:1"
+    gone._keep_task(gone._make_job("shout", Echo(word="hello"), {}, place), place)
+    async with gone:
+        await gone.add(key="loud", when="every 1d", task="shout")
+    run = await asking.trigger("loud")
+    told = await explain_run(await asking._store(), run)
+    why = await asking.why("loud")
+    await asking.close()
+    needs = "no node is alive; it needs one with the driver 'echo'"
+    assert told.now == f"run {run.id} waits since {run.due_at:%Y-%m-%d %H:%M:%S} UTC: {needs}"
+    assert why.now == told.now
+    assert told.nodes == "no node is alive; start one with the driver 'echo'"
+
+
 async def test_a_secret_is_looked_up_when_the_run_needs_it() -> None:
     scheduler = made()
     job = scheduler.job("shout", Echo(word="hello", password=Secret("ECHO")))
