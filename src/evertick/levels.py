@@ -1,6 +1,6 @@
-"""TRACE: a level of logging below DEBUG, for every step of every loop.
+"""TRACE: a level of logging below DEBUG, for every step of every loop and every batch that it asks of the store.
 
-What is told on it is for whoever works on Evertick itself; nothing is put into words for it unless somebody listens.
+For whoever wants to see where the time of a node goes; nothing is put into words for it unless somebody listens.
 """
 
 from __future__ import annotations

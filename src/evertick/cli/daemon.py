@@ -28,7 +28,7 @@ __all__ = ["daemon"]
 @click.option("--pidfile", metavar="FILE", help="Keep the process id in this file while it runs.")
 @click.option("--log-file", metavar="FILE", help="Log into this file; default: the error output.")
 @click.option("--log-format", type=click.Choice(LOG_FORMATS), help="Lines for people, or for programs.")
-@click.option("-v", "--verbose", count=True, help="Log Evertick's own work; -vv: of everything; -vvv: each step.")
+@click.option("-v", "--verbose", count=True, help="Log Evertick's own work; -vv: of everything; -vvv: each batch.")
 @click.option("--check", is_flag=True, help="Check the configuration, and end.")
 @click.option("--detach", is_flag=True, help="Return when it runs in the background, as SysV scripts want it.")
 def daemon(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from evertick.engine.failing import FAILURES
 from evertick.engine.node import EVENT_OF, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
+from evertick.engine.trace import is_traced, tally, trace
 from evertick.model import Cause, Claimed, Outcome, Verdict
 from evertick.raised import what_was_raised
 from evertick.store.base import FinishAnswer, Finished
@@ -78,9 +79,15 @@ class Finisher:
         self._is_writing = True
         try:
             await self._notes.carry([attempt for attempt, _ in batch])
-            return await self._node.store.finish(self._node.app, batch[0][0].node, outcomes)
+            since = self._node.clock.elapsed()
+            finished = await self._node.store.finish(self._node.app, batch[0][0].node, outcomes)
         finally:
             self._is_writing = False
+        if is_traced(log):
+            kinds, answers = tally(outcome.verdict or outcome.kind for outcome in outcomes), tally(finished.answers)
+            words = "wrote what came of %d runs (%s; answered: %s)"
+            trace(log, self._node.clock, since, words, len(outcomes), kinds, answers)
+        return finished
 
     def _next_batch(self) -> list[tuple[Attempt, Outcome]]:
         """The oldest outcomes of one incarnation; they stay in the backlog until they are answered."""

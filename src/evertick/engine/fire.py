@@ -17,6 +17,7 @@ import msgspec
 from evertick.edit import facts_of, run_of
 from evertick.engine.node import LocalNode
 from evertick.engine.tick import Batch, Page, Tick
+from evertick.engine.trace import is_traced, trace
 from evertick.engine.work import Worker
 from evertick.events import Event, EventKind
 from evertick.facts import Fire, Plan, guards_live
@@ -123,8 +124,11 @@ class Recorder:
 
     async def _look(self, after: DueSchedule | None = None) -> Page:
         limit = _BATCHES_AHEAD * self._node.batch_size
+        since = self._node.clock.elapsed()
         due = await self._node.store.due_schedules(self._node.app, limit, after)
         self._looked_at.append(self._node.clock.elapsed())
+        if is_traced(log):
+            trace(log, self._node.clock, since, "%d schedules are due, of %d at most,", len(due.schedules), limit)
         known = await self._rules.of(due.schedules)
         nodes = await self._nodes(due, known)
         return Page(due=due, known=known, nodes=nodes, is_full=len(due.schedules) == limit)
@@ -211,7 +215,19 @@ class Recorder:
         return Batch(rows, page.known, advances, answer, claims=claims, had_lease=self._node.has_lease)
 
     async def _record(self, advances: list[Advance]) -> Recorded:
-        return await self._node.store.record_fires(self._node.app, self._node.id, advances)
+        since = self._node.clock.elapsed()
+        recorded = await self._node.store.record_fires(self._node.app, self._node.id, advances)
+        if is_traced(log):
+            self._trace(advances, recorded, since)
+        return recorded
+
+    def _trace(self, advances: list[Advance], recorded: Recorded, since: float) -> None:
+        runs = [
+            run for advance, is_ours in zip(advances, recorded.taken, strict=True) if is_ours for run in advance.runs
+        ]
+        fused = sum(run.is_claimed for run in runs)
+        words = "recorded %d schedules of %d: %d runs, %d of them claimed with it,"
+        trace(log, self._node.clock, since, words, sum(recorded.taken), len(advances), len(runs), fused)
 
     async def _settle(self, tick: Tick, batch: Batch) -> None:
         """What is to be done when a batch is answered."""

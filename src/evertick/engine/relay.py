@@ -25,6 +25,7 @@ import msgspec
 from evertick.driver.error_text import error_text
 from evertick.driver.sender import Sender
 from evertick.engine.node import LocalNode
+from evertick.engine.trace import is_traced, tally, trace
 from evertick.errors import InvalidDuration, Retry
 from evertick.model import (
     ClaimedMessage,
@@ -70,13 +71,15 @@ class Delivery:
 class Journey:
     """A call that brings messages of one channel to the other side: one of them, or many where the sender can."""
 
-    __slots__ = ("deliveries", "sender", "task", "timer")
+    __slots__ = ("begun_at", "deliveries", "sender", "task", "timer")
 
     def __init__(self, deliveries: Sequence[Delivery]) -> None:
         self.deliveries = deliveries
         self.sender = deliveries[0].sender
         self.task: asyncio.Task[Came] | None = None
         self.timer: asyncio.TimerHandle | None = None
+        # By `clock.elapsed`.
+        self.begun_at = 0.0
 
     @property
     def is_settled(self) -> bool:
@@ -167,13 +170,17 @@ class Relay:
     async def _claim(self, room: dict[str, int]) -> float | None:
         node, incarnation = self._node, self._node.id
         # Whoever says that there is more while we ask is not to be overheard.
-        self._look_at = node.clock.elapsed() + self._poll
+        since = node.clock.elapsed()
+        self._look_at = since + self._poll
         held = [delivery.message.id for delivery in self._held.values() if delivery.node == incarnation]
         try:
             claim = await node.store.claim_messages(node.app, incarnation, room, held)
         except Exception:
             self._look_at = 0.0  # nobody has looked
             raise
+        if is_traced(log):
+            found = tally(message.channel for message in claim.messages)
+            trace(log, node.clock, since, "claimed %d messages (%s)", len(claim.messages), found)
         self._begin_all([Delivery(message, node.senders[message.channel], incarnation) for message in claim.messages])
         if node.is_draining:
             self.cut_off()  # a stop has begun meanwhile
@@ -217,6 +224,7 @@ class Relay:
         journey.task = loop.create_task(self._deliver(journey), name=f"evertick {channel}")
         journey.task.add_done_callback(functools.partial(self._came_back, journey))
         journey.timer = loop.call_later(journey.sender.timeout / 1e6, self._time_is_over, journey)
+        journey.begun_at = self._node.clock.elapsed()
 
     async def _deliver(self, journey: Journey) -> Came:
         """What it raised. Handed over, not raised: a `sys.exit()` that leaves its task ends the whole event loop."""
@@ -251,6 +259,9 @@ class Relay:
 
     def _judge(self, journey: Journey, came: Came) -> None:
         """Of those of which it is not known yet what came of them."""
+        if is_traced(log) and not journey.is_settled:
+            words, arrived = "%s: %d messages of %d arrived,", sum(error is None for error in came)
+            trace(log, self._node.clock, journey.begun_at, words, journey.sender.channel, arrived, len(came))
         # Drawn once: what failed together is tried again together.
         uniform = self._node.clock.uniform()
         for delivery, error in zip(journey.deliveries, came, strict=True):
@@ -278,7 +289,11 @@ class Relay:
         while batch := self._next_batch():
             await self._report(batch)
             outcomes = [outcome for _, outcome in batch]
+            since = self._node.clock.elapsed()
             answers = await self._node.store.settle_messages(self._node.app, batch[0][0].node, outcomes)
+            if is_traced(log):
+                kinds = tally(outcome.kind for outcome in outcomes)
+                trace(log, self._node.clock, since, "wrote what came of %d messages (%s)", len(outcomes), kinds)
             for (delivery, outcome), answer in zip(batch, answers, strict=True):
                 self._let_go(delivery, outcome, answer)
             _log_failures([told for told, answer in zip(batch, answers, strict=True) if answer != "lost"])

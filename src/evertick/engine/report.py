@@ -20,6 +20,7 @@ from evertick.clock import Clock
 from evertick.driver.handoff import Received, ReportSource
 from evertick.engine.hearing import WAIT_SECONDS, Ear
 from evertick.engine.node import EVENT_OF, LocalNode, event_of
+from evertick.engine.trace import is_traced, tally, trace
 from evertick.errors import StoreUnavailable
 from evertick.events import EventKind
 from evertick.model import Report, Verdict, hearing_tick
@@ -188,7 +189,12 @@ class Reporter:
 
     async def apply(self, reports: Sequence[Report]) -> list[ReportAnswer]:
         """Write reports down; whoever may start by that, or is to hear of it, does."""
+        since = self._node.clock.elapsed()
         answers = await self._node.store.apply_reports(self._node.app, reports)
+        if is_traced(log):
+            kinds, told = tally(report.kind for report in reports), tally(answer.answer for answer in answers)
+            words = "wrote %d reports of handed runs (%s; answered: %s)"
+            trace(log, self._node.clock, since, words, len(reports), kinds, told)
         self._count_refused(answers)
         moved = [
             (report, answer)

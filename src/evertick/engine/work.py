@@ -23,6 +23,7 @@ from evertick.engine.line import Line
 from evertick.engine.node import GATHER_SECONDS, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.engine.timeouts import Timeouts
+from evertick.engine.trace import is_traced, trace
 from evertick.errors import InvalidArguments, InvalidInput, JobFailed
 from evertick.message import hand_message
 from evertick.model import Claimed, Verdict
@@ -107,11 +108,16 @@ class Worker:
         return None if is_in_vain or node.is_draining or node.claiming.is_wanted else self._ask(room)
 
     async def _claim(self, tasks: Mapping[str, TaskTerms], most: int) -> Claim:
+        node, since = self._node, self._node.clock.elapsed()
         self._is_claiming = True
         try:
-            return await self._node.store.claim(self._node.app, self._node.id, self._node.served, tasks, most)
+            claim = await node.store.claim(node.app, node.id, node.served, tasks, most)
         finally:
             self._is_claiming = False
+        if is_traced(log):
+            words = "claimed %d runs of %d at most, under fence %d; %d were too old;"
+            trace(log, node.clock, since, words, len(claim.runs), most, claim.fence, len(claim.expired))
+        return claim
 
     def start(self, runs: Sequence[Claimed], *, had_lease: bool) -> None:
         """Begin the life of each run. Their claim must have been answered. `had_lease`: when it was asked for.
