@@ -17,6 +17,7 @@ from evertick.driver.broker import Broker as NodesBroker
 from evertick.driver.broker import parcel_of, stamped
 from evertick.driver.contract import WorkerReport
 from evertick.driver.nats_broker import NatsBroker
+from evertick.driver.nats_client import make_streams
 from evertick.driver.nats_names import NatsNames
 from evertick.driver.nats_spec import NatsConnection
 from evertick.driver.redis_broker import RedisBroker
@@ -90,9 +91,14 @@ class Bench:
         """Something into the queue, past the node."""
         if self.kind == "nats":
             client = await nats.connect(self.server.url)
-            for data in many:
-                await client.jetstream().publish(NatsNames("evertick").jobs(self.own), data)
-            await client.close()
+            names, stream = NatsNames("evertick"), client.jetstream()
+            try:
+                # A worker that is just being started may not have come to it yet.
+                await make_streams(stream, names, NatsConnection(url=self.server.url))
+                for data in many:
+                    await stream.publish(names.jobs(self.own), data)
+            finally:
+                await client.close()
             return
         redis_client = redis.asyncio.Redis.from_url(self.server.url)
         for data in many:

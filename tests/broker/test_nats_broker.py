@@ -140,6 +140,23 @@ async def test_streams_are_made_with_limits_and_those_that_are_there_are_left_as
                 assert 0 < config.max_msg_size < 1_000_000
 
 
+async def test_streams_that_somebody_deletes_are_made_anew(own: str) -> None:
+    """Of a line that is well otherwise."""
+    with nats_server() as server:
+        async with broker_at(server, own) as broker, stream_of(server) as stream:
+            assert await broker.push([handing(own, reply=None)]) == [None]
+            await stream.delete_stream(NAMES.jobs_stream)
+            [error] = await broker.push([handing(own, reply=None)])
+            assert "the stream is gone, and is made anew with the next try" in str(error)
+            assert await broker.push([handing(own, reply=None)]) == [None]
+            await stream.delete_stream(NAMES.reports_stream)
+            with pytest.raises(BrokerUnavailable, match="the stream is gone"):
+                await broker.read(1, 5.0)
+            assert await broker.read(1, 0.05) == []
+            await stream.publish(NAMES.reports(own), b"report")
+            assert [each.data for each in await broker.read(1, 5.0)] == [b"report"]
+
+
 async def test_a_full_queue_refuses_and_takes_more_when_there_is_room() -> None:
     with nats_server() as server:
         async with stream_of(server) as stream, broker_at(server, "shop") as broker:
@@ -167,6 +184,28 @@ async def test_a_server_that_is_away_is_told_and_used_again_when_it_is_back(own:
             server.start()
             assert await broker.push([handing(own, reply=None)]) == [None]
             assert await broker.read(1, 0.05) == []
+
+
+async def test_a_line_that_broke_while_it_was_closed_leaves_no_socket_open(
+    own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library calls it closed first, and does not come to its socket where the last words cannot be written."""
+
+    async def broken() -> None:
+        raise ConnectionResetError("gone")
+
+    with nats_server() as server:
+        async with broker_at(server, own) as broker:
+            assert await broker.push([handing(own, reply=None)]) == [None]
+            client = broker._session._client
+            assert client is not None
+            socket = client._transport._io_writer.transport
+            monkeypatch.setattr(client._transport, "drain", broken)
+            client._pending, client._pending_data_size = [b"PING\r\n"], 6
+            with pytest.raises(ConnectionResetError):
+                await client.close()
+            assert await broker.push([handing(own, reply=None)]) == [None]
+            assert socket.is_closing()
 
 
 async def test_a_worker_goes_on_when_its_server_is_back(own: str) -> None:

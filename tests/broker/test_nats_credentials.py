@@ -130,6 +130,15 @@ async def test_credentials_that_have_run_out_are_told_with_their_file(
     assert f"the server does not take the credentials in {file}; " in await refusal(guarded, file, own)
 
 
+async def test_an_account_without_jetstream_is_told_with_the_fix(own: str, tmp_path: Path) -> None:
+    operator = Operator(has_jetstream=False)
+    with nats_server(conf=operator.conf()) as server:
+        said = await refusal(server, operator.give(tmp_path / "worker.creds"), own)
+    assert said.endswith(
+        "the server has no JetStream for us; start it with -js, or ask its operator to enable JetStream for the account"
+    )
+
+
 async def test_a_file_that_was_exchanged_counts_from_the_next_line_on(
     guarded: Broker, operator: Operator, own: str, tmp_path: Path
 ) -> None:

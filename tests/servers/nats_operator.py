@@ -17,9 +17,9 @@ __all__ = ["Operator"]
 _UNLIMITED = -1
 _ACCOUNT_LIMITS = {
     **dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), _UNLIMITED),
-    **dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), _UNLIMITED),
     "wildcards": True,
 }
+_JETSTREAM_LIMITS = dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), _UNLIMITED)
 _CREDENTIALS = """-----BEGIN NATS USER JWT-----
 {jwt}
 ------END NATS USER JWT------
@@ -51,9 +51,10 @@ class _Key:
 
 
 class Operator:
-    """One account with JetStream, and any number of its users."""
+    """One account, with JetStream or without, and any number of its users."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_jetstream: bool = True) -> None:
+        self._limits = _ACCOUNT_LIMITS | (_JETSTREAM_LIMITS if has_jetstream else {})
         self._own, self._account = _Key(nkeys.PREFIX_BYTE_OPERATOR), _Key(nkeys.PREFIX_BYTE_ACCOUNT)
 
     def conf(self) -> str:
@@ -62,7 +63,7 @@ class Operator:
         operator = self._own.says(self._own.public, "operator", {"type": "operator"})
         accounts = {
             key.public: self._own.says(key.public, name, {"type": "account", "limits": limits})
-            for key, name, limits in ((self._account, "shop", _ACCOUNT_LIMITS), (system, "SYS", {}))
+            for key, name, limits in ((self._account, "shop", self._limits), (system, "SYS", {}))
         }
         known = "\n".join(f"  {public}: {jwt}" for public, jwt in accounts.items())
         return (

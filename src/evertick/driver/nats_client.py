@@ -19,7 +19,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
-from nats.js.errors import NotFoundError
+from nats.js.errors import NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
 from evertick.driver.contract import MESSAGE_MAX_BYTES
 from evertick.driver.nats_credentials import CredentialsFile
@@ -38,6 +38,8 @@ _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 10.0
 _CLOSE_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
+# Without a code nobody has answered at all; with these, JetStream is off for the server or for the account.
+_NO_JETSTREAM = (None, 10076, 10039)
 # What a server says to whom it does not know, in whatever letters.
 _REFUSED = "authorization"
 # The same hand-over sent again within that time is dropped by the server already.
@@ -123,20 +125,31 @@ class NatsSession:
                     **self._credentials(),
                 )
             stream = client.jetstream(timeout=_ANSWER_SECONDS)
-            await make_streams(stream, self.names, self._connection)
+            await self._make_streams(stream)
             await self._on_open(client, stream)
         except BaseException:
             await _close(client)
             raise
         self._client, self._stream = client, stream
 
+    async def _make_streams(self, stream: JetStreamContext) -> None:
+        try:
+            await make_streams(stream, self.names, self._connection)
+        except ServiceUnavailableError as error:
+            if error.err_code not in _NO_JETSTREAM:
+                raise
+            fix = "start it with -js, or ask its operator to enable JetStream for the account"
+            raise BrokerUnavailable(f"{self.shown}: the server has no JetStream for us; {fix}") from error
+
     async def close(self) -> None:
         client, self._client, self._stream = self._client, None, None
-        if client is not None and not client.is_closed:
+        if client is None:
+            return
+        if not client.is_closed:
             with suppress(Exception):
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await client.flush()
-            await _close(client)
+        await _close(client)
 
     @contextmanager
     def telling(self) -> Iterator[None]:
@@ -144,6 +157,11 @@ class NatsSession:
         try:
             yield
         except (nats.errors.Error, OSError, TimeoutError) as error:
+            if _is_unanswered(error):
+                # Whoever deleted the stream, the line is well, and would never be opened again by itself.
+                self._stream = None
+                what = "the stream is gone, and is made anew with the next try"
+                raise BrokerUnavailable(f"{self.shown}: {what}") from error
             # That no server can be had says less than why the last one could not.
             cause = self._error if isinstance(error, nats.errors.NoServersError) and self._error else error
             said = str(cause) or type(cause).__name__
@@ -170,11 +188,23 @@ class NatsSession:
         return self._resolve_secret(given.name) if isinstance(given, Secret) else given
 
 
+def _is_unanswered(error: Exception) -> bool:
+    """Whether nobody answers for a stream, or for a consumer. A full stream answers with the same error, and a code."""
+    if isinstance(error, ServiceUnavailableError):
+        return error.err_code is None
+    return isinstance(error, NoStreamResponseError)
+
+
 async def _close(client: Client) -> None:
     """Bounded: a line whose TLS was never agreed on does not end by itself."""
     with suppress(Exception):
         async with asyncio.timeout(_CLOSE_SECONDS):
             await client.close()
+    # A line that breaks while something is written is called closed by the library, and its socket is left open.
+    for name in ("_io_writer", "_bare_io_writer"):
+        writer: asyncio.StreamWriter | None = getattr(client._transport, name, None)
+        if writer is not None:
+            writer.transport.abort()
 
 
 def _tls(connection: NatsConnection) -> ssl.SSLContext | None:
