@@ -29,6 +29,8 @@ def in_schema_of(dsn: str, schema: str, **parameters: str) -> str:
 
 # Emptied schemas of each server, to be used again: making one takes longer than most tests.
 _EMPTY: dict[str, list[str]] = {}
+# What empties each of them.
+_EMPTYING: dict[str, str] = {}
 # Schemas whose time can be told.
 _TOLD: set[str] = set()
 # All tables that hold what a test may have written.
@@ -51,6 +53,7 @@ class PostgresStores(Stores):
         self.url = in_schema_of(dsn, self.schema, **parameters)
         self._clock = clock
         self._opened: list[PostgresStore] = []
+        self._aside: asyncpg.Connection | None = None
 
     async def open(self) -> Store:
         store = PostgresStore(self.url, clock=self._clock)
@@ -59,14 +62,11 @@ class PostgresStores(Stores):
         return store
 
     async def pass_time(self, us: int) -> None:
-        connection = await self.connect()
-        try:
-            if self.schema not in _TOLD:
-                await connection.execute(_TOLD_TIME.format(schema=quoted(self.schema)))
-                _TOLD.add(self.schema)
-            await connection.execute(f"UPDATE {quoted(self.schema)}.told_time SET us = us + $1", us)
-        finally:
-            await connection.close()
+        connection = await self._beside()
+        if self.schema not in _TOLD:
+            await connection.execute(_TOLD_TIME.format(schema=quoted(self.schema)))
+            _TOLD.add(self.schema)
+        await connection.execute(f"UPDATE {quoted(self.schema)}.told_time SET us = us + $1", us)
 
     async def connect(self) -> asyncpg.Connection:
         """A connection of the test's own."""
@@ -75,7 +75,7 @@ class PostgresStores(Stores):
     async def close(self) -> None:
         for store in self._opened:
             await store.close()
-        connection = await self.connect()
+        connection = await self._beside()
         try:
             if self._is_kept and self._opened:
                 await self._empty(connection)
@@ -84,10 +84,18 @@ class PostgresStores(Stores):
         finally:
             await connection.close()
 
+    async def _beside(self) -> asyncpg.Connection:
+        """One connection for all that is done beside the stores: a new one costs more than what it is used for."""
+        if self._aside is None or self._aside.is_closed():
+            self._aside = await self.connect()
+        return self._aside
+
     async def _empty(self, connection: asyncpg.Connection) -> None:
         schema = quoted(self.schema)
-        tables = [row["relname"] for row in await connection.fetch(_WRITTEN, schema)]
-        await connection.execute(";".join(f"DELETE FROM {schema}.{quoted(table)}" for table in tables))
+        if self.schema not in _EMPTYING:
+            tables = [row["relname"] for row in await connection.fetch(_WRITTEN, schema)]
+            _EMPTYING[self.schema] = ";".join(f"DELETE FROM {schema}.{quoted(table)}" for table in tables)
+        await connection.execute(_EMPTYING[self.schema])
         if self.schema in _TOLD:
             await connection.execute(f"UPDATE {schema}.told_time SET us = 0")
         _EMPTY[self.dsn].append(self.schema)
