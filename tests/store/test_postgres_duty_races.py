@@ -13,10 +13,10 @@ from evertick.testing.conformance.bench import APP, DAY, HOUR, TERMS
 
 
 @pytest.fixture
-async def race(postgres_stores: PostgresStores) -> Race:
-    first, second = await postgres_stores.open(), await postgres_stores.open()
+async def race(kept_postgres_stores: PostgresStores) -> Race:
+    first, second = await kept_postgres_stores.open(), await kept_postgres_stores.open()
     assert isinstance(first, PostgresStore)
-    return Race(postgres_stores, first, second)
+    return Race(kept_postgres_stores, first, second)
 
 
 async def join_and_take(db: Session) -> None:

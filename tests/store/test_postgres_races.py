@@ -70,10 +70,10 @@ class Race:
 
 
 @pytest.fixture
-async def race(postgres_stores: PostgresStores) -> AsyncIterator[Race]:
-    first, second = await postgres_stores.open(), await postgres_stores.open()
+async def race(kept_postgres_stores: PostgresStores) -> AsyncIterator[Race]:
+    first, second = await kept_postgres_stores.open(), await kept_postgres_stores.open()
     assert isinstance(first, PostgresStore)
-    race = Race(postgres_stores, first, second)
+    race = Race(kept_postgres_stores, first, second)
     yield race
     await race.bench.check()
 
@@ -657,14 +657,14 @@ _DONE_BEFORE = """
 
 
 async def test_a_moment_that_history_has_already_stops_no_other_end(
-    race: Race, postgres_stores: PostgresStores, caplog: pytest.LogCaptureFixture
+    race: Race, kept_postgres_stores: PostgresStores, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = await race.bench.node()
     doubled = await race.bench.fire(await race.bench.add())
     other = await race.bench.enqueue()
     held = (await race.bench.claim(node)).runs
-    connection = await postgres_stores.connect()
-    await connection.execute(in_schema(_DONE_BEFORE, postgres_stores.schema), doubled)
+    connection = await kept_postgres_stores.connect()
+    await connection.execute(in_schema(_DONE_BEFORE, kept_postgres_stores.schema), doubled)
     await connection.close()
     assert await race.bench.finish(node, *(an_outcome(each) for each in held)) == ["done", "done"]
     assert await race.bench.state(other.id) is State.DONE
