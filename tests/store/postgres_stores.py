@@ -72,6 +72,10 @@ class PostgresStores(Stores):
         """A connection of the test's own."""
         return await asyncpg.connect(self.dsn)
 
+    def let_go(self) -> None:
+        """The test changes more than rows: its schema is not for others."""
+        self._is_kept = False
+
     async def close(self) -> None:
         for store in self._opened:
             await store.close()

@@ -29,8 +29,8 @@ from evertick.testing.conformance.bench import APP
 
 
 @pytest.fixture
-async def bench(postgres_stores: PostgresStores) -> AsyncIterator[Bench]:
-    bench = Bench(postgres_stores, await postgres_stores.open())
+async def bench(kept_postgres_stores: PostgresStores) -> AsyncIterator[Bench]:
+    bench = Bench(kept_postgres_stores, await kept_postgres_stores.open())
     yield bench
     await bench.check()
 
@@ -173,10 +173,11 @@ async def test_a_plain_connection_that_leads_elsewhere_is_refused(bench: Bench, 
 
 
 async def test_another_schema_of_the_same_database_is_another_store(
-    bench: Bench, postgres_stores: PostgresStores, postgres_users: PostgresUsers
+    bench: Bench, kept_postgres_stores: PostgresStores, postgres_users: PostgresUsers
 ) -> None:
-    connection = await postgres_stores.connect()
-    await connection.execute(f"UPDATE {postgres_stores.schema}.meta SET store_id = 'of a copy'")
+    kept_postgres_stores.let_go()
+    connection = await kept_postgres_stores.connect()
+    await connection.execute(f"UPDATE {kept_postgres_stores.schema}.meta SET store_id = 'of a copy'")
     await connection.close()
     user = await postgres_users.begin()
     with pytest.raises(Refused, match="another store"):
@@ -406,36 +407,42 @@ async def begun(bench: Bench, *, is_plain: bool, seconds: float = 60) -> tuple[A
     return connection, job, node, held
 
 
-async def test_a_plain_job_writes_its_rows_and_its_end_together(bench: Bench, postgres_stores: PostgresStores) -> None:
+async def test_a_plain_job_writes_its_rows_and_its_end_together(
+    bench: Bench, kept_postgres_stores: PostgresStores
+) -> None:
+    kept_postgres_stores.let_go()
     connection, job, node, held = await begun(bench, is_plain=True)
-    connection.execute(f"CREATE TABLE {postgres_stores.schema}.paid AS SELECT 1 AS amount")
+    connection.execute(f"CREATE TABLE {kept_postgres_stores.schema}.paid AS SELECT 1 AS amount")
     assert await bench.state(held.id) is State.RUNNING
     assert at_once(job.commit(APP, node, an_outcome(held)))
     assert (await bench.run(held.id)).verdict is Verdict.SUCCEEDED
-    reader = await postgres_stores.connect()
-    assert await reader.fetchval(f"SELECT amount FROM {postgres_stores.schema}.paid") == 1
+    reader = await kept_postgres_stores.connect()
+    assert await reader.fetchval(f"SELECT amount FROM {kept_postgres_stores.schema}.paid") == 1
     await reader.close()
 
 
-async def test_a_plain_job_whose_claim_is_lost_writes_nothing(bench: Bench, postgres_stores: PostgresStores) -> None:
+async def test_a_plain_job_whose_claim_is_lost_writes_nothing(
+    bench: Bench, kept_postgres_stores: PostgresStores
+) -> None:
+    kept_postgres_stores.let_go()
     connection, job, node, held = await begun(bench, is_plain=True)
-    connection.execute(f"CREATE TABLE {postgres_stores.schema}.paid AS SELECT 1 AS amount")
+    connection.execute(f"CREATE TABLE {kept_postgres_stores.schema}.paid AS SELECT 1 AS amount")
     await bench.store.leave(node)
     await bench.rehome(await bench.node())
     assert not at_once(job.commit(APP, node, an_outcome(held)))
-    reader = await postgres_stores.connect()
-    assert await reader.fetchval("SELECT to_regclass($1)", f"{postgres_stores.schema}.paid") is None
+    reader = await kept_postgres_stores.connect()
+    assert await reader.fetchval("SELECT to_regclass($1)", f"{kept_postgres_stores.schema}.paid") is None
     await reader.close()
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
 async def test_a_job_may_take_longer_than_an_intent_of_the_store(
-    postgres_stores: PostgresStores, postgres_dsn: str, is_plain: bool
+    kept_postgres_stores: PostgresStores, postgres_dsn: str, is_plain: bool
 ) -> None:
-    await postgres_stores.open()
-    store = PostgresStore(f"{postgres_stores.url}&timeout=500ms", clock=system_clock)
+    await kept_postgres_stores.open()
+    store = PostgresStore(f"{kept_postgres_stores.url}&timeout=500ms", clock=system_clock)
     await store.open(migrate="check")
-    bench = Bench(postgres_stores, store)
+    bench = Bench(kept_postgres_stores, store)
     connection, job, node, held = await begun(bench, is_plain=is_plain)
     working, elsewhere = "SELECT pg_sleep(1)", await asyncpg.connect(postgres_dsn)
     # One statement that takes longer, and a pause between two that does.
