@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 # Gaps that somebody has asked for, in advance or by a policy.
 _EXPECTED = frozenset({Reason.OVERLAP, Reason.DUPLICATE, Reason.BY_HAND, Reason.BLACKOUT})
+# So many of a batch have a line each in the log.
+_GAPS_LOGGED = 10
 
 
 # Where so many ticks in a row came at less than this distance, they keep it: what comes due in between goes together,
@@ -266,18 +268,18 @@ class Recorder:
         to_tell = taken if is_told else [advance for advance in taken if advance.gaps]
         if to_tell:
             keys = {row.id: row.key for row in batch.rows}
-            for advance in to_tell:
-                self._tell(keys[advance.schedule_id], advance, duplicates)
+            gaps = [gap for advance in to_tell for gap in self._tell(keys[advance.schedule_id], advance, duplicates)]
+            _log_gaps(gaps)
 
-    def _tell(self, key: str, advance: Advance, duplicates: set[str]) -> None:
+    def _tell(self, key: str, advance: Advance, duplicates: set[str]) -> list[tuple[str, NewGap]]:
+        """What the hooks hear of it. Answers what the log is to say."""
         for run in advance.runs:
             if run.id not in duplicates:
                 self._tell_scheduled(key, run)
-        for gap in gaps_with_duplicates(advance.gaps, advance.runs, duplicates):
-            level = logging.INFO if gap.reason.partition(" ")[0] in _EXPECTED else logging.WARNING
-            moments = "the moment" if gap.count == 1 else f"{gap.count} moments up to"
-            log.log(level, "%s: %s %s: %s (%s)", key, moments, from_us(gap.last_at), gap.verdict, gap.reason)
+        gaps = gaps_with_duplicates(advance.gaps, advance.runs, duplicates)
+        for gap in gaps:
             tell_gap(self._node, key, gap)
+        return [(key, gap) for gap in gaps]
 
     def _tell_scheduled(self, key: str, run: NewRun) -> None:
         if self._node.hooks.wants("scheduled"):
@@ -346,6 +348,21 @@ def advance_of(row: DueSchedule, known: KnownDefinition, made: Plan, runs: tuple
         occurrences=made.occurrences,
         fingerprint=known.fingerprint,
     )
+
+
+def _log_gaps(gaps: list[tuple[str, NewGap]]) -> None:
+    """After downtime every schedule may have one: those that nobody asked for first, then how many there are besides."""
+    by_level = sorted(((_level_of(gap), key, gap) for key, gap in gaps), key=lambda each: -each[0])
+    for level, key, gap in by_level[:_GAPS_LOGGED]:
+        moments = "the moment" if gap.count == 1 else f"{gap.count} moments up to"
+        log.log(level, "%s: %s %s: %s (%s)", key, moments, from_us(gap.last_at), gap.verdict, gap.reason)
+    more = Counter((level, gap.verdict, gap.reason) for level, _, gap in by_level[_GAPS_LOGGED:])
+    for (level, verdict, reason), count in more.items():
+        log.log(level, "moments of %d more schedules: %s (%s); the ledger has each of them", count, verdict, reason)
+
+
+def _level_of(gap: NewGap) -> int:
+    return logging.INFO if gap.reason.partition(" ")[0] in _EXPECTED else logging.WARNING
 
 
 def _failed(row: DueSchedule, now: int, error: str) -> Advance:
