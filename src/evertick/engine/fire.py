@@ -351,7 +351,7 @@ def advance_of(row: DueSchedule, known: KnownDefinition, made: Plan, runs: tuple
 
 
 def _log_gaps(gaps: list[tuple[str, NewGap]]) -> None:
-    """After downtime every schedule may have one: those that nobody asked for first, then how many there are besides."""
+    """After downtime every schedule may have one: the unexpected ones first, then how many there are besides."""
     by_level = sorted(((_level_of(gap), key, gap) for key, gap in gaps), key=lambda each: -each[0])
     for level, key, gap in by_level[:_GAPS_LOGGED]:
         moments = "the moment" if gap.count == 1 else f"{gap.count} moments up to"
