@@ -101,3 +101,17 @@ def test_why_of_a_run_says_that_no_node_is_alive_and_what_it_needs(tmp_path: Pat
     said = " ".join(evertick("why", run.id, "--database", url).stdout.split())
     assert ": no node is alive; it needs one that knows task 'backup'" in said
     assert "no node is alive; start one that knows task 'backup'" in said
+
+
+def test_a_trigger_without_a_node_names_the_driver_that_the_last_one_did_not_have(
+    tmp_path: Path, evertick: Evertick
+) -> None:
+    url = f"sqlite:///{tmp_path}/other.db"
+    gone = Scheduler(url, drivers=["function"])
+    gone._keep_task(gone._make_job("backup", Shell("true"), {}, "jobs.toml:1"), "jobs.toml:1")
+    with gone:
+        gone.sync.add(key="nightly", when="every 1d", task="backup")
+    result = evertick("trigger", "nightly", "--database", url)
+    assert "note: no live node has the driver 'shell' for the task 'backup'; the run waits until" in result.stderr
+    said = " ".join(evertick("why", "nightly", "--database", url).stdout.split())
+    assert ": no node is alive; it needs one with the driver 'shell'" in said

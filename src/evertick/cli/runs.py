@@ -17,7 +17,7 @@ from evertick.cli.node_names import known_names, node_of, node_words, shown_node
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_section, print_table, say
 from evertick.cli.words import data_text, handed_remark, losses_words, outcome, span, stamp, took, tries
 from evertick.errors import Refused
-from evertick.left import driver_wanted
+from evertick.left import driver_wanted, living_of
 from evertick.model import Attempt, Phase, Reason, Run, State
 from evertick.raised import what_was_raised
 from evertick.scheduler import Scheduler
@@ -65,9 +65,9 @@ def _verdict(run: Run) -> str:
 async def hint_if_stuck(scheduler: Scheduler, run: Run) -> None:
     """Tell whoever has just made a run by hand if nobody can carry it out."""
     take_back = f"`evertick cancel {run.id}` takes it back"
-    living = [node for node in await scheduler.nodes() if node.died_at is None]
-    if not any(run.task in node.tasks for node in living):
-        driver = driver_wanted(run.task, living)
+    nodes = await scheduler.nodes()
+    if not any(run.task in node.tasks for node in living_of(nodes)):
+        driver = driver_wanted(run.task, nodes)
         what = "knows" if driver is None else f"has the driver {driver!r} for"
         hint(f"note: no live node {what} the task {run.task!r}; the run waits until one is started, {take_back}")
     elif run.state is State.PARKED:
