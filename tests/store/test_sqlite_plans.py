@@ -316,6 +316,18 @@ def a_plan(due: DueSchedule) -> Advance:
     )
 
 
+@pytest.mark.parametrize("name", ["join.forget", "join.look_again"])
+async def test_what_a_node_says_of_its_tasks_is_read_once_and_not_for_each_of_them(
+    store: SqliteStore, name: str
+) -> None:
+    """With 10,000 tasks the other way held the file for seconds at every reload, and every beat with it."""
+    assert isinstance(store._line, InlineLine)
+    steps = plan(store._line.shared.db, SQL[name])
+    said = next(place for place, step in enumerate(steps) if "json_each" in step or "said" in step)
+    assert steps[said - 1].startswith("LIST SUBQUERY")
+    assert not any(step.startswith("CORRELATED") for step in steps[:said])
+
+
 async def test_a_batch_takes_a_few_statements_however_large_it_is(store: SqliteStore) -> None:
     few, many = await statements_of_a_batch(store, 2), await statements_of_a_batch(store, 200)
     assert few == many

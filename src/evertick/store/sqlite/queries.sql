@@ -724,12 +724,12 @@ UPDATE evertick_nodes SET looked_at = '' WHERE died_at IS NULL AND id <> ?1 AND 
     SELECT living.node FROM evertick_tasks mine
     CROSS JOIN evertick_tasks living ON living.app = mine.app AND living.name = mine.name
     WHERE mine.node = ?1 AND mine.limits <> '' AND living.limits <> mine.limits
-        AND NOT EXISTS (SELECT 1 FROM json_each(?2) said WHERE said.key = mine.name AND said.value = mine.limits));
+        AND (mine.name, mine.limits) NOT IN (SELECT said.key, said.value FROM json_each(?2) said));
 
 -- name: join.forget
--- Sent again: what it does not name any more it does not know.
-DELETE FROM evertick_tasks WHERE node = ?1
-    AND NOT EXISTS (SELECT 1 FROM json_each(?2) said WHERE said.key = evertick_tasks.name);
+-- Sent again: what it does not name any more it does not know. By NOT IN what was said is read once; by NOT EXISTS it was
+-- read for each task, which with 10,000 of them held the file for seconds, and every beat with it.
+DELETE FROM evertick_tasks WHERE node = ?1 AND name NOT IN (SELECT said.key FROM json_each(?2) said);
 
 -- name: join.is_known
 -- Whether it is sent again.
