@@ -16,6 +16,7 @@ from evertick.errors import Refused
 from evertick.model import Definition, Pause
 from evertick.rules import load_calendars
 from evertick.store.base import Change, DeclaredBy, NewCalendar, StoredSchedule
+from evertick.turns import in_turns
 from evertick.when import Calendar, When
 
 __all__ = ["Edit", "Halt", "Together", "TogetherEditor", "Version"]
@@ -88,8 +89,8 @@ class TogetherEditor(Editor):
         return [
             *(self._removing(now[key]) for key in wanted.removals),
             *(self._halting(now[halt.key], halt) for halt in wanted.halts),
-            *(self._edit(now[edit.key], edit, after) for edit in wanted.edits),
-            *(self._adding(added, time, after) for added in wanted.additions),
+            *await in_turns(wanted.edits, lambda edit: self._edit(now[edit.key], edit, after)),
+            *await in_turns(wanted.additions, lambda added: self._adding(added, time, after)),
         ]
 
     async def _read(self, wanted: Together) -> list[StoredSchedule]:

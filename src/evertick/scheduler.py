@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -70,6 +70,7 @@ from evertick.store.url import open_store
 from evertick.sync import Portal
 from evertick.sync_scheduler import SyncScheduler
 from evertick.task import Task, TaskOptions, task_of_function, task_of_spec
+from evertick.turns import in_turns
 from evertick.version import VERSION
 from evertick.when import Every, Once, When
 from evertick.when.cron import rule as cron_rule
@@ -636,25 +637,28 @@ class Scheduler(
         self._tasks, self._task_places = jobs.tasks, jobs.task_places
         self._declarations, self._closing_of, self.settings = jobs.declarations, jobs.closing, jobs.settings
 
-    def _with_jobs(self, gone: Collection[str], add: Callable[[], None], *, tz: str) -> JobSet:
-        """What would be here with other jobs of a configuration: the tasks in `gone` go, and whatever `add` adds comes.
+    async def _with_jobs(self, gone: Set[str], adds: Iterable[Callable[[], None]], *, tz: str) -> JobSet:
+        """What would be here with other jobs of a configuration: the tasks in `gone` go, and whatever `adds` add comes.
 
-        Everything here is as before, also when it raises.
+        Whoever looks in between sees everything here as before, and so it is also when it raises.
         """
         before = self._jobs
-        self._put_jobs(
-            JobSet(
-                tasks={name: task for name, task in before.tasks.items() if name not in gone},
-                task_places={name: place for name, place in before.task_places.items() if name not in gone},
-                declarations=before.declarations.without_file(),
-                closing={name: closing for name, closing in before.closing.items() if name not in gone},
-                settings=msgspec.structs.replace(before.settings, tz=tz),
-            )
+        jobs = JobSet(
+            tasks={name: task for name, task in before.tasks.items() if name not in gone},
+            task_places={name: place for name, place in before.task_places.items() if name not in gone},
+            declarations=before.declarations.without_file(),
+            closing={name: closing for name, closing in before.closing.items() if name not in gone},
+            settings=msgspec.structs.replace(before.settings, tz=tz),
         )
+        await in_turns(adds, lambda add: self._add_to(jobs, add))
+        return jobs
+
+    def _add_to(self, jobs: JobSet, add: Callable[[], None]) -> None:
+        before = self._jobs
+        self._put_jobs(jobs)
         self._is_taking_jobs = True
         try:
             add()
-            return self._jobs
         finally:
             self._is_taking_jobs = False
             self._put_jobs(before)

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from echo_driver import EchoDriver
 
 from evertick import Calendar, Scheduler
+from evertick.config import adding, load
 from evertick.config.build import scheduler_from
 from evertick.config.load import Configuration, load_configuration
 from evertick.config.reload import Reloader
+from evertick.edit_together import TogetherEditor
 from evertick.errors import StoreUnavailable
+from evertick.manage import declared
 from evertick.model import Node, Run
+from evertick.turns import TURN
 from servers.broker import nats_server, redis_server
 
 Load = Callable[..., Configuration]
@@ -403,3 +410,77 @@ async def test_what_must_not_start_twice_is_not_claimed_ahead_after_a_reload(fol
         write(jobs(a="a"))
         assert (await reloader.reload()).problems == ()
         assert engine._node.may_claim_ahead
+
+
+class Turns:
+    """Counts what is done on the event loop between two of its turns."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+        self._loop_thread = threading.get_ident()
+        self._done = 0
+        self.most = 0
+        # How often each was done, there and in other threads.
+        self.on_loop: Counter[str] = Counter()
+        self.elsewhere: Counter[str] = Counter()
+
+    def count(self, owner: object, name: str) -> None:
+        real = getattr(owner, name)
+
+        def counted(*args: Any, **named: Any) -> Any:
+            if threading.get_ident() == self._loop_thread:
+                self._done += 1
+                self.most = max(self.most, self._done)
+                self.on_loop[name] += 1
+            else:
+                self.elsewhere[name] += 1
+            return real(*args, **named)
+
+        self._patch.setattr(owner, name, counted)
+
+    async def turn(self) -> None:
+        while True:
+            self._done = 0
+            await asyncio.sleep(0)
+
+
+async def test_a_reload_of_many_jobs_gives_the_event_loop_its_turns(
+    folder: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is done for each of them is done in a thread, or in turns with everything else."""
+    count = 10 * TURN
+    text = jobs(**{f"job{number}": "before" for number in range(count)})
+    write(text)
+    async with running(folder) as reloader:
+        turns = Turns(monkeypatch)
+        turns.count(load, "read_job")
+        turns.count(adding, "_add")
+        for name in ("_edit", "_plan_edit", "_plan_add"):
+            turns.count(declared._Planning, name)
+        turns.count(declared, "overrides_of")
+        for name in ("_edit", "_adding"):
+            turns.count(TogetherEditor, name)
+        turning = asyncio.create_task(turns.turn())
+        changed = text.replace("'1d'", "'2d'") + jobs(**{f"new{n}": "new" for n in range(count)}).removeprefix(DATABASE)
+        # All of them changed, and as many new ones; then the same files again.
+        for content in (changed, f"{changed}# the same\n"):
+            write(content)
+            came = await reloader.reload()
+            assert (came.problems, came.jobs) == ((), 2 * count)
+        turning.cancel()
+        assert turns.most <= TURN
+        # Checked in a thread, made here.
+        assert (turns.on_loop["read_job"], turns.elsewhere["read_job"]) == (0, 4 * count)
+        assert (turns.on_loop["_add"], turns.elsewhere["_add"]) == (4 * count, 4 * count)
+        assert (turns.on_loop["_plan_edit"], turns.on_loop["_plan_add"]) == (count, count)
+        assert (turns.on_loop["overrides_of"], turns.on_loop["_adding"]) == (2 * count, count)
+
+
+async def test_what_is_hardly_meant_is_told_by_a_reload(folder: Path, write: Write) -> None:
+    write(jobs(a="x"))
+    async with running(folder) as reloader:
+        write(jobs(a="x") + "[jobs.b]\nonce = 2020-01-31T09:00:00Z\necho = 'x'\n")
+        [line] = (await reloader.reload()).warnings
+        assert line.startswith("evertick.toml:7: jobs.b.once: 2020-01-31T09:00:00Z is past")
+        write("[jobs.b]\n")
+        assert (await reloader.reload()).warnings == ()

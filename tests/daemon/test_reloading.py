@@ -28,6 +28,20 @@ def test_a_new_job_in_the_file_becomes_a_schedule_without_a_restart(site: Site) 
     assert process.poll() is None
 
 
+@pytest.mark.parametrize("is_asked", [False, True], ids=["by itself", "on a signal"])
+def test_what_is_hardly_meant_in_new_files_is_in_the_log(site: Site, is_asked: bool) -> None:
+    how = 'reload = "signal"' if is_asked else 'reload = "change"'
+    before = CONFIGURATION.replace("[daemon]", f"[daemon]\n{how}")
+    site.config.write_text(before)
+    process = site.started()
+    job = JOB.format(name="backup").replace('"true"', '{ command = "true", cwd = "/no/such" }')
+    site.config.write_text(before + job)
+    if is_asked:
+        process.send_signal(signal.SIGUSR1)
+    site.until_logged("jobs.backup.shell.cwd: there is no directory /no/such on this machine; make it, or correct")
+    site.until_logged("the configuration was read again: 1 job")
+
+
 def test_a_file_that_is_wrong_changes_nothing_and_the_status_says_so(site: Site) -> None:
     site.config.write_text(CONFIGURATION + JOB.format(name="backup"))
     process = site.started()

@@ -539,7 +539,7 @@ async def test_a_running_node_that_gets_its_first_job_of_a_queue_hands_over_and_
     scheduler, queue = Scheduler(url, drivers=["function", "handing"], stop_timeout="2s"), Queue()
     scheduler._connections["handing"] = queue
     async with scheduler:
-        jobs = scheduler._with_jobs((), lambda: scheduler.job("build", Handing()), tz="UTC")
+        jobs = await scheduler._with_jobs(set(), [lambda: scheduler.job("build", Handing())], tz="UTC")
         assert await scheduler._take_jobs(jobs) is None
         run = await scheduler._tasks["build"].enqueue()
         async with asyncio.timeout(PATIENCE):

@@ -12,18 +12,22 @@ from evertick.every_node import check_every_node_rule
 from evertick.nearest import nearest
 from evertick.scheduler import Scheduler
 
-__all__ = ["add_jobs", "check_calendars"]
+__all__ = ["add_job", "add_jobs", "check_calendars"]
 
 
 def add_jobs(scheduler: Scheduler, jobs: Iterable[Job], problems: Problems) -> None:
     """Add them all; what is wrong with one of them does not hold up the others."""
     for job in jobs:
-        try:
-            _add(scheduler, job)
-        except EvertickError as wrong:
-            name, said = _named(str(wrong).removeprefix(f"task {job.name!r}: "), job)
-            key = f"jobs.{job.name}.{name}" if name else f"jobs.{job.name}"
-            problems.add(job.places.get(name, job.place), key, said)
+        add_job(scheduler, job, problems)
+
+
+def add_job(scheduler: Scheduler, job: Job, problems: Problems) -> None:
+    try:
+        _add(scheduler, job)
+    except EvertickError as wrong:
+        name, said = _named(str(wrong).removeprefix(f"task {job.name!r}: "), job)
+        key = f"jobs.{job.name}.{name}" if name else f"jobs.{job.name}"
+        problems.add(job.places.get(name, job.place), key, said)
 
 
 async def check_calendars(scheduler: Scheduler, jobs: Sequence[Job], problems: Problems) -> None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from evertick.config.adding import add_jobs, check_calendars
+from evertick.config.adding import add_job, check_calendars
 from evertick.config.build import connections_of
 from evertick.config.load import Configuration, load_configuration
 from evertick.config.premature import check_not_premature
@@ -38,6 +39,8 @@ class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
 
     # What is wrong with them; the older state holds then.
     problems: tuple[str, ...] = ()
+    # What is hardly meant in them, as `evertick config check` tells it.
+    warnings: tuple[str, ...] = ()
     # How many jobs there are now.
     jobs: int = 0
     # Keys that have changed and count from the next start on.
@@ -100,7 +103,7 @@ class Reloader:
         self._read = self._digests(look)
         self._is_unfinished = False
         try:
-            loaded = load_configuration(self._now.file, self._environ, self._flags)
+            loaded = await self._loaded()
             self._on_loaded(loaded)
             untold = await self._take(loaded)
         except InvalidConfiguration as wrong:
@@ -125,7 +128,7 @@ class Reloader:
         scheduler, problems = self._scheduler, Problems()
         check_not_premature(scheduler, self._now, loaded, problems)
         problems.raise_any()
-        jobs = self._with_jobs(loaded)
+        jobs = await self._with_jobs(loaded)
         await check_calendars(scheduler, loaded.jobs, problems)
         problems.raise_any()
         connections = connections_of(loaded)
@@ -143,18 +146,29 @@ class Reloader:
         self._in_force |= {key: each for key, each in loaded.values.items() if _is_taken_up(key, new)}
         return untold
 
-    def _with_jobs(self, loaded: Configuration) -> JobSet:
-        problems = Problems()
+    async def _loaded(self) -> Configuration:
+        """Read and check, in a thread: with thousands of jobs it takes seconds, in which the node goes on."""
+        file, environ, flags = self._now.file, self._environ, self._flags
+        loaded = await self._scheduler._threads.call(lambda: load_configuration(file, environ, flags))
+        assert isinstance(loaded, Configuration)
+        return loaded
 
-        def add() -> None:
-            add_jobs(self._scheduler, loaded.jobs, problems)
-            problems.raise_any()
-
-        gone = [job.name for job in self._now.jobs if job.spec is not None]
-        return self._scheduler._with_jobs(gone, add, tz=loaded.node.tz)
+    async def _with_jobs(self, loaded: Configuration) -> JobSet:
+        scheduler, problems = self._scheduler, Problems()
+        gone = {job.name for job in self._now.jobs if job.spec is not None}
+        adds = (partial(add_job, scheduler, job, problems) for job in loaded.jobs)
+        jobs = await scheduler._with_jobs(gone, adds, tz=loaded.node.tz)
+        problems.raise_any()
+        return jobs
 
     def _came(self, *problems: str) -> Reloaded:
-        return Reloaded(problems=problems, jobs=len(self._now.jobs), wants_restart=self._wants_restart())
+        return Reloaded(
+            problems=problems,
+            # Of files that are wrong, these come after they are mended.
+            warnings=() if problems else self._now.warnings,
+            jobs=len(self._now.jobs),
+            wants_restart=self._wants_restart(),
+        )
 
     def _wants_restart(self) -> tuple[str, ...]:
         before, now = self._in_force, self._now.values

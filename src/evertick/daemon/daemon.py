@@ -132,6 +132,8 @@ class Daemon(Attendant):
     def _tell(self, came: Reloaded) -> None:
         for problem in came.problems:
             log.error("the new configuration does not hold: %s", problem)
+        for warning in came.warnings:
+            log.warning("%s", warning)
         if not came.problems:
             log.info("the configuration was read again: %s", jobs_told(came.jobs))
         if came.wants_restart:

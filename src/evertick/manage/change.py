@@ -152,9 +152,9 @@ def plan_edit(
         new = msgspec.structs.replace(new, only=rule.next_us(now.time))
     before, after = stored.definition, msgspec.structs.replace(definition, when=rule.text)
     options = tuple(
-        OptionChange(name=field.name, old=_json(getattr(before, field.name)), new=_json(getattr(after, field.name)))
-        for field in msgspec.structs.fields(Definition)
-        if field.name != "when" and getattr(before, field.name) != getattr(after, field.name)
+        OptionChange(name=name, old=_json(getattr(before, name)), new=_json(getattr(after, name)))
+        for name in Definition.__struct_fields__
+        if name != "when" and getattr(before, name) != getattr(after, name)
     )
     notes = (*_notes(now), *notes_of_rule(rule, definition))
     return plan_change(stored.key, kind, old, new, since=now.time, until=now.time + last, options=options, notes=notes)

@@ -19,6 +19,7 @@ from evertick.manage.change import ForeseesChanges, Looked, checked_days, looked
 from evertick.rules import blackout_named, load_calendars, rule_of
 from evertick.store.base import Store, StoredSchedule
 from evertick.store.rows import overrides_of
+from evertick.turns import in_turns
 from evertick.when import Calendar
 
 __all__ = ["DeclaredPlan", "PlansDeclared"]
@@ -162,21 +163,17 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
         others = [each for each in found.gone if each.key not in disabled]
         removed = others if prune else []
         added = [each for key, each in sorted(self.declarations.items()) if key not in found.stored]
-        edits = self._edits(found, {each.key for each in [*halted, *removed]})
+        edits = await self._edits(found, {each.key for each in [*halted, *removed]})
         edited = {each.key: each for each in [*found.stored.values(), *found.users] if each.key in edits}
         new = [each for name, each in found.after.items() if found.before.get(name) != each]
         return DeclaredPlan(
-            adds=tuple(self._plan_add(each, found) for each in added),
-            changes=tuple(self._plan_edit(edited[key], edit, found) for key, edit in edits.items()),
+            adds=tuple(await in_turns(added, lambda each: self._plan_add(each, found))),
+            changes=tuple(await in_turns(edits.values(), lambda edit: self._plan_edit(edited[edit.key], edit, found))),
             pauses=tuple(plan_stop(found.looked(each), "pause", None, self.last) for each in halted),
             removes=tuple(_pruned(plan_stop(found.looked(each), "remove", None, self.last)) for each in removed),
             unchanged=tuple(sorted(found.stored.keys() - edits.keys())),
             left=() if prune else tuple(each.key for each in others),
-            edited={
-                key: names
-                for key, each in sorted(found.stored.items())
-                if key not in edits and (names := overrides_of(each))
-            },
+            edited=await self._overridden([each for key, each in sorted(found.stored.items()) if key not in edits]),
             calendars=tuple(sorted(each.name for each in new)),
             together=Together(
                 additions=tuple(addition_of(each, self.declarer) for each in added),
@@ -225,14 +222,19 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
         keys = {key for name in changed for key in await store.calendar_users(self.app, name, limit=_USERS_MOST)}
         return await store.stored_schedules(self.app, keys=sorted(keys)) if keys else []
 
-    def _edits(self, found: _Found, leaving: Collection[str]) -> dict[str, Edit]:
+    async def _edits(self, found: _Found, leaving: Collection[str]) -> dict[str, Edit]:
         """By key, what is declared otherwise than it is stored; and whoever goes by a calendar that changes."""
-        declared = [self._edit(self.declarations[key], each) for key, each in sorted(found.stored.items())]
+        stored = [found.stored[key] for key in sorted(found.stored)]
+        declared = await in_turns(stored, lambda each: self._edit(self.declarations[each.key], each))
         edits = {edit.key: edit for edit in declared if edit is not None}
         for each in found.users:
             if each.key not in edits and each.key not in leaving:
                 edits[each.key] = Edit(key=each.key, definition=each.definition)
         return edits
+
+    async def _overridden(self, stored: Sequence[StoredSchedule]) -> dict[str, tuple[str, ...]]:
+        names = await in_turns(stored, overrides_of)
+        return {each.key: found for each, found in zip(stored, names, strict=True) if found}
 
     def _edit(self, declaration: Declaration, found: StoredSchedule) -> Edit | None:
         resumes = found.pause is not None and found.pause.is_undeclared
