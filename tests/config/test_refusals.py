@@ -159,6 +159,23 @@ def test_what_a_scheduler_refuses_is_told_beside_what_is_wrong_with_other_jobs(
     assert [each.partition(": ")[2].partition(":")[0] for each in found] == ["jobs.a", "jobs.b.every"]
 
 
+def test_a_key_that_is_misspelt_is_not_missing_besides(problems: Callable[..., list[str]]) -> None:
+    assert told(problems("[jobs.a]\nevry = '1h'\nech = 'x'\n")) == [
+        "2: jobs.a.evry: no such key",
+        "3: jobs.a.ech: no such key",
+    ]
+
+
+@pytest.mark.parametrize("rule", ["every = '5 min'", "cron = '0 25 * * *'", "once = 'soon'"])
+def test_options_of_a_rule_that_is_wrong_itself_are_told_too(problems: Callable[..., list[str]], rule: str) -> None:
+    option = "tz = 'Berln'" if rule.startswith("once") else "jitter = 'x'"
+    found = problems(f"[jobs.a]\necho = 'x'\n{rule}\n{option}\n")
+    assert [each.partition(": ")[2].partition(":")[0] for each in found] == [
+        f"jobs.a.{rule.partition(' ')[0]}",
+        f"jobs.a.{option.partition(' ')[0]}",
+    ]
+
+
 def test_all_that_is_wrong_with_a_retry_is_told_at_once(problems: Callable[..., list[str]]) -> None:
     found = problems(f"[jobs.a]\n{JOB}[jobs.a.retry]\nexponential = 'x'\nattempts = 0\nfactor = -1\njitter = 7\n")
     assert told(found) == [

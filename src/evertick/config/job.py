@@ -22,7 +22,7 @@ from evertick.driver.registry import IN_PYTHON
 from evertick.driver.spec import LeftToOthers, Spec
 from evertick.errors import EvertickError, InvalidInput
 from evertick.model import Definition
-from evertick.nearest import nearest
+from evertick.nearest import alike, nearest
 from evertick.options import PolicyOptions, make_definition
 from evertick.settings import check_key
 from evertick.task import TaskOptions, make_work
@@ -51,6 +51,8 @@ JOB_KEYS = (*_OWN, *RULES, *RULE_OPTIONS, *TASK_KEYS, *POLICY_KEYS)
 _NOT_FOR_ALL = ("args", "unique", "unique_until", "unique_for")
 DEFAULT_KEYS = (*RULE_DEFAULTS, *TASK_KEYS, *(name for name in POLICY_KEYS if name not in _NOT_FOR_ALL))
 _DESCRIPTION_LONGEST = 1_000
+# So seldom that no option is wrong because of it.
+_RIGHT_RULES = {"cron": "0 0 1 1 *", "every": "365d", "once": "+365d"}
 _UNKNOWN_FIELD = re.compile(r"no such field '(.*?)'")
 
 
@@ -165,24 +167,39 @@ class _Reader:
         kinds = [name for name in RULES if name in self._given]
         if len(kinds) != 1:
             is_none = f"nothing says when; write one of {', '.join(RULES)}"
-            self.refuse(f"{' and '.join(kinds)} say when; keep one of them" if kinds else is_none, *kinds[1:2])
+            if kinds or not self._is_misspelt(RULES):
+                self.refuse(f"{' and '.join(kinds)} say when; keep one of them" if kinds else is_none, *kinds[1:2])
             return None
         kind, value = kinds[0], self._given[kinds[0]]
         options = {name: self._given[name] for name in RULE_OPTIONS if name in self._given}
         defaults = self._defaults(RULE_DEFAULTS)
-        made: When | None = self._without_what_is_wrong(
-            lambda kept: make_rule(kind, value, kept, defaults, self._with.calendars, self._with.tz),
-            options,
-            otherwise=kind,
-        )
-        return made
+
+        def make(value: Any) -> When | None:
+            made: When | None = self._without_what_is_wrong(
+                lambda kept: make_rule(kind, value, kept, defaults, self._with.calendars, self._with.tz),
+                options,
+                otherwise=kind,
+            )
+            return made
+
+        rule = make(value)
+        if rule is None and kind in _RIGHT_RULES:
+            # With a right one in its place, what is wrong with its options is told, too.
+            make(_RIGHT_RULES[kind])
+        return rule
+
+    def _is_misspelt(self, known: tuple[str, ...]) -> bool:
+        """Whether one of these is there under a name that is like it, which is told already."""
+        everything = (*JOB_KEYS, *self._with.drivers)
+        return any(name not in everything and alike(name, everything) in known for name in self._given)
 
     def _what(self) -> tuple[Spec | None, str]:
         """The specification, if it is here and right, and the name of the task."""
         ways = [name for name in self._given if name == "task" or (name in self._with.drivers and name not in JOB_KEYS)]
         if len(ways) != 1:
             is_none = f"nothing says what to do; write one of {', '.join(self._with.drivers)}, or task"
-            self.refuse(f"{' and '.join(ways)} say what to do; keep one of them" if ways else is_none, *ways[1:2])
+            if ways or not self._is_misspelt((*self._with.drivers, "task")):
+                self.refuse(f"{' and '.join(ways)} say what to do; keep one of them" if ways else is_none, *ways[1:2])
             return None, self.name
         return (None, self._task()) if ways == ["task"] else (self._spec(ways[0]), self.name)
 
@@ -208,6 +225,9 @@ class _Reader:
 
     def _refuse_field(self, said: str, driver: str) -> None:
         inner, said = _field_in(said, self._given[driver])
+        unknown = _UNKNOWN_FIELD.match(said)
+        if unknown and len(inner) == 1 and unknown[1] in JOB_KEYS:
+            said = f"no such field {unknown[1]!r}; it is a key of the job: write it under [{self._table.key()}]"
         self.refuse(said, driver, *inner)
 
     def _definition(self, task: str) -> Definition:

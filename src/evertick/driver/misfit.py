@@ -21,6 +21,13 @@ __all__ = ["misfits"]
 
 _DEEPEST = 20
 _MOST = 20
+# What fields are called elsewhere.
+_OTHER_NAMES = {
+    **dict.fromkeys(("cmd", "run", "script"), ("command",)),
+    **dict.fromkeys(("environment", "envs"), ("env",)),
+    **dict.fromkeys(("dir", "directory", "workdir", "working_directory"), ("cwd",)),
+    **dict.fromkeys(("data", "payload"), ("body",)),
+}
 # What a value is to be, and how that is written.
 _WORDS: dict[object, tuple[str, str]] = {
     str: ("text", "in quotes"),
@@ -65,7 +72,7 @@ def _misfits_of_fields(value: Mapping[str, Any], kind: type[msgspec.Struct], pat
     meant: set[str] = set()
     for name in value:
         if name not in fields:
-            near = alike(str(name), fields)
+            near = next((each for each in _OTHER_NAMES.get(str(name), ()) if each in fields), alike(str(name), fields))
             fix = f"it is called {near!r}" if near else f"known are {', '.join(fields)}"
             meant.update([near] if near else [])
             yield _prefixed(path, f"no such field {name!r}; {fix}")
