@@ -70,6 +70,12 @@ def test_a_file_that_is_there_is_not_written_over_unless_asked_to(evertick, cron
     assert "backup" in output.read_text()
 
 
+def test_a_folder_that_is_not_there_is_told(evertick, crontab, tmp_path):
+    result = evertick("import", "crontab", str(crontab), "--tz", "UTC", "--output", str(tmp_path / "no/jobs.toml"))
+    assert result.exit_code == 1
+    assert f"there is no directory '{tmp_path}/no' to write 'jobs.toml' into; make it first" in result.stderr
+
+
 def test_lines_of_the_system_name_their_users(evertick, tmp_path):
     path = tmp_path / "shop"
     path.write_text("17 * * * * www-data tidy\n")

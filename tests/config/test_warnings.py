@@ -149,7 +149,7 @@ def test_a_request_that_will_be_refused_is_told_with_what_allows_it(load: Load, 
     [line] = load(text).warnings
     assert line.startswith(f"evertick.toml:3: jobs.a.http: {said}; if it is meant, allow it: allow = ['")
     is_private = "169.254" not in url
-    assert line.endswith("'] here, or allow_private = true under [http]" if is_private else "'] here")
+    assert line.endswith("'] beside url, or allow_private = true under [http]" if is_private else "'] beside url")
     assert (load(f"{text}[http]\nallow_private = true\n").warnings == ()) == is_private
     address = said.partition("which is ")[2].partition(" ")[0] or said.partition(" ")[0]
     assert load(f"{text}[http]\nallow = ['{address}']\n").warnings == ()

@@ -94,8 +94,6 @@ def crontab(
     if has_users and user is not None:
         where = "with --system" if system else f"in {source}"
         raise click.UsageError(f"--user is for a crontab without users, and {where} each line names its own")
-    if has_users and not system:
-        tell(f"{source} is a crontab of the system, in which each line names its user", head="note: ")
     options = CrontabOptions(
         tz=zone or "UTC",
         has_users=has_users,
@@ -107,6 +105,8 @@ def crontab(
         taken={} if output is None else taken_beside(output),
     )
     imported = read_crontab(_text_of(source), options)
+    if has_users and not system:
+        tell(f"{source} is a crontab of the system, in which each line names its user", head="note: ")
     named = "standard input" if source == "-" else source
     head = [f"The jobs of {named}, as `evertick import crontab` has read them.", "", *_AS_CRON]
     if any("user" in job.spec for job in imported.jobs):
@@ -210,5 +210,9 @@ def _save(path: Path, text: str, *, force: bool) -> None:
             opened.write(text)
     except FileExistsError:
         raise Refused(f"{str(path)!r} is there already; choose another --output, or write --force") from None
+    except FileNotFoundError:
+        raise Refused(
+            f"there is no directory {str(path.parent)!r} to write {path.name!r} into; make it first"
+        ) from None
     except OSError as error:
         raise Refused(f"{str(path)!r} cannot be written: {error.strerror}") from None

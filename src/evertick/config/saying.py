@@ -22,8 +22,8 @@ _PHRASES = {
     "use Every without it, and overlap='skip'": 'use `every` without it, and overlap = "skip"',
     "pass an IANA name like": "write an IANA name like",
     "pass a string or a Calendar": "write it in quotes",
-    "'] of the task or allow_private of the node": "'] here, or allow_private = true under [http]",
-    "'] of the task": "'] here",
+    "'] of the task or allow_private of the node": "'] beside url, or allow_private = true under [http]",
+    "'] of the task": "'] beside url",
     "; pass a whole number": "; write a whole number",
     "; pass a number": "; write a number",
 }
