@@ -38,7 +38,7 @@ def plan(db: sqlite3.Connection, statement: str) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "search"),
     [
-        ("due_schedules", "evertick_due_at (app=? AND at<?)"),
+        ("due_schedules", "evertick_due_at (app=? AND at>? AND at<?)"),
         ("due_schedules", "evertick_runs_moment (schedule_id=?)"),
         ("due_schedules", "evertick_runs_blocked (app=? AND schedule_id=? AND blocked_on>?)"),
         ("due_schedules.next", "evertick_due_at (app=? AND at>?)"),
