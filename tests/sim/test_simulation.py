@@ -5,8 +5,6 @@ More of them by command: `python -m evertick.testing.simulation --seeds 240-9999
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,14 +17,6 @@ from evertick.testing.simulation.mutants import MUTANTS
 # Among them are all that are known to bring a planted bug to light; the others nobody has chosen.
 SEEDS = 240
 CHUNK = 20
-
-
-@pytest.fixture(autouse=True)
-def _forget_the_stories() -> Iterator[None]:
-    """What a story leaves refers to itself in circles, and beside ten thousand collected tests the interpreter looks
-    for such so seldom that it had kept a gigabyte of them."""
-    yield
-    gc.collect()
 
 
 def test_stories_that_show_a_planted_bug_are_among_those_that_are_played() -> None:
