@@ -448,13 +448,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="finish_without_guard",
         what="an outcome is taken whoever brings it and under whatever fence (node and fence guard, a pair)",
-        seeds=(142, 184, 35),
+        seeds=(184, 35),
         patches=(_sql("finish.held", "r.node = ?3 AND r.fence = o.value", "?3 IS NOT NULL"),),
     ),
     Mutant(
         name="note_without_guard",
         what="progress and log lines are taken from a claim that is over",
-        seeds=(131, 214, 12),
+        seeds=(214, 12),
         patches=(_sql("note.progress", "node = ?3 AND fence = ?4", _ANY_CLAIM),),
     ),
     Mutant(
@@ -487,7 +487,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="claiming_unlocked",
         what="claims under way are taken for strays",
-        seeds=(20, 31, 33),
+        seeds=(33,),
         patches=(_wrapped(node.LocalNode, "__init__", _without_lock),),
     ),
     Mutant(
@@ -530,7 +530,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="cancel_forgotten_by_retry",
         what="a run whose cancel was asked for is tried again",
-        seeds=(103, 33, 68),
+        seeds=(33, 68),
         patches=(_sql("finish.held", "r.is_cancel_requested", "0"),),
     ),
     Mutant(
@@ -682,13 +682,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="catch_up_drops_newest",
         what="catching up with all moments forgets the newest",
-        seeds=(33, 80, 84),
+        seeds=(80, 84),
         patches=(_wrapped(plan, "_catch_up_all", _drop_newest),),
     ),
     Mutant(
         name="overlap_unguarded",
         what="whether a run is live is looked at before the transaction, not in it",
-        seeds=(42, 77),
+        seeds=(77,),
         patches=(_wrapped(fire, "advance_of", _unguarded),),
     ),
     Mutant(
@@ -750,7 +750,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="limit_not_asked_by_rehoming",
         what="the runs of the dead are taken over whatever their limit says",
-        seeds=(103, 80, 161),
+        seeds=(24, 41),
         patches=(_attribute(nodes, "may_be_taken", lambda row, tasks: row["task"] in tasks),),
     ),
     Mutant(
@@ -938,7 +938,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="unanswered_message_left",
         what="a message whose claim was not answered is not sent by anybody",
-        seeds=(168, 87, 155),
+        seeds=(87, 155),
         patches=(_no_sql("claim_messages.release_strays"),),
     ),
     Mutant(
@@ -975,13 +975,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="progress_not_heard",
         what="a worker that speaks loses its run as if it were silent",
-        seeds=(7, 8, 12),
+        seeds=(8, 12),
         patches=(_attribute(handed._Handed, "_silent_until", _silent_since_taken),),
     ),
     Mutant(
         name="queue_away_costs",
         what="the time to take a run begins before its queue has it",
-        seeds=(81, 87, 118),
+        seeds=(87, 118),
         patches=(_sql("finish.hand", "deadline = NULL", "deadline = ?3 + json_extract(o.value, '$.ack_timeout')"),),
     ),
     Mutant(
@@ -1005,7 +1005,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="handed_dies_with_its_node",
         what="what a dead node has handed over is lost with it",
-        seeds=(12, 47, 82),
+        seeds=(47, 82),
         patches=(_sql("rehome.bound", "NOT IN ('running', 'handed')", "<> 'running'"),),
     ),
     Mutant(
@@ -1035,14 +1035,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="withdrawn_message_sent",
         what="a run is cancelled before its queue has it, and its message is sent all the same",
-        seeds=(12, 27, 55),
+        seeds=(55,),
         patches=(_no_sql("tend_handed.withdraw"), _sql("tend_handed.is_unsent", "NOT EXISTS", "EXISTS")),
     ),
     # --- every node
     Mutant(
         name="for_all_without_one",
         what="what is for every node leaves one of them out",
-        seeds=(31, 169, 119),
+        seeds=(169, 119),
         patches=(_wrapped(fan_out, "able_nodes", lambda able: lambda nodes, task: able(nodes, task)[:-1]),),
     ),
     Mutant(
