@@ -14,6 +14,27 @@ sys.path.insert(0, str(Path(__file__).parent))
 from evertick.clock import system_clock
 from servers.postgres import shared_postgres
 
+# Those with tests of twenty seconds and more, the longest first.
+_LONGEST = (
+    "test_storm.py",
+    "test_hand_over_kill.py",
+    "test_limits_under_kill.py",
+    "test_takeover.py",
+    "test_many_processes.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Storms and fleets first: they mostly wait, so that one worker is at them while others keep the cores busy. Begun
+    last, they would keep all others waiting."""
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    if item.path.name in _LONGEST:
+        return _LONGEST.index(item.path.name)
+    return len(_LONGEST) + (item.path.parent.name != "chaos")
+
 
 @pytest.fixture(scope="session")
 def postgres_dsn(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
