@@ -63,11 +63,12 @@ class _Source:
     number: int | None = None
     variant: str = ""
 
+    def case(self, results: Results) -> Case | None:
+        return next((case for case in results.of(self.measurement) if self._is(case)), None)
+
     def of(self, results: Results) -> Samples:
-        for case, samples in results.of(self.measurement).items():
-            if self._is(case):
-                return samples
-        return {}
+        case = self.case(results)
+        return {} if case is None else results.cases[case]
 
     def _is(self, case: Case) -> bool:
         return (
@@ -85,11 +86,15 @@ def _figure(source: _Source, name: str) -> Callable[[Results], _Found]:
 
 
 def _ratio(source: _Source, other: _Source, name: str) -> Callable[[Results], _Found]:
-    return lambda results: _Found(_ratios_of(source.of(results).get(name, []), other.of(results).get(name, [])))
+    return lambda results: _Found(_ratios_of(results, source, other, name))
 
 
-def _ratios_of(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Round by round; of medians, where the rounds are not the same."""
+def _ratios_of(results: Results, source: _Source, other: _Source, name: str) -> list[float]:
+    """Round by round; of medians, where one has more rounds. None where different runs have measured the two."""
+    one, two = source.case(results), other.case(results)
+    if one is None or two is None or not results.are_of_one_run(one, two):
+        return []
+    ours, theirs = results.cases[one].get(name, []), results.cases[two].get(name, [])
     if not whole(ours) or not whole(theirs):
         return []
     return ratios(ours, theirs) or [statistics.median(whole(ours)) / statistics.median(whole(theirs))]
@@ -100,12 +105,16 @@ def _best_peer(source: _Source, name: str) -> Callable[[Results], _Found]:
 
     def find(results: Results) -> _Found:
         all_of = {peer: source.beside(peer).of(results).get(name, []) for peer in _PEERS}
-        measured = {peer: samples for peer, samples in all_of.items() if whole(samples)}
+        measured = {
+            peer: samples
+            for peer, samples in all_of.items()
+            if whole(samples) and _ratios_of(results, source, source.beside(peer), name)
+        }
         if not measured:
             return _Found([])
         best = min(measured, key=lambda peer: statistics.median(whole(measured[peer])))
         beside = f"of {_PEERS[best]}, the best of {len(measured)}"
-        return _Found(_ratios_of(source.of(results).get(name, []), measured[best]), beside)
+        return _Found(_ratios_of(results, source, source.beside(best), name), beside)
 
     return find
 
@@ -116,6 +125,11 @@ def _throughput(store: str, least: dict[str, float]) -> Iterator[Aim]:
     for other, limit in least.items():
         text = f"No-op runs a second on {STORE_TITLES[store]}, beside {titles[other]}"
         yield Aim(text, "at least", limit, _TIMES, _ratio(ours, ours.beside(other), "execute"))
+        if other in _PEERS:
+            installed = ours.beside("evertick_default")
+            yield Aim(
+                f"{text}, as installed", "at least", limit, _TIMES, _ratio(installed, ours.beside(other), "execute")
+            )
 
 
 def _latency() -> Iterator[Aim]:
@@ -189,7 +203,7 @@ def _row(aim: Aim, results: Results) -> list[str]:
     if not found.samples:
         return [aim.text, aim.limit_text, _NOT_MEASURED, "-", "-"]
     median = statistics.median(found.samples)
-    words = [_exact(median)]
+    words = [_told(median, aim.limit)]
     if len(found.samples) > 1:
         words.append(f"[{_exact(min(found.samples))}..{_exact(max(found.samples))}]")
     words += [each for each in (aim.unit, found.beside) if each]
@@ -202,3 +216,9 @@ def _exact(value: float) -> str:
     if 99 <= value < 100:
         return f"{math.floor(value * 1_000) / 1_000:g}"
     return f"{value:g}" if value == round(value, 3) and value < 1_000 else number_text(value)
+
+
+def _told(value: float, limit: float) -> str:
+    """What is just beside its aim is not shown as the aim."""
+    text = _exact(value)
+    return text if value == limit or float(text.replace(",", "")) != limit else f"{value:.5g}"

@@ -37,6 +37,12 @@ class Results:
     skipped: dict[str, str] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     cases: dict[Case, Samples] = field(default_factory=dict)
+    # The place in `runs` of the run that a case was measured in; the first where there is none.
+    ran_in: dict[Case, int] = field(default_factory=dict)
+
+    def are_of_one_run(self, one: Case, other: Case) -> bool:
+        """Whether there is a ratio between them: what another run has measured was another minute, or another code."""
+        return self.ran_in.get(one, 0) == self.ran_in.get(other, 0)
 
     def add(self, case: Case, measured: Measured) -> None:
         samples = self.cases.setdefault(case, {})
@@ -59,10 +65,14 @@ class Results:
     def write(self, path: Path) -> None:
         """As a whole or not at all: whoever reads it, or ends us meanwhile, finds what was there before."""
         lines = [
-            {**dataclasses.asdict(case), "figures": {name: _summary(each) for name, each in samples.items()}}
+            {
+                **dataclasses.asdict(case),
+                "run": self.ran_in.get(case, 0),
+                "figures": {name: _summary(each) for name, each in samples.items()},
+            }
             for case, samples in self.cases.items()
         ]
-        kept = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        kept = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "ran_in"}
         beside = path.with_name(f"{path.name}.new")
         beside.write_text(json.dumps({**kept, "cases": lines}, indent=1) + "\n", encoding="utf-8")
         os.replace(beside, path)
@@ -75,6 +85,7 @@ class Results:
         read = [_read(json.loads(path.read_text(encoding="utf-8"))) for path in paths]
         together = read[0]
         for more in read[1:]:
+            together.ran_in |= {case: len(together.runs) + more.ran_in[case] for case in more.cases}
             together.machine = _joined(together.machine, more.machine)
             together.settings |= more.settings
             together.server = _joined(together.server, more.server)
@@ -104,13 +115,15 @@ def whole(samples: Iterable[float]) -> list[float]:
 
 def _read(data: Mapping[str, Any]) -> Results:
     cases: dict[Case, Samples] = {}
+    ran_in: dict[Case, int] = {}
     for line in data["cases"]:
         case = Case(**{each.name: line[each.name] for each in dataclasses.fields(Case)})
+        ran_in[case] = line.get("run", 0)
         cases[case] = {
             name: [math.nan if sample is None else sample for sample in each["samples"]]
             for name, each in line["figures"].items()
         }
-    return Results(**{**data, "cases": cases})
+    return Results(**{**data, "cases": cases, "ran_in": ran_in})
 
 
 def _summary(samples: Sequence[float]) -> dict[str, object]:

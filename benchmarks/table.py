@@ -34,7 +34,7 @@ def tables_of(results: Results, measurement: Measurement) -> list[Table]:
     for store in dict.fromkeys(case.store for case in cases):
         here = {case: samples for case, samples in cases.items() if case.store == store}
         title = f"{measurement.title}{f', on {STORE_TITLES[store]}' if store else ''}"
-        tables.append(Table(title, _rounds_text(measurement, here), _text(measurement, here)))
+        tables.append(Table(title, _rounds_text(measurement, here), _text(measurement, here, results)))
     return tables
 
 
@@ -51,7 +51,7 @@ def _most(cases: Mapping[Case, Samples]) -> int:
     return max((len(each) for samples in cases.values() for each in samples.values()), default=0)
 
 
-def _text(measurement: Measurement, cases: Mapping[Case, Samples]) -> str:
+def _text(measurement: Measurement, cases: Mapping[Case, Samples], results: Results) -> str:
     figures = [each for each in measurement.figures if any(whole(one.get(each.name, [])) for one in cases.values())]
     number = [measurement.number_text] if measurement.number_text else []
     head = ["", *number, *(f"{each.text}, {each.unit}" for each in figures)]
@@ -60,8 +60,9 @@ def _text(measurement: Measurement, cases: Mapping[Case, Samples]) -> str:
         found = max((len(whole(each)) for each in samples.values()), default=0)
         missing = f" ({found} of {rounds} rounds)" if found < rounds else ""
         row = [case_title(case) + missing, *([f"{case.number:,}"] if number else [])]
-        raw = cases.get(_raw(case))
-        rows.append(row + [_cell(each, samples, raw if raw is not samples else None) for each in figures])
+        beside = _raw(case)
+        raw = cases.get(beside) if beside != case and results.are_of_one_run(case, beside) else None
+        rows.append(row + [_cell(each, samples, raw) for each in figures])
     return "\n".join(line(row) for row in [head, ["---"] * len(head), *rows])
 
 

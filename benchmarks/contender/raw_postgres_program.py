@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,7 +69,7 @@ async def work(schedules: int) -> None:
     await listening.add_listener("bench_raw", lambda *_: woken.set())
     verbs.ready()
     stopped = asyncio.create_task(verbs.until_stopped())
-    node, fence = f"raw{time.time_ns()}", 0
+    node, fence = str(uuid.uuid4()), 0
     done: list[str] = []
     while not stopped.done():
         woken.clear()

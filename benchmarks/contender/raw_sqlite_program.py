@@ -13,6 +13,7 @@ import json
 import os
 import sqlite3
 import time
+import uuid
 from pathlib import Path
 
 from benchmarks.contender import verbs
@@ -52,7 +53,7 @@ async def work(schedules: int) -> None:
     db = await _empty()
     verbs.ready()
     stopped = asyncio.create_task(verbs.until_stopped())
-    node, fence = f"raw{time.time_ns()}", 0
+    node, fence = str(uuid.uuid4()), 0
     done = 0
     while not stopped.done():
         fence += 1

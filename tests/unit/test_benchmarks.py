@@ -438,6 +438,33 @@ def test_an_aim_without_samples_is_not_measured_and_all_are_near_the_top_of_the_
     assert page.index("## Aims") < page.index(aims_table(results)) < page.index("## How it is measured")
 
 
+def test_there_is_no_ratio_between_what_different_runs_have_measured(tmp_path: Path) -> None:
+    ours = measured("throughput", "postgres", 60_000, evertick={"execute": [30.0]}, raw={"execute": [40.0]})
+    theirs = measured("throughput", "postgres", 60_000, graphile={"execute": [20.0]})
+    for number, each in enumerate((ours, theirs)):
+        each.runs.append(f"run {number}")
+        each.write(tmp_path / f"{number}.json")
+
+    both = Results.read([tmp_path / "0.json", tmp_path / "1.json"])
+    both.write(tmp_path / "both.json")
+
+    for results in (both, Results.read([tmp_path / "both.json"])):
+        rows = aim_rows(results)
+        assert rows["No-op runs a second on PostgreSQL, beside graphile-worker"][1] == "not measured"
+        assert rows["No-op runs a second on PostgreSQL, beside raw loop"][1] == "0.75 times"
+        [table] = tables_of(results, MEASUREMENTS["throughput"])
+        assert "30.0, 0.75 of raw" in table.text
+        assert "20.0 |" in table.text
+
+
+def test_what_is_just_within_its_aim_is_not_shown_as_the_aim() -> None:
+    node = {"share": [100.0], "p99": [20.0], "node": [7.99895]}
+
+    rows = aim_rows(measured("minute", "postgres", 10_000, evertick=node))
+
+    assert rows["10,000 schedules a minute: node"][1:] == ["7.9989 % of a core", "1.00", "yes"]
+
+
 def test_an_aim_beside_somebody_is_the_median_of_the_ratios_of_the_same_rounds() -> None:
     ours, theirs = {"execute": [30.0, 60.0, 90.0]}, {"execute": [20.0, 50.0, 30.0]}
 
