@@ -77,6 +77,19 @@ NIGHTLY = "[jobs.nightly]\ncron = '0 3 * * *'\necho = 'x'\n"
 HOURLY = "[jobs.hourly]\nevery = '1h'\necho = 'x'\n"
 
 
+async def test_fires_that_are_too_many_to_be_listed_are_counted_in_the_sum(file: File) -> None:
+    text = "[jobs.{}]\ncron = '{} * * * *'\necho = 'x'\n"
+    often, too = text.format("often", "*"), text.format("too", "*")
+    plan = await file.apply(often + too)
+    assert [(each.fires_new, each.is_complete) for each in plan.adds] == [(20_160, False)] * 2
+    assert plan.words() == "schedules: 2 added; fires: 40,320 added"
+    # Two that fire so often are compared as far as they are listed.
+    plan = await file.apply(often + text.format("too", "*/2"))
+    assert plan.words() == "schedules: 1 changed, 1 unchanged; fires: at least 1,000 removed"
+    plan = await file.apply(text.format("too", "*/2"), prune=True)
+    assert plan.words() == "schedules: 1 removed, 1 unchanged; fires: 20,160 removed"
+
+
 async def test_schedules_are_added_changed_and_left_alone_as_the_plan_says(file: File, ledger: Scheduler) -> None:
     plan = await file.apply(NIGHTLY + HOURLY, days=2)
     assert keys(plan) == {"adds": ["hourly", "nightly"]}

@@ -70,16 +70,29 @@ class DeclaredPlan(msgspec.Struct, frozen=True, kw_only=True):
         fires = [
             f"{count:,} {verb}"
             for count, verb in (
-                (sum(len(plan.adds) for plan in self.plans), "added"),
+                (sum(_added(plan) for plan in self.plans), "added"),
                 (sum(len(plan.moves) for plan in self.plans), "moved"),
-                (sum(len(plan.removes) for plan in self.plans), "removed"),
+                (sum(_removed(plan) for plan in self.plans), "removed"),
             )
             if count
         ]
-        # Where a rule fires too often to be listed, so many of its fires are at least meant.
-        least = "" if all(plan.is_complete for plan in self.plans) else "at least "
+        # Where rules that fire too often to be listed are compared, so many are at least meant.
+        least = "" if all(_is_counted(plan) for plan in self.plans) else "at least "
         changed = f"; fires: {least}{', '.join(fires)}" if fires else ""
         return f"schedules: {', '.join(counts) or 'none'}{changed}"
+
+
+def _added(plan: ChangePlan) -> int:
+    """Where nothing fired before, each is new: they are counted, however few of them are listed."""
+    return len(plan.adds) if plan.fires_old else plan.fires_new
+
+
+def _removed(plan: ChangePlan) -> int:
+    return len(plan.removes) if plan.fires_new else plan.fires_old
+
+
+def _is_counted(plan: ChangePlan) -> bool:
+    return plan.is_complete or not (plan.fires_old and plan.fires_new)
 
 
 class PlansDeclared(ForeseesChanges):
