@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from evertick.config import directory
 from evertick.config.load import Configuration
+from evertick.errors import Refused
 
 Load = Callable[..., Configuration]
 
@@ -96,6 +98,90 @@ def test_directories_that_this_user_may_not_write_to_are_told(
     # A log file that is there is enough.
     (folder / "theirs/e.log").touch()
     assert not any("log.file" in line for line in load(text).warnings)
+
+
+@pytest.fixture
+def theirs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of another user than the one who looks, who may read what is in it."""
+    path = folder / "theirs"
+    path.mkdir()
+    path.chmod(0o750)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(directory, "_ROOT", -1)
+    return path
+
+
+@pytest.mark.parametrize("key", ["config", "state"])
+def test_a_directory_that_the_daemon_would_refuse_is_told_and_left_as_it_is(theirs: Path, load: Load, key: str) -> None:
+    before = "state = 's'\n" if key == "config" else ""
+    loaded = load(f"[directories]\n{before}{key} = 'theirs'\n")
+    belongs = f"the directory {theirs} belongs to another user ({os.getuid()}), and is open to others (mode 0750)"
+    line = 3 if key == "config" else 2
+    assert loaded.warnings == (
+        f"evertick.toml:{line}: directories.{key}: {belongs}, so that a daemon of this user would not start; give it "
+        f"to the user of the daemon, and run `chmod 700 {theirs}`",
+    )
+    with pytest.raises(Refused) as refused:
+        loaded.make_directories()
+    assert str(refused.value).startswith(belongs)
+    assert theirs.stat().st_mode & 0o777 == 0o750
+
+
+def test_a_directory_that_the_daemon_would_tighten_or_finds_shared_is_told_and_left_as_it_is(
+    folder: Path, load: Load
+) -> None:
+    (folder / "lib").mkdir()
+    (folder / "lib").chmod(0o755)
+    text = "[directories]\nstate = 'lib'\n"
+    [line] = load(text).warnings
+    open_to = f"evertick.toml:2: directories.state: the directory {folder}/lib is open to others (mode 0755)"
+    assert line == f"{open_to}; a daemon of this user gives it mode 0700"
+    (folder / "lib/thesis.tex").touch()
+    loaded = load(text)
+    assert loaded.warnings == (f"evertick.toml:2: directories.state: {loaded.make_directories()[0]}",)
+    assert (folder / "lib").stat().st_mode & 0o777 == 0o755
+
+
+def test_what_is_only_read_may_be_of_root_and_open_to_a_group(
+    theirs: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "_ROOT", os.getuid())
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK and path == theirs) and real(path, mode))
+    loaded = load("[directories]\nstate = 's'\nconfig = 'theirs'\n")
+    assert (loaded.warnings, loaded.make_directories()) == ((), [])
+    assert theirs.stat().st_mode & 0o777 == 0o750
+    # What is written there is told all the same.
+    [line] = load("[daemon]\npidfile = 'theirs/e.pid'\n[directories]\nconfig = 'theirs'\n").warnings
+    assert line.startswith(f"evertick.toml:2: daemon.pidfile: this user may not write to {theirs}")
+    # State is the daemon's own, whoever has it.
+    [line] = load("[directories]\nstate = 'theirs'\n").warnings
+    assert "directories.state: " in line
+    assert "would not start; give it to the user of the daemon, and run `chmod 700 " in line
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o751, 0o770])
+def test_what_is_only_read_is_closed_to_others_and_not_for_a_group_to_write(
+    theirs: Path, load: Load, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    monkeypatch.setattr(directory, "_ROOT", os.getuid())
+    theirs.chmod(mode)
+    loaded = load("[directories]\nstate = 's'\nconfig = 'theirs'\n")
+    [line] = loaded.warnings
+    assert line.endswith(f"would not start; give it to the group of the daemon, and run `chmod 750 {theirs}`")
+    with pytest.raises(Refused, match=f"run `chgrp {os.getegid()} .*` and `chmod 750 .*`, or name another"):
+        loaded.make_directories()
+
+
+def test_a_directory_that_is_only_read_must_be_readable(
+    folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "c").mkdir(mode=0o700)
+    monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("/c"))
+    assert load("[directories]\nconfig = 'c'\n").warnings == (
+        f"evertick.toml:2: directories.config: this user may not read {folder}/c, and that of the daemon must; give it "
+        "to him, or name another",
+    )
 
 
 def test_a_user_and_paths_that_the_machine_does_not_have_are_told(folder: Path, load: Load) -> None:

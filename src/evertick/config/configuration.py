@@ -75,8 +75,10 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
         The folder of the file is left as it is: only a directory that was named is this node's own.
         """
-        own = [self.state_directory, *([] if self.directories.config is None else [self.directories.config])]
-        return [told for each in own if (told := make_private(each)) is not None]
+        told = [make_private(self.state_directory)]
+        if self.directories.config is not None:
+            told.append(make_private(self.directories.config, is_only_read=True))
+        return [each for each in told if each is not None]
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Files and directories that the configuration names, and the daemon writes: whether they can be made.
+"""Files and directories that the configuration names, and the daemon makes or writes: whether it can.
 
 What can be nowhere is refused. What only this user may not do now, or what somebody else makes before the daemon starts
 (systemd makes the directories of its unit), is a warning.
@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from evertick.config.directory import wrong_with
+from evertick.config.directory import foreseen, wrong_with
 from evertick.config.layer import Value
 from evertick.config.problem import Problems
 
@@ -19,8 +19,10 @@ __all__ = ["check_places"]
 
 def check_places(values: Mapping[str, Value], state: Path, problems: Problems, warnings: Problems) -> None:
     """`state`: the state directory, as it is after all defaults."""
-    # The daemon has its directories there before it writes anything else.
-    own = (state, values["directories.config"].value)
+    # The daemon has its directories there before it writes anything else. That of the configuration, if it is there
+    # already, may be one that it only reads.
+    config = values["directories.config"].value
+    own = (state,) if config is None or os.path.exists(config) else (state, config)
     for key in ("log.file", "daemon.pidfile"):
         if (value := values[key]).is_set:
             _check_file(value, problems, Problems() if value.value.parent in own else warnings)
@@ -46,14 +48,17 @@ def _check_file(value: Value, problems: Problems, warnings: Problems) -> None:
 
 def _check_directory(value: Value, problems: Problems, warnings: Problems) -> None:
     path: Path = value.value
-    there = _nearest_there(path)
+    there, is_only_read = _nearest_there(path), value.key == "directories.config"
     if not there.is_dir():
         problems.add(value.origin.place, value.key, f"{path} cannot be made, since {there} is a file; name another")
     elif (said := wrong_with(path)) is not None:
         problems.add(value.origin.place, value.key, said)
-    elif not os.access(there, os.W_OK):
+    elif (said := foreseen(path, is_only_read=is_only_read)) is not None:
+        warnings.add(value.origin.place, value.key, said)
+    elif not os.access(there, os.R_OK | os.X_OK if is_only_read and there == path else os.W_OK):
+        what = "read" if is_only_read and there == path else "write to"
         fix = f"make {path} for him, or name another" if there != path else "give it to him, or name another"
-        said = f"this user may not write to {there}, and that of the daemon must; {fix}"
+        said = f"this user may not {what} {there}, and that of the daemon must; {fix}"
         warnings.add(value.origin.place, value.key, said)
 
 
