@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from bench import Bench, bench_on
 
 from evertick.clock import system_clock
+from evertick.driver import plain_text
 from evertick.worker import worker as worker_module
 from servers.broker import Broker, nats_server, redis_server
 
@@ -43,3 +46,16 @@ async def bench(own: str, request: pytest.FixtureRequest) -> AsyncIterator[Bench
 def ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is told to stop waits for the fetch that is under way."""
     monkeypatch.setattr(worker_module, "FETCH_SECONDS", 0.05)
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A name as another host has it, which leads to this machine; nothing was said of it yet."""
+    name, look_up = "broker.example", socket.getaddrinfo
+
+    def found(host: Any, *args: Any, **more: Any) -> Any:
+        return look_up("127.0.0.1" if host == name else host, *args, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    monkeypatch.setattr(plain_text, "_warned", set())
+    return name

@@ -15,7 +15,7 @@ from nats.js.api import StreamConfig
 from wire import handing, no_secret, reports_until
 
 from evertick.clock import system_clock
-from evertick.driver import nats_broker, nats_client
+from evertick.driver import nats_broker
 from evertick.driver.contract import Kill, decode_handed, decode_kill
 from evertick.driver.nats_broker import NatsBroker
 from evertick.driver.nats_names import NatsNames, token_of
@@ -247,15 +247,17 @@ async def test_no_password_is_shown(own: str) -> None:
     assert "guessed" not in f"{error} {broker.shown} {wrong!r}"
 
 
-def test_a_bus_in_plain_text_is_warned_of_once_and_not_on_loopback(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_a_bus_in_plain_text_elsewhere_is_warned_of_once_when_it_is_opened(
+    nats: Broker, own: str, elsewhere: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(nats_client, "_warned", set())
-    with caplog.at_level(logging.WARNING):
-        for url in ("nats://bus.example:4222", "nats://bus.example", "nats://127.0.0.1", "nats://[::1]", "tls://far"):
-            nats_client.warn_of_plain_text(NatsConnection(url=url))
-        nats_client.warn_of_plain_text(NatsConnection(url="nats://localhost,nats://10.0.0.7"))
-    assert [record.getMessage().split()[2] for record in caplog.records] == ["bus.example", "10.0.0.7"]
+    for host in ("127.0.0.1", "localhost", elsewhere, elsewhere):
+        broker = NatsBroker(NatsConnection(url=f"nats://{host}:{nats.port}"), own, system_clock, no_secret)
+        assert await broker.push([handing(own, reply=None)]) == [None]
+        await broker.close()
+    said = f"nats at {elsewhere} is not encrypted: arguments and results can be read on the way; use tls://"
+    assert [each for each in caplog.record_tuples if "encrypted" in each[2]] == [
+        ("evertick.nats", logging.WARNING, said)
+    ]
 
 
 @pytest.mark.parametrize(

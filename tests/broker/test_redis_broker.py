@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -187,6 +188,20 @@ async def test_a_password_is_used_from_a_secret_and_a_wrong_one_is_told(own: str
             await wrong.close()
     assert isinstance(error, BrokerUnavailable)
     assert "guessed" not in str(error)
+
+
+async def test_a_password_in_plain_text_to_elsewhere_is_warned_of_once(
+    own: str, elsewhere: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with redis_server("--requirepass", "hunter2", is_durable=False) as server:
+        for host in ("127.0.0.1", "localhost", elsewhere, elsewhere):
+            connection = RedisConnection(url=f"redis://{host}:{server.port}/0", password="hunter2")
+            broker = RedisBroker(connection, own, system_clock, no_secret)
+            assert await broker.push([handing(own, reply=None)]) == [None]
+            await broker.close()
+    said = f"redis at {elsewhere} is not encrypted: its password can be read on the way; use rediss://"
+    told = [each for each in caplog.record_tuples if "encrypted" in each[2]]
+    assert told == [("evertick.redis", logging.WARNING, said)]
 
 
 async def test_a_cancelled_read_leaves_the_line_in_order(redis: Broker, own: str) -> None:

@@ -228,8 +228,8 @@ def test_a_password_file_holds_one_line(folder: Path, problems: Callable[..., li
 
 
 def test_a_password_in_a_file_that_everybody_may_read_is_told(folder: Path, write: Write) -> None:
-    text = "[database]\nurl = 'postgresql://u:secret@h/d'\n[redis]\naddress = 'h'\npassword = 'x'\n"
-    text += "[nats]\naddress = 'n'\ntoken = '${T}'\n"
+    text = "[database]\nurl = 'postgresql://u:secret@h/d'\n[redis]\naddress = 'localhost'\npassword = 'x'\n"
+    text += "[nats]\naddress = 'localhost'\ntoken = '${T}'\n"
     write(text, mode=0o644)
     loaded = load_configuration(None, {"HOME": str(folder), "T": "t"})
     fix = "run `chmod 600 evertick.toml`, or put it into a file of its own"
@@ -244,7 +244,7 @@ def test_a_password_in_a_file_that_everybody_may_read_is_told(folder: Path, writ
 def test_a_user_beside_a_password_file_is_no_secret(folder: Path, write: Write) -> None:
     (folder / "pw").write_text("hunter2\n")
     (folder / "pw").chmod(0o600)
-    write("[nats]\nurl = 'nats://w@h'\npassword_file = 'pw'\n", mode=0o644)
+    write("[nats]\nurl = 'tls://w@h'\npassword_file = 'pw'\n", mode=0o644)
     assert load_configuration(None, {"HOME": str(folder)}).warnings == ()
     write("[nats]\nurl = 'nats://token@h'\n", mode=0o644)
     assert "everybody may read this password" in load_configuration(None, {"HOME": str(folder)}).warnings[0]

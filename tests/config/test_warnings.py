@@ -17,13 +17,50 @@ Load = Callable[..., Configuration]
 
 
 def test_events_without_a_feed_are_told(load: Load) -> None:
-    text = "[nats]\naddress = 'n'\nevents = true\n"
+    text = "[nats]\naddress = 'localhost'\nevents = true\n"
     [line] = load(text).warnings
     assert line == (
         "evertick.toml:3: nats.events: what is published is read from the feed, and nothing here says that there is "
         'one; set retention.feed, like "7d", if the app has none'
     )
     assert load(f"{text}[retention]\nfeed = '7d'\n").warnings == ()
+
+
+NATS_IN_PLAIN_TEXT = "nats at {} is not encrypted: arguments and results can be read on the way; use tls://"
+REDIS_IN_PLAIN_TEXT = "redis at {} is not encrypted: its password can be read on the way; use rediss://"
+
+
+def test_a_broker_elsewhere_without_tls_is_told(folder: Path, load: Load) -> None:
+    (folder / "pw").write_text("hunter2\n")
+    (folder / "pw").chmod(0o600)
+    told = {
+        "[nats]\nurl = 'nats://bus.example'\n": [(2, "nats.url", NATS_IN_PLAIN_TEXT.format("bus.example"))],
+        "[nats]\naddress = 'localhost, 10.0.0.7, bus:4223, bus'\n": [
+            (2, "nats.address", NATS_IN_PLAIN_TEXT.format(host)) for host in ("10.0.0.7", "bus")
+        ],
+        "[redis]\nurl = 'redis://:hunter2@queue.example:6380/2'\n": [
+            (2, "redis.url", REDIS_IN_PLAIN_TEXT.format("queue.example"))
+        ],
+        "[redis]\npassword_file = 'pw'\naddress = 'queue.example'\n": [
+            (3, "redis.address", REDIS_IN_PLAIN_TEXT.format("queue.example"))
+        ],
+    }
+    for text, lines in told.items():
+        wanted = tuple(f"evertick.toml:{line}: {key}: {said}" for line, key, said in lines)
+        assert load(text).warnings == wanted
+    # The one that counts is named.
+    moved = load("[nats]\nurl = 'tls://bus'\n", {"EVERTICK_NATS_ADDRESS": "far"})
+    assert moved.warnings == (f"EVERTICK_NATS_ADDRESS: nats.address: {NATS_IN_PLAIN_TEXT.format('far')}",)
+
+
+def test_nothing_is_said_of_brokers_with_tls_or_on_this_machine(folder: Path, authority: Path, load: Load) -> None:
+    urls = ("tls://bus", "nats://localhost", "nats://127.0.0.1:4223", "nats://[::1]", "nats://bus.localhost.")
+    texts = [f"[nats]\nurl = '{url}'\n" for url in urls]
+    texts += ["[nats]\naddress = 'bus'\ntls = true\n", "[nats]\nurl = 'nats://bus'\nssl.ca = 'ca.pem'\n"]
+    urls = ("rediss://:pw@far", "redis://:pw@localhost", "redis://:pw@127.0.0.1", "redis://far", "redis://ann@far")
+    texts += [f"[redis]\nurl = '{url}'\n" for url in (*urls, "unix://:pw@/run/redis.sock")]
+    for text in texts:
+        assert load(text).warnings == (), text
 
 
 def test_a_moment_that_is_past_is_told(load: Load) -> None:

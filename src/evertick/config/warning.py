@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from evertick.clock import system_clock
+from evertick.config.brokers import connection_of
 from evertick.config.build import SECRETS
 from evertick.config.configuration import Configuration
 from evertick.config.job import Job
 from evertick.config.needs import Needs
 from evertick.config.problem import Problems
 from evertick.config.rule import RULES
+from evertick.driver.plain_text import plain_text_to
 from evertick.driver.secret import Secret, Secrets
 from evertick.errors import EvertickError
 from evertick.nearest import nearest
@@ -26,6 +28,7 @@ def warnings_of(configuration: Configuration, environ: Mapping[str, str]) -> tup
     """A line each, as problems have them."""
     found = Problems()
     _warn_of_feed(configuration, found)
+    _warn_of_plain_text(configuration, found)
     folder = configuration.config_directory
     secrets = Secrets(None if folder is None else folder / SECRETS, environ)
     # Once, not for each of thousands of jobs.
@@ -56,6 +59,15 @@ def _warn_of_feed(configuration: Configuration, found: Problems) -> None:
             'like "7d", if the app has none'
         )
         found.add(events.origin.place, "nats.events", said)
+
+
+def _warn_of_plain_text(configuration: Configuration, found: Problems) -> None:
+    for name, each in configuration.connections.items():
+        url, address = (configuration.values[f"{name}.{key}"] for key in ("url", "address"))
+        # As the connection was made: the URL, unless a stronger layer names an address.
+        value = url if url.is_set and url.origin.rank >= address.origin.rank else address
+        for said in plain_text_to(connection_of(name, each, getattr(configuration, name))):
+            found.add(value.origin.place, value.key, said)
 
 
 def _warn_of_past(job: Job, found: Problems) -> None:

@@ -7,13 +7,11 @@ once that the broker is away, and decides.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import nats.errors
 from nats.aio.client import Client
@@ -25,6 +23,7 @@ from evertick.driver.contract import MESSAGE_MAX_BYTES
 from evertick.driver.nats_credentials import CredentialsFile
 from evertick.driver.nats_names import REMEMBER_SECONDS, NatsNames
 from evertick.driver.nats_spec import NatsConnection
+from evertick.driver.plain_text import warn_of_plain_text
 from evertick.driver.secret import Secret
 from evertick.errors import BrokerUnavailable
 
@@ -47,9 +46,6 @@ _DUPLICATE_SECONDS = 600
 _MESSAGES_MOST = 1_000_000
 _EVENTS_MOST_BYTES = 1 << 30
 _EVENTS_SECONDS = 7 * 86_400
-
-# Hosts that were warned of, once in the life of a program.
-_warned: set[str] = set()
 
 
 class NatsSession:
@@ -108,7 +104,7 @@ class NatsSession:
         return task.result()
 
     async def _open(self) -> None:
-        warn_of_plain_text(self._connection)
+        warn_of_plain_text(self._connection, log)
         client = Client()
         self._error = None
         try:
@@ -214,25 +210,6 @@ def _tls(connection: NatsConnection) -> ssl.SSLContext | None:
     if connection.cert is not None:
         context.load_cert_chain(connection.cert, connection.key)
     return context
-
-
-def warn_of_plain_text(connection: NatsConnection) -> None:
-    """What is said on a bus without TLS is heard by whoever is on the way. Said once for a host."""
-    if connection.ca or connection.cert:
-        return
-    for url in connection.urls:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        if parts.scheme != "tls" and not _is_loopback(host) and host not in _warned:
-            _warned.add(host)
-            log.warning("nats at %s is not encrypted: arguments and results can be read on the way; use tls://", host)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 async def make_streams(stream: JetStreamContext, names: NatsNames, connection: NatsConnection) -> None:

@@ -5,6 +5,7 @@ A try again is for the caller, who knows whether it is worth one: the relay has 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,12 +15,15 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from evertick.driver.plain_text import warn_of_plain_text
 from evertick.driver.redis_spec import RedisConnection
 from evertick.driver.secret import Secret
 from evertick.errors import BrokerUnavailable
 from evertick.masked import masked
 
 __all__ = ["connect", "telling_of_redis"]
+
+log = logging.getLogger("evertick.redis")
 
 _CONNECT_SECONDS = 5.0
 # Longer than any command here may block on the server.
@@ -30,6 +34,7 @@ _SILENT_SECONDS = 30
 
 def connect(connection: RedisConnection, resolve_secret: Callable[[str], str]) -> Redis:
     """Nothing is opened yet; the first command does."""
+    warn_of_plain_text(connection, log)
     options: dict[str, Any] = {}
     password = connection.password
     if password is not None:
