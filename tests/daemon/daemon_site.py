@@ -47,6 +47,21 @@ def until(is_so: Callable[[], object], what: str) -> None:
     raise AssertionError(f"it never came to that: {what}")
 
 
+def marked(mark: str, value: str) -> dict[int, str]:
+    """Processes with this variable in their environment, whatever group, session or parent they have; and what they
+    are."""
+    found = {}
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            if f"{mark}={value}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                found[int(process.name)] = (process / "cmdline").read_text(errors="replace").replace("\0", " ")
+        except OSError:  # it has ended, or is another user's
+            continue
+    return found
+
+
 class Site:
     """A folder with a configuration, and the daemons that are started in it."""
 

@@ -10,10 +10,11 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from daemon_site import Site, until
+from daemon_site import Site, marked, until
 
 from evertick.config.load import load_configuration
 from evertick.daemon.run import secrets_known
@@ -341,22 +342,36 @@ def test_a_second_signal_cuts_a_running_job_off_and_it_runs_again_after_the_next
     assert ended(again) == (0, "")
 
 
-def test_a_killed_daemon_leaves_no_job_running_beside_its_next_run(site: Site) -> None:
-    site.config.write_text(
-        site.config.read_text()
-        + SLOW.replace('shell = "', f'shell = "cd {site.folder}; ').replace("sleep 3", "sleep 300 & sleep 300; wait")
-    )
-    process = site.started()
-    until(lambda: (site.folder / "begun").exists() and (site.folder / "begun").read_text(), "the job has begun")
-    shell = int((site.folder / "begun").read_text().split()[0])
-    process.kill()
-    process.wait()
-    until(lambda: not _lives(shell), "the shell of the job is gone")
-    assert site.pidfile.exists()
+# Nobody finds its processes by their group or session, none of them ends when it is asked to, and each tells when it
+# is so far.
+STUBBORN = """
+[jobs.stubborn]
+every = "1s"
+overlap = "skip"
+shell = '''
+setsid sh -c 'trap "" TERM HUP INT; echo $$ >> FOLDER/begun; sleep 1000; sleep 1000' &
+sh -c 'trap "" TERM HUP INT; echo $$ >> FOLDER/begun; sleep 1000; sleep 1000' &
+trap "" TERM HUP INT
+echo $$ >> FOLDER/begun
+wait; sleep 1000
+'''
+"""
 
 
-def _lives(pid: int) -> bool:
+def test_a_killed_daemon_leaves_nothing_running_however_stubborn_its_jobs(site: Site) -> None:
+    begun, token = site.folder / "begun", str(site.folder)
+    site.config.write_text(site.config.read_text() + STUBBORN.replace("FOLDER", str(site.folder)))
+    process = site.started(MARK_OF_TEST=token)
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+        until(lambda: begun.exists() and begun.read_text().count("\n") == 3, "all of the job has begun")
+        job = [int(pid) for pid in begun.read_text().split()]
+        assert len({os.getsid(pid) for pid in job}) == 2
+        assert {process.pid, *job} <= marked("MARK_OF_TEST", token).keys()
+        process.kill()
+        process.wait()
+        until(lambda: not marked("MARK_OF_TEST", token), "everything that the daemon has started is gone")
+    finally:
+        for pid in marked("MARK_OF_TEST", token):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert site.pidfile.exists()
