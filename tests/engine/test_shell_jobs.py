@@ -504,6 +504,21 @@ async def test_a_secret_reaches_the_command_and_nobody_else(
         assert not file.exists() or b"open sesame" not in file.read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("end", "options"),
+    [("kill -KILL $$", {}), ("sleep 1000", {"timeout": "1s"})],
+    ids=["by a signal", "by its timeout"],
+)
+async def test_a_command_that_is_ended_amid_a_secret_shows_no_part_of_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, end: str, options: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("EVERTICK_SECRET_DB", "open sesame")
+    run, lines = await bench.run(f"printf 'it is: open ses'; {end}", env={"PW": Secret("DB")}, options=options)
+    assert run.verdict == "failed"
+    assert ("stdout", "it is: ") in lines
+    assert "open" not in f"{lines} {run.error}"
+
+
 async def test_a_secret_that_is_missing_fails_the_run_and_starts_nothing(bench: Bench, tmp_path: Path) -> None:
     run, _ = await bench.run(f"touch {tmp_path}/ran", env={"PW": Secret("NOWHERE")})
     assert run.verdict == "failed"

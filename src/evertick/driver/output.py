@@ -148,10 +148,11 @@ class Captured:
     def flush(self) -> None:
         """A command may pause in the middle of a line; it is whole at its end only."""
 
-    def close(self) -> None:
-        """The command has ended: write what was kept back."""
+    def close(self, *, is_cut: bool = False) -> None:
+        """The command has ended: write what was kept back. Not what a secret begins with, if it was cut off there."""
         for stream, mask in self._masks.items():
-            self._keep(stream, mask.flush())
+            if not is_cut:
+                self._keep(stream, mask.flush())
         tail = self._tail
         if tail.is_cut:
             self._head.flush()

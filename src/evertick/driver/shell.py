@@ -63,7 +63,7 @@ class ShellDriver:
                 # What ends after TERM has reached it may have done half of its work, whatever its exit code says.
                 raise
         ending = kept.ended.result()
-        output.close()
+        output.close(is_cut=ending.code is None)
         if ending.failure is None:
             context.log(f"{ending}{_used(ending)}")
         return self._judge(ending, output)
@@ -71,7 +71,7 @@ class ShellDriver:
     async def _stop(self, kept: Kept, context: Context, output: Captured) -> None:
         why = context._stopped or "shutdown"
         await kept.put_down(stop_seconds(why, self.kill_after / 1e6))
-        output.close()
+        output.close(is_cut=True)
         context.log(f"it was stopped ({why}), and is gone with all that came of it{_used(kept.ended.result())}")
 
     def _start(self, context: Context, secrets: dict[str, str], output: Captured) -> Kept:
