@@ -241,6 +241,57 @@ async def test_a_secret_that_a_server_repeats_in_a_redirect_is_not_shown(server:
         assert "geheim" not in f"{run.error} {log}"
 
 
+def saying(start: bytes, body: bytes = b"") -> bytes:
+    """An answer with a first line, and further ones, of its own."""
+    return start + f"\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+
+
+LONG_SECRET = "geheim-0123456789-abcdefghij"
+OK, WRONG = b"HTTP/1.1 200 OK", b"HTTP/1.1 500 Wrong"
+
+
+@pytest.mark.parametrize(
+    ("said", "fields"),
+    [
+        # At the end of what is read, of a run that succeeds and of one that fails.
+        (saying(OK, b"x" * 90 + LONG_SECRET.encode() * 2), {"read_limit": "100B"}),
+        (saying(WRONG, b"x" * 90 + LONG_SECRET.encode() * 2), {"read_limit": "100B"}),
+        (saying(OK, b"x" * 62 + LONG_SECRET.encode() * 2), {"read_limit": "100B"}),
+        (saying(OK, b"x" * 90 + LONG_SECRET.encode()), {"read_limit": "100B", "expect": HttpExpect(contains="y")}),
+        # At the end of what is shown, and of what is kept.
+        (saying(WRONG, b"x" * 1_990 + LONG_SECRET.encode()), {}),
+        (saying(OK, b"x" * 8_182 + LONG_SECRET.encode()), {}),
+        (saying(OK, b'{"a": "' + b"x" * 90 + LONG_SECRET.encode() + b'"}'), {"expect": HttpExpect(json={"/a": 1})}),
+        (saying(b"HTTP/1.1 500 " + b"x" * 90 + LONG_SECRET.encode()), {}),
+        (saying(b"HTTP/1.1 500 " + LONG_SECRET.encode()), {}),
+        (saying(b"HTTP/1.1 302 On\r\nLocation: ftp://x/" + b"x" * 490 + LONG_SECRET.encode()), {}),
+        # A line that is no header, which the error repeats.
+        (b"HTTP/1.1 200 OK\r\n" + b"x " * 224 + LONG_SECRET.encode() + b"\r\n\r\n", {}),
+    ],
+)
+async def test_where_a_text_is_cut_no_part_of_a_secret_is_left(
+    server: WebServer, said: bytes, fields: dict[str, Any]
+) -> None:
+    server.paths["/"] = said
+    run, log = await carried_out(to(server, headers={"X-Key": Secret("KEY")}, **fields), made(KEY=LONG_SECRET))
+    shown = f"{run.error} {run.result} {log}"
+    assert "xxxxxxxxxx" in shown or "x x x x x" in shown or "500 ***" in shown
+    assert "geh" not in shown
+
+
+async def test_a_secret_that_is_cut_within_a_letter_is_not_shown_up_to_there(server: WebServer) -> None:
+    server.paths["/"] = answer(body=b"x" * 93 + "geheimä-und-mehr".encode())
+    basic = HttpBasic(user="me", password=Secret("PW"))
+    run, _ = await carried_out(to(server, basic=basic, read_limit="100B"), made(PW="geheimä-und-mehr"))
+    assert run.result["body"] == "x" * 93  # type: ignore[index]
+
+
+async def test_an_answer_that_is_cut_keeps_what_is_no_secret(server: WebServer) -> None:
+    server.paths["/"] = answer(body=b"a geheim-and " * 10)
+    run, _ = await carried_out(to(server, bearer=Secret("TOKEN"), read_limit="20B"), made(TOKEN="geheim"))
+    assert (run.result["body"], run.result["is_cut"]) == ("a ***-and a ", True)  # type: ignore[index]
+
+
 async def test_an_address_that_only_looks_like_one_is_told_and_not_shown() -> None:
     run, _ = await carried_out(Http(Secret("WHERE")), made(WHERE="https://-ä-/geheim"))
     assert run.error == "GET: its url is no address that can be asked; write it anew"
@@ -512,7 +563,9 @@ async def test_an_answer_in_another_encoding_is_read_as_it_says(server: WebServe
     server.paths["/"] = answer(200, {"Content-Type": "text/plain; charset=ISO-8859-1"}, "für".encode("latin-1"))
     server.paths["/odd"] = answer(200, {"Content-Type": "text/plain; charset=nonsense"}, "für".encode())
     assert (await carried_out(to(server)))[0].result["body"] == "für"  # type: ignore[index]
+    server.paths["/strict"] = answer(200, {"Content-Type": "text/plain; charset=idna"}, "für".encode())
     assert (await carried_out(to(server, "/odd")))[0].result["body"] == "für"  # type: ignore[index]
+    assert (await carried_out(to(server, "/strict")))[0].result["body"] == "für"  # type: ignore[index]
 
 
 async def test_what_is_no_http_is_told(server: WebServer) -> None:

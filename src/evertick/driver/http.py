@@ -28,6 +28,7 @@ __all__ = ["HttpDriver"]
 # A result is at most 64 KiB of JSON, where a letter may take six.
 _KEPT_MAX_CHARS = 8_192
 _SHOWN_MAX_CHARS = 2_000
+_PHRASE_MAX_CHARS = 100
 _BUSY = (429, 503)
 # Who is asked to try again at once is asked to do so again and again.
 _WAIT_LEAST = SECOND
@@ -63,7 +64,9 @@ class HttpDriver:
             raise type(error)(outgoing.hide(str(error))) from None
         seconds = round(context._clock.elapsed() - began, 6)
         more = " read, and there are more" if answer.is_cut else ""
-        said = f"{_status(answer)} from {answer.address} after {seconds:.3g} s, {len(answer.body)} bytes{more}"
+        said = (
+            f"{_status(outgoing, answer)} from {answer.address} after {seconds:.3g} s, {len(answer.body)} bytes{more}"
+        )
         context.log(outgoing.hide(f"{outgoing.method} {answer.shown}: {said}"))
         result = _result(outgoing, answer, seconds)
         await self._check(outgoing, answer, context, result)
@@ -87,16 +90,16 @@ class HttpDriver:
             said = _quoted(outgoing, answer)
             asked = _asked_to_wait(answer, context._clock.now_us()) if answer.status in _BUSY else None
             if asked is None:
-                raise JobFailed(f"{doing}: {_status(answer)}, which is not expected{said}", result=result)
+                raise JobFailed(f"{doing}: {_status(outgoing, answer)}, which is not expected{said}", result=result)
             wait = min(max(asked, _WAIT_LEAST), max(self._longest_wait, _WAIT_LEAST))
             raise Retry(
-                f"{doing}: {_status(answer)}, and to be asked again after {duration_text(wait)}{said}",
+                f"{doing}: {_status(outgoing, answer)}, and to be asked again after {duration_text(wait)}{said}",
                 after=wait / SECOND,
             )
-        wrong = await unmet(expect, answer.text, self._parts.threads)
+        wrong = await unmet(expect, answer.text, self._parts.threads, outgoing.beginning)
         if wrong is not None:
             cut = f" (only the first {len(answer.body)} bytes are read; see read_limit)" if answer.is_cut else ""
-            said = f"{_status(answer)}, but {outgoing.hide(wrong)}{cut}{_quoted(outgoing, answer)}"
+            said = f"{_status(outgoing, answer)}, but {outgoing.hide(wrong)}{cut}{_quoted(outgoing, answer)}"
             raise JobFailed(f"{doing}: {said}", result=result)
 
 
@@ -113,21 +116,21 @@ def _allowed_by(node: HttpSettings) -> Allowed:
     return allowed_of(node.allow, "http: allow", is_private=node.allow_private)
 
 
-def _status(answer: Answer) -> str:
-    return f"{answer.status} {answer.phrase[:100]}".rstrip()
+def _status(outgoing: Outgoing, answer: Answer) -> str:
+    return f"{answer.status} {outgoing.beginning(answer.phrase, _PHRASE_MAX_CHARS)}".rstrip()
 
 
 def _quoted(outgoing: Outgoing, answer: Answer) -> str:
     """The beginning of what the server said, for the error."""
-    text = outgoing.hide(answer.text).strip()
-    if not text:
+    whole = answer.text.strip()
+    if not whole:
         return ""
-    more = "…" if len(text) > _SHOWN_MAX_CHARS or answer.is_cut else ""
-    return f"; it says:\n{text[:_SHOWN_MAX_CHARS]}{more}"
+    more = "…" if len(whole) > _SHOWN_MAX_CHARS or answer.is_cut else ""
+    return f"; it says:\n{outgoing.beginning(whole, _SHOWN_MAX_CHARS, is_cut=answer.is_cut)}{more}"
 
 
 def _result(outgoing: Outgoing, answer: Answer, seconds: float) -> dict[str, Any]:
-    text = outgoing.hide(answer.text)
+    text = answer.text
     return {
         "status": answer.status,
         "url": outgoing.hide(answer.shown),
@@ -137,7 +140,7 @@ def _result(outgoing: Outgoing, answer: Answer, seconds: float) -> dict[str, Any
         "headers": {
             name: outgoing.hide(answer.headers[name])[:500] for name in _KEPT_HEADERS if name in answer.headers
         },
-        "body": text[:_KEPT_MAX_CHARS],
+        "body": outgoing.beginning(text, _KEPT_MAX_CHARS, is_cut=answer.is_cut),
         "is_cut": answer.is_cut or len(text) > _KEPT_MAX_CHARS,
     }
 

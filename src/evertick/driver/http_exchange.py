@@ -34,6 +34,8 @@ _ANY_ZLIB = 32 + zlib.MAX_WBITS
 _PORTS = {"http": 80, "https": 443}
 # What the network library says of every failure to connect: the reason is below it.
 _ATTEMPTS = "All connection attempts failed"
+_SHOWN_MAX_CHARS = 500
+_HOST_MAX_CHARS = 100
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +60,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         _, _, charset = self.headers.get("content-type", "").lower().partition("charset=")
         try:
             return self.body.decode(charset.partition(";")[0].strip("\"' ") or "utf-8", "replace")
-        except LookupError:  # no encoding that anybody knows
+        except (LookupError, ValueError):  # no encoding that anybody knows, or none that reads everything
             return self.body.decode("utf-8", "replace")
 
 
@@ -114,7 +116,8 @@ class Exchange:
         except OSError as error:
             raise JobFailed(f"{hop.doing}: {host!r} cannot be looked up: {_cause(error)}") from None
         except UnicodeError:
-            raise JobFailed(f"{hop.doing}: {host!r:.100} cannot be the name of a host") from None
+            name = hop.outgoing.beginning(repr(host), _HOST_MAX_CHARS)
+            raise JobFailed(f"{hop.doing}: {name} cannot be the name of a host") from None
         addresses = permitted(host, found, self._allowed)
         failed = ""
         for position, address in enumerate(addresses):
@@ -126,7 +129,8 @@ class Exchange:
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failed = f"cannot connect to {_with_port(address, url)}: {_cause(error)}"
             except (httpcore.NetworkError, httpcore.ProtocolError, zlib.error) as error:
-                failed = f"{hop.stage}: {_cause(error)}"
+                # It may repeat a line of the server's.
+                failed = f"{hop.stage}: {hop.outgoing.beginning(_cause(error), _SHOWN_MAX_CHARS)}"
                 break  # it may have been heard
         raise JobFailed(f"{hop.doing}: {failed}")
 
@@ -244,7 +248,7 @@ def _further(outgoing: Outgoing, answer: Answer) -> Outgoing | None:
         there = here.join(location).copy_with(fragment=None)
     except (httpx.InvalidURL, ValueError, TypeError):
         raise JobFailed(f"{doing}: it redirects to what is no address") from None
-    shown = "" if outgoing.is_url_secret else f" to {_shown_url(there)}"
+    shown = "" if outgoing.is_url_secret else f" to {_shown_url(outgoing, there)}"
     if there.scheme not in _PORTS or not there.host or there.userinfo:
         raise JobFailed(f"{doing}: it redirects{shown}, which is no plain address of a web server")
     if here.scheme == "https" and there.scheme == "http":
@@ -274,13 +278,13 @@ def _origin(url: httpx.URL) -> tuple[str, str, int]:
 
 def _shown(outgoing: Outgoing) -> str:
     url = httpx.URL(outgoing.url)
-    return f"{url.scheme}://{url.netloc.decode('ascii')}/…" if outgoing.is_url_secret else _shown_url(url)
+    return f"{url.scheme}://{url.netloc.decode('ascii')}/…" if outgoing.is_url_secret else _shown_url(outgoing, url)
 
 
-def _shown_url(url: httpx.URL) -> str:
+def _shown_url(outgoing: Outgoing, url: httpx.URL) -> str:
     """Without what follows the question mark: people put keys there."""
     more = "?…" if url.query else ""
-    return f"{url.scheme}://{url.netloc.decode('ascii')}{url.path[:500]}{more}"
+    return f"{url.scheme}://{url.netloc.decode('ascii')}{outgoing.beginning(url.path, _SHOWN_MAX_CHARS)}{more}"
 
 
 def _with_port(address: Address, url: httpx.URL) -> str:
@@ -299,4 +303,4 @@ def _cause(error: BaseException) -> str:
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno).lower()  # asyncio has the address in its place
     text = " ".join(str(getattr(error, "strerror", None) or error).split())
-    return text[:500] or type(error).__name__
+    return text or type(error).__name__

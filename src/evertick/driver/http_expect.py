@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -102,8 +103,8 @@ def _codes(given: int | str, what: str) -> set[int]:
     raise InvalidSetting(f"{what}: {given!r:.60} is no status; write 204, '2xx' or '200-204'")
 
 
-async def unmet(expect: HttpExpect, body: str, threads: Threads) -> str | None:
-    """Why the body is not what is expected; None when it is."""
+async def unmet(expect: HttpExpect, body: str, threads: Threads, beginning: Callable[[str, int], str]) -> str | None:
+    """Why the body is not what is expected; None when it is. beginning: so much of a text as may be shown."""
     if expect.contains is not None and expect.contains not in body:
         return f"its body does not contain {expect.contains[:_SHOWN]!r}"
     if expect.matches is not None:
@@ -111,7 +112,7 @@ async def unmet(expect: HttpExpect, body: str, threads: Threads) -> str | None:
         wrong = await threads.call(lambda: _search(pattern, body))
         if wrong is not None:
             return str(wrong)
-    return _unequal(expect.json, body) if expect.json else None
+    return _unequal(expect.json, body, beginning) if expect.json else None
 
 
 def _search(pattern: str, text: str) -> str | None:
@@ -137,7 +138,7 @@ def _endless(pattern: str) -> str:
     )
 
 
-def _unequal(wanted: dict[str, Any], body: str) -> str | None:
+def _unequal(wanted: dict[str, Any], body: str, beginning: Callable[[str, int], str]) -> str | None:
     try:
         document = msgspec.json.decode(body.encode(errors="replace"))
     except (msgspec.DecodeError, RecursionError) as error:
@@ -148,7 +149,7 @@ def _unequal(wanted: dict[str, Any], body: str) -> str | None:
         except LookupError:
             return f"its body has nothing at {pointer!r}"
         if not _is_same(found, value):
-            shown = msgspec.json.encode(found).decode()[:_SHOWN]
+            shown = beginning(msgspec.json.encode(found).decode(), _SHOWN)
             return f"its body has {shown} at {pointer!r}, not {msgspec.json.encode(value).decode()[:_SHOWN]}"
     return None
 

@@ -26,6 +26,7 @@ from evertick.driver.http_spec import (
     method_of,
     signing_keys_of,
 )
+from evertick.driver.output import Mask
 from evertick.driver.secret import Secret
 from evertick.driver.template import Template, fill
 from evertick.errors import InvalidArguments, JobFailed
@@ -57,10 +58,21 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
         return f"<Outgoing {self.method}>"
 
     def hide(self, text: str) -> str:
-        """The text without the secrets of this request."""
+        """The text without the secrets of this request. It must be whole: a half of one is not recognised."""
         for secret in self.secrets:
             text = text.replace(secret, _HIDDEN)
         return text
+
+    def beginning(self, text: str, most: int, *, is_cut: bool = False) -> str:
+        """Up to so many characters of a text, without secrets; nor is the first part of one left where it was cut, here
+        or before.
+        """
+        if len(text) <= most and not is_cut:
+            return self.hide(text)[:most]
+        # What ends inside of a character was decoded to a sign that no secret goes on with.
+        data = text[:most].rstrip("\ufffd").encode(errors="surrogatepass")
+        # What the mask holds back for what might follow is left there.
+        return Mask(self.secrets).take(data).decode(errors="surrogatepass")[:most]
 
 
 class _Wallet:
