@@ -20,6 +20,7 @@ from evertick import Constant, Http, HttpBasic, HttpExpect, InvalidSetting, Run,
 from evertick.driver.http import HttpDriver
 from evertick.driver.http_spec import HttpSettings
 from evertick.driver.secret import Secrets
+from evertick.model import Attempt
 from evertick.testing import virtual_time
 from servers.http import Heard, WebServer, answer, web_server
 from servers.tls import Certificates, certificates
@@ -65,6 +66,18 @@ async def carried_out(
             while (found := await scheduler.get_run(run.id)).verdict is None:
                 await asyncio.sleep(0.01)
         return found, "\n".join(line.text for line in await scheduler.log(run))
+
+
+async def asked_to_wait(spec: Http) -> tuple[Run, Attempt]:
+    """The run as it waits after its first attempt, and that."""
+    scheduler = made()
+    job = scheduler.job("hook", spec)
+    async with scheduler:
+        run = await job.enqueue()
+        async with asyncio.timeout(SECONDS_MAX):
+            while not (found := await scheduler.get_run(run.id)).attempts:
+                await asyncio.sleep(0.01)
+        return found, (await scheduler.attempts(run))[0]
 
 
 def to(server: WebServer, path: str = "/", **fields: Any) -> Http:
@@ -395,46 +408,56 @@ async def test_a_failed_request_is_tried_again_by_the_policy_with_the_same_key(s
 async def test_a_server_may_ask_to_be_left_alone_for_a_while(
     server: WebServer, headers: dict[str, str], waits: str
 ) -> None:
-    async def busy_at_first(heard: Heard, writer: asyncio.StreamWriter) -> None:
-        writer.write(answer(503, headers) if heard.headers["evertick-attempt"] == "1" else answer())
-
-    server.paths["/"] = busy_at_first
-    scheduler = made()
-    job = scheduler.job("hook", to(server))
-    async with virtual_time(scheduler, io_wait="0.5s") as kit:
-        began = kit.now
-        await job.enqueue()
-        await kit.run_until_idle()
-        (run,) = kit.runs()
-        first = (await scheduler.attempts(run))[0]
-    assert run.verdict == "succeeded", run.error
+    server.paths["/"] = answer(503, headers)
+    run, first = await asked_to_wait(to(server))
     assert first.error is not None
     assert f"503 Said, and to be asked again after {waits}" in first.error
     assert "Traceback" not in first.error
     wanted = {"2m": 120, "1s": 1, "1h": 3600, "5m": 300}[waits]
-    assert timedelta(seconds=wanted) <= run.started_at - began < timedelta(seconds=wanted + 2)  # type: ignore[operator]
+    assert timedelta(0) <= run.due_at - first.finished_at - timedelta(seconds=wanted) < timedelta(seconds=2)
 
 
 async def test_a_moment_of_the_server_counts_from_now_where_it_shows_no_clock(server: WebServer) -> None:
-    scheduler = made()
-    job = scheduler.job("hook", to(server))
-    async with virtual_time(scheduler, start="2026-01-01T00:00:00Z", io_wait="0.5s") as kit:
-        at = format_datetime(datetime(2026, 1, 1, 0, 10, tzinfo=UTC), usegmt=True)
+    at = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=10)
+    server.paths["/"] = answer(429, {"Retry-After": format_datetime(at, usegmt=True)})
+    run, _ = await asked_to_wait(to(server))
+    assert timedelta(0) <= run.due_at - at < timedelta(seconds=2)
 
-        async def busy(heard: Heard, writer: asyncio.StreamWriter) -> None:
-            writer.write(answer(429, {"Retry-After": at}) if heard.headers["evertick-attempt"] == "1" else answer())
 
-        server.paths["/"] = busy
-        await job.enqueue()
-        await kit.run_until_idle()
-        (run,) = kit.runs()
-    assert run.started_at == datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
+async def test_a_run_whose_server_asked_to_wait_succeeds_in_a_later_attempt(server: WebServer) -> None:
+    async def busy_at_first(heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(503, {"Retry-After": "1"}) if heard.headers["evertick-attempt"] == "1" else answer())
+
+    server.paths["/"] = busy_at_first
+    run, _ = await carried_out(to(server))
+    assert (run.verdict, run.attempts) == ("succeeded", 2)
 
 
 async def test_what_asks_for_nothing_readable_fails_as_any_other(server: WebServer) -> None:
     server.paths["/"] = answer(503, {"Retry-After": "soon"})
     run, _ = await carried_out(to(server))
     assert (run.verdict, run.attempts) == ("failed", 1)
+
+
+# --- virtual time
+
+
+async def test_in_virtual_time_nothing_is_sent(server: WebServer) -> None:
+    scheduler = made(HOOK=f"{server.url}/geheim")
+    specs = {
+        f"GET {server.url}/?…": to(server, "/?key=geheim"),
+        f"POST {server.url}/": to(server, json={"a": 1}),
+        "GET to the address in the secret 'HOOK'": Http(Secret("HOOK"), allow=LOOPBACK),
+    }
+    for name, spec in specs.items():
+        scheduler.cron("0 3 * * *", key=name)(scheduler.job(name, spec))
+    async with virtual_time(scheduler, start="2026-01-01T00:00:00Z", io_wait="0.2s") as kit:
+        await kit.advance("1d")
+        for name in specs:
+            kit.assert_succeeded(name, times=1)
+            (run,) = kit.runs(name)
+            assert [line.text for line in await scheduler.log(run)] == [f"not sent in virtual time: {name}"]
+    assert server.heard == []
 
 
 # --- bounds

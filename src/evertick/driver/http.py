@@ -11,12 +11,14 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from evertick.arguments import FreeArguments
+from evertick.clock import system_clock
 from evertick.context import Context
 from evertick.driver.address import Allowed, LookUp, allowed_of, look_up_in
 from evertick.driver.http_exchange import Answer, Exchange, trusting
 from evertick.driver.http_expect import statuses_of, unmet
 from evertick.driver.http_request import Outgoing, make_request
-from evertick.driver.http_spec import Http, HttpSettings
+from evertick.driver.http_spec import Http, HttpSettings, method_of
+from evertick.driver.secret import Secret
 from evertick.driver.spec import DriverParts
 from evertick.errors import JobFailed, Refused, Retry
 from evertick.size import size_bytes
@@ -54,7 +56,11 @@ class HttpDriver:
     def prepare(self, args: bytes) -> dict[str, Any]:
         return self._arguments.decode(args)
 
-    async def execute(self, context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def execute(self, context: Context, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        if context._clock is not system_clock:
+            # A server cannot live in virtual time, and a test of schedules must not call anybody.
+            context.log(f"not sent in virtual time: {method_of(self._spec)} {_written(self._spec)}")
+            return None
         parts, began = self._parts, context._clock.elapsed()
         outgoing = make_request(self._spec, context, arguments, parts.app, parts.resolve_secret)
         try:
@@ -101,6 +107,14 @@ class HttpDriver:
             cut = f" (only the first {len(answer.body)} bytes are read; see read_limit)" if answer.is_cut else ""
             said = f"{_status(outgoing, answer)}, but {outgoing.hide(wrong)}{cut}{_quoted(outgoing, answer)}"
             raise JobFailed(f"{doing}: {said}", result=result)
+
+
+def _written(spec: Http) -> str:
+    """The address as the job has it, without what follows the question mark: people put keys there."""
+    if isinstance(spec.url, Secret):
+        return f"to the address in the secret {spec.url.name!r}"
+    path, mark, _ = spec.url.partition("?")
+    return f"{path}{mark}…" if mark else path
 
 
 def _node_settings(parts: DriverParts) -> HttpSettings:
