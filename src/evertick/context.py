@@ -113,6 +113,8 @@ class Context(msgspec.Struct, eq=False, gc=False):
     _has_seen_stop: bool = False
     # Whether the job has ended its run itself. Written: in a transaction whose commit only the store knows of.
     _own_end: Literal["", "written", "committed"] = ""
+    # What a driver knows of the attempt, if that does not come back with a result: the result of a run that ends so.
+    _kept: object = None
 
     def __repr__(self) -> str:
         return f"<Context of run {self.run_id} of {self.task!r}>"

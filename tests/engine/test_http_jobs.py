@@ -433,6 +433,13 @@ async def test_a_run_whose_server_asked_to_wait_succeeds_in_a_later_attempt(serv
     assert (run.verdict, run.attempts) == ("succeeded", 2)
 
 
+async def test_the_last_answer_of_a_server_that_only_asked_to_wait_is_the_result(server: WebServer) -> None:
+    server.paths["/"] = answer(503, {"Retry-After": "0"}, b"busy")
+    run, _ = await carried_out(to(server), retry=Constant("1ms", attempts=2))
+    assert (run.verdict, run.attempts) == ("failed", 2)
+    assert (run.result["status"], run.result["body"]) == (503, "busy")  # type: ignore[index]
+
+
 async def test_what_asks_for_nothing_readable_fails_as_any_other(server: WebServer) -> None:
     server.paths["/"] = answer(503, {"Retry-After": "soon"})
     run, _ = await carried_out(to(server))

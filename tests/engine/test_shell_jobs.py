@@ -347,6 +347,10 @@ async def test_exit_codes_mean_what_the_job_says(url: str) -> None:
     assert runs[2].result["exit_code"] == 2  # type: ignore[index]
     assert (runs[3].verdict, runs[3].reason) == ("skipped", "exit code 3: code for 1")
     assert (runs[75].verdict, runs[75].attempts) == ("failed", 3)
+    # What it took is kept, however it ends.
+    for code in (3, 75):
+        assert runs[code].result["exit_code"] == code  # type: ignore[index]
+        assert runs[code].result["max_rss_bytes"] > 1_000_000  # type: ignore[index]
     assert attempts[0].error == "it ended with exit code 75, which asks for another try: code for 1"
     assert (runs[4].verdict, runs[4].attempts, runs[4].error) == ("failed", 3, "it ended with exit code 4: code for 3")
     assert runs[4].result["exit_code"] == 4  # type: ignore[index]
@@ -416,6 +420,27 @@ async def test_a_command_may_tidy_up_after_term(bench: Bench, tmp_path: Path) ->
     assert (run.verdict, run.reason) == ("failed", "timeout")
     assert ("stdout", "tidying") in lines
     assert file.read_text() == "yes\n"
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancel", "lost"])
+async def test_what_a_stopped_command_took_is_its_result(url: str, how: str) -> None:
+    bench = Bench(url)
+    options = {"timeout": "1s" if how == "timeout" else None, "on_lost": "fail" if how == "lost" else "rerun"}
+    job = bench.job("echo begun; while :; do :; done", options=options)
+    async with bench.scheduler:
+        run = await job.enqueue()
+        await until_line(bench, run, "begun")
+        if how == "cancel":
+            await bench.scheduler.cancel(run)
+        if how != "lost":
+            await bench.ended(run)
+    ended = await bench.scheduler.get_run(run.id)
+    await bench.scheduler.close()
+    assert ended.verdict == {"timeout": "failed", "cancel": "cancelled", "lost": "lost"}[how]
+    result = msgspec.convert(ended.result, dict[str, float | None])
+    assert result["exit_code"] is None  # by a signal
+    assert 0.001 < (result["cpu_seconds"] or 0) < 30
+    assert (result["max_rss_bytes"] or 0) > 1_000_000
 
 
 # --- what it writes

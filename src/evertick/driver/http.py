@@ -74,7 +74,7 @@ class HttpDriver:
             f"{_status(outgoing, answer)} from {answer.address} after {seconds:.3g} s, {len(answer.body)} bytes{more}"
         )
         context.log(outgoing.hide(f"{outgoing.method} {answer.shown}: {said}"))
-        result = _result(outgoing, answer, seconds)
+        result = context._kept = _result(outgoing, answer, seconds)
         await self._check(outgoing, answer, context, result)
         return result
 

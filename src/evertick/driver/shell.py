@@ -63,16 +63,20 @@ class ShellDriver:
                 # What ends after TERM has reached it may have done half of its work, whatever its exit code says.
                 raise
         ending = kept.ended.result()
+        context._kept = _result(ending)
         output.close(is_cut=ending.code is None)
         if ending.failure is None:
             context.log(f"{ending}{_used(ending)}")
-        return self._judge(ending, output)
+        self._judge(ending, output)
+        return context._kept
 
     async def _stop(self, kept: Kept, context: Context, output: Captured) -> None:
         why = context._stopped or "shutdown"
         await kept.put_down(stop_seconds(why, self.kill_after / 1e6))
+        ending = kept.ended.result()
+        context._kept = _result(ending)
         output.close(is_cut=True)
-        context.log(f"it was stopped ({why}), and is gone with all that came of it{_used(kept.ended.result())}")
+        context.log(f"it was stopped ({why}), and is gone with all that came of it{_used(ending)}")
 
     def _start(self, context: Context, secrets: dict[str, str], output: Captured) -> Kept:
         spec = self._spec
@@ -112,17 +116,16 @@ class ShellDriver:
         names = {each.name for each in named if isinstance(each, Secret)}
         return {name: self._parts.resolve_secret(name) for name in sorted(names)}
 
-    def _judge(self, ending: Ending, output: Captured) -> dict[str, Any]:
+    def _judge(self, ending: Ending, output: Captured) -> None:
+        """Raises what the ending means, if not success."""
         spec, code = self._spec, ending.code
         words = f": {output.last_words}" if output.last_words else ""
         if code is not None and code in spec.skip_codes:
             raise Skip(f"exit code {code}{words}")
         if code is not None and code in spec.retry_codes:
             raise Retry(f"it ended with exit code {code}, which asks for another try{words}")
-        result = {"exit_code": code, "cpu_seconds": ending.cpu_seconds, "max_rss_bytes": ending.max_rss_bytes}
         if code is None or code not in spec.success_codes:
-            raise JobFailed(f"{ending}{words}", result=None if ending.failure is not None else result)
-        return result
+            raise JobFailed(f"{ending}{words}", result=_result(ending))
 
 
 def _environment_of_node() -> dict[str, str]:
@@ -139,6 +142,13 @@ def _clean_environment() -> dict[str, str]:
 
 def _value(value: Any, secrets: dict[str, str]) -> Any:
     return secrets[value.name] if isinstance(value, Secret) else value
+
+
+def _result(ending: Ending) -> dict[str, Any] | None:
+    """What is kept of a command, however its run ends; nothing of one that never began."""
+    if ending.failure is not None:
+        return None
+    return {"exit_code": ending.code, "cpu_seconds": ending.cpu_seconds, "max_rss_bytes": ending.max_rss_bytes}
 
 
 def _used(ending: Ending) -> str:

@@ -54,7 +54,10 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 class StoppedBy(msgspec.Struct, frozen=True):
+    """The result, if something is known of the job though it was stopped, is JSON."""
+
     why: Stop
+    result: bytes | None = None
 
 
 class Unfit(msgspec.Struct, frozen=True):
@@ -105,8 +108,8 @@ def judge(run: Claimed, work: Work, ending: Ending, draw: Draw, phases: tuple[Ph
                 attempts=run.attempts,
                 task_hash=work.hash,
             )
-        case StoppedBy(why):
-            return _judge_stop(run, work, why, draw, phases)
+        case StoppedBy(why, result):
+            return _judge_stop(run, work, why, draw, phases, result)
         case Raised(error, result):
             return _judge_error(run, work, error, draw, phases, result)
         case HandedOver(hand_off, message):
@@ -142,21 +145,23 @@ def _delay(policy: RetryPolicy, attempt: int, draw: Draw) -> int | None:
     return policy.delay_with_jitter(attempt, draw()) if policy.allows_another(attempt) else None
 
 
-def _judge_stop(run: Claimed, work: Work, why: Stop, draw: Draw, phases: tuple[Phase, ...]) -> Outcome | None:
+def _judge_stop(
+    run: Claimed, work: Work, why: Stop, draw: Draw, phases: tuple[Phase, ...], result: bytes | None
+) -> Outcome | None:
     match why:
         case Stop.LOST:
             return None
         case Stop.REQUESTED | Stop.REPLACED:
             # Without a reason: the store knows the one of the request.
-            return _done(run, Verdict.CANCELLED, None, phases=phases)
+            return _done(run, Verdict.CANCELLED, None, result=result, phases=phases)
         case Stop.TIMEOUT:
             error = TimeoutError(f"the attempt took longer than its timeout of {(work.timeout or 0) / 1e6:g} s")
-            return _judge_error(run, work, error, draw, phases)
+            return _judge_error(run, work, error, draw, phases, result)
         case Stop.SHUTDOWN | Stop.UNREACHABLE:
             reason = Reason.SHUTDOWN if why is Stop.SHUTDOWN else Reason.UNREACHABLE
             is_bound = why is Stop.SHUTDOWN and is_own_queue(run.queue)
             if work.on_lost == "fail" or is_bound:
-                return _done(run, Verdict.LOST, reason, phases=phases)
+                return _done(run, Verdict.LOST, reason, result=result, phases=phases)
             return Outcome(id=run.id, fence=run.fence, kind="release", reason=reason, attempts=run.attempts)
         case _:
             assert_never(why)
@@ -171,7 +176,8 @@ def _judge_error(
     result: bytes | None = None,
 ) -> Outcome:
     if isinstance(error, Skip):
-        return _done(run, Verdict.SKIPPED, str(error.reason)[:_REASON_MAX_CHARS] or "skipped by the job", phases=phases)
+        reason = str(error.reason)[:_REASON_MAX_CHARS] or "skipped by the job"
+        return _done(run, Verdict.SKIPPED, reason, result=result, phases=phases)
     reason = Reason.TIMEOUT if isinstance(error, TimeoutError) and not error.__traceback__ else Reason.ERROR
     attempt, text = run.attempts + 1, error.text if isinstance(error, Reported) else error_text(error)
     asked = error.retry if isinstance(error, Reported) else error if isinstance(error, Retry) else None

@@ -226,7 +226,7 @@ class Worker:
                 raise  # this coroutine is closed, for its event loop has ended
             # Whatever it is, the run must not be left without an outcome. What a job raises on its way out, once it was
             # told to stop, is no failure of its own.
-            ending = self._judge_raise(attempt, error) if attempt.why is None else StoppedBy(attempt.why)
+            ending = self._judge_raise(attempt, error) if attempt.why is None else _stopped(attempt, attempt.why)
         self._end(attempt, ending)
 
     def _ending_of(self, attempt: Attempt, result: object) -> Ending:
@@ -234,7 +234,7 @@ class Worker:
         if attempt.why is not None:
             # A job that saw that it was to stop, and returned, has stopped; one that did not look has done its work.
             if attempt.context._has_seen_stop:
-                return StoppedBy(attempt.why)
+                return _stopped(attempt, attempt.why)
             if attempt.why is Stop.TIMEOUT:
                 attempt.context.log(
                     f"it took longer than its timeout of {(attempt.work.timeout or 0) / 1e6:g} s and never looked at "
@@ -246,7 +246,7 @@ class Worker:
         return Returned(attempt.context._encode_result(result))
 
     def _judge_raise(self, attempt: Attempt, error: BaseException) -> Ending:
-        result = error.result if isinstance(error, JobFailed) else None
+        result = error.result if isinstance(error, JobFailed) else attempt.context._kept
         return Raised(error, attempt.context._encode_result(result))
 
     def _handed_over(self, attempt: Attempt, hand_off: HandOff) -> Ending:
@@ -259,10 +259,10 @@ class Worker:
 
     def _judge_cancel(self, attempt: Attempt, error: asyncio.CancelledError) -> Ending:
         if attempt.why is not None:
-            return StoppedBy(attempt.why)
+            return _stopped(attempt, attempt.why)
         task = asyncio.current_task()
         # Cancelled from outside (the program ends its loop), or by something the job itself awaited.
-        return StoppedBy(Stop.SHUTDOWN) if task is not None and task.cancelling() else Raised(error)
+        return _stopped(attempt, Stop.SHUTDOWN) if task is not None and task.cancelling() else Raised(error)
 
     def _end(self, attempt: Attempt, ending: Ending) -> None:
         self._node.hold.work_ended(attempt)
@@ -346,6 +346,10 @@ class Worker:
             return 0.0 if self._line.is_worth_a_claim else self._node.rest_for(self._node.hold.free)
         rests = [] if claim.next_due_at is None else [max((claim.next_due_at - claim.now) / 1e6, 0.001)]
         return min(rests + self._node.rates.rests(), default=None)
+
+
+def _stopped(attempt: Attempt, why: Stop) -> StoppedBy:
+    return StoppedBy(why, attempt.context._encode_result(attempt.context._kept))
 
 
 def _is_at_its_step(attempt: Attempt) -> bool:
