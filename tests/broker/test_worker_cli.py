@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,32 @@ async def test_tasks_of_a_program_are_done_without_its_database(bench: Bench, wo
     await bench.hand_all([{"args": {"number": number}} for number in range(3)])
     reports = await bench.ends(3)
     assert sorted(each.result for each in reports if each.kind == "finish") == [0, 2, 4], workers.log
+
+
+@contextmanager
+def on_processors(allowed: set[int]) -> Iterator[None]:
+    """What is started meanwhile may use these alone."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, allowed)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+async def test_without_a_number_there_is_a_slot_for_each_processor_that_the_worker_may_use(
+    on_redis: Bench, redis_workers: Workers
+) -> None:
+    every = os.sched_getaffinity(0)
+    for allowed, arguments in ((every, []), ({min(every)}, ["--parallelism", "0"])):
+        name = f"w{len(allowed)}-{len(arguments)}"
+        with on_processors(allowed):
+            redis_workers.start("--name", name, *arguments, "--", "true")
+        async with asyncio.timeout(30):
+            while f"worker {name} takes from" not in redis_workers.log:
+                await asyncio.sleep(0.01)
+        [begun] = [line for line in redis_workers.log.splitlines() if f"worker {name} takes from" in line]
+        assert begun.endswith(f", {len(allowed)} at a time")
 
 
 async def test_exit_codes_are_judged_as_those_of_a_shell_job(on_redis: Bench, redis_workers: Workers) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -55,7 +56,7 @@ _KEYS = {"password_file": "password_file", "credentials": "credentials"} | {
     type=click.IntRange(0, _PARALLELISM_MOST),
     default=0,
     show_default=True,
-    help="Runs at once; 0: one for each processor.",
+    help="Runs at once; 0: one for each processor that it may use.",
 )
 @click.option("--tasks", metavar="MODULE:ATTRIBUTE", help="Do the tasks of this scheduler, instead of a command.")
 @click.option("--stream", is_flag=True, help="The queue in Redis is a stream, not a list.")
@@ -113,12 +114,19 @@ def worker(
     made = Worker(
         line,
         craft,
-        parallelism=parallelism or os.cpu_count() or 1,
+        parallelism=parallelism or _processors(),
         clock=system_clock,
         name=name or f"{host_name()}:{os.getpid()}",
         stop_seconds=stop_timeout.total_seconds(),
     )
     asyncio.run(_serve(made))
+
+
+def _processors() -> int:
+    """Those that this process may use: an operator, or a container, may have pinned it to some of the machine's."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 async def _serve(made: Worker) -> None:
