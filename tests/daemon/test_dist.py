@@ -65,6 +65,13 @@ def test_systemd_would_find_a_key_that_is_not_there(unit: str, tmp_path: Path) -
     assert "ProtectSytem" in verify(unit.replace("ProtectSystem", "ProtectSytem"), tmp_path)
 
 
+def test_systemd_finds_nothing_wrong_with_the_unit_in_place_of_reboot_in_a_crontab(tmp_path: Path) -> None:
+    page = (DIST.parent / "docs/how-to/migrate-from-cron.md").read_text()
+    [shown] = re.findall(r"^```ini\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert settings_of(shown)["Type"] == ["oneshot"]
+    assert verify(shown, tmp_path) == ""
+
+
 def test_the_unit_is_hardened(unit: str, tmp_path: Path) -> None:
     path = tmp_path / "evertick.service"
     path.write_text(unit)

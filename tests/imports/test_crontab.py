@@ -279,7 +279,11 @@ def test_a_line_that_is_commented_out_is_told_and_no_description() -> None:
         ("0 0 30 2 * x", "never comes"),
         ("@every 5m x", "there is no nickname '@every'"),
         ("@sometimes x", "there is no nickname '@sometimes'"),
-        ("@reboot x", "@reboot 'x': it is no moment; make it a service of the system"),
+        (
+            "@reboot x",
+            "@reboot 'x': it is no moment, and the start of a daemon is no boot; have the system start it once",
+        ),
+        ("@reboot x", 'by a systemd unit of Type=oneshot, as shown under "At every boot" in how-to "Come from cron"'),
     ],
 )
 def test_what_cannot_be_a_job_is_told_with_its_line(line: str, words: str) -> None:

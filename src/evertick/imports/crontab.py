@@ -254,8 +254,9 @@ class _Reader:
     def _lose_reboot(self, command: str) -> None:
         self.note(
             "lost",
-            f"@reboot {_short(command)}: it is no moment; make it a service of the system, which is started once at "
-            "every boot (a systemd unit of Type=oneshot)",
+            f"@reboot {_short(command)}: it is no moment, and the start of a daemon is no boot; have the system start "
+            'it once at every boot, by a systemd unit of Type=oneshot, as shown under "At every boot" in how-to '
+            '"Come from cron"',
         )
 
     def _look_closer(self, when: str, rest: str, command: str) -> None:
