@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 
-from evertick import NatsConnection, Run, Scheduler, State
+from evertick import InvalidSetting, NatsConnection, Run, Scheduler, State, Verdict
 from evertick.driver import nats_events
 from evertick.driver.nats_client import NatsSession
 from evertick.driver.nats_names import NatsNames
+from evertick.driver.nats_spec import EVENT_KINDS
 from servers.broker import Broker, nats_server
 
 NAMES = NatsNames("evertick")
@@ -34,9 +36,9 @@ async def until_logged(caplog: pytest.LogCaptureFixture, words: str) -> None:
             await asyncio.sleep(0.01)
 
 
-def node_at(server: Broker, url: str, app: str) -> Scheduler:
+def node_at(server: Broker, url: str, app: str, events: bool | list[str] = True) -> Scheduler:
     node = Scheduler(url, app=app, feed="1h", poll_interval="200ms")
-    node.connect("nats", NatsConnection(url=server.url, events=True))
+    node.connect("nats", NatsConnection(url=server.url, events=events))
 
     @node.task
     async def works() -> None: ...
@@ -93,6 +95,46 @@ async def test_every_end_of_a_run_is_published_by_its_verdict(nats: Broker, own:
     assert [(event["v"], event["run_id"], event["task"]) for _, event in events] == [
         (1, run.id, run.task) for run in runs
     ]
+
+
+async def test_the_kinds_that_are_named_are_published_each_on_its_subject(
+    nats: Broker, own: str, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    async with node_at(nats, url, own, ["run.recorded", "run.started", "run.finished"]) as first:
+        [failed] = await do(first, "fails")
+        await published(nats, own, 3)
+    async with node_at(nats, url, own, ["run.started"]) as second:
+        [worked] = await do(second, "works")
+        await published(nats, own, 4)
+    async with node_at(nats, url, own) as third:
+        [last] = await do(third, "works")
+        events = await published(nats, own, 6)
+    assert [(subject.rpartition(".")[2], event["kind"], event["run_id"]) for subject, event in events] == [
+        ("recorded", "run.recorded", failed.id),
+        ("started", "run.started", failed.id),
+        ("failed", "run.finished", failed.id),
+        ("started", "run.started", worked.id),
+        ("succeeded", "run.finished", worked.id),
+        ("succeeded", "run.finished", last.id),
+    ]
+
+
+def test_no_kind_of_event_is_called_like_a_verdict() -> None:
+    assert {kind.removeprefix("run.") for kind in EVENT_KINDS} & set(Verdict) == set()
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        (["run.finishd"], "nats: events: 'run.finishd' is no event of a run; it is called 'run.finished'"),
+        (["gap.recorded"], "nats: events: 'gap.recorded' is no event of a run; "),
+        ("run.finished", "nats: events: 'run.finished' must be true, false, or a list of kinds"),
+    ],
+)
+def test_what_is_no_event_of_a_run_is_refused(events: Any, words: str) -> None:
+    with pytest.raises(InvalidSetting, match=re.escape(words)):
+        Scheduler("sqlite://").connect("nats", NatsConnection(events=events))
 
 
 async def test_after_a_stop_it_goes_on_behind_the_last_one(nats: Broker, own: str, tmp_path: Path) -> None:

@@ -43,6 +43,26 @@ def test_what_the_file_says_of_nats_is_what_its_driver_gets(folder: Path, load: 
     found.check()
 
 
+def test_events_for_others_are_chosen_by_a_file_or_the_environment(
+    load: Load, problems: Callable[..., list[str]]
+) -> None:
+    def kinds(text: str, **environ: str) -> tuple[str, ...]:
+        found = scheduler_from(load(f"[nats]\naddress = 'n'\n{text}", environ=environ))._connections["nats"]
+        assert isinstance(found, NatsConnection)
+        return found.event_kinds
+
+    assert kinds("") == kinds("events = []") == kinds("events = true", EVERTICK_NATS_EVENTS="no") == ()
+    assert kinds("events = true") == kinds("", EVERTICK_NATS_EVENTS="yes") == ("run.finished",)
+    chosen = ("run.started", "run.finished")
+    assert kinds("events = ['run.started', 'run.finished']") == chosen
+    assert kinds("", EVERTICK_NATS_EVENTS="run.started, run.finished") == chosen
+    assert problems("[nats]\naddress = 'n'\nevents = ['run.startd']\n") == [
+        "evertick.toml:3: nats.events: 'run.startd' is no event of a run; it is called 'run.started'"
+    ]
+    [wrong] = problems("[nats]\naddress = 'n'\nevents = 7\n")
+    assert wrong.startswith("evertick.toml:3: nats.events: 7 cannot be; write true or false, without quotes, or a list")
+
+
 def test_a_job_for_a_broker_that_is_nowhere_is_told_where_it_stands(
     load: Load, problems: Callable[..., list[str]]
 ) -> None:

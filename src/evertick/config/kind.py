@@ -12,7 +12,7 @@ from evertick.errors import InvalidSetting
 from evertick.size import size_bytes
 from evertick.when.duration import duration_us
 
-__all__ = ["DURATION", "PATH", "SIZE", "TEXT", "TEXTS", "WHOLE", "YES_NO", "Kind", "choice"]
+__all__ = ["DURATION", "PATH", "SIZE", "TEXT", "TEXTS", "WHOLE", "YES_NO", "YES_NO_OR_TEXTS", "Kind", "choice"]
 
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _TEXT_LONGEST = 4_096
@@ -79,6 +79,19 @@ def _read_texts(value: Any, folder: Path) -> Any:
     return value
 
 
+def _read_yes_no_or_texts(value: Any, folder: Path) -> Any:
+    if type(value) is bool:
+        return value
+    if not isinstance(value, list):
+        raise InvalidSetting(f"{value!r:.100} cannot be; write {YES_NO_OR_TEXTS.fix}")
+    return _read_texts(value, folder)
+
+
+def _yes_no_or_texts_of(text: str) -> Any:
+    value = _yes_or_no(text)
+    return value if type(value) is bool else _texts_of(text)
+
+
 def _read_duration(value: Any, folder: Path) -> Any:
     duration_us(value)
     return value
@@ -94,6 +107,12 @@ TEXT = _make("text", 'it in quotes, like "value"', _is_text, _same)
 WHOLE = _make("whole number", "digits without quotes, like 50", lambda value: type(value) is int, _whole_of)
 YES_NO = _make("true or false", "true or false, without quotes", lambda value: type(value) is bool, _yes_or_no)
 TEXTS = Kind(words="list of texts", fix='a list in brackets, like ["one", "two"]', read=_read_texts, of_text=_texts_of)
+YES_NO_OR_TEXTS = Kind(
+    words="true, false or a list of texts",
+    fix=f"{YES_NO.fix}, or {TEXTS.fix}",
+    read=_read_yes_no_or_texts,
+    of_text=_yes_no_or_texts_of,
+)
 DURATION = Kind(words="duration", fix='a number with its unit, like "90s" or "1h30m"', read=_read_duration)
 SIZE = Kind(
     words="size",

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from evertick.config.kind import DURATION, PATH, TEXT, TEXTS, WHOLE, YES_NO, Kind, choice
+from evertick.config.kind import DURATION, PATH, TEXT, TEXTS, WHOLE, YES_NO, YES_NO_OR_TEXTS, Kind, choice
 from evertick.settings import DATABASE_VARIABLE
 from evertick.when.duration import Duration
 
@@ -149,7 +149,10 @@ class Nats(Section, frozen=True, kw_only=True):
     tls: Annotated[bool, _key(YES_NO, "Whether to speak TLS; files of `ssl` mean so, too.")] = False
     prefix: Annotated[str, _key(TEXT, "What subjects and streams begin with.")] = "evertick"
     replicas: Annotated[int, _key(WHOLE, "How many servers of a cluster keep a stream.")] = 1
-    events: Annotated[bool, _key(YES_NO, "Whether to publish what becomes of runs, for others.")] = False
+    events: Annotated[
+        bool | list[str],
+        _key(YES_NO_OR_TEXTS, "Whether to publish the ends of runs, for others; or which events of runs."),
+    ] = False
     ssl: Tls = Tls()
 
 

@@ -1,4 +1,4 @@
-"""What becomes of runs, published on NATS for others: one subject for each verdict of each app.
+"""What becomes of runs, published on NATS for others: in each app one subject for each verdict and kind of event.
 
 One node does it at a time, from the feed of the app. Where to go on after a stop is not kept here: every message has
 the cursor of its event with it, so the last one in the stream says it, and what was published and what is remembered
@@ -30,7 +30,6 @@ __all__ = ["CURSOR_HEADER", "NatsEvents"]
 log = logging.getLogger("evertick.nats")
 
 CURSOR_HEADER = "Evertick-Cursor"
-_KINDS = ("run.finished",)
 _LOOK_SECONDS = 1.0
 _AWAY_SECONDS = 5.0
 
@@ -39,12 +38,13 @@ ReadPage = Callable[[str | None, Sequence[str]], Awaitable[FeedPage]]
 
 
 class NatsEvents:
-    """Publishes the ends of the runs of one app."""
+    """Publishes the ends of the runs of one app, or what else the connection names."""
 
     def __init__(
         self, connection: NatsConnection, app: str, read_page: ReadPage, resolve_secret: Callable[[str], str]
     ) -> None:
         self._app = app
+        self._kinds = connection.event_kinds
         self._read_page = read_page
         self._session = NatsSession(connection, resolve_secret, _no_subscriptions)
         # Told once, until it works again.
@@ -75,10 +75,10 @@ class NatsEvents:
 
     async def _page_after(self, cursor: str | None) -> FeedPage:
         try:
-            return await self._read_page(cursor, _KINDS)
+            return await self._read_page(cursor, self._kinds)
         except CursorGone as gone:
             log.warning("events of app %r are missing on NATS: %s", self._app, gone)
-            return await self._read_page(gone.oldest, _KINDS)
+            return await self._read_page(gone.oldest, self._kinds)
 
     async def _last_cursor(self) -> str | None:
         """Of the last event that was published, by whichever node."""
@@ -86,15 +86,13 @@ class NatsEvents:
         with self._session.telling():
             stream = await self._session.opened()
             try:
-                last = await self._session.asked(
-                    stream.get_last_msg(names.events_stream, names.event_of_any_verdict(self._app))
-                )
+                last = await self._session.asked(stream.get_last_msg(names.events_stream, names.any_event(self._app)))
             except NotFoundError:
                 return None
         return (last.headers or {}).get(CURSOR_HEADER)
 
     async def _publish(self, event: FeedEvent) -> None:
-        subject = self._session.names.event(self._app, event.verdict or "unknown")
+        subject = self._session.names.event(self._app, _word(event))
         headers = {Header.MSG_ID.value: f"{self._app}:{event.cursor}", CURSOR_HEADER: event.cursor}
         with self._session.telling():
             stream = await self._session.opened()
@@ -105,6 +103,11 @@ class NatsEvents:
             self._trouble = str(error)
             level = logging.WARNING if isinstance(error, BrokerUnavailable) else logging.ERROR
             log.log(level, "events of app %r are not published for now: %s", self._app, error)
+
+
+def _word(event: FeedEvent) -> str:
+    """An end goes by its verdict, everything else by its kind; no kind is called like a verdict."""
+    return event.verdict or "unknown" if event.kind == "run.finished" else event.kind.removeprefix("run.")
 
 
 def _body(event: FeedEvent) -> bytes:

@@ -50,10 +50,10 @@ class NatsNames:
     def all_kills(self) -> str:
         return f"{self._prefix}.kill.*"
 
-    def event(self, app: str, verdict: str) -> str:
-        return f"{self._prefix}.{token_of(app)}.runs.{token_of(verdict)}"
+    def event(self, app: str, word: str) -> str:
+        return f"{self._prefix}.{token_of(app)}.runs.{token_of(word)}"
 
-    def event_of_any_verdict(self, app: str) -> str:
+    def any_event(self, app: str) -> str:
         return f"{self._prefix}.{token_of(app)}.runs.*"
 
     def subjects_of(self, stream: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -15,11 +16,15 @@ from evertick.driver.handed_spec import HandedSpec
 from evertick.driver.secret import Secret
 from evertick.driver.spec import DriverParts
 from evertick.errors import InvalidSetting
+from evertick.feed import FEED_KINDS
 from evertick.masked import masked, shown_value
+from evertick.nearest import nearest
 
-__all__ = ["SUBJECT_PREFIX", "Nats", "NatsConnection", "check_subject_prefix", "nats_connection"]
+__all__ = ["EVENT_KINDS", "SUBJECT_PREFIX", "Nats", "NatsConnection", "check_subject_prefix", "nats_connection"]
 
 SUBJECT_PREFIX = "evertick"
+# What can be published: each has a subject below the runs of its app.
+EVENT_KINDS = tuple(kind for kind in FEED_KINDS if kind.startswith("run."))
 _PREFIX = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 _SCHEMES = ("nats", "tls")
 _REPLICAS_MOST = 5
@@ -43,7 +48,7 @@ class NatsConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     url: `nats://host:4222`, `tls://…`; several, of one cluster, with commas between. user, password, token: in place of
     those in the URL. credentials: a file with a JWT and its key. ca, cert, key: files for TLS.
     prefix: what subjects and streams begin with. replicas: how many servers of a cluster keep a stream.
-    events: publish what becomes of runs, for others.
+    events: publish what becomes of runs, for others: True their ends, a list these kinds of events.
     """
 
     url: str = "nats://127.0.0.1:4222"
@@ -56,7 +61,7 @@ class NatsConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     key: str | None = None
     prefix: str = SUBJECT_PREFIX
     replicas: int = 1
-    events: bool = False
+    events: bool | Sequence[str] = False
 
     def __repr__(self) -> str:
         return f"NatsConnection(url={self.shown!r}, prefix={self.prefix!r})"
@@ -68,6 +73,13 @@ class NatsConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def shown(self) -> str:
         return ",".join(masked(url) for url in self.urls)
+
+    @property
+    def event_kinds(self) -> tuple[str, ...]:
+        """Those that are published."""
+        if isinstance(self.events, bool):
+            return ("run.finished",) if self.events else ()
+        return tuple(self.events)
 
     def check(self, what: str = "nats") -> None:
         faults = Faults()
@@ -82,6 +94,8 @@ class NatsConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         with faults.of("replicas"):
             if isinstance(self.replicas, bool) or not 1 <= self.replicas <= _REPLICAS_MOST:
                 raise InvalidSetting(f"{what}: replicas: {self.replicas!r} must be a number from 1 to {_REPLICAS_MOST}")
+        with faults.of("events"):
+            _check_events(self.events, f"{what}: events")
         faults.raise_any()
 
 
@@ -111,6 +125,17 @@ def check_subject_prefix(prefix: Any, what: str) -> str:
             f"{what}: {prefix!r:.80} must be up to 32 small letters, digits, '-' and '_', like {SUBJECT_PREFIX!r}"
         )
     return prefix
+
+
+def _check_events(events: Any, what: str) -> None:
+    if isinstance(events, bool):
+        return
+    if isinstance(events, str) or not isinstance(events, Sequence):
+        raise InvalidSetting(f"{what}: {events!r:.80} must be true, false, or a list of kinds, like ['run.finished']")
+    for kind in events:
+        if kind not in EVENT_KINDS:
+            meant = nearest(str(kind), EVENT_KINDS, what="there are")
+            raise InvalidSetting(f"{what}: {kind!r:.80} is no event of a run; {meant}")
 
 
 def _check_url(url: str, what: str) -> None:
