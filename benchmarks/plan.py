@@ -86,6 +86,15 @@ MEASUREMENTS = {
         Measurement(
             "handoff", "handoff", "Runs handed to Redis", handoff.FIGURES, handoff.measure, "runs", is_once=True
         ),
+        Measurement(
+            "handoff_due",
+            "handoff",
+            "Due schedules handed to Redis, with the recording of their fires",
+            handoff.FIGURES,
+            handoff.measure_due,
+            "schedules",
+            is_once=True,
+        ),
         Measurement("vacuum", "vacuum", "Options of the tables", vacuum.FIGURES, vacuum.measure, is_once=True),
     )
 }
@@ -104,6 +113,7 @@ _BY_PROCESSES = (
     "cost",
     "history",
     "handoff",
+    "handoff_due",
 )
 _MINUTE = 60
 
@@ -175,6 +185,7 @@ def _numbers(name: str, store: str, choice: Choice) -> tuple[int, ...]:
         "footprint": (size.imports,),
         "limits": (size.limited_runs,),
         "handoff": (size.handed_runs,),
+        "handoff_due": (size.handed_runs,),
     }
     return by_name.get(name, (0,))
 

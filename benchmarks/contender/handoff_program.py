@@ -6,7 +6,7 @@ from __future__ import annotations
 import redis.asyncio  # noqa: F401
 
 from benchmarks.contender import verbs
-from evertick import Redis, Scheduler
+from evertick import Once, Redis, Scheduler
 
 _redis: str = verbs.OPTIONS.pop("redis")
 _queue: str = verbs.OPTIONS.pop("queue")
@@ -21,6 +21,16 @@ async def fill(runs: int) -> None:
     await scheduler.close()
 
 
+async def fill_due(first: int, schedules: int) -> None:
+    """Schedules that are due once, and are by the time that a node starts: nothing has recorded their fires."""
+    rule = Once(after="1ms")
+    for numbers in verbs.bulks(schedules):
+        await scheduler.add_many(
+            {"key": f"s{first + number}", "when": rule, "task": hand, "args": {"number": number}} for number in numbers
+        )
+    await scheduler.close()
+
+
 async def work() -> None:
     await scheduler.health()  # opens the ledger, as whoever enqueues has done
     verbs.ready()
@@ -29,4 +39,4 @@ async def work() -> None:
 
 
 if __name__ == "__main__":
-    verbs.main(fill, work)
+    verbs.main(fill, fill_due, work)

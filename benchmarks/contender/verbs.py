@@ -4,6 +4,8 @@ A program answers to those verbs that it has a function for:
 
 - `fill(count, singles)`: put runs 0 to count - 1 into the empty store in bulk, and `singles` more one by one; answers
   how long both took.
+- `fill_due(first, count)`: put schedules into the store that are due once, and at once; `first` is the number of the
+  first, for those before it are there still.
 - `work(schedules)`: execute what there is until TERM. `schedules` is 0, or how many `plan` has made.
 - `send(count, per_second)`: enqueue runs at a steady pace, each with the moment at which it was sent.
 - `alone(count, per_second)`: work, and send from the same process.

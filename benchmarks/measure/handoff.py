@@ -1,4 +1,7 @@
-"""Runs handed to Redis: from a full queue of due runs to messages in a list, beside a loop that only pushes them.
+"""Runs handed to Redis: from a full queue of due runs, or from schedules that are due, to messages in a list, beside a
+loop that only pushes them.
+
+Of due schedules the nodes record the fires as well: each becomes a run before it is claimed.
 
 The raw loop pushes the very messages of the turn before it, a thousand in one pipeline, one command each. It has no
 ledger, no outbox and no claims, and would not notice that Redis was away: what it does not do is what the difference is
@@ -26,7 +29,7 @@ from benchmarks.stage import Stage
 from benchmarks.store.broker import BrokerPlace
 from benchmarks.used import Used
 
-__all__ = ["FIGURES", "measure"]
+__all__ = ["FIGURES", "measure", "measure_due"]
 
 FIGURES = (
     Figure("rate", "handed to Redis", "runs/s"),
@@ -43,9 +46,21 @@ _KEY = f"builds_{_QUEUE}"
 _PROGRAM = "handoff_program.py"
 _LOOK_SECONDS = 0.005
 _LATE_SECONDS = 300
+# What the nodes find; called with the number of the turn.
+_Fill = Callable[[Stage, int], None]
 
 
 def measure(stage: Stage) -> Measured:
+    """A queue of runs that were enqueued."""
+    return _measure(stage, lambda stage, _: stage.call("fill", stage.number))
+
+
+def measure_due(stage: Stage) -> Measured:
+    """Schedules that are due, each once."""
+    return _measure(stage, lambda stage, turn: stage.call("fill_due", turn * stage.number, stage.number))
+
+
+def _measure(stage: Stage, fill: _Fill) -> Measured:
     folder = stage.place.folder / "redis"
     folder.mkdir()
     broker = BrokerPlace(folder, Path(sys.prefix))
@@ -57,7 +72,8 @@ def measure(stage: Stage) -> Measured:
     ours, raw = [], []
     try:
         with redis.Redis.from_url(broker.url) as client:
-            for _ in range(stage.size.growth_turns):
+            for turn in range(stage.size.growth_turns):
+                fill(stage, turn)
                 ours.append(_hand_over(stage, broker, client))
                 bodies = _taken(client, stage.number)
                 raw.append(_push(broker, bodies))
@@ -96,7 +112,6 @@ class _Turn:
 
 def _hand_over(stage: Stage, broker: BrokerPlace, client: redis.Redis) -> _Turn:
     """From the start of the nodes until all are in the list."""
-    stage.call("fill", stage.number)
     with stage.workers("work") as workers:
         workers.wait_until_ready()
         before, pushed = Used.by(workers, stage.place), broker.server_seconds()
