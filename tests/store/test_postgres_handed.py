@@ -149,10 +149,10 @@ async def test_a_hundred_thousand_handed_runs_are_not_looked_at(
         statements = statements_for(schema)
         claim = f"'app', '{node}', ARRAY['default'], ARRAY['tidy'], 10, '{{}}', '{{}}'"
         for name, values, most in (
-            ("claim", claim, 60),
+            ("claim", claim, 200),
             ("tend_handed.find_cancelled", "'app', 1000", 40),
             ("tend_handed.find_overdue", "'app', 1000, '{}'", 40),
-            ("beat", f"'{node}', {HOUR}, NULL", 60),
+            ("beat", f"'{node}', {HOUR}, NULL", 200),
         ):
             await connection.execute(f"PREPARE asked AS {statements[name]}")
             explained = f"EXPLAIN (ANALYZE, TIMING OFF, BUFFERS, FORMAT JSON) EXECUTE asked({values})"
