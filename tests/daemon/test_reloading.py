@@ -40,6 +40,7 @@ def test_what_is_hardly_meant_in_new_files_is_in_the_log(site: Site, is_asked: b
         process.send_signal(signal.SIGUSR1)
     site.until_logged("jobs.backup.shell.cwd: there is no directory /no/such on this machine; make it, or correct")
     site.until_logged("the configuration was read again: 1 job")
+    assert [schedule["key"] for schedule in json.loads(site.call("list", "--json").stdout)] == ["backup"]
 
 
 def test_a_file_that_is_wrong_changes_nothing_and_the_status_says_so(site: Site) -> None:

@@ -11,7 +11,7 @@ from functools import cache
 from urllib.parse import urlsplit
 
 from evertick.config.section import Http as HttpSection
-from evertick.driver.address import allowed_of, literal_of, permitted
+from evertick.driver.address import allowed_of, is_own_name, literal_of, permitted
 from evertick.driver.http_spec import Http
 from evertick.driver.shell_spec import Shell
 from evertick.driver.spec import Spec
@@ -51,19 +51,13 @@ class Needs:
 
     def _unmet_by_request(self, spec: Http) -> Iterator[tuple[str, str]]:
         host = (urlsplit(spec.url).hostname or "") if isinstance(spec.url, str) else ""
-        address = _LOOPBACK if _is_this_host(host) else literal_of(host)
+        address = _LOOPBACK if is_own_name(host) else literal_of(host)
         if address is None:
             return
         try:
             permitted(host, [address], self._allowed | allowed_of(spec.allow, "allow"))
         except Refused as refused:
             yield "url", str(refused)
-
-
-def _is_this_host(host: str) -> bool:
-    """By its name, which stands for nothing else (RFC 6761)."""
-    plain = host.rstrip(".")
-    return plain == "localhost" or plain.endswith(".localhost")
 
 
 def _is_user(user: str | int) -> bool:

@@ -22,7 +22,17 @@ import msgspec
 from evertick.driver.function import Threads
 from evertick.errors import InvalidSetting, Refused
 
-__all__ = ["ADDRESSES_MAX", "Address", "Allowed", "LookUp", "allowed_of", "literal_of", "look_up_in", "permitted"]
+__all__ = [
+    "ADDRESSES_MAX",
+    "Address",
+    "Allowed",
+    "LookUp",
+    "allowed_of",
+    "is_own_name",
+    "literal_of",
+    "look_up_in",
+    "permitted",
+]
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -153,6 +163,12 @@ def look_up_in(threads: Threads) -> LookUp:
         return [literal] if literal is not None else await threads.call(lambda: ask(host))
 
     return look_up
+
+
+def is_own_name(host: str) -> bool:
+    """Whether the name stands for this machine and nothing else (RFC 6761)."""
+    plain = host.rstrip(".")
+    return plain == "localhost" or plain.endswith(".localhost")
 
 
 def literal_of(host: str) -> str | None:

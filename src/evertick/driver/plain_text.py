@@ -9,6 +9,7 @@ import logging
 from ipaddress import ip_address
 from urllib.parse import parse_qs, urlsplit
 
+from evertick.driver.address import is_own_name
 from evertick.driver.nats_spec import NatsConnection
 from evertick.driver.redis_spec import RedisConnection
 
@@ -53,9 +54,7 @@ def _host_of_redis(connection: RedisConnection) -> str | None:
 
 
 def _is_this_machine(host: str) -> bool:
-    """By its address, or by a name that stands for nothing else (RFC 6761)."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
-        plain = host.rstrip(".")
-        return plain == "localhost" or plain.endswith(".localhost")
+        return is_own_name(host)
