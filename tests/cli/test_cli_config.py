@@ -286,6 +286,15 @@ def test_every_command_says_all_that_is_wrong_with_a_configuration(here, evertic
     ]
 
 
+def test_apply_makes_the_state_directory_where_the_file_names_a_ledger_in_it(here, evertick):
+    ledger = f"[directories]\nstate = 'var/state'\n[database]\nurl = 'sqlite:///{here}/var/state/jobs.db'\n"
+    write(ledger + "[jobs.backup]\ncron = '0 3 * * *'\ntask = 'do_backup'\n")
+    result = evertick("apply", "--yes")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "applied"), result.stderr
+    assert (here / "var/state").stat().st_mode & 0o777 == 0o700
+    assert (here / "var/state/jobs.db").exists()
+
+
 def test_apply_makes_the_state_directory_for_this_user_alone(here, evertick):
     write(RIGHT.replace('[database]\nurl = "sqlite:///jobs.db"\n', ""))
     assert evertick("apply", "--yes").exit_code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,6 +25,7 @@ from evertick.config.problem import Problems
 from evertick.manage.change import DAYS_MAX
 from evertick.manage.declared import DeclaredPlan
 from evertick.masked import masked
+from evertick.store.sqlite.location import location_of
 
 __all__ = ["apply"]
 
@@ -129,13 +131,21 @@ async def _planned(loaded: Configuration, look: _Look) -> DeclaredPlan:
 
 
 async def _write(loaded: Configuration, plan: DeclaredPlan) -> None:
-    if not loaded.values["database.url"].is_set and (told := make_private(loaded.state_directory)):
+    if _is_in_state(loaded) and (told := make_private(loaded.state_directory)):
         hint(f"warning: {told}")
     scheduler = scheduler_from(loaded)
     try:
         await scheduler._apply_declared(plan)
     finally:
         await scheduler.close()
+
+
+def _is_in_state(loaded: Configuration) -> bool:
+    """Whether the ledger is a file in the state directory, named or not: else whoever applies may need none here."""
+    if not loaded.database_url.startswith("sqlite://"):
+        return False
+    path = location_of(loaded.database_url).path
+    return path is not None and Path(path).absolute().parent == loaded.state_directory.absolute()
 
 
 def _ask(as_json: bool) -> None:
