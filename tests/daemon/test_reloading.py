@@ -190,3 +190,49 @@ def test_what_jobs_do_is_held_against_the_running_daemon(site: Site) -> None:
     process.send_signal(signal.SIGUSR1)
     site.until_logged("the configuration was read again")
     until(lambda: "does something else" not in site.call("apply", "--dry-run").stdout, "the daemon does the same")
+
+
+def test_what_the_live_daemon_of_another_file_declares_is_not_pruned(site: Site) -> None:
+    site.config.write_text(CONFIGURATION + JOB.format(name="theirs"))
+    process = site.started()
+    # Another folder with the same ledger, and nodes of the same name.
+    mine = site.folder / "mine"
+    mine.mkdir()
+    here = CONFIGURATION.replace('"state', f'"{site.folder}/state')
+    (mine / "evertick.toml").write_text(here + JOB.format(name="mine"))
+    flags = ("--config", str(mine / "evertick.toml"), "--yes")
+    refused = site.call("apply", *flags, "--prune")
+    said = " ".join(refused.stderr.split())
+    assert (refused.returncode, f"theirs (the daemon of {site.config}, process {process.pid})" in said) == (1, True)
+    assert "give one of the two files an `app` or a `name` of its own under [node]" in said
+    assert "mine" not in site.call("list").stdout
+    # Without --prune it is not among what has gone from the file.
+    applied = site.call("apply", *flags)
+    assert (applied.returncode, "not in the configuration any more" in applied.stderr) == (0, False)
+    assert f"theirs (the daemon of {site.config}" in " ".join(applied.stderr.split())
+    told = json.loads(site.call("apply", *flags, "--json").stdout)
+    assert (told["left"], list(told["elsewhere"])) == ([], ["theirs"])
+    # A daemon that goes by this very file, and has not read it again, holds nothing up.
+    site.config.write_text(CONFIGURATION.replace("[daemon]", '[daemon]\nreload = "signal"') + JOB.format(name="theirs"))
+    process.terminate()
+    assert process.wait(60) == 0
+    assert site.call("apply", "--yes", "--prune").returncode == 0
+    assert [each["key"] for each in json.loads(site.call("list", "--json").stdout)] == ["theirs"]
+    site.started()
+    site.config.write_text(site.config.read_text().replace("theirs", "other"))
+    assert site.call("apply", "--yes", "--prune").returncode == 0
+    assert [each["key"] for each in json.loads(site.call("list", "--json").stdout)] == ["other"]
+
+
+def test_a_node_whose_file_is_not_known_here_keeps_its_schedules_while_it_lives(site: Site) -> None:
+    database = f"[database]\nurl = 'sqlite:///{site.folder}/jobs.db'\n"
+    site.config.write_text(database + CONFIGURATION + JOB.format(name="theirs"))
+    process = site.started()
+    (site.folder / "new.toml").write_text(database + CONFIGURATION.replace('"state', '"elsewhere'))
+    refused = site.call("apply", "--yes", "--prune", "--config", "new.toml")
+    assert refused.returncode == 1
+    assert "theirs (node box, whose file is not known here)" in " ".join(refused.stderr.split())
+    process.terminate()
+    assert process.wait(60) == 0
+    assert site.call("apply", "--yes", "--prune", "--config", "new.toml").returncode == 0
+    assert json.loads(site.call("list", "--json").stdout) == []

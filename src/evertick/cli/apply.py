@@ -12,6 +12,7 @@ import msgspec
 from evertick.change import ChangePlan
 from evertick.cli.config import tell_warnings
 from evertick.cli.database import config_option, is_there
+from evertick.cli.elsewhere import declared_elsewhere, elsewhere_words, refuse_to_prune
 from evertick.cli.output import as_json_option, ask, hint, print_json, say
 from evertick.cli.plan import DAYS, plan_data, readable, say_nothing_changed
 from evertick.cli.taking_up import Behind, look_at_daemons
@@ -62,11 +63,13 @@ def apply(config: str | None, yes: bool, prune: bool, take_back: bool, dry_run: 
     """Bring the ledger in line with the configuration.
 
     Shows first which schedules are added, changed and removed, and which fires of the next days come, go and move; then
-    asks, and writes all of it or nothing. Schedules that code declares or somebody has added by hand are never removed.
+    asks, and writes all of it or nothing. Schedules that code declares or somebody has added by hand are never removed,
+    and what a live node declares that goes by another file keeps --prune from removing anything.
     Makes the database if there is none. What the jobs do is with the nodes: they read the same file.
 
-    Exit codes: 0 applied, or nothing to do; 1 something has changed meanwhile, or the database is away; 2 the
-    configuration is wrong, or nobody can be asked; 130 not applied after the question.
+    Exit codes: 0 applied, or nothing to do; 1 something has changed meanwhile, a live node declares what would be
+    pruned, or the database is away; 2 the configuration is wrong, or nobody can be asked; 130 not applied after the
+    question.
 
     \b
     Example:
@@ -85,15 +88,23 @@ def apply(config: str | None, yes: bool, prune: bool, take_back: bool, dry_run: 
 
 async def _apply(loaded: Configuration, look: _Look, *, yes: bool, is_dry: bool, as_json: bool) -> None:
     plan, behind = await _planned(loaded, look), look_at_daemons(loaded)
+    elsewhere = declared_elsewhere(loaded, plan)
+    if look.prune:
+        refuse_to_prune(elsewhere)
+    # They have not gone from anywhere.
+    plan = msgspec.structs.replace(plan, left=tuple(key for key in plan.left if key not in elsewhere))
     if not as_json:
         _print(loaded, plan, behind, look.days)
+        if elsewhere:
+            hint(f"note: of another configuration with the same app and node name: {elsewhere_words(elsewhere)}")
     is_to_do = not is_dry and not plan.is_empty
     if is_to_do and not yes:
         _ask(as_json)
     if is_to_do:
         await _write(loaded, plan)
     if as_json:
-        print_json({**_data(plan), "doing": behind.changed, "is_applied": is_to_do})
+        told = {"elsewhere": elsewhere, "doing": behind.changed, "is_applied": is_to_do}
+        print_json({**_data(plan), **told})
         return
     if is_to_do:
         say("applied")

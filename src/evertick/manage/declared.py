@@ -20,7 +20,7 @@ from evertick.rules import blackout_named, load_calendars, rule_of
 from evertick.store.base import Store, StoredSchedule
 from evertick.store.rows import overrides_of
 from evertick.turns import in_turns
-from evertick.when import Calendar
+from evertick.when import Calendar, to_us
 
 __all__ = ["DeclaredPlan", "PlansDeclared"]
 
@@ -39,6 +39,9 @@ class DeclaredPlan(msgspec.Struct, frozen=True, kw_only=True):
     unchanged: tuple[str, ...] = ()
     # Keys of those that a configuration of these nodes declared and does no more; they stay unless they are pruned.
     left: tuple[str, ...] = ()
+    # By key, those of them that live nodes declare all the same, and the names of these nodes: one for each of them.
+    # A node may go by the same file and not have read it yet, or by another file.
+    living: dict[str, tuple[str, ...]] = {}
     # By key, what somebody has changed since it was declared: it stays so, unless it is taken back.
     edited: dict[str, tuple[str, ...]] = {}
     # Names of the calendars that are new or changed.
@@ -151,6 +154,8 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
     # By key, what is declared; and what was, and is no more.
     stored: dict[str, StoredSchedule]
     gone: list[StoredSchedule]
+    # By key of what is declared no more, the names of the live nodes that declare it all the same.
+    living: dict[str, tuple[str, ...]]
     # All that go by a calendar that changes.
     users: list[StoredSchedule]
 
@@ -186,6 +191,7 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
             removes=tuple(_pruned(plan_stop(found.looked(each), "remove", None, self.last)) for each in removed),
             unchanged=tuple(sorted(found.stored.keys() - edits.keys())),
             left=() if prune else tuple(each.key for each in others),
+            living={each.key: found.living[each.key] for each in others if each.key in found.living},
             edited=await self._overridden([each for key, each in sorted(found.stored.items()) if key not in edits]),
             calendars=tuple(sorted(each.name for each in new)),
             together=Together(
@@ -204,13 +210,15 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
         changed = [name for name, each in after.items() if before.get(name) != each]
         keys = list(self.declarations)
         stored = await store.stored_schedules(self.app, keys=keys) if keys else []
+        gone, now = await self._gone(store), await store.now()
         return _Found(
             before=before,
             after=after,
             stored={each.key: each for each in stored},
-            gone=await self._gone(store),
+            gone=gone,
+            living=await self._living(store, gone, now),
             users=await self._users(store, changed),
-            now=await store.now(),
+            now=now,
         )
 
     def _calendars(self, more: Mapping[str, Calendar]) -> dict[str, Calendar]:
@@ -230,6 +238,13 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
             and each.key not in self.declarations
         ]
         return sorted(found, key=lambda each: each.key)
+
+    async def _living(self, store: Store, gone: Sequence[StoredSchedule], now: int) -> dict[str, tuple[str, ...]]:
+        nodes = await store.nodes(self.app) if gone else []
+        # One that was killed stands there until another node sees to it, for ever if there is none: its lease tells.
+        living = [node for node in nodes if node.died_at is None and to_us(node.lease_until) >= now]
+        names = {each.key: tuple(sorted(node.name for node in living if each.key in node.declares)) for each in gone}
+        return {key: those for key, those in names.items() if those}
 
     async def _users(self, store: Store, changed: Sequence[str]) -> list[StoredSchedule]:
         keys = {key for name in changed for key in await store.calendar_users(self.app, name, limit=_USERS_MOST)}
