@@ -50,6 +50,7 @@ __all__ = [
     "now_of",
     "run_of",
     "soonest",
+    "undeclared_note",
 ]
 
 # A round is lost only to another writer's success; beyond this something else is wrong.
@@ -62,6 +63,10 @@ _UNDECLARED: dict[Source, str] = {
     "file": "no longer in the configuration of {name}; put it back to resume it, or remove it with "
     "`evertick apply --prune`",
 }
+
+
+def undeclared_note(node_name: str, source: Source) -> str:
+    return _UNDECLARED[source].format(name=node_name)
 
 
 class Addition(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,7 +294,7 @@ class Editor:
 
     async def pause_undeclared(self, key: str, node_name: str, source: Source = "code") -> bool:
         """Pause a schedule that what runs under `node_name` no longer declares. False: somebody was faster."""
-        note = _UNDECLARED[source].format(name=node_name)
+        note = undeclared_note(node_name, source)
         return await self.pause(key, note=note, is_undeclared=True, unless=lambda stored: stored.pause is not None)
 
     async def resume(self, key: str, *, unless: Callable[[Pause], bool] = lambda _: False) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -663,9 +663,10 @@ class Scheduler(
             self._is_taking_jobs = False
             self._put_jobs(before)
 
-    async def _take_jobs(self, jobs: JobSet) -> EvertickError | None:
+    async def _take_jobs(self, jobs: JobSet, *, disabled: Collection[str] = ()) -> EvertickError | None:
         """Have these jobs. The ledger first, all of it in one transaction, then this node: whatever fails before the
-        ledger has them raises, and leaves everything as it was.
+        ledger has them raises, and leaves everything as it was. What is not among them any more is paused with it:
+        nothing is to fire that this node has just forgotten. `disabled`: those that are known all the same.
 
         Answers what has kept the word of this node about itself from the ledger, if anything has; they hold all the
         same, and taking them again says it again.
@@ -673,7 +674,14 @@ class Scheduler(
         before = self._jobs
         works = self._works(jobs)
         reached = self._handing_over(works.values())
-        plan = await self._plan_declared(declarations=jobs.declarations, tz=jobs.settings.tz, days=1)
+        plan = await self._plan_declared(
+            declarations=jobs.declarations,
+            tz=jobs.settings.tz,
+            disabled=disabled,
+            dropped={each.key for each in before.declarations} - {each.key for each in jobs.declarations},
+            own_node="" if self._engine is None else self._engine.node_id,
+            days=1,
+        )
         try:
             # First of all: until the node says that it declares them, new schedules look as if nobody did.
             await self._say_declared(jobs.declarations.hashes() | before.declarations.hashes())

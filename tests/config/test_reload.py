@@ -18,6 +18,7 @@ from evertick import Calendar, Scheduler
 from evertick.config import adding, load
 from evertick.config.build import scheduler_from
 from evertick.config.load import Configuration, load_configuration
+from evertick.config.news import JobNews
 from evertick.config.reload import Reloader
 from evertick.edit_together import TogetherEditor
 from evertick.errors import StoreUnavailable
@@ -70,6 +71,7 @@ async def test_jobs_are_exchanged_while_the_node_runs(folder: Path, write: Write
         write(jobs(kept="kept", changed="after", new="new").replace("'1d'\necho = 'after'", "'2d'\necho = 'after'"))
         came = await reloader.reload()
         assert (came.problems, came.jobs, came.wants_restart) == ((), 3, ())
+        assert came.news == JobNews(added=("new",), changed=("changed",), gone=("gone",))
         for key in ("kept", "changed", "new"):
             await ended(scheduler, key)
         assert echo.heard == ["kept", "after", "new"]
@@ -78,9 +80,42 @@ async def test_jobs_are_exchanged_while_the_node_runs(folder: Path, write: Write
         assert (set(after.tasks), set(after.declares)) == ({"kept", "changed", "new"}, {"kept", "changed", "new"})
         found = {each.key: each for each in await scheduler.schedules()}
         assert found["changed"].when == "every 2d; tz=UTC"
-        # Not removed by itself: the next sweep pauses it, as it does with what code declares no more.
+        # Not removed by itself, but paused: nobody is left who knows what it does.
         assert set(found) == {"kept", "changed", "gone", "new"}
+        assert [key for key, each in found.items() if each.is_paused] == ["gone"]
+        assert found["gone"].pause_note == (
+            "no longer in the configuration of evertick; put it back to resume it, or remove it with "
+            "`evertick apply --prune`"
+        )
         assert found["kept"].version == 1
+        write(jobs(kept="kept", changed="before", gone="gone"))
+        assert (await reloader.reload()).news == JobNews(added=("gone",), changed=("changed",), gone=("new",))
+        assert not (await scheduler.schedule("gone")).is_paused
+
+
+async def test_what_another_live_node_still_has_is_paused_by_the_last_that_drops_it(folder: Path, write: Write) -> None:
+    write(jobs(a="a", gone="gone"))
+    async with running(folder) as first, running(folder) as second:
+        write(jobs(a="a"))
+        assert (await first.reload()).problems == ()
+        assert not (await first._scheduler.schedule("gone")).is_paused
+        assert (await second.reload()).problems == ()
+        assert (await first._scheduler.schedule("gone")).is_paused
+
+
+async def test_a_job_that_has_only_moved_in_its_file_is_no_news(folder: Path, write: Write) -> None:
+    write(jobs(a="a", b="b"))
+    async with running(folder) as reloader:
+        write("# a comment\n" + jobs(b="b", a="a"))
+        assert not (await reloader.reload()).news
+        write(jobs(a="a", b="b") + "description = 'of b'\n")
+        assert (await reloader.reload()).news == JobNews(changed=("b",))
+
+
+def test_of_many_jobs_that_have_changed_ten_are_named() -> None:
+    many = tuple(f"job-{number}" for number in range(12))
+    told = JobNews(added=many, gone=("old",)).words()
+    assert told == (f"added: {', '.join(many[:10])} and 2 more; gone: old (`evertick apply --prune` removes it)")
 
 
 async def test_what_runs_runs_on_as_it_was_claimed(folder: Path, write: Write, echo: type[EchoDriver]) -> None:
@@ -367,18 +402,14 @@ async def test_what_drivers_have_opened_is_closed_when_others_have_taken_their_p
     assert echo.open == []
 
 
-async def test_a_job_that_is_disabled_is_paused_by_the_next_sweep_and_goes_on_when_enabled(
-    folder: Path, write: Write
-) -> None:
+async def test_a_job_that_is_disabled_is_paused_at_once_and_goes_on_when_enabled(folder: Path, write: Write) -> None:
     write(jobs(a="a"))
     async with running(folder) as reloader:
         scheduler = reloader._scheduler
-        assert scheduler._engine is not None
         write(jobs(a="a") + "enabled = false\n")
         assert (await reloader.reload()).problems == ()
-        scheduler._engine._sweep.wake()
-        while not (await scheduler.schedule("a")).is_paused:
-            await asyncio.sleep(0.01)
+        note = (await scheduler.schedule("a")).pause_note
+        assert note == "disabled in the configuration of evertick; enable it there to resume it"
         write(jobs(a="a"))
         assert (await reloader.reload()).problems == ()
         assert not (await scheduler.schedule("a")).is_paused

@@ -22,9 +22,13 @@ shell = "true"
 def test_a_new_job_in_the_file_becomes_a_schedule_without_a_restart(site: Site) -> None:
     process = site.started()
     site.config.write_text(CONFIGURATION + JOB.format(name="backup"))
-    site.until_logged("the configuration was read again: 1 job")
+    site.until_logged("the configuration was read again: 1 job; added: backup\n")
     listed = json.loads(site.call("list", "--json").stdout)
     assert [schedule["key"] for schedule in listed] == ["backup"]
+    site.config.write_text(CONFIGURATION)
+    site.until_logged("read again: 0 jobs; gone: backup (`evertick apply --prune` removes it)\n")
+    [listed] = json.loads(site.call("list", "--json").stdout)
+    assert listed["is_paused"]
     assert process.poll() is None
 
 
@@ -84,7 +88,7 @@ def test_a_broker_that_comes_with_a_reload_works_and_its_password_is_in_no_log(s
         forgotten = '[jobs.build]\nevery = "1h"\nredis = { queue = "q", mode = "forget" }\n'
         finished = '[jobs.other]\nevery = "1h"\nredis = "q"\n'
         site.config.write_text(f'{CONFIGURATION}[redis]\nurl = "{server.url}"\n{forgotten}{finished}')
-        site.until_logged("the configuration was read again: 2 jobs\n")
+        site.until_logged("the configuration was read again: 2 jobs; added: ")
         assert site.call("trigger", "build").returncode == 0
         assert site.call("logs", "--follow", "build").returncode == 0  # it has succeeded
         server.kill()

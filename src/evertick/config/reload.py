@@ -20,6 +20,7 @@ import msgspec
 from evertick.config.adding import add_job, check_calendars
 from evertick.config.build import connections_of
 from evertick.config.load import Configuration, load_configuration
+from evertick.config.news import JobNews, news_of
 from evertick.config.premature import check_not_premature
 from evertick.config.problem import Problems
 from evertick.config.toml import FILE_MAX_BYTES, digest_of
@@ -41,8 +42,9 @@ class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     # What is hardly meant in them, as `evertick config check` tells it.
     warnings: tuple[str, ...] = ()
-    # How many jobs there are now.
+    # How many jobs there are now; and of those that this reload has brought, changed and taken away, the names.
     jobs: int = 0
+    news: JobNews = JobNews()
     # Keys that have changed and count from the next start on.
     wants_restart: tuple[str, ...] = ()
 
@@ -72,6 +74,8 @@ class Reloader:
         self._look = self._seen = self._looked()
         # Whether the ledger was away, so that it is to be tried again though the files are the same.
         self._is_unfinished = False
+        # What was taken up and is not told yet.
+        self._news = JobNews()
 
     @property
     def configuration(self) -> Configuration:
@@ -136,12 +140,14 @@ class Reloader:
         # Before the jobs that need it: nobody else asks for it, and nothing is opened by it.
         scheduler._connections |= new
         try:
-            untold = await scheduler._take_jobs(jobs)
+            disabled = [job.name for job in loaded.jobs if not job.is_enabled]
+            untold = await scheduler._take_jobs(jobs, disabled=disabled)
         except BaseException:
             for name in new:
                 del scheduler._connections[name]
             raise
         scheduler._connections["http"] = loaded.http
+        self._news = self._news or news_of(self._now.jobs, loaded.jobs)
         self._now = loaded
         self._in_force |= {key: each for key, each in loaded.values.items() if _is_taken_up(key, new)}
         return untold
@@ -162,11 +168,14 @@ class Reloader:
         return jobs
 
     def _came(self, *problems: str) -> Reloaded:
+        news = JobNews() if problems else self._news
+        self._news = JobNews() if not problems else self._news
         return Reloaded(
             problems=problems,
             # Of files that are wrong, these come after they are mended.
             warnings=() if problems else self._now.warnings,
             jobs=len(self._now.jobs),
+            news=news,
             wants_restart=self._wants_restart(),
         )
 

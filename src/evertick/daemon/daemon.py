@@ -135,7 +135,8 @@ class Daemon(Attendant):
         for warning in came.warnings:
             log.warning("%s", warning)
         if not came.problems:
-            log.info("the configuration was read again: %s", jobs_told(came.jobs))
+            news = f"; {came.news.words()}" if came.news else ""
+            log.info("the configuration was read again: %s%s", jobs_told(came.jobs), news)
         if came.wants_restart:
             log.warning("changed, but not in force before a restart: %s", ", ".join(came.wants_restart))
 

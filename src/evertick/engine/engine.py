@@ -238,6 +238,11 @@ class Engine:
         self._relays.look_again()
         self._report.wake()
 
+    @property
+    def node_id(self) -> str:
+        """The incarnation under which it is known now."""
+        return self._node.id
+
     async def declare(self, declares: Mapping[str, str]) -> None:
         """Say that this node declares these, its tasks being as they are."""
         node = self._node

@@ -12,6 +12,7 @@ import msgspec
 
 from evertick.change import ChangePlan, Side, plan_change
 from evertick.declare import Declaration, Declarations, addition_of, declared_by, is_otherwise, rule_to_store
+from evertick.edit import undeclared_note
 from evertick.edit_together import Edit, Halt, Together, TogetherEditor
 from evertick.engine.node import declarer_of
 from evertick.every_node import check_every_node_rule
@@ -109,6 +110,8 @@ class PlansDeclared(ForeseesChanges):
         declarations: Declarations | None = None,
         tz: str | None = None,
         disabled: Collection[str] = (),
+        dropped: Collection[str] = (),
+        own_node: str = "",
         calendars: Mapping[str, Calendar] | None = None,
         prune: bool = False,
         take_back: bool = False,
@@ -117,9 +120,11 @@ class PlansDeclared(ForeseesChanges):
         """The plan. Nothing is written.
 
         `declarations` in place of those that are here, and `tz` in place of the zone of rules that name none.
-        `disabled`: keys that are known and not declared for now. `calendars`: those to be kept besides the ones that
-        the rules bring. With `prune`, what a configuration of the same nodes has declared and does no more is removed;
-        with `take_back`, what somebody has changed by hand is as it is declared again.
+        `disabled`: keys that are known and not declared for now. `dropped`: those that the node with the id `own_node`
+        has declared and is about to declare no more; they are paused unless another live node declares them.
+        `calendars`: those to be kept besides the ones that the rules bring. With `prune`, what a configuration of the
+        same nodes has declared and does no more is removed; with `take_back`, what somebody has changed by hand is as
+        it is declared again.
         """
         store = await self._store()
         declared = self._declarations if declarations is None else declarations
@@ -128,10 +133,13 @@ class PlansDeclared(ForeseesChanges):
             tz=tz or self.settings.tz,
             declarer=declarer_of(self.settings.node_name),
             declarations={each.key: each for each in declared},
+            disabled=frozenset(disabled),
+            dropped=frozenset(dropped),
+            own_node=own_node,
             takes_back=take_back,
             last=checked_days(days),
         )
-        return await planning.plan(store, disabled, calendars or {}, prune)
+        return await planning.plan(store, calendars or {}, prune)
 
     async def _apply_declared(self, plan: DeclaredPlan, *, tz: str | None = None) -> None:
         """Make the changes of a plan, all of them or none. `tz` as it was planned with."""
@@ -170,15 +178,16 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
     tz: str
     declarer: str
     declarations: dict[str, Declaration]
+    disabled: frozenset[str]
+    dropped: frozenset[str]
+    own_node: str
     takes_back: bool
     last: int
 
-    async def plan(
-        self, store: Store, disabled: Collection[str], more: Mapping[str, Calendar], prune: bool
-    ) -> DeclaredPlan:
+    async def plan(self, store: Store, more: Mapping[str, Calendar], prune: bool) -> DeclaredPlan:
         found = await self._find(store, more)
-        halted = [each for each in found.gone if each.key in disabled and each.pause is None]
-        others = [each for each in found.gone if each.key not in disabled]
+        halted = [each for each in found.gone if each.pause is None and self._halts(each.key, found)]
+        others = [each for each in found.gone if each.key not in self.disabled]
         removed = others if prune else []
         added = [each for key, each in sorted(self.declarations.items()) if key not in found.stored]
         edits = await self._edits(found, {each.key for each in [*halted, *removed]})
@@ -197,12 +206,20 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
             together=Together(
                 additions=tuple(addition_of(each, self.declarer) for each in added),
                 edits=tuple(edits.values()),
-                halts=tuple(Halt(key=each.key, note=_disabled_note(self.declarer)) for each in halted),
+                halts=tuple(Halt(key=each.key, note=self._note(each.key)) for each in halted),
                 removals=tuple(each.key for each in removed),
                 calendars=tuple(new),
                 versions={each.key: (each.id, each.version) for each in [*edited.values(), *halted, *removed]},
             ),
         )
+
+    def _halts(self, key: str, found: _Found) -> bool:
+        return key not in found.living if key in self.dropped else key in self.disabled
+
+    def _note(self, key: str) -> str:
+        if key in self.disabled:
+            return f"disabled in the configuration of {self.declarer}; enable it there to resume it"
+        return undeclared_note(self.declarer, "file")
 
     async def _find(self, store: Store, more: Mapping[str, Calendar]) -> _Found:
         before = await load_calendars(store, self.app)
@@ -242,7 +259,11 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
     async def _living(self, store: Store, gone: Sequence[StoredSchedule], now: int) -> dict[str, tuple[str, ...]]:
         nodes = await store.nodes(self.app) if gone else []
         # One that was killed stands there until another node sees to it, for ever if there is none: its lease tells.
-        living = [node for node in nodes if node.died_at is None and to_us(node.lease_until) >= now]
+        living = [
+            node
+            for node in nodes
+            if node.died_at is None and to_us(node.lease_until) >= now and node.id != self.own_node
+        ]
         names = {each.key: tuple(sorted(node.name for node in living if each.key in node.declares)) for each in gone}
         return {key: those for key, those in names.items() if those}
 
@@ -303,10 +324,6 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
         paused = msgspec.structs.replace(now, rule=None, stored=msgspec.structs.replace(stored, pause=None))
         plan = plan_edit(paused, "update", rule, edit.definition, self.last, calendars)
         return msgspec.structs.replace(plan, when_old="paused, since it was not declared")
-
-
-def _disabled_note(declarer: str) -> str:
-    return f"disabled in the configuration of {declarer}; enable it there to resume it"
 
 
 def _pruned(plan: ChangePlan) -> ChangePlan:
