@@ -40,6 +40,7 @@ class Halt(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     note: str
+    is_disabled: bool = False
 
 
 class Together(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +116,8 @@ class TogetherEditor(Editor):
         )
 
     def _halting(self, current: Now, halt: Halt) -> Change:
-        return self._pausing(current, Pause(at=current.time, note=halt.note, is_undeclared=True))
+        pause = Pause(at=current.time, note=halt.note, is_undeclared=True, is_disabled=halt.is_disabled)
+        return self._pausing(current, pause)
 
 
 def _is_on_every(stored: StoredSchedule) -> bool:

@@ -192,8 +192,15 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until: int | None = None
     # Set when Evertick itself paused it because no code declares it any more: declaring it again resumes it.
     is_undeclared: bool = False
+    # Set beside it when a configuration has it all the same, and says that it is disabled.
+    is_disabled: bool = False
     # Set when Evertick itself paused it because it had failed as often in a row as `pause_after` allows.
     is_failing: bool = False
+
+    @property
+    def is_left_over(self) -> bool:
+        """Whether it stands still because nobody knows it any more, and so may be taken away."""
+        return self.is_undeclared and not self.is_disabled
 
 
 class Occurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

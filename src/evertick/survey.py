@@ -32,6 +32,8 @@ class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
     rule_error: str | None = None
     # Evertick itself has paused it, because it had failed too often in a row.
     is_failing: bool = False
+    # Evertick itself has paused it, because nothing declares it any more.
+    is_left_over: bool = False
     # The declaration that is in force, of one that code declares.
     declared: DeclaredBy | None = None
 
@@ -66,8 +68,14 @@ async def survey(
 
 
 def _surveyed(schedule: Schedule, stored: StoredSchedule, calendars: dict[str, Calendar]) -> Surveyed:
-    is_failing = stored.pause is not None and stored.pause.is_failing
-    found = Surveyed(schedule=schedule, rule=None, is_failing=is_failing, declared=stored.declared)
+    pause = stored.pause
+    found = Surveyed(
+        schedule=schedule,
+        rule=None,
+        is_failing=pause is not None and pause.is_failing,
+        is_left_over=pause is not None and pause.is_left_over,
+        declared=stored.declared,
+    )
     try:
         rule = rule_of(stored, calendars)
         part = _part(rule, stored, blackout_of(stored, rule, calendars))

@@ -29,6 +29,19 @@ def test_a_new_job_in_the_file_becomes_a_schedule_without_a_restart(site: Site) 
     site.until_logged("read again: 0 jobs; gone: backup (`evertick apply --prune` removes it)\n")
     [listed] = json.loads(site.call("list", "--json").stdout)
     assert listed["is_paused"]
+    # Nothing is wrong with that, but it is told who takes it away.
+    status, doctor = site.call("status"), site.call("doctor")
+    left = "1 schedule is paused, in no configuration any more: backup"
+    assert (status.returncode, f"{left}; `evertick apply --prune` removes it" in status.stdout) == (0, True)
+    assert json.loads(site.call("status", "--json").stdout)["left_over"] == ["backup"]
+    assert left in " ".join(doctor.stdout.split())
+    assert "put it back into the file, or remove it with `evertick apply --prune`" in " ".join(doctor.stdout.split())
+    # One that is only disabled is not left over.
+    site.config.write_text(CONFIGURATION + JOB.format(name="backup"))
+    site.until_logged("the configuration was read again: 1 job; added: backup\n", 2)
+    site.config.write_text(CONFIGURATION + JOB.format(name="backup") + "enabled = false\n")
+    site.until_logged("the configuration was read again: 1 job; changed: backup\n")
+    assert json.loads(site.call("status", "--json").stdout)["left_over"] == []
     assert process.poll() is None
 
 

@@ -88,8 +88,10 @@ def a_surveyed(rule: When = Cron("0 9 * * *"), key: str = "report", **fields: An
     }
     given["next_due_at"] = given["next_fire_at"]
     rule_error = fields.pop("rule_error", None)
+    is_left_over = fields.pop("is_left_over", False)
     schedule = Schedule(**{**given, **fields})
-    return Surveyed(schedule=schedule, rule=None if rule_error else bound, rule_error=rule_error)
+    rule_found = None if rule_error else bound
+    return Surveyed(schedule=schedule, rule=rule_found, rule_error=rule_error, is_left_over=is_left_over)
 
 
 def checks(findings: Any) -> list[str]:
@@ -266,6 +268,24 @@ def test_a_rule_without_a_further_moment_is_told_apart_from_one_that_is_over():
     assert checks(findings_about(spent)) == ["over"]
     assert checks(findings_about(a_surveyed(Once(ago(days=1))))) == []
     assert checks(findings_about(a_surveyed(past, is_paused=True))) == []
+
+
+def test_what_is_paused_since_nobody_declares_it_any_more_is_a_note_with_the_way_to_remove_it() -> None:
+    left = {"is_paused": True, "is_left_over": True}
+    found = findings_about(
+        a_surveyed(key="of-code", declared_in="code", **left),
+        a_surveyed(key="a", declared_in="file", **left),
+        a_surveyed(key="b", declared_in="file", **left),
+        a_surveyed(key="by-hand", declared_in="file", is_paused=True),
+    )
+    assert [(each.severity, each.check, each.about) for each in found] == [
+        (Severity.NOTE, "left_over", ("a", "b")),
+        (Severity.NOTE, "left_over", ("of-code",)),
+    ]
+    file, code = found
+    assert file.what == "2 schedules are paused, in no configuration any more: a, b"
+    assert "`evertick apply --prune`" in file.fix
+    assert "`evertick remove KEY`" in code.fix
 
 
 def test_a_calendar_that_leaves_no_moment_is_named():

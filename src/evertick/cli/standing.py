@@ -25,6 +25,8 @@ __all__ = ["Grade", "Limits", "NodeStanding", "Problem", "Standing", "look", "pr
 
 _NAMED_MOST = 3
 _HANDED_MOST = 1_000
+# So many paused schedules are looked at for those that are left over.
+_PAUSED_MOST = 1_000
 
 
 class Grade(IntEnum):
@@ -89,6 +91,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     unheard_since: datetime | None = None
     unheard_by: str | None = None
     duties: list[Duty]
+    # Keys of schedules that are paused because no configuration has them any more.
+    left_over: list[str] = []
     # Of the daemons on this machine that keep this ledger and this configuration's state directory.
     daemons: list[DaemonReport]
 
@@ -124,6 +128,7 @@ async def look(store: Store, app: str, daemons: Sequence[DaemonReport]) -> Stand
         untaken_by=None if untaken is None else untaken.to,
         unheard_since=None if unheard is None else unheard.until,
         unheard_by=None if unheard is None else unheard.to,
+        left_over=await _left_over(store, app),
         duties=[duty for duty in await store.duties(app) if duty.error is not None],
         daemons=list(daemons),
     )
@@ -136,6 +141,13 @@ def _moment(us: int | None) -> datetime | None:
 async def _first_due(store: Store, app: str) -> datetime | None:
     wanted = ScheduleFilter(is_paused=False, is_by_due=True, with_counts=False, limit=1)
     return next((each.next_due_at for each in await store.schedules(app, wanted)), None)
+
+
+async def _left_over(store: Store, app: str) -> list[str]:
+    paused = await store.schedules(app, ScheduleFilter(is_paused=True, with_counts=False, limit=_PAUSED_MOST))
+    keys = [each.key for each in paused if each.declared_in == "file"]
+    stored = await store.stored_schedules(app, keys=keys) if keys else []
+    return sorted(each.key for each in stored if each.pause is not None and each.pause.is_left_over)
 
 
 async def _handed(store: Store, app: str) -> list[Handed]:

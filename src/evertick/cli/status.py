@@ -26,6 +26,7 @@ from evertick.cli.standing import Grade, Limits, Problem, Standing, look, proble
 from evertick.cli.words import distance, span, stamp
 from evertick.config.load import guess_ledger
 from evertick.daemon.report import DaemonReport
+from evertick.doctor.finding import named
 from evertick.errors import EvertickError, InvalidConfiguration, StoreUnavailable
 from evertick.scheduler import Scheduler
 
@@ -246,8 +247,15 @@ def _facts(standing: Standing) -> list[tuple[str, str | list[str]]]:
         ("Lag", f"{_lag(standing)}{oldest}"),
         ("Runs", ", ".join(f"{getattr(standing, name)} {name}" for name in counts)),
         ("Failed", f"{standing.failed} in the last hour"),
+        ("Left over", [_left_over_words(standing.left_over)] if standing.left_over else []),
         ("Daemon", [_daemon_words(daemon, standing) for daemon in standing.daemons]),
     ]
+
+
+def _left_over_words(keys: list[str]) -> str:
+    those = "1 schedule is" if len(keys) == 1 else f"{len(keys)} schedules are"
+    removes = f"`evertick apply --prune` removes {'it' if len(keys) == 1 else 'them'}"
+    return f"{those} paused, in no configuration any more: {named(keys)}; {removes}"
 
 
 def _daemon_words(daemon: DaemonReport, standing: Standing) -> str:

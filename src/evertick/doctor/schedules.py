@@ -37,6 +37,7 @@ def about_schedules(
         yield from _about_rule(each, now)
         yield from _about_standing(each)
     yield from _about_drift(surveyed, living)
+    yield from _about_left_over(surveyed)
     yield from _about_lateness(surveyed, living, now)
     yield from _about_tasks(surveyed, living)
     yield from _about_overlap(surveyed, ended, now)
@@ -140,6 +141,29 @@ def _about_drift(surveyed: Sequence[Surveyed], living: Sequence[Node]) -> Iterat
                 "has gone declared is still in force",
                 fix=REMEDY,
                 about=(key,),
+            )
+
+
+def _about_left_over(surveyed: Sequence[Surveyed]) -> Iterator[Finding]:
+    """What stands still because nobody knows it any more: it costs nothing, and somebody may miss it."""
+    left = [each for each in surveyed if each.is_left_over]
+    for source, where, fix in (
+        (
+            "file",
+            "in no configuration any more",
+            "put it back into the file, or remove it with `evertick apply --prune`",
+        ),
+        ("code", "declared by no code any more", "declare it again, or remove it with `evertick remove KEY`"),
+    ):
+        keys = [each.schedule.key for each in left if each.schedule.declared_in == source]
+        if keys:
+            those = "1 schedule is" if len(keys) == 1 else f"{len(keys)} schedules are"
+            yield Finding(
+                severity=Severity.NOTE,
+                check="left_over",
+                what=f"{those} paused, {where}: {named(keys)}",
+                fix=fix,
+                about=tuple(keys),
             )
 
 

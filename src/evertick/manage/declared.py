@@ -206,7 +206,7 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
             together=Together(
                 additions=tuple(addition_of(each, self.declarer) for each in added),
                 edits=tuple(edits.values()),
-                halts=tuple(Halt(key=each.key, note=self._note(each.key)) for each in halted),
+                halts=tuple(self._halt(each.key) for each in halted),
                 removals=tuple(each.key for each in removed),
                 calendars=tuple(new),
                 versions={each.key: (each.id, each.version) for each in [*edited.values(), *halted, *removed]},
@@ -216,10 +216,11 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
     def _halts(self, key: str, found: _Found) -> bool:
         return key not in found.living if key in self.dropped else key in self.disabled
 
-    def _note(self, key: str) -> str:
-        if key in self.disabled:
-            return f"disabled in the configuration of {self.declarer}; enable it there to resume it"
-        return undeclared_note(self.declarer, "file")
+    def _halt(self, key: str) -> Halt:
+        if key not in self.disabled:
+            return Halt(key=key, note=undeclared_note(self.declarer, "file"))
+        note = f"disabled in the configuration of {self.declarer}; enable it there to resume it"
+        return Halt(key=key, note=note, is_disabled=True)
 
     async def _find(self, store: Store, more: Mapping[str, Calendar]) -> _Found:
         before = await load_calendars(store, self.app)
