@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from click.testing import CliRunner
 
 from evertick.cli import cli
+from evertick.config.load import load_configuration
 
 LINES = "# Saves everything.\n30 2 * * * backup --all\n0 9 * * mon-fri report\n"
 
@@ -52,10 +54,41 @@ def test_what_is_lost_is_told_on_stderr_in_the_file_and_by_the_exit_code(evertic
     assert result.exit_code == 1
     assert "note: line 1: not carried over: MAILTO=me: cron mails what jobs print" in result.stderr
     assert "note: line 2: not carried over: @reboot 'date': it is no moment" in result.stderr
-    assert result.stdout == f"1 job written to {output}; look it over before you use it\n"
+    assert result.stdout == (
+        f"1 job written to {output}; with enabled = false: look it over, and take that away where cron does not run "
+        "the job any more\n"
+    )
     assert "line 2: not carried over: @reboot" in output.read_text()
     assert list(tomllib.loads(output.read_text())["jobs"]) == ["tidy"]
     assert stat.S_IMODE(output.stat().st_mode) == 0o600
+
+
+def test_nothing_runs_by_an_import_until_somebody_enables_it(evertick, crontab, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs.d").mkdir()
+    # Defaults that cron knows nothing of.
+    (tmp_path / "evertick.toml").write_text(
+        "[defaults]\nretry = { constant = '1m', attempts = 5 }\noverlap = 'skip'\non_lost = 'rerun'\n"
+    )
+    imported = ("import", "crontab", str(crontab), "--tz", "UTC", "--output", "jobs.d/cron.toml")
+    result = evertick(*imported)
+    assert "2 jobs written to jobs.d/cron.toml; each with enabled = false: look it over" in result.stdout
+    written = (tmp_path / "jobs.d/cron.toml").read_text()
+    assert "# job; out of all at once: sed -i '/^enabled = false$/d' cron.toml\n" in written
+    assert "evertick.toml is right: 2 jobs, all of them disabled" in evertick("config", "check").stdout
+    assert not any(job.is_enabled for job in load_configuration().jobs)
+    subprocess.run(["sed", "-i", "/^enabled = false$/d", "jobs.d/cron.toml"], check=True)
+    by_hand = (tmp_path / "jobs.d/cron.toml").read_text()
+    for job in load_configuration().jobs:
+        assert job.is_enabled
+        assert (job.definition.overlap, job.definition.catch_up) == ("allow", "skip")
+        assert (job.task_options["retry"].attempts, job.task_options["on_lost"]) == (1, "fail")
+    # Whoever wants it at once says so, and gets the same jobs.
+    result = evertick(*imported, "--force", "--enabled")
+    assert "; look it over; a daemon that reads it runs them from now on\n" in result.stdout
+    at_once = (tmp_path / "jobs.d/cron.toml").read_text()
+    assert tomllib.loads(at_once) == tomllib.loads(by_hand)
+    assert "enabled = false" not in at_once
 
 
 def test_a_file_that_is_there_is_not_written_over_unless_asked_to(evertick, crontab, tmp_path):

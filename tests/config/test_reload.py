@@ -110,6 +110,8 @@ async def test_a_job_that_has_only_moved_in_its_file_is_no_news(folder: Path, wr
         assert not (await reloader.reload()).news
         write(jobs(a="a", b="b") + "description = 'of b'\n")
         assert (await reloader.reload()).news == JobNews(changed=("b",))
+        write(jobs(a="a", b="b") + "description = 'of b'\n" + JOB.format(name="c", text="c") + "enabled = false\n")
+        assert (await reloader.reload()).news == JobNews(added=("c (disabled)",))
 
 
 def test_of_many_jobs_that_have_changed_ten_are_named() -> None:

@@ -41,7 +41,12 @@ def test_a_line_becomes_a_job_that_does_what_cron_did() -> None:
         where="line 1",
         source="30 2 * * *  /usr/local/bin/backup.sh --all",
         rule={"cron": "30 2 * * *", "tz": "Europe/Berlin"},
-        options={"overlap": "allow", "catch_up": "skip"},
+        options={
+            "overlap": "allow",
+            "catch_up": "skip",
+            "retry": {"constant": "1h", "attempts": 1},
+            "on_lost": "fail",
+        },
         driver="shell",
         spec={
             "command": "/usr/local/bin/backup.sh --all",

@@ -12,7 +12,6 @@ from evertick.cli.exits import EXIT_WRONG
 from evertick.cli.output import Column, as_json_option, hint, print_json, print_table, say
 from evertick.config.find import find_file, searched_files
 from evertick.config.load import Configuration, load_configuration
-from evertick.config.saying import jobs_told
 from evertick.config.show import shown_defaults, shown_jobs, shown_values
 from evertick.errors import InvalidConfiguration, NotFound
 from evertick.masked import masked
@@ -58,7 +57,7 @@ def check(config: str | None, as_json: bool) -> None:
         print_json(_verdict(str(file), (), loaded.warnings, len(loaded.jobs)))
         return
     tell_warnings(loaded.warnings)
-    say(f"{file} is right: {jobs_told(len(loaded.jobs))}, database {masked(loaded.database_url)}")
+    say(f"{file} is right: {loaded.jobs_words}, database {masked(loaded.database_url)}")
 
 
 @config.command()

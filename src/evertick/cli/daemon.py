@@ -13,7 +13,6 @@ import click
 from evertick.cli.database import config_option
 from evertick.cli.output import hint, say
 from evertick.config.load import FILE_NAME, load_configuration
-from evertick.config.saying import jobs_told
 from evertick.daemon.detach import detach as detach_now
 from evertick.daemon.logs import LOG_FORMATS
 from evertick.daemon.run import run_daemon
@@ -63,8 +62,7 @@ def daemon(
     if check:
         for warning in configuration.warnings:
             hint(f"warning: {warning}")
-        jobs = jobs_told(len(configuration.jobs))
-        say(f"{configuration.file}: right, {jobs}, database {masked(configuration.database_url)}")
+        say(f"{configuration.file}: right, {configuration.jobs_words}, database {masked(configuration.database_url)}")
         return
     if detach and configuration.log.file is None:
         raise click.UsageError("--detach leaves the terminal, so the log needs a file: add --log-file, or log.file")

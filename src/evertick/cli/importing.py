@@ -1,4 +1,4 @@
-"""The group import: jobs of other schedulers, written down as jobs of Evertick. Nothing is scheduled by it."""
+"""The group import: jobs of other schedulers, written down as jobs of Evertick. Nothing runs by it unless asked for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import click
+import msgspec
 
 from evertick.cli.output import as_json_option, print_json, say, tell
 from evertick.cli.parameters import ZoneParameter
@@ -33,8 +34,13 @@ _READ_MAX = 4 * 1024 * 1024
 
 _AS_CRON = (
     "They do what cron did: it starts a job though its last run may not be over, forgets what it missed while it",
-    "was down, and gives jobs hardly any environment. Without overlap, catch_up and clean_env Evertick does that in",
-    "its own way.",
+    "was down, runs nothing again, whether it failed or was cut off, and gives jobs hardly any environment. Without",
+    "overlap, catch_up, retry, on_lost and clean_env Evertick does that in its own way. What else [defaults] says,",
+    "like a timeout, holds for them, too.",
+)
+_DISABLED = (
+    "None of them runs yet: each has enabled = false. Take its line out of the crontab, and then that key out of the",
+    "job; out of all at once: sed -i '/^enabled = false$/d' {file}",
 )
 
 _output_option = click.option(
@@ -64,6 +70,11 @@ def import_() -> None:
 @click.option("--user", metavar="NAME", help="Whose crontab it is: the user that its jobs run as.")
 @click.option("--tz", type=ZoneParameter(), help="The zone of its times; default: that of this machine.")
 @click.option("--ignore-cron-tz", is_flag=True, help="Leave lines CRON_TZ= alone, as Debian's cron does.")
+@click.option(
+    "--enabled",
+    is_flag=True,
+    help="Write jobs that run as soon as a daemon reads them; without it each has enabled = false.",
+)
 @_output_option
 @_force_option
 @as_json_option
@@ -73,6 +84,7 @@ def crontab(
     user: str | None,
     tz: ZoneInfo | None,
     ignore_cron_tz: bool,
+    enabled: bool,
     output: Path | None,
     force: bool,
     as_json: bool,
@@ -81,6 +93,9 @@ def crontab(
 
     FILE is a crontab, "-" for standard input, which is the default. /etc/crontab and what is in /etc/cron.d name a user
     in each line, without --system, too. A job whose name is taken by one in the files beside --output gets a number.
+
+    Each job has enabled = false, for cron still runs it, and a daemon reads what is written to its jobs.d within two
+    seconds.
 
     \b
     Example:
@@ -103,17 +118,23 @@ def crontab(
         is_user=is_user,
         must_be_user=_must_be_user,
         taken={} if output is None else taken_beside(output),
+        is_enabled=enabled,
     )
     imported = read_crontab(_text_of(source), options)
     if has_users and not system:
         tell(f"{source} is a crontab of the system, in which each line names its user", head="note: ")
     named = "standard input" if source == "-" else source
     head = [f"The jobs of {named}, as `evertick import crontab` has read them.", "", *_AS_CRON]
+    if imported.jobs and not enabled:
+        file = "THIS_FILE" if output is None else output.name
+        head += ["", *(line.format(file=file) for line in _DISABLED)]
     if any("user" in job.spec for job in imported.jobs):
         head += ["", "Jobs with a user need a node that runs as root."]
     if zone is None:
         tell("this machine does not tell its zone, so times are in UTC; name the zone with --tz", head="note: ")
-    _give(imported, lambda: to_toml(imported, head), output, force=force, as_json=as_json)
+    then = "look it over; a daemon that reads it runs them from now on" if enabled else _then(imported)
+    giving = _Giving(output=output, force=force, as_json=as_json, then=then)
+    _give(imported, lambda: to_toml(imported, head), giving)
 
 
 @import_.command()
@@ -140,7 +161,8 @@ def apscheduler(url: str, table: str, output: Path | None, force: bool, as_json:
         "What is due while the clock is changed differs, see the page 'Come from APScheduler'. To run it:",
         "evertick run NAME_OF_THIS_FILE:scheduler",
     ]
-    _give(imported, lambda: to_python(imported, head), output, force=force, as_json=as_json)
+    giving = _Giving(output=output, force=force, as_json=as_json, then="look it over before you use it")
+    _give(imported, lambda: to_python(imported, head), giving)
 
 
 def _is_of_system(source: str) -> bool:
@@ -177,13 +199,30 @@ def _text_of(source: str) -> str:
         raise InvalidInput(f"{source!r}: line {line} is no UTF-8 text; convert it, e.g. with iconv") from None
 
 
-def _give(imported: Imported, write: Callable[[], str], output: Path | None, *, force: bool, as_json: bool) -> None:
+class _Giving(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the outcome goes, and what is to be done with it."""
+
+    output: Path | None
+    force: bool
+    as_json: bool
+    then: str
+
+
+def _then(imported: Imported) -> str:
+    if not imported.jobs:
+        return "there is nothing to run in it"
+    each = "with enabled = false" if len(imported.jobs) == 1 else "each with enabled = false"
+    return f"{each}: look it over, and take that away where cron does not run the job any more"
+
+
+def _give(imported: Imported, write: Callable[[], str], giving: _Giving) -> None:
     """Write it where it is wanted, and tell of what could not be carried over."""
+    output = giving.output
     if not imported.jobs and not imported.notes:
         tell("there is no job in it", head="note: ")
     if output is not None:
-        _save(output, write(), force=force)
-    if as_json:
+        _save(output, write(), force=giving.force)
+    if giving.as_json:
         print_json(imported)
     else:
         _tell(imported)
@@ -191,7 +230,7 @@ def _give(imported: Imported, write: Callable[[], str], output: Path | None, *, 
             click.echo(write(), nl=False)
         else:
             count = len(imported.jobs)
-            say(f"{count} {'job' if count == 1 else 'jobs'} written to {output}; look it over before you use it")
+            say(f"{count} {'job' if count == 1 else 'jobs'} written to {output}; {giving.then}")
     if imported.lost:
         raise click.exceptions.Exit(1)
 

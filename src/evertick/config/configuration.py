@@ -67,8 +67,12 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         # Tracebacks and logs show it, and it holds passwords.
-        jobs = jobs_told(len(self.jobs))
-        return f"Configuration(file={str(self.file)!r}, database={masked(self.database_url)!r}, {jobs})"
+        return f"Configuration(file={str(self.file)!r}, database={masked(self.database_url)!r}, {self.jobs_words})"
+
+    @property
+    def jobs_words(self) -> str:
+        """How many jobs it has, and how many of them are disabled."""
+        return jobs_told(len(self.jobs), sum(not job.is_enabled for job in self.jobs))
 
     def make_directories(self) -> list[str]:
         """Have its directories there, for this user alone; answers what was to be mended, in words.

@@ -39,10 +39,12 @@ class JobNews(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def news_of(before: Iterable[Job], now: Iterable[Job]) -> JobNews:
-    old, new = ({job.name: _said(job) for job in jobs} for jobs in (before, now))
+    old, new = ({job.name: job for job in jobs} for jobs in (before, now))
+    both = [(old[name], job) for name, job in new.items() if name in old]
     return JobNews(
-        added=tuple(name for name in new if name not in old),
-        changed=tuple(name for name, said in new.items() if name in old and old[name] != said),
+        # Whoever has imported some wants to see that they do not run yet.
+        added=tuple(f"{name}{'' if job.is_enabled else ' (disabled)'}" for name, job in new.items() if name not in old),
+        changed=tuple(job.name for was, job in both if _said(was) != _said(job)),
         gone=tuple(name for name in old if name not in new),
     )
 

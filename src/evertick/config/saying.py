@@ -35,5 +35,10 @@ def in_file(text: str) -> str:
     return text
 
 
-def jobs_told(count: int) -> str:
-    return "1 job" if count == 1 else f"{count} jobs"
+def jobs_told(count: int, disabled: int = 0) -> str:
+    """How many there are, and how many of them the file has switched off."""
+    words = "1 job" if count == 1 else f"{count} jobs"
+    if not disabled:
+        return words
+    which = "" if count == 1 else f"{'all' if disabled == count else disabled} of them "
+    return f"{words}, {which}disabled"

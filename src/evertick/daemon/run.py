@@ -20,7 +20,6 @@ from evertick.config.build import scheduler_from
 from evertick.config.doing import doing_of
 from evertick.config.load import Configuration
 from evertick.config.reload import Reloader
-from evertick.config.saying import jobs_told
 from evertick.daemon.daemon import Belongings, Daemon
 from evertick.daemon.detach import Detached
 from evertick.daemon.lines import Hidden
@@ -165,7 +164,7 @@ def _scheduler(configuration: Configuration, logs: Logs) -> Scheduler:
         "evertick %s, %s, %s, app %r, database %s",
         VERSION,
         configuration.file,
-        jobs_told(len(configuration.jobs)),
+        configuration.jobs_words,
         settings.app,
         masked(settings.url),
     )

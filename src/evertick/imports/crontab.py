@@ -4,8 +4,9 @@ A line sets a variable for the lines below it, or says when to run what. Of a co
 input, with every further `%` the end of a line; `\\%` is a `%`. What cron itself would refuse is refused here, too, and
 not taken for something that only Evertick understands.
 
-cron starts a job though the last one may still run, and forgets what it missed while it was down; its jobs see hardly
-any environment, and start in the home of their user. The jobs say all that: an import changes nothing by itself.
+cron starts a job though the last one may still run, forgets what it missed while it was down, and never runs one again;
+its jobs see hardly any environment, and start in the home of their user. The jobs say all that: an import changes
+nothing by itself.
 """
 
 from __future__ import annotations
@@ -42,6 +43,13 @@ _NAMES = {
 }
 _FIRST = {3: 1, 4: 0}
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
+# What cron does of itself. A job has it whatever the defaults of its configuration are, as far as a key can say so.
+_AS_CRON: Mapping[str, Any] = {
+    "overlap": "allow",
+    "catch_up": "skip",
+    "retry": {"constant": "1h", "attempts": 1},
+    "on_lost": "fail",
+}
 # What cron gives to commands.
 _PATH = "/usr/bin:/bin"
 
@@ -69,6 +77,7 @@ class CrontabOptions(msgspec.Struct, frozen=True, kw_only=True):
     is_user: whether the machine that the jobs are for has a user of this name; default: nobody asks.
     must_be_user: whether a word in place of a program can only be the user of a crontab of the system.
     taken: names that other jobs have, and where.
+    is_enabled: whether its jobs run as soon as the file is read; else each says that it is disabled.
     """
 
     tz: str
@@ -79,6 +88,7 @@ class CrontabOptions(msgspec.Struct, frozen=True, kw_only=True):
     is_user: Callable[[str], bool] = lambda name: True
     must_be_user: Callable[[str], bool] = lambda name: name == "root"
     taken: Mapping[str, object] = {}
+    is_enabled: bool = True
 
 
 def read_crontab(text: str, options: CrontabOptions) -> Imported:
@@ -220,7 +230,7 @@ class _Reader:
                 source=line,
                 description=" ".join(self._comments)[:_DESCRIPTION_MAX].strip(),
                 rule={"cron": when, "tz": self._zone},
-                options={"overlap": "allow", "catch_up": "skip"},
+                options=_AS_CRON if self._options.is_enabled else {"enabled": False, **_AS_CRON},
                 driver="shell",
                 spec=spec,
             )
