@@ -95,6 +95,8 @@ def find_scheduler(where: str) -> Scheduler:
     name, colon, attribute = where.partition(":")
     if not name or (colon and not attribute):
         raise click.UsageError(f"{where!r} does not name a scheduler; write it like app:scheduler")
+    if name.endswith(".toml"):
+        raise click.UsageError(f"{name!r} is a configuration; its jobs are run by `evertick daemon --config {name}`")
     if name.endswith(".py") or "/" in name:
         dotted = name.removeprefix("./").removesuffix(".py").replace("/", ".")
         raise click.UsageError(f"{name!r} is a file; write the module, like {dotted}:{attribute or 'scheduler'}")

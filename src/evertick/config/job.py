@@ -18,7 +18,7 @@ from evertick.config.retry import read_retry
 from evertick.config.rule import RULE_DEFAULTS, RULE_OPTIONS, RULES, make_rule
 from evertick.config.table import Table
 from evertick.driver.reading import read_spec
-from evertick.driver.registry import IN_PYTHON
+from evertick.driver.registry import IN_PYTHON, spec_class
 from evertick.driver.spec import LeftToOthers, Spec
 from evertick.errors import EvertickError, InvalidInput
 from evertick.model import Definition
@@ -157,11 +157,23 @@ class _Reader:
             if name in IN_PYTHON:
                 self.refuse('a function needs code; make the task there, and name it here: task = "…"', name)
             elif name not in JOB_KEYS and name not in drivers:
-                what = f"and no such driver; drivers are {', '.join(drivers)}, and other keys"
-                near = nearest(name, [*JOB_KEYS, *drivers], what=what)
-                self.refuse(f"no such key{'' if near.startswith(what) else ';'} {near}", name)
+                self.refuse(self._said_of_unknown(name), name)
         self._text("description")
         self._yes_or_no("enabled")
+
+    def _said_of_unknown(self, name: str) -> str:
+        """Where a key belongs that there is not, or which one was meant."""
+        drivers = self._with.drivers
+        owner = next((each for each in self._given if each in drivers and name in _fields_of(each)), None)
+        if owner is None:
+            what = f"and no such driver; drivers are {', '.join(drivers)}, and other keys"
+            near = nearest(name, [*JOB_KEYS, *drivers], what=what)
+            return f"no such key{'' if near.startswith(what) else ';'} {near}"
+        belongs, short = f"no such key; it belongs to {owner}: write", spec_class(owner).short
+        if isinstance(self._given[owner], Mapping) or short is None:
+            return f"{belongs} it under [{self._table.key(owner)}]"
+        value = "{ … }" if isinstance(self._given[name], Mapping) else "…"
+        return f'{belongs} {owner} = {{ {short} = "…", {name} = {value} }}'
 
     def _rule(self) -> When | None:
         kinds = [name for name in RULES if name in self._given]
@@ -296,6 +308,14 @@ class _Reader:
             self.refuse(f"{value!r:.60} is neither true nor false; write one of them without quotes", name)
             return True
         return value
+
+
+def _fields_of(driver: str) -> tuple[str, ...]:
+    """Of the specification that its jobs have."""
+    try:
+        return spec_class(driver).__struct_encode_fields__
+    except Exception:  # of somebody else's driver, which may raise anything; it is told where the job is read
+        return ()
 
 
 def _field_in(said: str, given: Any) -> tuple[list[str | int], str]:
