@@ -244,6 +244,19 @@ def test_a_user_and_paths_that_the_machine_does_not_have_are_told(folder: Path, 
     assert load("[jobs.a]\nevery = '1h'\nshell = { command = 'x', user = 'root', cwd = '/' }\n").warnings == ()
 
 
+def test_a_list_that_holds_a_whole_line_is_told(load: Load, folder: Path) -> None:
+    job = "[jobs.a]\nevery = '1h'\nshell = {command}\n"
+    for line in ("ls -la", "/bin/ls -la"):
+        [told] = load(job.format(command=f"['{line}']")).warnings
+        assert told == (
+            "evertick.toml:3: jobs.a.shell: a list is a program and its arguments, so this is a program that is called "
+            f"'{line}'; write the line as one text, without brackets, or each word in quotes of its own"
+        )
+    (folder / "my program").touch()
+    for command in ("'ls -la'", "['ls', '-la']", "['ls', 'a b']", "['ls']", f"['{folder}/my program']"):
+        assert load(job.format(command=command)).warnings == ()
+
+
 def test_a_path_that_is_closed_to_this_user_may_be_there(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.stat
 
@@ -270,14 +283,18 @@ def test_a_path_that_is_closed_to_this_user_may_be_there(load: Load, monkeypatch
 def test_a_request_that_will_be_refused_is_told_with_what_allows_it(load: Load, url: str, said: str) -> None:
     text = f"[jobs.a]\nevery = '1h'\nhttp = '{url}'\n"
     [line] = load(text).warnings
-    assert line.startswith(f"evertick.toml:3: jobs.a.http: {said}; if it is meant, allow it: allow = ['")
+    meant = f"{said}; if it is meant, allow it:"
+    assert line.startswith(f"""evertick.toml:3: jobs.a.http: {meant} http = {{ url = "…", allow = ['""")
     is_private = "169.254" not in url
-    assert line.endswith("'] beside url, or allow_private = true under [http]" if is_private else "'] beside url")
+    or_all = ", or allow_private = true under [http]" if is_private else ""
+    assert line.endswith(f"'] }}{or_all}")
     assert (load(f"{text}[http]\nallow_private = true\n").warnings == ()) == is_private
     address = said.partition("which is ")[2].partition(" ")[0] or said.partition(" ")[0]
     assert load(f"{text}[http]\nallow = ['{address}']\n").warnings == ()
     own = f"[jobs.a]\nevery = '1h'\n[jobs.a.http]\nurl = '{url}'\n"
-    assert load(own).warnings[0].startswith("evertick.toml:4: jobs.a.http.url: ")
+    [line] = load(own).warnings
+    assert line.startswith(f"evertick.toml:4: jobs.a.http.url: {meant} allow = ['")
+    assert line.endswith(f"'] beside url{or_all}")
     assert load(f"{own}allow = ['{address}']\n").warnings == ()
 
 

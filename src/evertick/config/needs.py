@@ -6,7 +6,7 @@ The machine that checks a file may be another than the one that runs it, so none
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from urllib.parse import urlsplit
 
@@ -45,8 +45,15 @@ class Needs:
             yield "cwd", f"there is no directory {spec.cwd} on this machine; make it, or correct the path"
         field = "shell" if isinstance(spec.command, str) else "command"
         program = spec.words[0]
+        is_missing = os.path.isabs(program) and self._is_missing(program, is_folder=False)
+        if _is_line(spec.command) and (is_missing or not os.path.isabs(program)):
+            yield (
+                field,
+                f"a list is a program and its arguments, so this is a program that is called {program!r:.100}; write "
+                "the line as one text, without brackets, or each word in quotes of its own",
+            )
         # A name without a path is looked for by the PATH of the run.
-        if os.path.isabs(program) and self._is_missing(program, is_folder=False):
+        elif is_missing:
             yield field, f"there is no program {program} on this machine; install it, or correct the path"
 
     def _unmet_by_request(self, spec: Http) -> Iterator[tuple[str, str]]:
@@ -58,6 +65,11 @@ class Needs:
             permitted(host, [address], self._allowed | allowed_of(spec.allow, "allow"))
         except Refused as refused:
             yield "url", str(refused)
+
+
+def _is_line(command: str | Sequence[str]) -> bool:
+    """Whether a list holds what looks like a whole line: ["ls -la"]."""
+    return not isinstance(command, str) and len(command) == 1 and len(command[0].split()) > 1
 
 
 def _is_user(user: str | int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -14,6 +15,7 @@ from evertick.config.job import Job
 from evertick.config.needs import Needs
 from evertick.config.problem import Problems
 from evertick.config.rule import RULES
+from evertick.config.saying import in_file
 from evertick.driver.plain_text import plain_text_to
 from evertick.driver.secret import Secret, Secrets
 from evertick.errors import EvertickError
@@ -22,6 +24,8 @@ from evertick.when import Once
 from evertick.when.moment import moment_text
 
 __all__ = ["warnings_of"]
+
+_BESIDE_URL = re.compile(r"(allow = \[[^\]]*\]) beside url")
 
 
 def warnings_of(configuration: Configuration, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -40,7 +44,7 @@ def warnings_of(configuration: Configuration, environ: Mapping[str, str]) -> tup
         if job.spec is not None and job.spec.driver in drivers:
             _warn_of_secrets(job, secrets, found)
             for field, said in needs.unmet(job.spec):
-                _warn(job, f"{job.spec.driver}.{field}", said, found)
+                _warn(job, f"{job.spec.driver}.{field}", _with_table(job, said), found)
     return found.lines()
 
 
@@ -49,6 +53,13 @@ def _warn(job: Job, name: str, said: str, found: Problems) -> None:
     key = name if name in job.places else name.partition(".")[0]
     before = f"jobs.{job.name}" if key.partition(".")[0] in job.shown else "defaults"
     found.add(job.places[key], f"{before}.{key}", said)
+
+
+def _with_table(job: Job, said: str) -> str:
+    """What is to stand beside `url` needs a table, where the file has the address alone."""
+    if "http.url" in job.places:
+        return said
+    return _BESIDE_URL.sub(r'http = { url = "…", \1 }', in_file(said))
 
 
 def _warn_of_feed(configuration: Configuration, found: Problems) -> None:
