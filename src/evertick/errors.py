@@ -110,13 +110,16 @@ class InvalidSpec(InvalidSetting):
 
 
 class InvalidConfiguration(InvalidSetting):
-    """Something in a configuration file, the environment or the flags. `problems` has it all, a line each."""
+    """Something in a configuration file, the environment or the flags. `problems` has it all, a line each.
 
-    def __init__(self, problems: tuple[str, ...]) -> None:
+    `warnings` has what is not wrong, but hardly meant: whoever mends the one wants to hear of the other.
+    """
+
+    def __init__(self, problems: tuple[str, ...], warnings: tuple[str, ...] = ()) -> None:
         more = len(problems) - 1
         rest = f"; and {more} more: `evertick config check` lists all" if more else ""
         super().__init__(f"{problems[0]}{rest}")
-        self.problems = problems
+        self.problems, self.warnings = problems, warnings
 
 
 class NotFound(EvertickError, LookupError):

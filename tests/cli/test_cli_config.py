@@ -70,6 +70,27 @@ def test_a_wrong_file_is_told_line_by_line_with_exit_code_2(here, evertick):
     assert (result.exit_code, told["is_right"], len(told["problems"])) == (2, False, 2)
 
 
+def test_what_is_hardly_meant_is_told_beside_what_is_wrong(here, evertick):
+    write("[jobs.a]\nevery = '1h'\nshell = { command = 'x', cwd = '/no/such' }\n[jobs.b]\nevery = 'x'\nshell = 'x'\n")
+    result = evertick("config", "check")
+    assert result.exit_code == 2
+    assert result.stdout.startswith("evertick.toml:5: jobs.b.every: 'x' is not a duration")
+    where = "evertick.toml:3: jobs.a.shell.cwd"
+    warning = f"{where}: there is no directory /no/such on this machine; make it, or correct the path"
+    assert " ".join(result.stderr.split()) == f"warning: {warning}"
+    told = json.loads(evertick("config", "check", "--json").stdout)
+    assert (len(told["problems"]), told["warnings"]) == (1, [warning])
+
+
+def test_a_file_without_a_job_is_right_and_told(here, evertick, ask):
+    write("")
+    result = evertick("config", "check")
+    assert (result.exit_code, result.stdout.startswith("evertick.toml is right: 0 jobs, database ")) == (0, True)
+    warning = "evertick.toml: there is no job in it, so nothing runs by it; write [jobs.NAME], or name another --config"
+    assert " ".join(result.stderr.split()) == f"warning: {warning}"
+    assert ask("config", "check")["warnings"] == [warning]
+
+
 def test_whoever_has_no_file_is_told_where_it_is_looked_for(here, evertick):
     for command in (["config", "check"], ["apply"]):
         result = evertick(*command)
@@ -79,7 +100,7 @@ def test_whoever_has_no_file_is_told_where_it_is_looked_for(here, evertick):
 
 
 def test_a_password_that_everybody_may_read_is_a_warning(here, evertick):
-    write('[database]\nurl = "postgresql://u:hush@h/d"\n')
+    write('[database]\nurl = "postgresql://u:hush@h/d"\n[jobs.a]\nevery = "1h"\ntask = "a"\n')
     Path("evertick.toml").chmod(0o644)
     result = evertick("config", "check")
     assert result.exit_code == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -51,13 +51,21 @@ def check(config: str | None, as_json: bool) -> None:
     try:
         loaded = load_configuration(file)
     except InvalidConfiguration as wrong:
-        _print_problems(str(file), wrong.problems, as_json)
+        _print_problems(str(file), wrong, as_json)
         raise click.exceptions.Exit(EXIT_WRONG) from None
+    warnings = (*loaded.warnings, *_about_none(loaded))
     if as_json:
-        print_json(_verdict(str(file), (), loaded.warnings, len(loaded.jobs)))
+        print_json(_verdict(str(file), (), warnings, len(loaded.jobs)))
         return
-    tell_warnings(loaded.warnings)
+    tell_warnings(warnings)
     say(f"{file} is right: {loaded.jobs_words}, database {masked(loaded.database_url)}")
+
+
+def _about_none(loaded: Configuration) -> Iterator[str]:
+    """A node may wait for its jobs; whoever has a file checked has hardly meant an empty one."""
+    if not loaded.jobs:
+        fix = "write [jobs.NAME], or name another --config"
+        yield f"{loaded.file}: there is no job in it, so nothing runs by it; {fix}"
 
 
 @config.command()
@@ -115,12 +123,13 @@ def tell_warnings(warnings: Iterable[str]) -> None:
         hint(f"warning: {warning}")
 
 
-def _print_problems(file: str, problems: tuple[str, ...], as_json: bool) -> None:
+def _print_problems(file: str, wrong: InvalidConfiguration, as_json: bool) -> None:
     if as_json:
-        print_json(_verdict(file, problems, (), None))
+        print_json(_verdict(file, wrong.problems, wrong.warnings, None))
         return
-    for problem in problems:
+    for problem in wrong.problems:
         say(problem)
+    tell_warnings(wrong.warnings)
 
 
 def _verdict(file: str, problems: tuple[str, ...], warnings: tuple[str, ...], jobs: int | None) -> dict[str, Any]:

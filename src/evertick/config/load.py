@@ -50,7 +50,7 @@ def load_configuration(
 ) -> Configuration:
     """Read and check everything. `flags`: by key, like "log.level", the name of the flag and its value.
 
-    Raises InvalidConfiguration with all that is wrong.
+    Raises InvalidConfiguration with all that is wrong, and all that is hardly meant.
     """
     problems = Problems()
     loading = _Loading(find_file(path, environ), environ, flags or {}, problems)
@@ -60,8 +60,11 @@ def load_configuration(
         check_brokers(made, problems)
         # What only a scheduler can tell: rules that the node does not take, jobs that share a rate.
         add_jobs(bare_scheduler(made), made.jobs, problems)
-    problems.raise_any()
-    return msgspec.structs.replace(made, warnings=(*made.warnings, *warnings_of(made, environ)))
+    warnings = made.warnings
+    if loading.are_settings_right:  # else they may be of nothing but what is wrong
+        warnings += warnings_of(made, environ)
+    problems.raise_any(warnings)
+    return msgspec.structs.replace(made, warnings=warnings)
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,6 +50,7 @@ class Problems:
         more = (f"and {self._left_out} more",) if self._left_out else ()
         return (*(each.line for each in sorted(self._found, key=_Problem.order)), *more)
 
-    def raise_any(self) -> None:
+    def raise_any(self, warnings: tuple[str, ...] = ()) -> None:
+        """With what else was found, if anything is wrong."""
         if self._found:
-            raise InvalidConfiguration(self.lines())
+            raise InvalidConfiguration(self.lines(), warnings)
