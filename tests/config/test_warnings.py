@@ -244,6 +244,19 @@ def test_a_user_and_paths_that_the_machine_does_not_have_are_told(folder: Path, 
     assert load("[jobs.a]\nevery = '1h'\nshell = { command = 'x', user = 'root', cwd = '/' }\n").warnings == ()
 
 
+def test_a_folder_in_the_home_of_its_user_is_looked_for_there(
+    folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    (folder / "work").mkdir()
+    job = "[jobs.a]\nevery = '1h'\nshell = {{ command = 'x', cwd = '{cwd}'{more} }}\n"
+    assert load(job.format(cwd="~/work", more="")).warnings == ()
+    [line] = load(job.format(cwd="~/no", more="")).warnings
+    assert line.startswith(f"evertick.toml:3: jobs.a.shell.cwd: there is no directory {folder}/no on this machine; ")
+    # That of somebody else is known when it runs.
+    assert load(job.format(cwd="~/no", more=", user = 'root'")).warnings == ()
+
+
 def test_a_list_that_holds_a_whole_line_is_told(load: Load, folder: Path) -> None:
     job = "[jobs.a]\nevery = '1h'\nshell = {command}\n"
     for line in ("ls -la", "/bin/ls -la"):

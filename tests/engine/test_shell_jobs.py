@@ -158,6 +158,16 @@ async def test_a_command_has_its_folder_and_its_text_to_read(bench: Bench, tmp_p
     assert [text for _, text in lines[:3]] == [str(tmp_path), "grün", "is the text"]
 
 
+@pytest.mark.parametrize(("cwd", "folder"), [("~/work", "work"), ("~", "")])
+async def test_a_folder_may_be_said_from_the_home_of_its_user_on(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cwd: str, folder: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "work").mkdir()
+    _, lines = await bench.run("pwd", cwd=cwd)
+    assert lines == [("stdout", str(tmp_path / folder))]
+
+
 async def test_without_a_text_there_is_nothing_to_read_and_no_terminal(bench: Bench) -> None:
     _, lines = await bench.run("cat; readlink /proc/self/fd/0; (: < /dev/tty) 2>/dev/null || echo no terminal")
     assert [text for _, text in lines] == ["/dev/null", "no terminal"]
@@ -298,6 +308,13 @@ async def test_a_user_may_be_a_number_and_reads_the_text_it_is_given(bench: Benc
     assert [text for _, text in lines] == ["65534", "for you"]
     run, _ = await Bench(f"sqlite:///{tmp_path}/other.db").run("true", user=65534, cwd=str(tmp_path))
     assert run.error == f"it could not be started: cwd: {tmp_path}: Permission denied"
+
+
+@as_root
+async def test_the_home_that_a_folder_is_said_from_is_that_of_the_other_user(bench: Bench) -> None:
+    run, _ = await bench.run("true", user="nobody", cwd="~/no-such-folder")
+    home = pwd.getpwnam("nobody").pw_dir
+    assert run.error == f"it could not be started: cwd: {home}/no-such-folder: No such file or directory"
 
 
 @as_root

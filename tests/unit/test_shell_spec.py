@@ -56,6 +56,7 @@ def test_a_file_may_give_the_command_alone_or_all_of_it() -> None:
         ),
         ({"shell": ""}, "shell: '' is empty"),
         ({"cwd": "data"}, "cwd: 'data' is not absolute; write the whole path"),
+        ({"cwd": "~ada/data"}, "cwd: '~ada/data' is not absolute; write the whole path, or '~/…'"),
         ({"env": {"1A": "x"}}, "env: '1A' is no name of a variable; use letters, digits and '_', no digit first"),
         ({"env": {"A": "x\0"}}, "env: A: it holds a zero character"),
         ({"env": {"A": Secret("../x")}}, "env: A: '../x' cannot be the name of a secret; use up to 100 letters"),

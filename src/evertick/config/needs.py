@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from evertick.config.section import Http as HttpSection
 from evertick.driver.address import allowed_of, is_own_name, literal_of, permitted
 from evertick.driver.http_spec import Http
-from evertick.driver.shell_spec import Shell
+from evertick.driver.shell_spec import Shell, at_home, is_at_home
 from evertick.driver.spec import Spec
 from evertick.errors import Refused
 
@@ -41,8 +41,9 @@ class Needs:
     def _unmet_by_command(self, spec: Shell) -> Iterator[tuple[str, str]]:
         if spec.user is not None and not self._is_user(spec.user):
             yield "user", f"there is no user {spec.user!r} on this machine; make it, or name another"
-        if spec.cwd is not None and self._is_missing(spec.cwd, is_folder=True):
-            yield "cwd", f"there is no directory {spec.cwd} on this machine; make it, or correct the path"
+        folder = _folder(spec)
+        if folder is not None and self._is_missing(folder, is_folder=True):
+            yield "cwd", f"there is no directory {folder} on this machine; make it, or correct the path"
         field = "shell" if isinstance(spec.command, str) else "command"
         program = spec.words[0]
         is_missing = os.path.isabs(program) and self._is_missing(program, is_folder=False)
@@ -65,6 +66,13 @@ class Needs:
             permitted(host, [address], self._allowed | allowed_of(spec.allow, "allow"))
         except Refused as refused:
             yield "url", str(refused)
+
+
+def _folder(spec: Shell) -> str | None:
+    """Where it begins, if that is known here: the home of another user is looked for by the run."""
+    if spec.cwd is None or (is_at_home(spec.cwd) and spec.user is not None):
+        return None
+    return at_home(spec.cwd, os.path.expanduser("~"))
 
 
 def _is_line(command: str | Sequence[str]) -> bool:

@@ -18,7 +18,7 @@ from evertick.driver.kept import Ending, Kept, Order, stop_seconds
 from evertick.driver.output import Captured
 from evertick.driver.run_variables import run_variables
 from evertick.driver.secret import Secret
-from evertick.driver.shell_spec import TEXT_MAX_BYTES, Shell
+from evertick.driver.shell_spec import TEXT_MAX_BYTES, Shell, at_home
 from evertick.driver.spec import DriverParts
 from evertick.errors import JobFailed, Retry, Skip
 
@@ -82,7 +82,7 @@ class ShellDriver:
         spec = self._spec
         account = None if spec.user is None else account_to_become(spec.user)
         order = Order(
-            cwd=spec.cwd or (None if account is None else account.folder),
+            cwd=_folder(spec, account),
             env=self._environment(context, account, secrets),
             uid=None if account is None else account.uid,
             gid=None if account is None else account.gid,
@@ -126,6 +126,12 @@ class ShellDriver:
             raise Retry(f"it ended with exit code {code}, which asks for another try{words}")
         if code is None or code not in spec.success_codes:
             raise JobFailed(f"{ending}{words}", result=_result(ending))
+
+
+def _folder(spec: Shell, account: Account | None) -> str | None:
+    if spec.cwd is None:
+        return None if account is None else account.folder
+    return at_home(spec.cwd, os.path.expanduser("~") if account is None else account.home)
 
 
 def _environment_of_node() -> dict[str, str]:

@@ -18,7 +18,7 @@ from evertick.size import size_bytes
 from evertick.when.duration import duration_text, duration_us
 from evertick.when.moment import MINUTE
 
-__all__ = ["Shell"]
+__all__ = ["Shell", "at_home", "is_at_home"]
 
 # Of one argument or variable the kernel takes 128 KiB.
 TEXT_MAX_BYTES = 100 * 1024
@@ -38,7 +38,7 @@ class Shell(Spec, frozen=True):
 
     command: text for the shell, or the program with its arguments. shell: what runs the text: its path, which gets
     `-c`, or the path with the arguments that come before the text, like `["/bin/bash", "-euo", "pipefail", "-c"]`.
-    cwd: the folder it runs in; default the node's, for another user that user's home.
+    cwd: the folder it runs in, `~/…` in the home of its user; default the node's, for another user that user's home.
     env: variables; a `Secret` as a value is looked up in the run. clean_env: without those of the node.
     user: the name or number of the user it runs as; other users than the node's need root.
     stdin: the text that it reads; default none. success_codes, skip_codes, retry_codes: what its exit code means.
@@ -121,8 +121,11 @@ class Shell(Spec, frozen=True):
         if self.cwd is None:
             return
         _check_text(self.cwd, f"{what}: cwd")
-        if not os.path.isabs(self.cwd):
-            raise InvalidSetting(f"{what}: cwd: {self.cwd!r:.100} is not absolute; write the whole path")
+        if not os.path.isabs(self.cwd) and not is_at_home(self.cwd):
+            raise InvalidSetting(
+                f"{what}: cwd: {self.cwd!r:.100} is not absolute; write the whole path, or '~/…' for one in the home "
+                "of its user"
+            )
 
     def _check_environment(self, what: str, faults: Faults) -> None:
         if len(self.env) > _VARIABLES_MAX:
@@ -178,6 +181,15 @@ class Shell(Spec, frozen=True):
     def _check_nice(self, what: str) -> None:
         if not -20 <= self.nice <= 19:
             raise InvalidSetting(f"{what}: nice: {self.nice} must be from -20 to 19; 19 stands back the most")
+
+
+def is_at_home(path: str) -> bool:
+    """Whether it is said from the home of a user on: of that of the command, whoever runs the node."""
+    return path == "~" or path.startswith("~/")
+
+
+def at_home(path: str, home: str) -> str:
+    return home + path[1:] if is_at_home(path) else path
 
 
 def _check_variable(name: str, value: str | Secret, what: str) -> None:
