@@ -186,6 +186,16 @@ async def test_a_server_that_is_away_is_told_and_used_again_when_it_is_back(own:
             assert await broker.read(1, 0.05) == []
 
 
+async def test_a_line_that_a_restart_of_the_server_has_broken_costs_no_try(own: str) -> None:
+    with nats_server() as server:
+        async with broker_at(server, own) as broker:
+            assert await broker.push([handing(own, reply=None)]) == [None]
+            # Nobody has run in between who could have noticed.
+            server.kill()
+            server.start()
+            assert await broker.push([handing(own, reply=None)]) == [None]
+
+
 async def test_a_line_that_broke_while_it_was_closed_leaves_no_socket_open(
     own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

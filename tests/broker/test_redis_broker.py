@@ -173,6 +173,22 @@ async def test_it_is_used_again_after_the_server_came_back_empty(own: str) -> No
             assert len(await broker.read(10, 1.0)) == 1
 
 
+async def test_lines_that_a_restart_of_the_server_has_broken_cost_no_try(own: str) -> None:
+    with redis_server(is_durable=False) as server:
+        async with broker_at(server, own) as broker:
+            # Two lines: one is read from while another is pushed by.
+            reading = asyncio.create_task(broker.read(10, 0.5))
+            while await broker.push([handing(own, reply=None)]) == [None] and not reading.done():
+                await asyncio.sleep(0.01)
+            server.kill()
+            server.start()
+            again = asyncio.create_task(broker.read(10, 0.5))
+            await asyncio.sleep(0)
+            assert await broker.push([handing(own, reply=None)]) == [None]
+            await broker.kill([Kill(run=RUN, fence=1)])
+            assert await again == []
+
+
 async def test_a_password_is_used_from_a_secret_and_a_wrong_one_is_told(own: str) -> None:
     from evertick.driver.secret import Secret
 

@@ -57,13 +57,27 @@ class NatsBroker:
         for first in range(0, len(messages), min(BATCH, _AT_ONCE)):
             batch = messages[first : first + _AT_ONCE]
             try:
-                with self._session.telling():
-                    stream = await self._session.opened()
-                    answers += await self._session.asked(self._push_all(stream, batch))
+                answers += await self._journey(batch)
             except BrokerUnavailable as error:
                 # It would be away for the others as well; each try would take its time.
                 return answers + [error] * (len(messages) - len(answers))
         return answers
+
+    async def _journey(self, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
+        """On a line that breaks under it once more, at once, on a new one: of a restart of the server nothing may tell
+        before the line is used. What did arrive is known by its id."""
+        was_open = self._session.is_open
+        try:
+            return await self._tried(messages)
+        except BrokerUnavailable:
+            if not was_open or self._session.is_open:
+                raise
+        return await self._tried(messages)
+
+    async def _tried(self, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
+        with self._session.telling():
+            stream = await self._session.opened()
+            return await self._session.asked(self._push_all(stream, messages))
 
     async def _push_all(self, stream: JetStreamContext, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
         return await asyncio.gather(*(self._push(stream, message) for message in messages))

@@ -7,8 +7,10 @@ does not acknowledge it in time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
+import redis.exceptions
 from redis.asyncio import Redis as Client
 
 from evertick.clock import Clock
@@ -25,6 +27,8 @@ from evertick.model import ClaimedMessage
 __all__ = ["CHANNEL", "RedisBroker"]
 
 CHANNEL = "redis"
+
+T = TypeVar("T")
 
 
 class RedisBroker:
@@ -67,8 +71,9 @@ class RedisBroker:
             parcel = parcel_of(message)
             queues.setdefault((parcel.kind, parcel.to), []).append(number)
             bodies.append(stamped(parcel, now))
-        with telling_of_redis(self._connection):
-            async with self._connected().pipeline(transaction=False) as pipe:
+
+        async def journey(client: Client) -> list[tuple[list[int], object]]:
+            async with client.pipeline(transaction=False) as pipe:
                 owners: list[list[int]] = []
                 for (kind, key), numbers in queues.items():
                     if kind == "list":
@@ -78,9 +83,10 @@ class RedisBroker:
                         for number in numbers:
                             pipe.xadd(key, {FIELD: bodies[number]})
                             owners.append([number])
-                said = await pipe.execute(raise_on_error=False)
+                return list(zip(owners, await pipe.execute(raise_on_error=False), strict=True))
+
         answers: list[Exception | None] = [None] * len(messages)
-        for numbers, answer in zip(owners, said, strict=True):
+        for numbers, answer in await self._asked(journey):
             for number in numbers if isinstance(answer, Exception) else ():
                 answers[number] = BrokerUnavailable(f"{self.shown}: {answer}")
         return answers
@@ -89,29 +95,46 @@ class RedisBroker:
         """A key for whoever takes it later, a word for whoever has it now."""
         if not kills:
             return
-        with telling_of_redis(self._connection):
-            async with self._connected().pipeline(transaction=False) as pipe:
+
+        async def journey(client: Client) -> None:
+            async with client.pipeline(transaction=False) as pipe:
                 for kill in kills:
                     pipe.set(kill_key(kill.run, kill.fence), kill.why, ex=REMEMBER_SECONDS)
                     pipe.publish(KILL_CHANNEL, encode(kill))
                 await pipe.execute()
 
+        await self._asked(journey)
+
     # --- from the workers
 
     async def read(self, most: int, seconds: float) -> list[Incoming]:
-        with telling_of_redis(self._connection):
-            entries = await self._reports.read(self._connected(), most, seconds)
+        entries = await self._asked(lambda client: self._reports.read(client, most, seconds))
         return [Incoming(entry.token, entry.data) for entry in entries]
 
     async def acknowledge(self, reports: Sequence[Incoming]) -> None:
         if not reports:
             return
-        with telling_of_redis(self._connection):
-            async with self._connected().pipeline(transaction=True) as pipe:
+
+        async def journey(client: Client) -> None:
+            async with client.pipeline(transaction=True) as pipe:
                 self._reports.settle(pipe, *(report.token for report in reports))
                 await pipe.execute()
 
+        await self._asked(journey)
+
     # --- the line
+
+    async def _asked(self, question: Callable[[Client], Awaitable[T]]) -> T:
+        """The answer. On a line that broke it is asked once more, at once, on a new one: after a restart of the server
+        the lines that lay idle are dead, and nothing tells so before they are used. All that a node asks may be asked
+        twice: a run that arrives twice is taken once."""
+        with telling_of_redis(self._connection):
+            client = self._connected()
+            try:
+                return await question(client)
+            except redis.exceptions.ConnectionError:
+                await client.connection_pool.disconnect(inuse_connections=False)
+                return await question(client)
 
     def _connected(self) -> Client:
         if self._client is None:
