@@ -10,7 +10,7 @@ from evertick.model import Handed, Message, MessageState, Node, Reason, Run
 from evertick.raised import what_was_raised
 from evertick.store.base import MessageFilter, Store
 
-__all__ = ["handed_words", "is_heard", "unsent_messages", "who_was_lost"]
+__all__ = ["handed_words", "is_away", "is_heard", "unsent_messages", "who_was_lost"]
 
 # How many of them are looked up, one by one.
 _LOOKED_UP_MOST = 100
@@ -40,7 +40,7 @@ def handed_words(run: Run, handed: Handed, message: Message | None, nodes: Itera
     asked = ", asked to cancel" if run.is_cancel_requested else ""
     since = f"run {run.id} was handed to {handed.to!r} at {at(handed.at)}"
     if handed.pushed_at is None:
-        return f"{since}, {_unsent_words(handed.to, message, nodes, at)}{asked}"
+        return f"{since}, {_unsent_words(handed, message, nodes, at)}{asked}"
     again = _again_words(handed, at) if is_heard(handed.to, nodes) else _unheard_words(handed.to)
     if handed.taken_at is None:
         return f"{since}, not taken by a worker yet{again}{asked}"
@@ -73,10 +73,16 @@ def _unheard_words(channel: str) -> str:
     return f"; no live node hears the workers of {channel!r} now, and until one does nobody calls them silent"
 
 
-def _unsent_words(channel: str, message: Message | None, nodes: Iterable[Node], at: Words) -> str:
+def is_away(handed: Handed, nodes: Iterable[Node]) -> bool:
+    """Of a queue that has not taken its message: whether it is not there at all, as far as anybody knows. Where reports
+    can be read it is; and from a queue that brings none nobody hears that it is back."""
+    return handed.mode != "forget" and not is_heard(handed.to, nodes)
+
+
+def _unsent_words(handed: Handed, message: Message | None, nodes: Iterable[Node], at: Words) -> str:
     if message is None:
         return "and its message has just been sent"
-    if not any(channel in node.channels for node in nodes):
+    if not any(handed.to in node.channels for node in nodes):
         return "and no live node brings messages there: start one that does"
     if message.state is MessageState.SENDING:
         return "and its message is on its way there"
@@ -84,4 +90,5 @@ def _unsent_words(channel: str, message: Message | None, nodes: Iterable[Node], 
         return "and its message waits to be sent"
     tries = "1 try" if message.attempts == 1 else f"{message.attempts} tries"
     why = what_was_raised(message.error)
-    return f"which is away: {tries}{f' ({why})' if why else ''}, the next at {at(message.due_at)}"
+    what = "which is away" if is_away(handed, nodes) else "which has not taken it"
+    return f"{what}: {tries}{f' ({why})' if why else ''}, the next at {at(message.due_at)}"

@@ -109,9 +109,11 @@ async def test_why_tells_each_step_of_a_handed_run(ledger: Ledger) -> None:
     since = f"run {id_} was handed to 'builds' at 2026-01-01 00:00:00 UTC"
     assert await ledger.why() == f"{since}, and its message waits to be sent"
     await ledger.fail_to_send("Traceback (most recent call last):\nConnectionError: nobody answers")
-    assert await ledger.why() == (
-        f"{since}, which is away: 1 try (ConnectionError: nobody answers), the next at 2026-01-01 00:01:00 UTC"
-    )
+    tried = "1 try (ConnectionError: nobody answers), the next at 2026-01-01 00:01:00 UTC"
+    assert await ledger.why() == f"{since}, which has not taken it: {tried}"
+    await ledger.beat()
+    assert await ledger.why() == (f"{since}, which is away: {tried}")
+    await ledger.beat(hearing_tick(QUEUE))
     await ledger.report("pushed")
     assert await ledger.why() == (
         f"{since}, not taken by a worker yet; unless one takes it, it is pushed again at 2026-01-01 00:10:00 UTC"
@@ -138,9 +140,13 @@ async def test_the_doctor_names_a_queue_that_is_away_and_one_whose_workers_are(l
     assert await ledger.findings() == []
     await ledger.fail_to_send("ConnectionError: nobody answers")
     ledger.clock.move(2 * MINUTE)
+    what = "which has not taken what was sent: 1 try so far (ConnectionError: nobody answers)"
+    assert await ledger.findings() == [("queue_away", f"1 handed run waits for 'builds', {what}")]
+    await ledger.beat()
     assert await ledger.findings() == [
         ("queue_away", "1 handed run waits for 'builds', which is away: 1 try so far (ConnectionError: nobody answers)")
     ]
+    await ledger.beat(hearing_tick(QUEUE))
     await ledger.report("pushed")
     ledger.clock.move(4 * MINUTE)
     assert await ledger.findings() == []

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from evertick.doctor.finding import Finding, Severity
 from evertick.model import Handed, Message, Node, Run
 from evertick.raised import what_was_raised
-from evertick.why_handed import is_heard
+from evertick.why_handed import is_away, is_heard
 
 __all__ = ["about_handed"]
 
@@ -39,7 +39,7 @@ def about_handed(
             away[hands.to].append((run, hands))
         elif hands.pushed_at is not None and now - hands.pushed_at > _long_for(hands, hands.pushed_at):
             untaken[hands.to].append((run, hands))
-    yield from (_away(queue, runs, unsent) for queue, runs in sorted(away.items()))
+    yield from (_away(queue, runs, unsent, living) for queue, runs in sorted(away.items()))
     yield from (_untaken(queue, runs, now) for queue, runs in sorted(untaken.items()))
     yield from (_unheard(queue, runs) for queue, runs in sorted(unheard.items()))
 
@@ -49,14 +49,17 @@ def _long_for(hands: Handed, pushed_at: datetime) -> timedelta:
     return _UNTAKEN_LONG if hands.until is None else min(_UNTAKEN_LONG, (hands.until - pushed_at) / 2)
 
 
-def _away(queue: str, runs: Sequence[tuple[Run, Handed]], unsent: Mapping[str, Message]) -> Finding:
+def _away(
+    queue: str, runs: Sequence[tuple[Run, Handed]], unsent: Mapping[str, Message], living: Sequence[Node]
+) -> Finding:
     message = unsent[runs[0][0].id]
     why = what_was_raised(message.error) or "no error is known"
     tries = "1 try" if message.attempts == 1 else f"{message.attempts} tries"
+    what = "which is away" if is_away(runs[0][1], living) else "which has not taken what was sent"
     return Finding(
         severity=Severity.WARNING,
         check="queue_away",
-        what=f"{_count(runs)} {queue!r}, which is away: {tries} so far ({why})",
+        what=f"{_count(runs)} {queue!r}, {what}: {tries} so far ({why})",
         fix="see to it; what waits is sent when it is back, and nothing is lost meanwhile",
         about=tuple(run.id for run, _ in runs),
     )
