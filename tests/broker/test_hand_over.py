@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench import Bench, Kind, bench_on
 
-from evertick import Constant, Context, InvalidSetting, Nats, Redis, Run, Scheduler, Skip, State, Verdict
+from evertick import Constant, Context, InvalidSetting, MessageState, Nats, Redis, Run, Scheduler, Skip, State, Verdict
 from evertick.driver.contract import WorkerReport, decode_handed
 from evertick.driver.nats_names import NatsNames
 from evertick.driver.redis_keys import reports_key
@@ -432,3 +432,33 @@ async def test_in_virtual_time_nothing_is_handed_over_and_no_broker_is_needed() 
         await kit.advance("3d")
         runs = await node.runs()
     assert [run.verdict for run in runs] == [Verdict.SUCCEEDED] * 3
+
+
+@pytest.mark.parametrize("kind", ["list", "stream", "nats"])
+async def test_a_broker_that_is_back_gets_at_once_what_waited_for_it(own: str, kind: Kind, tmp_path: Path) -> None:
+    """However long the next try was to wait."""
+    with nats_server() if kind == "nats" else redis_server() as server:
+        async with bench_on(server, own, kind) as bench:
+            node = node_on(bench, f"sqlite:///{tmp_path}/ledger.db")
+            job = node.job("build", queue_of(bench))
+            async with node:
+                server.kill()
+                run = await job.enqueue()
+
+                async def waits_for_long() -> datetime:
+                    while True:
+                        for each in await node.messages():
+                            if each.attempts >= 4 and each.state is MessageState.WAITING:
+                                return each.due_at
+                        await asyncio.sleep(0.01)
+
+                due = await waits_for_long()
+                server.start()
+                pushed = await until(node, run, _is_pushed)
+    assert pushed.handed is not None
+    assert pushed.handed.pushed_at is not None
+    assert pushed.handed.pushed_at < due
+
+
+def _is_pushed(run: Run) -> bool:
+    return run.handed is not None and run.handed.pushed_at is not None

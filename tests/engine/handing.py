@@ -35,6 +35,8 @@ class Queue:
         self.kills: list[dict[str, Any]] = []
         self.journeys: list[int] = []
         self.is_away = self.is_away_for_readers = False
+        # The next journey comes to nothing, and not before this is set.
+        self.breaks_at: asyncio.Event | None = None
         # Of the next reports: how many are confirmed in vain.
         self.forgets_confirmed = 0
         self._said: deque[Report] = deque()
@@ -47,6 +49,10 @@ class Queue:
     # what nodes do
 
     async def push(self, messages: Sequence[ClaimedMessage]) -> list[BaseException | None]:
+        breaks_at, self.breaks_at = self.breaks_at, None
+        if breaks_at is not None:
+            await breaks_at.wait()
+            raise ConnectionError("the line broke")
         if self.is_away:
             raise ConnectionError("nobody answers")
         self.journeys.append(len(messages))
@@ -61,6 +67,8 @@ class Queue:
         return answers
 
     async def kill(self, message: Message) -> None:
+        if self.is_away:
+            raise ConnectionError("nobody answers")
         self.kills.append(message.body)
 
     async def receive(self, most: int, seconds: float) -> Received:
@@ -151,7 +159,7 @@ class HandingDriver:
                 concurrency=1,
                 timeout=5 * SECOND,
             ),
-            Sender(channel=KILLS, deliver=self.queue.kill, retry=retry),
+            Sender(channel=KILLS, line=QUEUE, deliver=self.queue.kill, retry=retry),
         ]
 
     async def _deliver(self, message: Message) -> None:

@@ -480,7 +480,7 @@ async def test_reports_wait_for_a_store_that_is_away(url: str, monkeypatch: pyte
 
 
 async def test_a_source_that_is_away_is_asked_again(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "evertick.report")
+    caplog.set_level(logging.INFO, "evertick.report")
     async with a_shop(url) as shop:
         run = await shop.job.enqueue()
         [job] = await shop.until_pushed()
@@ -490,7 +490,41 @@ async def test_a_source_that_is_away_is_asked_again(url: str, caplog: pytest.Log
         shop.queue.is_away = False
         shop.queue.tell(job, "finish")
         assert (await shop.ended(run)).verdict is Verdict.SUCCEEDED
-    assert "a queue in memory: reports can be read again" in caplog.messages
+    [again] = [each for each in caplog.records if each.message == "a queue in memory: reports can be read again"]
+    assert again.levelno == logging.INFO
+
+
+async def test_what_waits_for_a_queue_that_was_away_goes_when_it_is_back(url: str) -> None:
+    """Hand-overs, and words to workers; without waiting for the hour of their next try."""
+    async with a_shop(url, pause=3600.0) as shop:
+        taken = await shop.job.enqueue()
+        [job] = await shop.until_pushed()
+        shop.queue.tell(job, "taken")
+        await shop.reached(taken, lambda found: found.handed is not None and found.handed.taken_at is not None)
+        shop.queue.is_away = True
+        shop.queue.say()  # whoever waits looks again
+        await shop.job.enqueue()
+        await shop.scheduler.cancel(taken.id)
+        async with asyncio.timeout(PATIENCE):
+            while len([each for each in await shop.scheduler.messages(states=["waiting"]) if each.attempts]) < 2:
+                await asyncio.sleep(0.01)
+        shop.queue.is_away = False
+        await shop.until_pushed(2)
+        await shop.until(lambda: shop.queue.kills)
+
+
+async def test_a_delivery_that_set_out_before_its_queue_was_back_is_tried_again_at_once(url: str) -> None:
+    queue = Queue()
+    queue.breaks_at = breaks_at = asyncio.Event()
+    queue.is_away_for_readers = True
+    async with a_shop(url, queue=queue, pause=3600.0) as shop:
+        await shop.job.enqueue()
+        await shop.until(lambda: queue.breaks_at is None)
+        queue.is_away_for_readers = False
+        assert shop.scheduler._engine is not None
+        await shop.until(shop.scheduler._engine._reports.heard)
+        breaks_at.set()
+        await shop.until_pushed()
 
 
 async def test_a_source_that_is_nowhere_holds_up_no_other(url: str, caplog: pytest.LogCaptureFixture) -> None:

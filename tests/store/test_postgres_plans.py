@@ -183,6 +183,7 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("drop_messages.cancel", "using runs_pkey on runs r"),
         ("drop_messages.hand_over", "using outbox_pkey on outbox"),
         ("retry_messages", "using runs_pkey on runs r"),
+        ("hasten_messages", "using outbox_waiting on outbox l"),
         ("limits.running", "using runs_limited on runs r"),
         ("limits.stuck", "using runs_limited on runs r"),
         ("rehome.find", "using runs_running on runs r"),

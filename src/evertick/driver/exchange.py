@@ -33,7 +33,8 @@ _JOURNEYS = 2
 
 
 class _Patience(Exponential):
-    """A broker that is away delays, for however long; when it is back nobody waits for more than half a minute."""
+    """A broker that is away delays, for however long; when it is back, and nobody hears so by its
+    reports, a message waits for no more than half a minute."""
 
     def __init__(self) -> None:
         super().__init__("1s", factor=2, limit="30s", attempts=1, jitter=0.2)
@@ -60,8 +61,8 @@ class Exchange:
         self._make_broker = make_broker
         self._made: Broker | None = None
         self.senders: Sequence[Sender] = (
-            _sender(channel, self._push),
-            _sender(kill_channel_of(channel), self._kill),
+            _sender(channel, channel, self._push),
+            _sender(kill_channel_of(channel), channel, self._kill),
         )
         self.sources = (self,)
 
@@ -112,9 +113,10 @@ class Exchange:
         await self._broker.acknowledge(incoming)
 
 
-def _sender(channel: str, deliver_many: DeliverMany) -> Sender:
+def _sender(channel: str, line: str, deliver_many: DeliverMany) -> Sender:
     return Sender(
         channel=channel,
+        line=line,
         deliver_many=deliver_many,
         batch=BATCH,
         concurrency=_JOURNEYS,

@@ -27,6 +27,8 @@ class Sender(msgspec.Struct, frozen=True, kw_only=True):
     """How messages of a channel are delivered. Durations in microseconds."""
 
     channel: str
+    # What it delivers by, if it shares that with other channels: where one of them gets through again, all do.
+    line: str | None = None
     # It has delivered the message when it returns; what it raises is why it could not.
     deliver: Deliver | None = None
     # True: cancelling the task that awaits `deliver` ends the delivery. False: it can only be waited for.

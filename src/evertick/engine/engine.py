@@ -145,6 +145,7 @@ class Engine:
         self._relays.on_change = self._relay.wake
         self._relays.apply = self._reports.apply
         self._reports.on_freed = self._look_again
+        self._reports.on_back = self._relays.is_back
         self._tender.heard_channels = self._reports.heard
         self._reports.on_failed = failures.lost_elsewhere
         self._tender.on_killed = self._relays.look_again

@@ -101,6 +101,9 @@ class Relay:
         self._busy: Counter[str] = Counter()
         # Channels whose last claim has left no room: there may be more of theirs.
         self._has_more: set[str] = set()
+        # When a line was last heard to be back, by `clock.elapsed`; and channels that wait for it without need.
+        self._back_at: dict[str, float] = {}
+        self._to_hasten: set[str] = set()
         # By `clock.elapsed`: before that the others have nothing to claim, unless somebody says so.
         self._look_at = 0.0
         # A delivery has ended, or there may be more to deliver.
@@ -129,15 +132,30 @@ class Relay:
             self._look_at = 0.0
             self.on_change()
 
+    def is_back(self, line: str) -> None:
+        """What was away for these channels is there again: their messages need not wait for their next try."""
+        self._back_at[line] = self._node.clock.elapsed()
+        self._to_hasten |= {name for name, sender in self._node.senders.items() if _line_of(sender) == line}
+        self.on_change()
+
     async def step(self) -> float | None:
         """Write what has come of the last ones while the next are claimed."""
+        # Of what is given from now on it is not known whether this step writes it.
+        back, self._to_hasten = self._to_hasten, set()
         settling = asyncio.get_running_loop().create_task(self._settle(), name="evertick settle")
         try:
             rest = await self._claim_more()
         except (Exception, asyncio.CancelledError):
             await asyncio.gather(settling, return_exceptions=True)  # nothing goes on after the step
+            self._to_hasten |= back
             raise
-        await settling
+        try:
+            await settling
+            if await self._hasten(back):
+                return 0.0
+        except (Exception, asyncio.CancelledError):
+            self._to_hasten |= back
+            raise
         # What is tried again may be due before what the claim knew of.
         return None if rest is None else min(rest, max(self._look_at - self._node.clock.elapsed(), 0.0))
 
@@ -197,6 +215,20 @@ class Relay:
             seconds = max((claim.next_due_at - claim.now) / 1e6, _SOON_SECONDS)
             self._look_at = min(self._look_at, self._node.clock.elapsed() + seconds)
         return max(self._look_at - self._node.clock.elapsed(), 0.0)
+
+    async def _hasten(self, channels: set[str]) -> bool:
+        """Whether some of their messages are due now."""
+        is_any = False
+        for channel in sorted(channels):
+            hastened = some = await self._node.store.hasten_messages(self._node.app, channel, BATCH)
+            while some == BATCH:
+                some = await self._node.store.hasten_messages(self._node.app, channel, BATCH)
+                hastened += some
+            if hastened:
+                is_any, self._look_at = True, 0.0
+                what = "1 message goes" if hastened == 1 else f"{hastened} messages go"
+                log.info("%s is back: %s at once", channel, what)
+        return is_any
 
     # --- delivering
 
@@ -268,6 +300,8 @@ class Relay:
             if delivery.outcome is None:
                 outcome = judge_delivery(delivery.message, delivery.sender, error, uniform, self._keep_dead)
                 self._give(delivery, outcome)
+                if outcome.kind == "retry" and journey.begun_at <= self._back_at.get(_line_of(journey.sender), -1.0):
+                    self._to_hasten.add(journey.sender.channel)  # it set out while the other side was still away
         self._stop(journey)
 
     def _give(self, delivery: Delivery, outcome: MessageOutcome) -> None:
@@ -382,6 +416,10 @@ def _shown(message: ClaimedMessage, app: str, node: str) -> Message:
 def _most_of(sender: Sender) -> int:
     """Messages of one call."""
     return 1 if sender.deliver_many is None else sender.batch
+
+
+def _line_of(sender: Sender) -> str:
+    return sender.line or sender.channel
 
 
 def _one_each(came: Came, count: int) -> Came:

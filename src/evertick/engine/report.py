@@ -42,10 +42,12 @@ _UNTOLD_MOST = 10_000
 class Reader:
     """One source, what was received from it and is not confirmed yet, and how long it has been away."""
 
-    __slots__ = ("_clock", "ear", "failures", "received", "source", "task")
+    __slots__ = ("_clock", "ear", "failures", "on_back", "received", "source", "task")
 
-    def __init__(self, source: ReportSource, clock: Clock) -> None:
+    def __init__(self, source: ReportSource, clock: Clock, on_back: Callable[[str], None]) -> None:
         self.source = source
+        # It was away and can be read again; with its channel.
+        self.on_back = on_back
         self._clock = clock
         self.ear = Ear()
         self.task: asyncio.Task[Received | None] | None = None
@@ -78,7 +80,8 @@ class Reader:
             return None
         self.ear.has_read(began, self._clock.elapsed())
         if self.failures:
-            log.warning("%s: reports can be read again", self.name)
+            log.info("%s: reports can be read again", self.name)
+            self.on_back(self.source.channel)
         self.failures = 0
         return received
 
@@ -114,13 +117,16 @@ class Reporter:
         self.refused = 0
         # Runs have ended as failed, of whichever schedules.
         self.on_failed: Callable[[], None] = lambda: None
+        # What brings the reports of a channel was away, and is back.
+        self.on_back: Callable[[str], None] = lambda channel: None
         # Something may have become due.
         self.on_freed: Callable[[], None] = lambda: None
 
     async def step(self) -> float | None:
         """Apply what has come since. Waits for the first of it."""
         # Those of tasks that have come since, too.
-        self._readers += [Reader(source, self._node.clock) for source in self._node.sources[len(self._readers) :]]
+        new = self._node.sources[len(self._readers) :]
+        self._readers += [Reader(source, self._node.clock, lambda channel: self.on_back(channel)) for source in new]
         if not self._readers or self._node.is_draining:
             return None
         for reader in self._readers:

@@ -936,6 +936,11 @@ class Store(Protocol):
         """
         ...
 
+    async def hasten_messages(self, app: str, channel: str, limit: int) -> int:
+        """Make messages of a channel due now that were tried in vain and wait for their next try, so many at most.
+        Answers how many: fewer than that, and there are no more."""
+        ...
+
     async def drop_messages(self, app: str, ids: Sequence[str]) -> list[str]:
         """Forget messages that wait or are dead, with their keys. Answers the ids of those.
 

@@ -22,6 +22,7 @@ from evertick.store.unreadable import unreadable_messages
 __all__ = [
     "channels",
     "claim_messages",
+    "hasten_messages",
     "messages",
     "retry_messages",
     "send",
@@ -194,6 +195,13 @@ async def retry_messages(db: Session, app: str, ids: Sequence[str]) -> list[str]
     if put_back:
         db.wake(app)
     return put_back
+
+
+async def hasten_messages(db: Session, app: str, channel: str, limit: int) -> int:
+    hastened = await db.rows("hasten_messages", app, channel, limit)
+    if hastened:
+        db.wake(app)
+    return len(hastened)
 
 
 async def those(db: Session, name: str, app: str, ids: Sequence[str]) -> list[str]:

@@ -2005,6 +2005,19 @@ WHERE m.id = ANY(ARRAY(
     ORDER BY l.id FOR UPDATE))
 RETURNING m.id::text AS id;
 
+-- name: hasten_messages
+-- Due now, those of a channel that were tried in vain: what they waited for is back. What another is just taking, or
+-- hastening, is left to it. `+ 0` keeps it from the index of those that fail, where what is due now would be passed over
+-- once for every batch.
+WITH moment AS MATERIALIZED (SELECT evertick.now_us() AS now)
+UPDATE evertick.outbox m SET due_at = (SELECT now FROM moment)
+WHERE m.id = ANY(ARRAY(
+    SELECT l.id FROM evertick.outbox l
+    WHERE l.state = 'waiting' AND l.app = $1 AND l.channel = $2 AND l.due_at > (SELECT now FROM moment)
+        AND l.attempts + 0 > 0
+    ORDER BY l.due_at LIMIT $3 FOR UPDATE SKIP LOCKED))
+RETURNING m.id;
+
 -- name: drop_messages.hand_over
 -- Which runs these messages are to hand over.
 SELECT caused_by AS id FROM evertick.outbox

@@ -303,6 +303,9 @@ class PostgresStore:
     async def retry_messages(self, app: str, ids: Sequence[str]) -> list[str]:
         return await self._open_line().write(lambda db: outbox.retry_messages(db, app, ids))
 
+    async def hasten_messages(self, app: str, channel: str, limit: int) -> int:
+        return await self._open_line().write(lambda db: outbox.hasten_messages(db, app, channel, limit))
+
     async def drop_messages(self, app: str, ids: Sequence[str]) -> list[str]:
         return await self._open_line().write(lambda db: handed.drop_messages(db, app, ids))
 

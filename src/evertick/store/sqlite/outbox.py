@@ -26,6 +26,7 @@ __all__ = [
     "channels",
     "claim_messages",
     "drop_messages",
+    "hasten_messages",
     "messages",
     "retry_messages",
     "send",
@@ -175,6 +176,10 @@ def channels(db: sqlite3.Connection, now: int, app: str) -> list[ChannelPulse]:
 
 def retry_messages(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> list[str]:
     return [id_ for id_ in dict.fromkeys(ids) if db.execute(SQL["retry_messages"], (app, id_, now)).rowcount == 1]
+
+
+def hasten_messages(db: sqlite3.Connection, now: int, app: str, channel: str, limit: int) -> int:
+    return db.execute(SQL["hasten_messages"], (app, channel, now, limit)).rowcount
 
 
 def drop_messages(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> list[str]:

@@ -1302,6 +1302,12 @@ WHERE id = ?2 AND app = ?1 AND state IN ('waiting', 'dead') AND (hands_over IS N
     SELECT 1 FROM evertick_runs r
     WHERE r.app = ?1 AND r.id = evertick_outbox.caused_by AND r.fence = hands_over AND r.state = 'handed'));
 
+-- name: hasten_messages
+-- Due now, those of a channel that were tried in vain: what they waited for is back.
+UPDATE evertick_outbox SET due_at = ?3 WHERE id IN (
+    SELECT id FROM evertick_outbox INDEXED BY evertick_outbox_waiting
+    WHERE state = 'waiting' AND app = ?1 AND channel = ?2 AND due_at > ?3 AND attempts > 0 ORDER BY due_at LIMIT ?4);
+
 -- name: drop_messages.cancel
 -- A run that the message was to hand over will not get there.
 UPDATE evertick_runs SET is_cancel_requested = 1, cancel_reason = coalesce(cancel_reason, ?4), deadline = ?3

@@ -314,6 +314,9 @@ class SqliteStore:
     async def retry_messages(self, app: str, ids: Sequence[str]) -> list[str]:
         return await self._write(outbox.retry_messages, app, ids)
 
+    async def hasten_messages(self, app: str, channel: str, limit: int) -> int:
+        return await self._write(outbox.hasten_messages, app, channel, limit)
+
     async def drop_messages(self, app: str, ids: Sequence[str]) -> list[str]:
         return await self._write(outbox.drop_messages, app, ids)
 

@@ -281,6 +281,29 @@ class Outbox:
         assert await bench.store.retry_messages(APP, [new.id]) == [new.id]
         assert [each.id for each in (await claim(bench, await bench.node())).messages] == [new.id]
 
+    async def test_what_was_tried_in_vain_can_be_hastened_by_its_channel(self, bench: Bench) -> None:
+        node = await bench.node()
+        await bench.store.send(APP, [a_message() for _ in range(3)])
+        tried = (await claim(bench, node)).messages
+        await bench.store.settle_messages(APP, node, [what_came(each, "retry", delay=HOUR) for each in tried])
+        assert await bench.store.hasten_messages(APP, CHANNEL, 2) == 2
+        assert await bench.store.hasten_messages(APP, CHANNEL, 2) == 1
+        assert await bench.store.hasten_messages(APP, CHANNEL, 2) == 0
+        again = (await claim(bench, node)).messages
+        assert sorted((each.id, each.attempts) for each in again) == sorted((each.id, 1) for each in tried)
+
+    async def test_only_what_waits_for_another_try_is_hastened(self, bench: Bench) -> None:
+        node = await bench.node()
+        await bench.store.send(APP, [a_message() for _ in range(3)])
+        dead, sent, sending = (await claim(bench, node)).messages
+        await bench.store.settle_messages(APP, node, [what_came(dead, "dead"), what_came(sent, "sent")])
+        await bench.store.send(APP, [a_message(delay=HOUR), a_message(channel="chat")])
+        [other] = (await claim(bench, node, "chat", held=(sending.id,))).messages
+        await bench.store.settle_messages(APP, node, [what_came(other, "retry", delay=HOUR)])
+        assert await bench.store.hasten_messages(APP, CHANNEL, 10) == 0
+        assert await bench.store.hasten_messages(OTHER_APP, "chat", 10) == 0
+        assert await bench.store.hasten_messages(APP, "chat", 10) == 1
+
     async def test_what_is_on_its_way_or_sent_is_neither_retried_nor_dropped(self, bench: Bench) -> None:
         node = await bench.node()
         sent = await hold(bench, node)
