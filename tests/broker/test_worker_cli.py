@@ -258,6 +258,18 @@ def test_what_is_written_wrongly_is_told(arguments: list[str], said: str) -> Non
     assert said in " ".join(result.stderr.split())
 
 
+@pytest.mark.parametrize("broker", ["redis", "nats"])
+def test_without_the_package_of_its_broker_the_extra_is_named(broker: str, tmp_path: Path) -> None:
+    without = f"import runpy, sys; sys.modules[{broker!r}] = None; runpy.run_module('evertick', run_name='__main__')"
+    arguments = ["worker", f"--{broker}", f"{broker}://h", "--driver", "q", "--", "true"]
+    done = subprocess.run(
+        [sys.executable, "-c", without, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"error: a worker of {broker} cannot be started (")
+    assert f"pip install 'evertick[{broker}]'" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("file", "arguments", "said"),
     [

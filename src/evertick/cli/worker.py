@@ -8,6 +8,8 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +28,7 @@ from evertick.driver.handed_spec import check_queue_name
 from evertick.driver.nats_spec import SUBJECT_PREFIX, NatsConnection, check_subject_prefix
 from evertick.driver.redis_spec import QUEUE_PREFIX, RedisConnection, check_prefix
 from evertick.driver.secret import Secrets
+from evertick.errors import InvalidSetting
 from evertick.worker.craft import Craft
 from evertick.worker.line import Line
 from evertick.worker.worker import Worker
@@ -151,17 +154,31 @@ def _line(driver: str, clock: Clock, given: dict[str, Any]) -> Line:
     to = _chosen(found, name or given["broker"], file)
     resolve = Secrets(None if file is None else file.parent / SECRETS).resolve
     if isinstance(to, RedisConnection):
-        from evertick.worker.redis_line import RedisLine
+        with _needing("redis"):
+            from evertick.worker.redis_line import RedisLine
 
         prefix = check_prefix(QUEUE_PREFIX if given["prefix"] is None else given["prefix"], "--prefix")
         kind: Literal["list", "stream"] = "stream" if given["stream"] else "list"
         return RedisLine(to, queue, clock=clock, kind=kind, prefix=prefix, resolve_secret=resolve)
     if given["stream"]:
         raise click.UsageError("--stream is about queues in Redis; leave it out with NATS")
-    from evertick.worker.nats_line import NatsLine
+    with _needing("nats"):
+        from evertick.worker.nats_line import NatsLine
 
     prefix = check_subject_prefix(to.prefix if given["prefix"] is None else given["prefix"], "--prefix")
     return NatsLine(msgspec.structs.replace(to, prefix=prefix), queue, clock=clock, resolve_secret=resolve)
+
+
+@contextmanager
+def _needing(extra: str) -> Iterator[None]:
+    """What is imported here comes with an extra."""
+    try:
+        yield
+    except ImportError as error:
+        raise InvalidSetting(
+            f"a worker of {extra} cannot be started ({error}); install what it needs with `pip install "
+            f"'evertick[{extra}]'`"
+        ) from error
 
 
 def _named_broker(given: dict[str, Any]) -> str | None:
