@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-__all__ = ["what_was_raised"]
+__all__ = ["error_for_log", "what_was_raised"]
 
 _LONGEST = 300
 # Of a chain of exceptions the last one is what the job has raised.
@@ -39,6 +39,16 @@ def what_was_raised(error: str | None) -> str:
         # The message begins with an empty line.
         first = f"{first} {next((line.strip() for line in said if line.strip()), '')}".strip()
     return _OUR_TYPE.sub("", first)[:_LONGEST]
+
+
+def error_for_log(error: str | None) -> str:
+    """A traceback whole: its lines say where. Anything else in one line and cut: it may quote the page of a server or
+    the last words of a command, and the ledger has it all."""
+    text = error or ""
+    if text.lstrip().startswith((_HEADER, _GROUP_HEADER)) or any(mark in text for mark in _CHAINED):
+        return text
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
 def _last_of_chain(text: str) -> str:

@@ -98,6 +98,21 @@ def answering(**answers: list[str]) -> Callable[[str], Any]:
     return look_up
 
 
+async def test_the_page_of_a_failure_is_in_the_ledger_and_one_line_of_it_in_the_log(
+    server: WebServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    page = b"<html>\n" + b"<p>We are sorry</p>\n" * 40 + b"</html>\n"
+    server.paths["/"] = answer(500, {}, page)
+    run, _ = await carried_out(to(server))
+    assert run.error is not None
+    assert run.error.count("\n") > 20
+    [record] = [each for each in caplog.records if each.name == "evertick.finish"]
+    assert record.levelno == logging.ERROR
+    assert "it says: <html> <p>We are sorry</p> <p>" in record.getMessage()
+    assert "\n" not in record.getMessage()
+    assert len(record.getMessage()) < 400
+
+
 # --- what is sent
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from evertick.driver.error_text import error_text
 from evertick.errors import BrokerUnavailable, ProcessDied, Retry
-from evertick.raised import what_was_raised
+from evertick.raised import error_for_log, what_was_raised
 
 
 def text_of(error: BaseException) -> str:
@@ -117,3 +117,18 @@ def test_what_python_itself_prints_is_understood() -> None:
 )
 def test_of_what_is_no_traceback_the_first_line_is_told(text: str | None, line: str) -> None:
     assert what_was_raised(text) == line
+
+
+def test_the_log_gets_a_traceback_whole_and_anything_else_in_one_line() -> None:
+    chained = text_of(ValueError("no paper"))
+    assert error_for_log(chained) == chained
+    assert "\n" in chained
+    page = "GET http://shop/: 500 Oops; it says:\n<html>\n  <body>Traceback (most recent call last):\n</html>"
+    line = "GET http://shop/: 500 Oops; it says: <html> <body>Traceback (most recent call last): </html>"
+    assert error_for_log(page) == line
+    assert error_for_log(None) == ""
+
+
+def test_the_log_gets_no_page_whole() -> None:
+    line = error_for_log("it says:\n" + "<p>so</p>\n" * 1_000)
+    assert (len(line), line[-1], line[:20]) == (300, "…", "it says: <p>so</p> <")

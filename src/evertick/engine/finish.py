@@ -18,7 +18,7 @@ from evertick.engine.node import EVENT_OF, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.engine.trace import is_traced, tally, trace
 from evertick.model import Cause, Claimed, Outcome, Verdict
-from evertick.raised import what_was_raised
+from evertick.raised import error_for_log, what_was_raised
 from evertick.store.base import FinishAnswer, Finished
 from evertick.when.duration import duration_rounded
 
@@ -158,7 +158,7 @@ class Finisher:
         elif outcome.verdict is Verdict.LOST:
             log.warning("%s: run %s was cut off (%s), and is lost", key, run.id, outcome.reason, extra=extra)
         elif outcome.verdict is Verdict.FAILED:
-            log.error("%s: run %s failed: %s", key, run.id, outcome.error, extra=extra)
+            log.error("%s: run %s failed: %s", key, run.id, error_for_log(outcome.error), extra=extra)
         elif outcome.verdict is not None:
             log.debug("%s: run %s has ended: %s", key, run.id, outcome.verdict, extra=extra)
 

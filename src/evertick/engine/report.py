@@ -24,7 +24,7 @@ from evertick.engine.trace import is_traced, tally, trace
 from evertick.errors import StoreUnavailable
 from evertick.events import EventKind
 from evertick.model import Report, Verdict, hearing_tick
-from evertick.raised import what_was_raised
+from evertick.raised import error_for_log, what_was_raised
 from evertick.store.base import ReportAnswer, RunFilter
 
 __all__ = ["Reporter"]
@@ -254,7 +254,7 @@ def _log_failures(moved: Sequence[tuple[Report, ReportAnswer]]) -> None:
     """A job that fails must not do so in silence; its error is in the ledger, and here."""
     for report, answer in moved:
         if answer.verdict is Verdict.FAILED:
-            log.error("run %s failed where it was handed to: %s", report.id, report.error)
+            log.error("run %s failed where it was handed to: %s", report.id, error_for_log(report.error))
         elif answer.is_put_back and report.kind != "release":
             what = "run %s failed where it was handed to (%s); it is tried again"
             log.warning(what, report.id, what_was_raised(report.error))
