@@ -361,6 +361,9 @@ class Hand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     # The channel of the message that hands it over.
     to: str
+    # For people: the queue behind that channel, and the command that starts a worker of it.
+    queue: str | None = None
+    served_by: str | None = None
     mode: HandMode = "finish"
     # From its delivery to the queue until a worker has taken it.
     ack_timeout: int | None = None
@@ -501,6 +504,9 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True):
 
     # The channel it went by.
     to: str
+    # The queue there, and the command that starts a worker of it, where its driver says so.
+    queue: str | None = None
+    served_by: str | None = None
     mode: HandMode
     at: datetime
     # When the queue took its message; None: it is still in the outbox.

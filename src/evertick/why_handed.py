@@ -10,7 +10,7 @@ from evertick.model import Handed, Message, MessageState, Node, Reason, Run
 from evertick.raised import what_was_raised
 from evertick.store.base import MessageFilter, Store
 
-__all__ = ["handed_words", "is_away", "is_heard", "unsent_messages", "who_was_lost"]
+__all__ = ["handed_words", "is_away", "is_heard", "queue_words", "unsent_messages", "who_was_lost"]
 
 # How many of them are looked up, one by one.
 _LOOKED_UP_MOST = 100
@@ -38,15 +38,20 @@ def handed_words(run: Run, handed: Handed, message: Message | None, nodes: Itera
     """`message`: the one that is still to hand it over, if there is one."""
     nodes = list(nodes)
     asked = ", asked to cancel" if run.is_cancel_requested else ""
-    since = f"run {run.id} was handed to {handed.to!r} at {at(handed.at)}"
+    since = f"run {run.id} was handed to {queue_words(handed)} at {at(handed.at)}"
     if handed.pushed_at is None:
         return f"{since}, {_unsent_words(handed, message, nodes, at)}{asked}"
     again = _again_words(handed, at) if is_heard(handed.to, nodes) else _unheard_words(handed.to)
     if handed.taken_at is None:
-        return f"{since}, not taken by a worker yet{again}{asked}"
+        served_by = "" if handed.served_by is None else f" (one is started by `{handed.served_by}`)"
+        return f"{since}, not taken by a worker yet{served_by}{again}{asked}"
     progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
-    who = f"run {run.id} (attempt {run.attempts + 1}) is with a worker of {handed.to!r}"
+    who = f"run {run.id} (attempt {run.attempts + 1}) is with a worker of {queue_words(handed)}"
     return f"{who} since {at(handed.taken_at)}{progress}{again}{asked}"
+
+
+def queue_words(handed: Handed) -> str:
+    return f"{handed.to!r}" if handed.queue is None else f"the queue {handed.queue!r} of {handed.to!r}"
 
 
 def who_was_lost(run: Run) -> str:

@@ -12,13 +12,28 @@ from typing import Any
 import pytest
 from bench import Bench, Kind, bench_on
 
-from evertick import Constant, Context, InvalidSetting, MessageState, Nats, Redis, Run, Scheduler, Skip, State, Verdict
+from evertick import (
+    Constant,
+    Context,
+    InvalidSetting,
+    MessageState,
+    Nats,
+    NatsConnection,
+    Redis,
+    Run,
+    Scheduler,
+    Skip,
+    State,
+    Verdict,
+)
 from evertick.driver.contract import WorkerReport, decode_handed
+from evertick.driver.hand_over import HandOverDriver
 from evertick.driver.nats_names import NatsNames
 from evertick.driver.redis_keys import reports_key
 from evertick.driver.spec import Spec
 from evertick.testing import virtual_time
 from evertick.when import from_us
+from evertick.why_run import explain_run
 from servers.broker import Broker, nats_server, redis_server
 
 
@@ -360,6 +375,36 @@ async def test_two_fleets_with_an_app_of_one_name_share_a_broker_and_no_reports(
             refused = [node._engine.health().refused_reports for node in nodes if node._engine is not None]
     assert results == [n for n in range(10) for _ in nodes]
     assert refused == [0, 0]
+
+
+async def test_an_untaken_run_names_its_queue_and_the_command_that_serves_it(bench: Bench, url: str) -> None:
+    node = node_on(bench, url)
+    job = node.job("build", queue_of(bench))
+    async with node:
+        run = await until(node, await job.enqueue(), _is_pushed)
+        words = (await explain_run(await node._store(), run)).now
+    broker, flag = ("nats", "") if bench.kind == "nats" else ("redis", " --stream" if bench.kind == "stream" else "")
+    served_by = f"evertick worker --broker {broker} --driver {bench.own}{flag}"
+    assert run.handed is not None
+    assert (run.handed.to, run.handed.queue, run.handed.served_by) == (broker, bench.own, served_by)
+    assert f"was handed to the queue {bench.own!r} of {broker!r} at " in words
+    assert f"not taken by a worker yet (one is started by `{served_by}`)" in words
+
+
+@pytest.mark.parametrize(
+    ("spec", "where", "served_by"),
+    [
+        (Redis("q", prefix="jobs:"), "redis://h", "evertick worker --broker redis --driver q --prefix jobs:"),
+        (Redis("q", kind="stream"), "redis://h", "evertick worker --broker redis --driver q --stream"),
+        (Nats("q"), NatsConnection(prefix="shop"), "evertick worker --broker nats --driver q --prefix shop"),
+    ],
+)
+async def test_what_a_worker_must_be_told_is_in_the_command(spec: Spec, where: object, served_by: str) -> None:
+    node = Scheduler("sqlite://", drivers=[spec.driver])
+    node.connect(spec.driver, where)
+    driver = node.job("build", spec).work.driver
+    assert isinstance(driver, HandOverDriver)
+    assert driver._queue.served_by() == served_by
 
 
 async def test_two_jobs_share_one_broker(own: str, redis: Broker, tmp_path: Path) -> None:

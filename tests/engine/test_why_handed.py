@@ -129,6 +129,25 @@ async def test_why_tells_each_step_of_a_handed_run(ledger: Ledger) -> None:
     assert (await explain_task(ledger.store, APP, "build")).live == {"handed": 1}
 
 
+async def test_the_queue_and_the_command_that_serves_it_are_named_until_a_worker_takes_the_run(ledger: Ledger) -> None:
+    served_by = "evertick worker --broker redis --driver docker"
+    await ledger.hand_over(queue="docker", served_by=served_by)
+    assert "handed to builds queue docker since " in remark(await ledger.found())
+    await ledger.report("pushed")
+    assert await ledger.why() == (
+        f"run {ledger.run.id} was handed to the queue 'docker' of 'builds' at 2026-01-01 00:00:00 UTC, not taken by a "
+        f"worker yet (one is started by `{served_by}`); unless one takes it, it is pushed again at 2026-01-01 00:10:00 UTC"
+    )
+    ledger.clock.move(6 * MINUTE)
+    await ledger.beat(hearing_tick(QUEUE))
+    [finding] = await examine(ledger.store, APP, from_us(await ledger.store.now()))
+    assert finding.what == "1 handed run waits for a worker of the queue 'docker' of 'builds', the oldest for 6 min"
+    assert f"start a worker that takes them, `{served_by}`, or more of them" in finding.fix
+    await ledger.report("taken")
+    assert "is with a worker of the queue 'docker' of 'builds' since " in await ledger.why()
+    assert "with a worker of builds queue docker since " in remark(await ledger.found())
+
+
 async def test_why_tells_that_nobody_brings_messages_to_a_queue(ledger: Ledger) -> None:
     await ledger.hand_over()
     await ledger.store.leave("n")

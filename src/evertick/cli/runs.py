@@ -126,6 +126,8 @@ def _state(run: Run) -> Iterator[str]:
     yield _verdict(run)
     if run.handed is not None:
         yield handed_remark(run.handed)
+        if run.handed.taken_at is None and run.handed.served_by is not None:
+            yield f"a worker that takes it is started by: {run.handed.served_by}"
     if run.is_cancel_requested and run.is_live:
         yield "it was asked to stop"
     if run.state is State.BLOCKED and run.reason == Reason.CONCURRENCY:

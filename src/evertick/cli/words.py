@@ -184,11 +184,12 @@ def _gap_remark(gap: Gap) -> str:
 
 def handed_remark(handed: Handed) -> str:
     """In whose hands a run is."""
+    queue = handed.to if handed.queue is None else f"{handed.to} queue {handed.queue}"
     if handed.pushed_at is None:
-        return f"handed to {handed.to} since {stamp(handed.at)}, not sent yet"
+        return f"handed to {queue} since {stamp(handed.at)}, not sent yet"
     if handed.taken_at is None:
-        return f"handed to {handed.to} since {stamp(handed.at)}, not taken yet"
-    return f"with a worker of {handed.to} since {stamp(handed.taken_at)}"
+        return f"handed to {queue} since {stamp(handed.at)}, not taken yet"
+    return f"with a worker of {queue} since {stamp(handed.taken_at)}"
 
 
 def _live_remark(run: Run) -> str:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from evertick.doctor.finding import Finding, Severity
 from evertick.model import Handed, Message, Node, Run
 from evertick.raised import what_was_raised
-from evertick.why_handed import is_away, is_heard
+from evertick.why_handed import is_away, is_heard, queue_words
 
 __all__ = ["about_handed"]
 
@@ -38,7 +38,7 @@ def about_handed(
         if message is not None and message.attempts and now - hands.at > _AWAY_LONG:
             away[hands.to].append((run, hands))
         elif hands.pushed_at is not None and now - hands.pushed_at > _long_for(hands, hands.pushed_at):
-            untaken[hands.to].append((run, hands))
+            untaken[queue_words(hands)].append((run, hands))
     yield from (_away(queue, runs, unsent, living) for queue, runs in sorted(away.items()))
     yield from (_untaken(queue, runs, now) for queue, runs in sorted(untaken.items()))
     yield from (_unheard(queue, runs) for queue, runs in sorted(unheard.items()))
@@ -66,12 +66,14 @@ def _away(
 
 
 def _untaken(queue: str, runs: Sequence[tuple[Run, Handed]], now: datetime) -> Finding:
+    served_by = next((hands.served_by for _, hands in runs if hands.served_by is not None), None)
+    worker = "a worker that takes them" if served_by is None else f"a worker that takes them, `{served_by}`"
     longest = max(now - hands.pushed_at for _, hands in runs if hands.pushed_at is not None)
     return Finding(
         severity=Severity.WARNING,
         check="untaken_runs",
-        what=f"{_count(runs)} a worker of {queue!r}, the oldest for {longest.total_seconds() / 60:.0f} min",
-        fix="start a worker that takes them, or more of them; `evertick why RUN` says when one is pushed again",
+        what=f"{_count(runs)} a worker of {queue}, the oldest for {longest.total_seconds() / 60:.0f} min",
+        fix=f"start {worker}, or more of them; `evertick why RUN` says when one is pushed again",
         about=tuple(run.id for run, _ in runs),
     )
 

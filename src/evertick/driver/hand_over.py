@@ -6,6 +6,7 @@ relay brings it to the broker.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from evertick.driver.spec import DriverParts
 from evertick.when.duration import duration_us
 from evertick.when.moment import moment_text
 
-__all__ = ["HandOverDriver", "Queue"]
+__all__ = ["HandOverDriver", "Queue", "worker_command"]
 
 # Of the time until the ledger misses its word, how often a worker gives it: one may be lost, and the next be late.
 _WORDS_IN_TIMEOUT = 3
@@ -39,8 +40,14 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     # Its key or subject, and what it is there.
     to: str
     kind: str
-    # Known when it is known where the broker is.
+    # Where reports come, and the command that starts a worker; known when it is known where the broker is.
     reply: Callable[[], str]
+    served_by: Callable[[], str]
+
+
+def worker_command(broker: str, queue: str, *flags: str) -> str:
+    """What starts a worker of a queue, but for what that does for a run."""
+    return shlex.join(["evertick", "worker", "--broker", broker, "--driver", queue, *flags])
 
 
 class HandOverDriver:
@@ -82,6 +89,8 @@ class HandOverDriver:
         )
         return HandOff(
             channel=queue.channel,
+            queue=self._spec.queue,
+            served_by=queue.served_by(),
             payload=parcel,
             mode=self._spec.mode,
             ack_timeout=self._ack_timeout,

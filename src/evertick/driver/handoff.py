@@ -25,6 +25,9 @@ class HandOff(msgspec.Struct, frozen=True, kw_only=True):
     channel: str
     # JSON-like: the body of the message.
     payload: Any
+    # For people: the name of the queue behind the channel, and the command that starts a worker of it.
+    queue: str | None = None
+    served_by: str | None = None
     # When it has succeeded: when the queue has it (forget), when a worker took it (ack), when that says so (finish).
     mode: HandMode = "finish"
     # From its delivery to the queue until a worker took it, and between two words of that: then it is handed over anew.

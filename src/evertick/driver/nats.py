@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from evertick.driver.exchange import exchange_of
-from evertick.driver.hand_over import HandOverDriver, Queue
+from evertick.driver.hand_over import HandOverDriver, Queue, worker_command
 from evertick.driver.nats_broker import CHANNEL, NatsBroker
 from evertick.driver.nats_names import NatsNames
-from evertick.driver.nats_spec import Nats, NatsConnection, nats_connection
+from evertick.driver.nats_spec import SUBJECT_PREFIX, Nats, NatsConnection, nats_connection
 from evertick.driver.spec import DriverParts
 
 __all__ = ["nats_driver"]
@@ -22,5 +22,9 @@ def nats_driver(spec: Nats, task: str, parts: DriverParts) -> HandOverDriver:
     def reply() -> str:
         return NatsNames(connection().prefix).reports(parts.fleet())
 
-    queue = Queue(channel=CHANNEL, to=spec.queue, kind="subject", reply=reply)
+    def served_by() -> str:
+        prefix = connection().prefix
+        return worker_command("nats", spec.queue, *(["--prefix", prefix] if prefix != SUBJECT_PREFIX else []))
+
+    queue = Queue(channel=CHANNEL, to=spec.queue, kind="subject", reply=reply, served_by=served_by)
     return HandOverDriver(spec, task, parts, queue, exchange_of(parts, CHANNEL, broker))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from evertick.driver.exchange import exchange_of
-from evertick.driver.hand_over import HandOverDriver, Queue
+from evertick.driver.hand_over import HandOverDriver, Queue, worker_command
 from evertick.driver.redis_broker import CHANNEL, RedisBroker
 from evertick.driver.redis_keys import reports_key
-from evertick.driver.redis_spec import Redis, RedisConnection, redis_connection
+from evertick.driver.redis_spec import QUEUE_PREFIX, Redis, RedisConnection, redis_connection
 from evertick.driver.spec import DriverParts
 
 __all__ = ["redis_driver"]
@@ -22,5 +22,10 @@ def redis_driver(spec: Redis, task: str, parts: DriverParts) -> HandOverDriver:
     def reply() -> str:
         return reports_key(connection().namespace, parts.fleet())
 
-    queue = Queue(channel=CHANNEL, to=spec.key, kind=spec.kind, reply=reply)
+    def served_by() -> str:
+        stream = ["--stream"] if spec.kind == "stream" else []
+        prefix = ["--prefix", spec.prefix] if spec.prefix != QUEUE_PREFIX else []
+        return worker_command("redis", spec.queue, *stream, *prefix)
+
+    queue = Queue(channel=CHANNEL, to=spec.key, kind=spec.kind, reply=reply, served_by=served_by)
     return HandOverDriver(spec, task, parts, queue, exchange_of(parts, CHANNEL, broker))

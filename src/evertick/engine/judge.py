@@ -131,6 +131,8 @@ def _agreed(run: Claimed, work: Work, hand_off: HandOff, draw: Draw) -> Hand:
     attempt = run.attempts + 1
     return Hand(
         to=hand_off.channel,
+        queue=hand_off.queue,
+        served_by=hand_off.served_by,
         mode=hand_off.mode,
         ack_timeout=hand_off.ack_timeout,
         progress_timeout=hand_off.progress_timeout,

@@ -383,6 +383,8 @@ def _handed_of(row: Row) -> Handed:
     hand = hand_of(row["hand"])
     return Handed(
         to=hand.to,
+        queue=hand.queue,
+        served_by=hand.served_by,
         mode=hand.mode,
         at=from_us(row["handed_at"]),
         pushed_at=moment(row["pushed_at"]),
