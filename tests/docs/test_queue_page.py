@@ -1,0 +1,72 @@
+"""The file and the commands of the page about queues, with real brokers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from pages import ROOT, blocks, shell_lines
+from programs import SECONDS_MAX, clean_environment, running
+
+from servers.broker import nats_server, redis_server
+
+PAGE = ROOT / "docs/how-to/hand-jobs-to-a-queue.md"
+SCRIPT = "#!/bin/sh\necho done by $0\n"
+
+
+@pytest.fixture
+def addresses() -> Iterator[dict[str, str]]:
+    """Of the page, and those of real servers."""
+    with redis_server(is_durable=False) as redis, nats_server() as nats:
+        yield {"redis://localhost:6379/0": redis.url, "nats://localhost:4222": nats.url}
+
+
+def test_jobs_of_the_file_are_done_by_the_workers_of_the_page(addresses: dict[str, str], tmp_path: Path) -> None:
+    [file] = [block for block in blocks(PAGE) if block.text.startswith("# evertick.toml")]
+    workers = [line for line in shell_lines(PAGE) if line.startswith("evertick worker")]
+    assert len(workers) == len(addresses)
+    (tmp_path / "evertick.toml").write_text(at(addresses, file.text))
+    for name in ("build.sh", "report.sh"):
+        (tmp_path / name).write_text(SCRIPT)
+        (tmp_path / name).chmod(0o755)
+    state = {"STATE_DIRECTORY": str(tmp_path / "state")}
+
+    def asked(*words: str) -> str:
+        """Nothing while there is no ledger yet."""
+        done = subprocess.run(
+            [sys.executable, "-m", "evertick", *words],
+            cwd=tmp_path,
+            env=clean_environment(HOME=str(tmp_path), **state),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
+        return " ".join(done.stdout.split())
+
+    def verdicts() -> dict[str, str | None]:
+        return {run["task"]: run["verdict"] for run in json.loads(asked("runs", "--json"))}
+
+    with ExitStack() as stack:
+        daemon = stack.enter_context(running("evertick daemon -v", tmp_path, **state))
+        daemon.wait_until(lambda: "build" in asked("list"), "it has its jobs")
+        for key in ("build", "report"):
+            assert asked("trigger", key)
+        daemon.wait_until(lambda: "not taken by a worker yet" in asked("why", "build"), "it waits for a worker")
+        assert "evertick worker --broker redis --driver docker" in asked("why", "build")
+        for worker in workers:
+            stack.enter_context(running(at(addresses, worker), tmp_path, **state))
+        done = {"build": "succeeded", "report": "succeeded"}
+        daemon.wait_until(lambda: verdicts() == done, "both are done by their workers")
+        assert daemon.terminate() == 0, daemon.output
+
+
+def at(addresses: dict[str, str], text: str) -> str:
+    for written, real in addresses.items():
+        text = text.replace(written, real)
+    return text
