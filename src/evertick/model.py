@@ -364,6 +364,8 @@ class Hand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # For people: the queue behind that channel, and the command that starts a worker of it.
     queue: str | None = None
     served_by: str | None = None
+    # Written later, when a worker is heard of: who took it, as it calls itself.
+    worker: str | None = None
     mode: HandMode = "finish"
     # From its delivery to the queue until a worker has taken it.
     ack_timeout: int | None = None
@@ -431,6 +433,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retry: bool | None = None
     # Of fail that asks for it, and of release: how long until then.
     retry_after: int | None = None
+    # Who says so, for people: the first of a hand-over that gives a name.
+    worker: str | None = None
     # Of finish, fail and skip: from the taking to the end, as its worker has measured it.
     took: int | None = None
     # Log lines (time, level, text), and the number of the first among those of this hand-over, which makes a repeated
@@ -517,6 +521,15 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True):
     until: datetime | None
 
 
+class HandedTo(msgspec.Struct, frozen=True, kw_only=True):
+    """Who has or had a run outside: the channel it went by, the queue there, and the worker, as it calls itself; None
+    where that is not known."""
+
+    to: str
+    queue: str | None = None
+    worker: str | None = None
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the ledger, as people read it."""
 
@@ -552,6 +565,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     is_cancel_requested: bool = False
     # While it is in the hands of an outside queue.
     handed: Handed | None = None
+    # The same, and of one that ended there.
+    handed_to: HandedTo | None = None
     # False when an enqueue found this run already there (unique key, or the same id sent twice).
     is_new: bool = True
 

@@ -31,6 +31,7 @@ from evertick.driver.hand_over import HandOverDriver
 from evertick.driver.nats_names import NatsNames
 from evertick.driver.redis_keys import reports_key
 from evertick.driver.spec import Spec
+from evertick.model import HandedTo
 from evertick.testing import virtual_time
 from evertick.when import from_us
 from evertick.why_run import explain_run
@@ -84,6 +85,8 @@ async def test_a_run_goes_to_a_worker_and_comes_back_with_its_result(bench: Benc
         lines = await node.log(run.id)
     assert (run.verdict, run.result, run.attempts) == (Verdict.SUCCEEDED, {"built": "evertick", "attempt": 1}, 1)
     assert [line.text for line in lines] == ["building evertick"]
+    broker = "nats" if bench.kind == "nats" else "redis"
+    assert run.handed_to == HandedTo(to=broker, queue=bench.own, worker="w1")
 
 
 async def test_what_a_run_took_is_what_its_worker_says(bench: Bench, url: str) -> None:

@@ -63,6 +63,10 @@ def test_jobs_of_the_file_are_done_by_the_workers_of_the_page(addresses: dict[st
             stack.enter_context(running(at(addresses, worker), tmp_path, **state))
         done = {"build": "succeeded", "report": "succeeded"}
         daemon.wait_until(lambda: verdicts() == done, "both are done by their workers")
+        assert "redis/docker " in asked("history", "build")
+        assert "nats/reports " in asked("runs", "report")
+        [build] = json.loads(asked("runs", "build", "--json"))
+        assert "Handed to redis queue docker, worker " in asked("show", build["id"])
         assert daemon.terminate() == 0, daemon.output
 
 

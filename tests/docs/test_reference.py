@@ -69,7 +69,20 @@ from evertick.ha import HaLine, HaNode, HaTable
 from evertick.holiday import holiday_calendar, holiday_dates
 from evertick.manage.backfill import Backfill, BackfillStep
 from evertick.manage.foresight import Planned
-from evertick.model import Attempt, Duty, Gap, Handed, LogLine, Node, OccurrenceEdit, Phase, Report, Schedule, Tick
+from evertick.model import (
+    Attempt,
+    Duty,
+    Gap,
+    Handed,
+    HandedTo,
+    LogLine,
+    Node,
+    OccurrenceEdit,
+    Phase,
+    Report,
+    Schedule,
+    Tick,
+)
 from evertick.options import CronOptions, EveryOptions, OnceOptions, PolicyOptions, RuleOptions
 from evertick.policy import Constant
 from evertick.scheduler import Health
@@ -103,7 +116,7 @@ PAGES: dict[str, tuple[type, ...]] = {
     ),
     "reference/queues.md": (Redis, RedisConnection, Nats, NatsConnection),
     "reference/http.md": (Http, HttpBasic, HttpExpect),
-    "reference/ledger.md": (Run, Handed, Gap, Schedule, Node, Attempt, LogLine, Phase, OccurrenceEdit, Tick),
+    "reference/ledger.md": (Run, Handed, HandedTo, Gap, Schedule, Node, Attempt, LogLine, Phase, OccurrenceEdit, Tick),
     "reference/ha.md": (HaTable, HaLine, HaNode),
     "reference/outbox.md": (Message,),
     "reference/events.md": (Event, FeedEvent, FeedPage),

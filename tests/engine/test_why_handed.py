@@ -136,11 +136,13 @@ async def test_the_queue_and_the_command_that_serves_it_are_named_until_a_worker
     await ledger.report("pushed")
     assert await ledger.why() == (
         f"run {ledger.run.id} was handed to the queue 'docker' of 'builds' at 2026-01-01 00:00:00 UTC, not taken by a "
-        f"worker yet (one is started by `{served_by}`); unless one takes it, it is pushed again at 2026-01-01 00:10:00 UTC"
+        f"worker yet (one is started by `{served_by}`); unless one takes it, it is pushed again at 2026-01-01 00:10:00 "
+        "UTC"
     )
     ledger.clock.move(6 * MINUTE)
     await ledger.beat(hearing_tick(QUEUE))
-    [finding] = await examine(ledger.store, APP, from_us(await ledger.store.now()))
+    findings = await examine(ledger.store, APP, from_us(await ledger.store.now()))
+    [finding] = [each for each in findings if each.check == "untaken_runs"]
     assert finding.what == "1 handed run waits for a worker of the queue 'docker' of 'builds', the oldest for 6 min"
     assert f"start a worker that takes them, `{served_by}`, or more of them" in finding.fix
     await ledger.report("taken")

@@ -100,7 +100,7 @@ async def test_a_store_as_it_should_be_has_no_problems(made, is_quick):
         ("DELETE FROM evertick_due", "1 schedules have no cursor, so they never fire"),
         ("DELETE FROM evertick_schedules", "1 cursors have no schedule"),
         (
-            "INSERT INTO evertick_runs SELECT *, NULL, NULL, NULL, NULL, NULL FROM evertick_history",
+            "INSERT INTO evertick_runs SELECT *, NULL, NULL, NULL, NULL FROM evertick_history",
             "1 runs are both live and done",
         ),
     ],

@@ -152,4 +152,4 @@ def test_history_has_the_columns_of_runs_in_the_same_order_but_for_those_of_hand
         assert body is not None
         columns.append(re.findall(r"^    (\w+) +(?:TEXT|INTEGER|REAL)", body[1], re.MULTILINE))
     assert columns[1] != []
-    assert columns[0] == [*columns[1], "hand", "handed_at", "pushed_at", "taken_at", "killed_at"]
+    assert columns[0] == [*columns[1], "handed_at", "pushed_at", "taken_at", "killed_at"]

@@ -12,7 +12,7 @@ import msgspec
 from evertick.cli.candidates import complete_keys, complete_tasks
 from evertick.cli.database import on_store, store_of
 from evertick.cli.named import schedule_or_run
-from evertick.cli.node_names import names_for, node_of, shown_node
+from evertick.cli.node_names import names_for, node_of, shown_place
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table
 from evertick.cli.parameters import check_stretch, labels_option, since_option, until_option
 from evertick.cli.wall import moments_tz_option
@@ -176,7 +176,7 @@ def _run_line(run: Run, names: Mapping[str, str]) -> list[str]:
         run.reason or "-",
         tries(run),
         took(run),
-        shown_node(node_of(run), names),
+        shown_place(run, names),
         remark(run),
     ]
 
@@ -199,8 +199,8 @@ async def row_of(scheduler: Scheduler, row: Run | Gap) -> dict[str, Any]:
 
 
 def print_ledger(rows: Sequence[Run | Gap], names: Mapping[str, str], *, is_one_schedule: bool = False) -> None:
-    on_nodes = {node_of(row) if isinstance(row, Run) else _node_of_gap(row) for row in rows} - {None, ""}
-    is_many = len(on_nodes) > 1
+    places = {(row.handed_to or node_of(row)) if isinstance(row, Run) else _node_of_gap(row) for row in rows}
+    is_many = len(places - {None, ""}) > 1
     columns = [
         Column(title="MOMENT", is_moment=True),
         Column(title="KEY", is_cut=True, cut_least=16),
@@ -227,7 +227,7 @@ def _line(row: Run | Gap, names: Mapping[str, str]) -> list[str]:
         moment, key, of_run, run_id = row.last_at, row.schedule_key, ["-", "-", _node_of_gap(row)], "-"
     else:
         moment, key, run_id = row.fire_at, called(row), row.id
-        of_run = [tries(row), took(row), shown_node(node_of(row), names)]
+        of_run = [tries(row), took(row), shown_place(row, names)]
     return [stamp(moment, is_exact=True), key, outcome(row), _reason(row), *of_run, remark(row), run_id]
 
 

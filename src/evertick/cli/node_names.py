@@ -13,7 +13,7 @@ from evertick.model import Gap, Run
 from evertick.node_names import SHORT, known_names, node_names
 from evertick.scheduler import Scheduler
 
-__all__ = ["known_names", "names_for", "node_names", "node_of", "node_words", "shown_node"]
+__all__ = ["known_names", "names_for", "node_names", "node_of", "node_words", "shown_node", "shown_place"]
 
 
 async def names_for(scheduler: Scheduler, rows: Iterable[Run | Gap]) -> dict[str, str]:
@@ -34,6 +34,15 @@ def node_words(node: str | None, names: Mapping[str, str]) -> str:
     if node is None:
         return ""
     return f"{names[node]}, id {node}" if node in names else node
+
+
+def shown_place(run: Run, names: Mapping[str, str]) -> str:
+    """Where it is or was done, for a listing: on a node, or by whom it was handed to."""
+    to = run.handed_to
+    if to is None:
+        return shown_node(node_of(run), names)
+    queue = to.to if to.queue is None else f"{to.to}/{to.queue}"
+    return queue if to.worker is None else f"{queue} {to.worker}"
 
 
 def shown_node(node: str | None, names: Mapping[str, str]) -> str:

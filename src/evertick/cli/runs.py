@@ -15,7 +15,17 @@ from evertick.cli.logs import log_texts, whole_log
 from evertick.cli.named import run_named
 from evertick.cli.node_names import known_names, node_of, node_words, shown_node
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_section, print_table, say
-from evertick.cli.words import data_text, handed_remark, losses_words, outcome, span, stamp, took, tries
+from evertick.cli.words import (
+    data_text,
+    handed_remark,
+    handed_to_words,
+    losses_words,
+    outcome,
+    span,
+    stamp,
+    took,
+    tries,
+)
 from evertick.errors import Refused
 from evertick.left import driver_wanted, living_of
 from evertick.model import Attempt, Phase, Reason, Run, State
@@ -114,6 +124,7 @@ def _facts(run: Run, names: Mapping[str, str]) -> Iterator[tuple[str, str | list
     yield "Tries", tries(run)
     yield "Losses", f"{run.losses}: {losses_words(run)}" if run.losses else ""
     yield "Node", node_words(node_of(run), names)
+    yield "Handed to", "" if run.handed_to is None else handed_to_words(run.handed_to)
     yield "Fence", "" if run.fence is None else str(run.fence)
     yield "Queue", f"{run.queue}, priority {run.priority}"
     yield "Labels", ", ".join(f"{name}={value}" for name, value in run.labels.items())

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 from evertick.clock import system_clock
-from evertick.model import Cause, Gap, Handed, OccurrenceEdit, Reason, Run, State, Verdict
+from evertick.model import Cause, Gap, Handed, HandedTo, OccurrenceEdit, Reason, Run, State, Verdict
 from evertick.raised import what_was_raised
 from evertick.when import from_us
 from evertick.why_handed import who_was_lost
@@ -24,6 +24,7 @@ __all__ = [
     "decision_words",
     "distance",
     "handed_remark",
+    "handed_to_words",
     "losses_words",
     "now",
     "outcome",
@@ -190,6 +191,13 @@ def handed_remark(handed: Handed) -> str:
     if handed.taken_at is None:
         return f"handed to {queue} since {stamp(handed.at)}, not taken yet"
     return f"with a worker of {queue} since {stamp(handed.taken_at)}"
+
+
+def handed_to_words(handed_to: HandedTo) -> str:
+    """Who has or had a run outside, as far as that is known: "nats queue reports, worker mill:4711"."""
+    queue = "" if handed_to.queue is None else f" queue {handed_to.queue}"
+    worker = "" if handed_to.worker is None else f", worker {handed_to.worker}"
+    return f"{handed_to.to}{queue}{worker}"
 
 
 def _live_remark(run: Run) -> str:

@@ -142,6 +142,7 @@ def report_of(said: WorkerReport) -> Report:
         reason=said.reason,
         retry=said.retry,
         retry_after=None if said.after is None else round(said.after * 1e6),
+        worker=said.worker,
         took=None if said.took is None else round(said.took * 1e6),
         lines=tuple((moment_of(at, what="report: log"), level, text) for at, level, text in said.log),
         seq=said.seq if said.log else None,

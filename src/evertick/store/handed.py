@@ -41,6 +41,8 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
     deadline: int | None
     progress: float | None
     progress_text: str | None
+    # Its name, where it is told for the first time; None leaves it as it was.
+    worker: str | None
 
 
 class Lines(msgspec.Struct, frozen=True, gc=False):
@@ -54,10 +56,11 @@ class Lines(msgspec.Struct, frozen=True, gc=False):
 
 
 class End(msgspec.Struct, frozen=True, gc=False):
-    """A verdict, and when the work is said to have begun."""
+    """A verdict, when the work is said to have begun, and by whom, where that is told for the first time."""
 
     outcome: Outcome
     started_at: int
+    worker: str | None
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +88,11 @@ def hear(reports: Sequence[Report], rows: Iterable[Row], now: int) -> Heard:
         answers=answers,
         marks=[run.mark for run in runs.values() if run.is_changed],
         taken=[run.id for run in runs.values() if run.is_newly_taken and run.outcome is None],
-        ends=[End(each.outcome, each.started_at) for each in runs.values() if each.ends and each.outcome is not None],
+        ends=[
+            End(each.outcome, each.started_at, each.worker)
+            for each in runs.values()
+            if each.ends and each.outcome is not None
+        ],
         back=[run.outcome for run in runs.values() if run.outcome is not None and not run.ends],
         lines=[lines for run in runs.values() for lines in run.lines],
     )
@@ -105,6 +112,7 @@ class _Handed:
         self._deadline: int | None = row["deadline"]
         self._progress: float | None = None
         self._progress_text: str | None = None
+        self.worker: str | None = None
         self.is_changed = False
         self.is_newly_taken = False
         self.lines: list[Lines] = []
@@ -121,7 +129,8 @@ class _Handed:
 
     @property
     def mark(self) -> Mark:
-        return Mark(self.id, self._pushed_at, self._taken_at, self._deadline, self._progress, self._progress_text)
+        progress = (self._progress, self._progress_text)
+        return Mark(self.id, self._pushed_at, self._taken_at, self._deadline, *progress, self.worker)
 
     def hear(self, report: Report) -> ReportAnswer:
         if self.outcome is not None:
@@ -181,6 +190,8 @@ class _Handed:
             self._taken_at = self._now
             self._pushed_at = self._pushed_at or self._now
             self.is_newly_taken = True
+        if self._hand.worker is None and self.worker is None:
+            self.worker = report.worker or None
         if not self._row["is_cancel_requested"]:
             self._deadline = self._silent_until()
         is_end = report.kind not in ("taken", "progress") or self._hand.mode != "finish"

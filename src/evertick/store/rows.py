@@ -22,6 +22,7 @@ from evertick.model import (
     Gap,
     Hand,
     Handed,
+    HandedTo,
     LogLine,
     Message,
     MessageState,
@@ -368,6 +369,7 @@ def run_of(row: Row) -> Run:
         caused_by=row["caused_by"],
         is_cancel_requested=bool(row["is_cancel_requested"]),
         handed=_handed_of(row) if state is State.HANDED else None,
+        handed_to=None if row["hand"] is None else _handed_to(row["hand"]),
     )
 
 
@@ -377,6 +379,11 @@ def hand_of(text: str | None) -> Hand:
         return _hands.decode(text or "")
     except msgspec.MsgspecError:
         return Hand(to="")
+
+
+def _handed_to(text: str) -> HandedTo:
+    hand = hand_of(text)
+    return HandedTo(to=hand.to, queue=hand.queue, worker=hand.worker)
 
 
 def _handed_of(row: Row) -> Handed:

@@ -82,7 +82,15 @@ async def _mark(db: Session, heard: Heard) -> None:
     """Not of those that end: their end says it."""
     over = {each.outcome.id for each in heard.ends}
     marks = [
-        (mark.id, mark.pushed_at, mark.taken_at, mark.deadline, mark.progress, plain_text(mark.progress_text))
+        (
+            mark.id,
+            mark.pushed_at,
+            mark.taken_at,
+            mark.deadline,
+            mark.progress,
+            plain_text(mark.progress_text),
+            plain_text(mark.worker),
+        )
         for mark in heard.marks
         if mark.id not in over
     ]
@@ -115,12 +123,13 @@ async def _end(db: Session, app: str, ends: Sequence[End]) -> list[str]:
             plain_text(each.outcome.error),
             None if each.outcome.result is None else each.outcome.result.decode(),
             each.started_at,
+            plain_text(each.worker),
         )
         for each in ends
     ]
-    given, fences, verdicts, attempts, reasons, errors, results, began = columns_of(values)
+    given, fences, verdicts, attempts, reasons, errors, results, began, workers = columns_of(values)
     same = map(once_if_alike, (fences, verdicts, attempts))
-    others = (reasons, errors, results, once_if_alike(began))
+    others = (reasons, errors, results, once_if_alike(began), workers)
     gone = await db.only_row("apply_reports.done", app, given, *same, *others)
     ids: list[str] = gone["ids"] or []
     warn_of_doubles(app, len(ids) - gone["kept"], ids)

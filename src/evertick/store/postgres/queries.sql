@@ -73,7 +73,7 @@ r.id::text AS id, r.app, r.schedule_key, r.task, @args AS args, NULL AS schedule
     r.fire_at, r.due_at, 'done' AS state, r.verdict,
     r.reason, NULL::text AS parked_for, r.cause, r.attempts, r.losses, r.queue, r.priority, r.labels::text AS labels, r.created_at,
     r.started_at, r.finished_at, r.expires, r.node, r.fence, r.result, r.error, r.progress, r.progress_text,
-    r.phases, NULL::text AS blocked_on, NULL::text AS limit_key, r.caused_by, r.is_cancel_requested, 1 AS format
+    r.phases, NULL::text AS blocked_on, NULL::text AS limit_key, r.caused_by, r.is_cancel_requested, 1 AS format, r.hand
 
 -- part: began
 -- When a run is said to have begun: what was handed over, when a worker took it, as far as that is known.
@@ -301,11 +301,12 @@ WITH gone AS (
 kept AS (
     INSERT INTO evertick.history (id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
         priority, verdict, reason, args, labels, expires, caused_by, traceparent, attempts, losses, node, fence,
-        created_at, started_at, finished_at, is_cancel_requested, cancel_reason, progress, progress_text, phases, error)
+        created_at, started_at, finished_at, is_cancel_requested, cancel_reason, progress, progress_text, phases, error,
+        hand)
     SELECT id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
         priority, verdict, coalesce(given_reason, reason), args, labels, expires, caused_by, traceparent, attempts,
         losses, node, fence, created_at, @began, (SELECT evertick.now_us()), is_cancel_requested, cancel_reason,
-        progress, progress_text, phases, error
+        progress, progress_text, phases, error, hand
     FROM gone ON CONFLICT DO NOTHING RETURNING id),
 told AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
@@ -1384,9 +1385,11 @@ FROM evertick.runs WHERE app = $1 AND id = ANY($2::uuid[]) AND handed_at IS NOT 
 -- How they stand now.
 UPDATE evertick.runs r
 SET pushed_at = m.pushed_at, taken_at = m.taken_at, deadline = m.deadline, progress = coalesce(m.progress, r.progress),
-    progress_text = coalesce(m.progress_text, r.progress_text)
-FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::float8[], $6::text[])
-    AS m(id, pushed_at, taken_at, deadline, progress, progress_text)
+    progress_text = coalesce(m.progress_text, r.progress_text),
+    hand = CASE WHEN m.worker IS NULL THEN r.hand
+        ELSE (r.hand::jsonb || jsonb_build_object('worker', m.worker))::text END
+FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::float8[], $6::text[], $7::text[])
+    AS m(id, pushed_at, taken_at, deadline, progress, progress_text, worker)
 WHERE r.id = ANY(ARRAY[m.id]);
 
 -- name: apply_reports.last_lines
@@ -1404,21 +1407,25 @@ WITH gone AS (
     DELETE FROM evertick.runs r
     USING (SELECT given_id, coalesce(given_fence, ($3::bigint[])[1]) AS given_fence,
             coalesce(verdict, ($4::text[])[1]) AS verdict, coalesce(given_attempts, ($5::int[])[1]) AS given_attempts,
-            given_reason, given_error, result, coalesce(began, ($9::bigint[])[1]) AS began
-        FROM unnest($2::uuid[], $3::bigint[], $4::text[], $5::int[], $6::text[], $7::text[], $8::text[], $9::bigint[])
-            AS u(given_id, given_fence, verdict, given_attempts, given_reason, given_error, result, began)) t
+            given_reason, given_error, result, coalesce(began, ($9::bigint[])[1]) AS began, worker
+        FROM unnest($2::uuid[], $3::bigint[], $4::text[], $5::int[], $6::text[], $7::text[], $8::text[], $9::bigint[],
+                $10::text[])
+            AS u(given_id, given_fence, verdict, given_attempts, given_reason, given_error, result, began, worker)) t
     WHERE r.id = ANY(ARRAY[t.given_id]) AND r.fence = t.given_fence AND r.app = $1 AND r.handed_at IS NOT NULL
     RETURNING r.*, t.verdict, t.given_attempts,
         coalesce(t.given_reason, CASE WHEN t.verdict = 'cancelled' THEN cancel_reason END, reason) AS shown_reason,
-        t.given_error, t.result, t.began),
+        t.given_error, t.result, t.began,
+        CASE WHEN t.worker IS NULL THEN r.hand
+            ELSE (r.hand::jsonb || jsonb_build_object('worker', t.worker))::text END AS told_hand),
 kept AS (
     INSERT INTO evertick.history (id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
         priority, args, labels, expires, caused_by, traceparent, losses, node, fence, created_at, started_at,
-        is_cancel_requested, cancel_reason, progress, progress_text, verdict, attempts, reason, error, result, finished_at)
+        is_cancel_requested, cancel_reason, progress, progress_text, verdict, attempts, reason, error, result, finished_at,
+        hand)
     SELECT id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
         priority, args, labels, expires, caused_by, traceparent, losses, node, fence, created_at, began,
         is_cancel_requested, cancel_reason, progress, progress_text, verdict, given_attempts, shown_reason, given_error,
-        result, (SELECT evertick.now_us())
+        result, (SELECT evertick.now_us()), told_hand
     FROM gone ON CONFLICT DO NOTHING RETURNING id),
 told AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)

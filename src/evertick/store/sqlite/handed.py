@@ -66,8 +66,8 @@ def _apply_one(db: sqlite3.Connection, now: int, app: str, report: Report) -> Re
 def _mark(db: sqlite3.Connection, app: str, marks: Sequence[Mark]) -> None:
     alike: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     for mark in marks:
-        said = plain_text(mark.progress_text)
-        alike[mark.pushed_at, mark.taken_at, mark.deadline, mark.progress, said].append(mark.id)
+        said, worker = plain_text(mark.progress_text), plain_text(mark.worker)
+        alike[mark.pushed_at, mark.taken_at, mark.deadline, mark.progress, said, worker].append(mark.id)
     for known, ids in alike.items():
         db.execute(SQL["apply_reports.mark"], (app, json_text(ids), *known))
 

@@ -23,7 +23,7 @@ SELECT 1 FROM evertick_nodes WHERE id = ?1 AND died_at IS NULL;
 -- The columns of a run, in the order in which the statements that end one give them.
 INSERT INTO evertick_history (app, id, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue, priority,
     args, labels, expires, unique_until, caused_by, traceparent, losses, node, fence, created_at, started_at, deadline,
-    at_most_once, is_cancel_requested, cancel_reason, task_hash, progress, progress_text, format,
+    at_most_once, is_cancel_requested, cancel_reason, task_hash, progress, progress_text, format, hand,
     state, verdict, reason, error, result, phases, attempts, finished_at, limit_key)
 
 -- part: of_run
@@ -32,7 +32,7 @@ INSERT INTO evertick_history (app, id, schedule_id, schedule_key, version, task,
 SELECT r.app, r.id, r.schedule_id, r.schedule_key, r.version, r.task, r.cause, r.fire_at, r.due_at, r.queue, r.priority,
     r.args, r.labels, r.expires, r.unique_until, r.caused_by, r.traceparent, r.losses, r.node, r.fence, r.created_at,
     coalesce(r.started_at, r.taken_at, r.pushed_at, r.handed_at), r.deadline, r.at_most_once, r.is_cancel_requested,
-    r.cancel_reason, r.task_hash, r.progress, r.progress_text, r.format
+    r.cancel_reason, r.task_hash, r.progress, r.progress_text, r.format, r.hand
 
 -- name: run.end
 -- How live runs end by the store's own hand. An error of an earlier try stays for people to see. Second line of defence:
@@ -581,7 +581,7 @@ FROM evertick_runs r INDEXED BY {index} WHERE r.app = :app
 SELECT r.*, (
     SELECT v.args FROM evertick_schedule_versions v
     WHERE v.app = r.app AND v.key = r.schedule_key AND v.schedule_id = r.schedule_id AND v.version <= r.version
-    ORDER BY v.version DESC LIMIT 1) AS schedule_args, NULL AS hand
+    ORDER BY v.version DESC LIMIT 1) AS schedule_args
 FROM evertick_history r INDEXED BY {index} WHERE r.app = :app
 
 -- name: runs.schedules_of_key
@@ -843,7 +843,8 @@ FROM evertick_runs WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2)) AN
 -- How those stand now of which the same is known.
 UPDATE evertick_runs
 SET pushed_at = ?3, taken_at = ?4, deadline = ?5, progress = coalesce(?6, progress),
-    progress_text = coalesce(?7, progress_text)
+    progress_text = coalesce(?7, progress_text),
+    hand = CASE WHEN ?8 IS NOT NULL AND json_valid(hand) THEN json_set(hand, '$.worker', ?8) ELSE hand END
 WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2));
 
 -- name: apply_reports.last_lines

@@ -17,6 +17,7 @@ from evertick.model import (
     LOSSES_MAX,
     Claimed,
     Hand,
+    HandedTo,
     HandMode,
     MessageOutcome,
     MessageState,
@@ -106,6 +107,44 @@ async def how_it_stands(bench: Bench, run: str) -> Run:
 
 
 class Handed:
+    # --- who did it
+
+    async def test_whose_hands_a_run_ended_in_is_known_with_its_end(self, bench: Bench) -> None:
+        node = await bench.node()
+        known, at_once, nameless = [await hand(bench, node, queue="docker") for _ in range(3)]
+        await report(bench, said(known, "taken", worker="w1"))
+        assert (await how_it_stands(bench, known.id)).handed_to == HandedTo(to=CHANNEL, queue="docker", worker="w1")
+        await report(
+            bench,
+            said(known, "finish", worker="another name"),
+            said(at_once, "taken", worker="w2"),
+            said(at_once, "fail", worker="w2", retry=False, error="no"),
+            said(nameless, "finish"),
+        )
+        found = [(await bench.run(held.id)).handed_to for held in (known, at_once, nameless)]
+        assert found == [HandedTo(to=CHANNEL, queue="docker", worker=worker) for worker in ("w1", "w2", None)]
+
+    async def test_a_run_that_goes_to_another_worker_forgets_the_first(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await hand(bench, node)
+        await report(bench, said(held, "taken", worker="w1"), said(held, "release"))
+        assert (await bench.run(held.id)).handed_to is None
+        again = await hand(bench, node, held.id)
+        assert (await how_it_stands(bench, held.id)).handed_to == HandedTo(to=CHANNEL)
+        await report(bench, said(again, "finish", worker="w2"))
+        assert (await bench.run(held.id)).handed_to == HandedTo(to=CHANNEL, worker="w2")
+
+    async def test_a_worker_whose_name_no_database_takes_is_heard(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node())
+        await report(bench, said(held, "finish", worker="w\x00\ud800"))
+        assert (await bench.run(held.id)).handed_to == HandedTo(to=CHANNEL, worker="w\ufffd?")
+
+    async def test_a_run_that_was_done_here_was_in_no_other_hands(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        assert await bench.finish(node, an_outcome(held, "done", verdict=Verdict.SUCCEEDED)) == ["done"]
+        assert (await bench.run(held.id)).handed_to is None
+
     # --- handing over
 
     async def test_a_handed_run_belongs_to_no_node_and_keeps_its_fence(self, bench: Bench) -> None:

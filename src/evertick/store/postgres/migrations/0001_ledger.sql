@@ -212,7 +212,9 @@ CREATE TABLE evertick.history (
     progress_text       text,
     phases              text,
     error               text,
-    result              text
+    result              text,
+    -- Of a run that ended in other hands: what was agreed, and in whose.
+    hand                text
 ) PARTITION BY RANGE (fire_at);
 -- A moment that has run does not run again; also the runs of one schedule by time.
 CREATE UNIQUE INDEX history_moment

@@ -163,7 +163,8 @@ CREATE INDEX evertick_runs_bound ON evertick_runs (app, queue) WHERE queue >= '@
 -- What a node frees when it comes.
 CREATE INDEX evertick_runs_parked ON evertick_runs (app, task) WHERE state = 'parked';
 
--- Runs that are done; the columns of evertick_runs in the same order, but for the last, of handed ones.
+-- Runs that are done; the columns of evertick_runs in the same order, but for the last, of handed ones. Of a run that
+-- ended in other hands `hand` stays: it says in whose.
 CREATE TABLE evertick_history (
     app                 TEXT    NOT NULL,
     id                  TEXT    NOT NULL,
@@ -207,6 +208,7 @@ CREATE TABLE evertick_history (
     error               TEXT,
     result              TEXT,
     format              INTEGER NOT NULL,
+    hand                TEXT,
     PRIMARY KEY (app, id)
 ) WITHOUT ROWID;
 -- A moment that has run does not run again; also the runs of one schedule by time.
