@@ -21,7 +21,7 @@ LATE = 5 * SECOND
 LIVE, BLOCKED, STUCK = 1, 2, 4
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a plan is made from."""
 
     key: str
@@ -47,7 +47,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return most is not None and self.fires >= most
 
 
-class Fire(msgspec.Struct, frozen=True, kw_only=True):
+class Fire(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A moment that becomes a run."""
 
     fire_at: int
@@ -57,7 +57,7 @@ class Fire(msgspec.Struct, frozen=True, kw_only=True):
     is_blocked: bool = False
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The rows owed and the new cursor. `next_at` None: not before something else happens."""
 
     fires: tuple[Fire, ...] = ()

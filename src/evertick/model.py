@@ -215,7 +215,7 @@ class Occurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: str = ""
 
 
-class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What people write about a schedule. Durations in microseconds; `when` is the bound canonical text."""
 
     task: str

@@ -37,7 +37,7 @@ _RULES_MAX = 30_000
 _definitions = msgspec.json.Decoder(Definition)
 
 
-class KnownDefinition(msgspec.Struct, frozen=True, kw_only=True):
+class KnownDefinition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A definition with its rule, or with the reason why it has none."""
 
     definition: Definition

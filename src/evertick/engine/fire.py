@@ -43,7 +43,7 @@ _GAPS_LOGGED = 10
 
 # Where so many ticks in a row came at less than this distance, they keep it: what comes due in between goes together,
 # at a fraction of the cost.
-_GATHER_SECONDS, _GATHER_AFTER = 0.02, 16
+_GATHER_SECONDS, _GATHER_AFTER = 0.025, 16
 
 
 # Longer work is done in turns of so many schedules: in between the event loop takes part in what else is under way,

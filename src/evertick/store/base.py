@@ -159,7 +159,7 @@ class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
     stamp: int | None = None
 
 
-class DueSchedule(msgspec.Struct, frozen=True, kw_only=True):
+class DueSchedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a tick reads of a schedule: all that a plan is made from, as it is at one moment."""
 
     id: int
@@ -188,7 +188,7 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
     next_at: int | None
 
 
-class Advance(msgspec.Struct, frozen=True, kw_only=True):
+class Advance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a plan wants written for one schedule, guarded by what it was made from.
 
     Taken only if the schedule's (version, fire_at, at) are still these and, where `live` is given, its live runs still
