@@ -89,11 +89,19 @@ _GROUP_WORDS = {
         "between. The schedules of APScheduler 4 above the first sixty are copies that count as their models, so "
         "one that runs twice is not seen.",
     ),
-    "idle": ("Idle", "Nodes that have many schedules of which none is due for weeks. Heartbeats are in it."),
+    "idle": (
+        "Idle",
+        "Nodes that have many schedules of which none is due for weeks. Heartbeats are in it. Statements are counted "
+        "as for the cost of a fire.",
+    ),
     "cost": (
         "Cost",
-        "Counted from before the moment at which all fire until all runs have ended: by the server, or on SQLite, what "
-        "the node wrote to the disk. `BEGIN` and `COMMIT` are no statements; a commit is a transaction that wrote.",
+        "Counted from before the moment at which all fire until all runs have ended. `BEGIN` and `COMMIT` are no "
+        "statements; a commit is a transaction that wrote. On PostgreSQL, the server counts. On SQLite, the library "
+        "tells the node of every statement, looks for commits of others included, which takes a few hundredths of "
+        "the node's time; commits are counted by the index of the log; and the bytes are all that the node wrote to "
+        "the disk, of the log and of the file. How many of them are the log cannot be told: after each checkpoint it "
+        "is written from its beginning again, so that it does not grow.",
     ),
     "recovery": (
         "Recovery",
@@ -155,7 +163,7 @@ _LIMITS = """\
   minutes of schedules are longer.
 - The limit of SQLite in two columns: the raw loop enqueues in bulk by one statement each, and looks for work every 10
   milliseconds; so Evertick is faster there.
-- On SQLite, statements and commits: what a node writes to the disk is counted instead.
+- On SQLite, the log by itself: what a node writes to the disk is counted, log and file together.
 - What the durability of another's connections to SQLite is: that is asked of a new connection to the file. Others count
   their executions as their language can: graphile-worker in an array that is written out every 20 milliseconds.
 - The fires of years: after ten million finished runs, queued runs are measured, not schedules.

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from benchmarks import statements
 from benchmarks.contender import verbs
 from evertick import Context, Cron, Every, Scheduler
 from evertick.task import TaskOptions
@@ -23,6 +24,9 @@ _BERLIN, _NEW_YORK = "Europe/Berlin", ZoneInfo("America/New_York")
 # Of the task that counts: its limits, and how many keys they are for.
 _task: TaskOptions = verbs.OPTIONS.pop("task", {})
 _keys: int = verbs.OPTIONS.pop("keys", 0)
+# Before the first connection.
+if verbs.OPTIONS.pop("is_counting", False):
+    statements.count_in(verbs.FOLDER)
 scheduler = Scheduler(verbs.URL, **verbs.OPTIONS)
 _hold = verbs.FOLDER / verbs.HOLD
 

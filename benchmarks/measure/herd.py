@@ -1,7 +1,7 @@
 """Schedules that are all due at one instant: how late the first and the last began, and what it costs per fire.
 
-The cost is by the number of fires, from before the instant until the runs have ended: what the server has counted, or
-on SQLite, where there is none, what the node has written to the disk; and processor time.
+The cost is by the number of fires, from before the instant until the runs have ended: statements, commits and bytes of
+the log, or on SQLite of all that the node has written to the disk; and processor time.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from benchmarks.counted import Counted, counting
 from benchmarks.figure import CPU, Figure, Measured
 from benchmarks.spread import percentile
 from benchmarks.stage import Stage
-from benchmarks.store import meter
-from benchmarks.store.postgres import PostgresPlace
 from benchmarks.used import Used
 
 __all__ = ["COST_FIGURES", "FIGURES", "measure", "measure_cost"]
@@ -40,8 +39,7 @@ _READ_SECONDS = 0.3
 class _Burst:
     late: list[float]
     used: Used
-    written: int
-    counted: meter.Reading | None
+    counted: Counted
 
 
 def measure(stage: Stage) -> Measured:
@@ -57,15 +55,12 @@ def measure(stage: Stage) -> Measured:
 
 
 def measure_cost(stage: Stage) -> Measured:
-    burst, count = _burst(stage), stage.number
-    used = burst.used.each(count)
-    if burst.counted is None:
-        return {"bytes": burst.written / count, **used}
+    burst, count = _burst(counting(stage)), stage.number
     return {
         "statements": burst.counted.statements / count,
         "commits": burst.counted.commits / count,
-        "bytes": burst.counted.log_bytes / count,
-        **used,
+        "bytes": burst.counted.written / count,
+        **burst.used.each(count),
     }
 
 
@@ -76,14 +71,11 @@ def _burst(stage: Stage) -> _Burst:
     with stage.workers("work", count) as workers:
         workers.go()
         time.sleep(max(first - _READ_SECONDS - time.time(), 0))
-        counted = meter.read(place) if isinstance(place, PostgresPlace) else None
-        written, before = workers.bytes_written(), Used.by(workers, place)
+        counted, before = Counted.by(workers, stage), Used.by(workers, place)
         stage.wait_for(count, workers, _LATE_SECONDS)
         time.sleep(stage.size.end_seconds)
-        used, written = Used.by(workers, place).since(before), workers.bytes_written() - written
-        if isinstance(place, PostgresPlace) and counted is not None:
-            counted = meter.read(place).since(counted)
+        used, counted = Used.by(workers, place).since(before), Counted.by(workers, stage).since(counted)
     stage.check(count)
     seen = stage.witnessed()
     late = [began - due for due, began in zip(seen.dues, seen.begans, strict=True)]
-    return _Burst(late, used, written, counted)
+    return _Burst(late, used, counted)

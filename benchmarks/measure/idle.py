@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 
+from benchmarks.counted import Counted, counting
 from benchmarks.figure import Figure, Measured
 from benchmarks.stage import Stage
-from benchmarks.store import meter
-from benchmarks.store.postgres import PostgresPlace
 from benchmarks.watch import SHARES, Watch
 
 __all__ = ["FIGURES", "measure"]
@@ -21,18 +20,17 @@ _FAR_SECONDS = 30 * 24 * 3_600
 
 
 def measure(stage: Stage) -> Measured:
-    place = stage.place
+    stage = counting(stage)
     stage.call("plan_herd", stage.number, _FAR_SECONDS)
-    place.settle()
+    stage.place.settle()
     with stage.workers("work", stage.number) as workers:
         workers.go()
         time.sleep(stage.size.settle_seconds)
-        before = meter.read(place) if isinstance(place, PostgresPlace) else None
+        before = Counted.by(workers, stage)
         began = time.perf_counter()
         with Watch(stage, workers) as watch:
             watch.look_until(time.time() + stage.size.idle_seconds)
         took = time.perf_counter() - began
-        used = meter.read(place).since(before) if isinstance(place, PostgresPlace) and before else None
+        counted = Counted.by(workers, stage).since(before)
     assert stage.executed() == 0, "none of these schedules is due"
-    statements = {} if used is None else {"statements": used.statements / took * 60}
-    return {**watch.shares, **statements, "memory": watch.megabytes}
+    return {**watch.shares, "statements": counted.statements / took * 60, "memory": watch.megabytes}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -38,6 +39,8 @@ SELECT (SELECT coalesce(sum((:end - max(fire_at, :first) + :period - 1) / :perio
 """
 # Of PRAGMA synchronous.
 _FULL = 2
+# Of the transactions that wrote, in the index of the log, which all processes share (sqlite.org/walformat.html, 2.1).
+_COMMITS = slice(8, 12)
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,11 @@ class SqlitePlace:
             level = db.execute("PRAGMA synchronous").fetchone()[0]
         if level != _FULL:
             raise NotDurable(f"a commit to {self.path} does not reach the disk: synchronous is {level}")
+
+    def commits(self) -> int:
+        """How many transactions have written since the first of those came that have the file open; 0 if nobody has."""
+        index = self.path.with_name(f"{self.path.name}-shm")
+        return int.from_bytes(index.read_bytes()[_COMMITS], sys.byteorder) if index.exists() else 0
 
     def close(self) -> None:
         shutil.rmtree(self.folder)

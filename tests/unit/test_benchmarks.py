@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
-from benchmarks import rounds  # noqa: E402
+from benchmarks import rounds, statements  # noqa: E402
 from benchmarks.aims import AIMS, aims_table  # noqa: E402
 from benchmarks.contender.contenders import CONTENDERS, EVERTICK, STORES, Contender  # noqa: E402
 from benchmarks.contender.environment import Environment, Unavailable, environment_of  # noqa: E402
@@ -64,6 +64,9 @@ def test_a_quick_benchmark_gives_every_figure_on_both_stores_and_leaves_nothing_
         assert found == {figure.name for figure in measurement.figures}, measurement.name
         assert all(value >= 0 for samples in cases.values() for each in samples.values() for value in each)
         assert measurement.title in done.stdout
+    for name in ("cost", "idle"):
+        wanted = {figure.name for figure in MEASUREMENTS[name].figures}
+        assert {case.store: set(found) for case, found in results.of(name).items()} == dict.fromkeys(STORES, wanted)
     assert {case.store for case in results.of("throughput")} == {"sqlite", "postgres"}
     assert {case.contender for case in results.of("throughput")} == {"evertick", "raw"}
     assert {"postgresql", "sqlite", "python", "cpu", "disk"} <= set(results.machine)
@@ -577,6 +580,47 @@ def test_a_file_whose_commits_do_not_reach_the_disk_is_not_durable(tmp_path: Pat
     SqlitePlace(tmp_path).check_durable()
     with pytest.raises(NotDurable, match="synchronous is 1"):
         CarelessPlace(tmp_path).check_durable()
+
+
+def test_statements_to_a_file_are_counted_on_every_connection_without_those_that_do_no_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Put back when the test has ended.
+    monkeypatch.setattr(sqlite3, "connect", sqlite3.connect)
+    assert statements.total(tmp_path) == 0
+
+    statements.count_in(tmp_path)
+
+    one, other = (sqlite3.connect(tmp_path / "some.db", isolation_level=None) for _ in range(2))
+    one.execute("CREATE TABLE t (a)")
+    for each in ("BEGIN IMMEDIATE", "INSERT INTO t VALUES (1)", "ROLLBACK"):
+        one.execute(each)
+    other.executemany("INSERT INTO t VALUES (?)", [(1,), (2,), (3,)])
+    assert other.execute("SELECT count(*) FROM t").fetchone() == (3,)
+    one.close()
+    other.close()
+    assert statements.total(tmp_path) == 6
+
+
+def test_a_commit_to_a_file_is_counted_if_it_wrote_whoever_it_was(tmp_path: Path) -> None:
+    place = SqlitePlace(tmp_path)
+    assert place.commits() == 0
+    one, other = (sqlite3.connect(place.path, isolation_level=None) for _ in range(2))
+    one.execute("PRAGMA journal_mode = WAL")
+    one.execute("CREATE TABLE t (a)")
+    before = place.commits()
+
+    for each in ("BEGIN IMMEDIATE", "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)", "COMMIT"):
+        one.execute(each)
+    other.execute("INSERT INTO t VALUES (3)")
+    one.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    other.execute("INSERT INTO t VALUES (4)")
+    for each in ("BEGIN IMMEDIATE", "COMMIT", "BEGIN", "INSERT INTO t VALUES (5)", "ROLLBACK", "SELECT * FROM t"):
+        one.execute(each)
+
+    assert place.commits() - before == 3
+    one.close()
+    other.close()
 
 
 def test_a_folder_in_memory_is_refused_and_one_on_a_disk_is_told(tmp_path: Path) -> None:
