@@ -25,7 +25,7 @@ from evertick.model import Cause, Definition, NewRun, Outcome, Verdict
 from evertick.store.base import Advance, Change, DueSchedule, NodeJoin, Store, TaskTerms
 from evertick.when.moment import HOUR, SECOND
 
-__all__ = ["FIGURES", "StoreLoop", "add_schedules", "fire", "join", "measure"]
+__all__ = ["APP", "FIGURES", "StoreLoop", "add_schedules", "fire", "join", "measure"]
 
 FIGURES = (
     Figure("rate", "through the store", "fires/s"),
@@ -38,7 +38,7 @@ FIGURES = (
     *CPU,
     *(Figure(f"raw_{each.name}", f"{each.text}, raw loop", each.unit) for each in CPU),
 )
-APP, NODE, TASK = "bench", "bench-node", "count"
+APP, NODE, TASK = "default", "bench-node", "count"
 BATCH = 1_000
 _LEASE = 24 * HOUR
 

@@ -26,7 +26,7 @@ from benchmarks.contender.contenders import CONTENDERS, EVERTICK, STORES, Conten
 from benchmarks.contender.environment import Environment, Unavailable, environment_of  # noqa: E402
 from benchmarks.figure import Case, Measured, Measurement  # noqa: E402
 from benchmarks.measure import schedules, throughput  # noqa: E402
-from benchmarks.measure.fires import StoreLoop, add_schedules, fire, join  # noqa: E402
+from benchmarks.measure.fires import APP, StoreLoop, add_schedules, fire, join  # noqa: E402
 from benchmarks.page import FIGURES, PAGE, page_of, write_report  # noqa: E402
 from benchmarks.picture import pictures_of  # noqa: E402
 from benchmarks.plan import GROUPS, MEASUREMENTS, Choice, cases  # noqa: E402
@@ -461,6 +461,16 @@ def test_there_is_no_ratio_between_what_different_runs_have_measured(tmp_path: P
         assert "20.0 |" in table.text
 
 
+def test_runs_and_fires_beside_a_long_history_are_aims_of_their_own() -> None:
+    samples = {"ratio": [1.0, 0.8, 0.9], "fires_ratio": [0.7, 0.6, 0.8]}
+
+    rows = aim_rows(measured("history", "sqlite", 10_000_000, evertick=samples))
+
+    text = "{} a second after 10,000,000 on SQLite, beside a fresh ledger"
+    assert rows[text.format("Runs")][1:] == ["0.9 [0.8..1] times", "1.00", "yes"]
+    assert rows[text.format("Fires")][1:] == ["0.7 [0.6..0.8] times", "0.78", "**no**"]
+
+
 def test_what_is_just_within_its_aim_is_not_shown_as_the_aim() -> None:
     node = {"share": [100.0], "p99": [20.0], "node": [7.99895]}
 
@@ -655,7 +665,7 @@ def test_moments_that_have_not_run_are_found_in_the_ledger_each_once(ledger: Led
         async with ledger.store() as store:
             await add_schedules(store, 10)
             await join(store)
-            first = min(row.fire_at for row in (await store.due_schedules("bench", 10)).schedules if row.fire_at)
+            first = min(row.fire_at for row in (await store.due_schedules(APP, 10)).schedules if row.fire_at)
             await fire(StoreLoop(store), 4)
             return first
 
