@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from benchmarks.results import Results
     from benchmarks.stage import Stage
 
 __all__ = ["CPU", "Case", "Figure", "Measured", "Measurement"]
@@ -43,8 +44,14 @@ class Measurement:
     figures: tuple[Figure, ...]
     measure: Callable[[Stage], Measured]
     number_text: str = ""
-    # Too long for several rounds, or taking turns by itself.
+    # Taking turns by itself.
     is_once: bool = False
+    # Whether a case needs one more round, by what was found so far; all do where there is no such question.
+    is_near: Callable[[Case, Results], bool] | None = None
+
+    def has_another(self, case: Case, results: Results) -> bool:
+        """Whether a case is in the rounds after the first."""
+        return not self.is_once and (self.is_near is None or self.is_near(case, results))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from benchmarks.contender.contenders import BROKER, CONTENDERS, Contender
 from benchmarks.figure import Case, Measurement
+from benchmarks.knee import is_near
 from benchmarks.measure import (
     fires,
     footprint,
@@ -63,7 +64,7 @@ MEASUREMENTS = {
             schedules.FIGURES,
             schedules.measure_knee,
             "fires a second",
-            is_once=True,
+            is_near=is_near,
         ),
         Measurement("idle", "idle", "Nothing is due", idle.FIGURES, idle.measure, "schedules"),
         Measurement("cost", "cost", "What a fire costs in full batches", herd.COST_FIGURES, herd.measure_cost, "fires"),
@@ -77,9 +78,7 @@ MEASUREMENTS = {
         Measurement(
             "history", "growth", "After years", history.FIGURES, history.measure, "finished runs", is_once=True
         ),
-        Measurement(
-            "held_open", "growth", "A transaction that is held open", held_open.FIGURES, held_open.measure, is_once=True
-        ),
+        Measurement("held_open", "growth", "A transaction that is held open", held_open.FIGURES, held_open.measure),
         Measurement("next_fires", "time", "Moments of cron expressions", next_fires.FIGURES, next_fires.measure),
         Measurement("footprint", "footprint", "Import", footprint.FIGURES, footprint.measure),
         Measurement("limits", "limits", "Limits under load", limits.FIGURES, limits.measure, "runs"),
@@ -95,7 +94,7 @@ MEASUREMENTS = {
             "schedules",
             is_once=True,
         ),
-        Measurement("vacuum", "vacuum", "Options of the tables", vacuum.FIGURES, vacuum.measure, is_once=True),
+        Measurement("vacuum", "vacuum", "Options of the tables", vacuum.FIGURES, vacuum.measure),
     )
 }
 GROUPS = tuple(dict.fromkeys(each.group for each in MEASUREMENTS.values()))

@@ -1,4 +1,4 @@
-"""The rounds: every case once, then all of them again, each on an empty store.
+"""The rounds: every case once, then all of them again that need it, each on an empty store.
 
 What was measured is kept after every case, because all rounds take hours and may be broken off.
 
@@ -67,7 +67,7 @@ def run_rounds(
     """`keep` is given what there is so far, and in which round it would be broken off, again and again."""
     results.loads.append(load())
     for number in range(rounds):
-        wanted = [case for case in cases if number == 0 or not MEASUREMENTS[case.measurement].is_once]
+        wanted = [case for case in cases if number == 0 or MEASUREMENTS[case.measurement].has_another(case, results)]
         said = f"{number + 1}/{rounds}"
         measure = partial(_measure, ground, results=results, said=said)
         if results.quick:

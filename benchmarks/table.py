@@ -39,7 +39,7 @@ def tables_of(results: Results, measurement: Measurement) -> list[Table]:
 
 
 def _rounds_text(measurement: Measurement, cases: Mapping[Case, Samples]) -> str:
-    """Most are measured round by round; some once, in which they may take turns by themselves."""
+    """Most are measured round by round; some once, in which they take turns by themselves."""
     count = _most(cases)
     what = "turn" if measurement.is_once and count > 1 else "round"
     text = f"{count} {what}s" if count > 1 else f"one {what}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import math
 import re
@@ -25,6 +26,7 @@ from benchmarks.aims import AIMS, aims_table  # noqa: E402
 from benchmarks.contender.contenders import CONTENDERS, EVERTICK, STORES, Contender  # noqa: E402
 from benchmarks.contender.environment import Environment, Unavailable, environment_of  # noqa: E402
 from benchmarks.figure import Case, Measured, Measurement  # noqa: E402
+from benchmarks.knee import is_near  # noqa: E402
 from benchmarks.measure import schedules, throughput  # noqa: E402
 from benchmarks.measure.fires import APP, StoreLoop, add_schedules, fire, join  # noqa: E402
 from benchmarks.page import FIGURES, PAGE, page_of, write_report  # noqa: E402
@@ -228,6 +230,65 @@ def test_what_goes_wrong_with_evertick_ends_the_benchmark(
     measuring(monkeypatch, AssertionError("1 was lost"))
     with pytest.raises(AssertionError, match="1 was lost"):
         rounds.run_rounds(ground, [case_of()], 1, Results({}, {}), keeping_nothing)
+
+
+def measuring_knee(monkeypatch: pytest.MonkeyPatch, late: dict[int, list[float]]) -> None:
+    """Let each step of the knee be so late, round by round."""
+    given = {number: iter(each) for number, each in late.items()}
+
+    def measure(stage: Stage) -> Measured:
+        return {"share": 100.0, "p99": next(given[stage.number])}
+
+    monkeypatch.setitem(MEASUREMENTS, "knee", dataclasses.replace(MEASUREMENTS["knee"], measure=measure))
+
+
+def rounds_of(results: Results) -> dict[int, int]:
+    return {case.number: len(samples["p99"]) for case, samples in results.of("knee").items()}
+
+
+def test_after_the_first_round_only_the_steps_around_the_knee_are_measured_again(
+    ground: rounds.Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring_knee(monkeypatch, {n: [2_000.0 if n > 4 else 1_999.0] * 5 for n in range(1, 9)})
+    results = Results({}, {})
+
+    rounds.run_rounds(ground, [case_of(measurement="knee", number=n) for n in range(1, 9)], 5, results, keeping_nothing)
+
+    assert rounds_of(results) == {1: 1, 2: 1, 3: 5, 4: 5, 5: 5, 6: 5, 7: 1, 8: 1}
+    rows = table_rows(results, "knee")
+    assert rows["Evertick (1 of 5 rounds)"][0] == "8"
+    assert rows["Evertick"][0] == "6"
+
+
+def test_where_a_round_moves_the_knee_the_steps_that_it_moves_to_are_measured_again(
+    ground: rounds.Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first step has a bad minute, which two good ones outweigh.
+    late = {1: [9_000.0, 10.0, 10.0], 2: [10.0] * 5, 3: [10.0] * 3, 4: [9_000.0] * 3}
+    measuring_knee(monkeypatch, late)
+    results = Results({}, {})
+
+    rounds.run_rounds(ground, [case_of(measurement="knee", number=n) for n in late], 5, results, keeping_nothing)
+
+    assert rounds_of(results) == {1: 3, 2: 5, 3: 3, 4: 3}
+
+
+def test_each_count_of_processes_has_a_knee_of_its_own() -> None:
+    results = Results({}, {})
+    for processes, knee in ((1, 2), (2, 5)):
+        for number in range(1, 8):
+            samples = {"share": [100.0 if number <= knee else 99.0], "p99": [10.0]}
+            results.cases[Case("knee", "sqlite", "evertick", processes, number)] = samples
+
+    near = [(case.processes, case.number) for case in results.of("knee") if is_near(case, results)]
+
+    assert near == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 4), (2, 5), (2, 6), (2, 7)]
+
+
+def test_all_is_measured_in_every_round_but_what_takes_turns_by_itself() -> None:
+    once = {name for name, each in MEASUREMENTS.items() if each.is_once}
+
+    assert once == {"fires", "history", "handoff", "handoff_due"}
 
 
 def test_what_was_measured_before_a_run_broke_is_kept_and_what_its_last_round_lacks_is_a_hole(

@@ -1,0 +1,66 @@
+"""Where more and more fires a second do not hold any more: the step before it is the knee.
+
+A step holds if all fires began in their period, and 99 % of them less than two seconds late. Steps that are far from
+the knee need no second look, and each takes a minute: after the first round, those around it are measured again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from benchmarks.figure import Case
+from benchmarks.results import Results, Samples, whole
+
+__all__ = ["Knee", "is_near", "knee_of"]
+
+_SHARE_LEAST = 100
+_LATE_MS = 2_000
+# Steps that more rounds could turn into the knee: so many of those that hold, and so many of those that do not.
+_NEAR = 2
+
+
+@dataclass(frozen=True)
+class Knee:
+    """`last` is the highest step below which none failed, `failed` the next one; there may be no such."""
+
+    last: Case | None
+    failed: Case | None
+
+
+def knee_of(results: Results, steps: Iterable[Case]) -> Knee:
+    """By the medians."""
+    ordered = _in_order(steps)
+    count = _holding(results, ordered)
+    last = ordered[count - 1] if count else None
+    return Knee(last, ordered[count] if count < len(ordered) else None)
+
+
+def is_near(case: Case, results: Results) -> bool:
+    """By the rounds so far: where a later one moves the knee, the steps that it moves to are looked at."""
+    steps = _in_order(each for each in results.of(case.measurement) if _alike(each) == _alike(case))
+    knee = _holding(results, steps)
+    return case in steps[max(knee - _NEAR, 0) : knee + _NEAR]
+
+
+def _holding(results: Results, ordered: list[Case]) -> int:
+    """How many hold before the first that does not."""
+    return next((at for at, case in enumerate(ordered) if not _holds(results.cases[case])), len(ordered))
+
+
+def _holds(samples: Samples) -> bool:
+    shares, late = (whole(samples.get(name, [])) for name in ("share", "p99"))
+    if not shares or not late:
+        return False
+    return statistics.median(shares) >= _SHARE_LEAST and statistics.median(late) < _LATE_MS
+
+
+def _in_order(steps: Iterable[Case]) -> list[Case]:
+    return sorted(steps, key=lambda case: case.number)
+
+
+def _alike(case: Case) -> Case:
+    """What all steps of one knee have in common."""
+    return dataclasses.replace(case, number=0)
