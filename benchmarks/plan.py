@@ -114,7 +114,6 @@ _BY_PROCESSES = (
     "handoff",
     "handoff_due",
 )
-_MINUTE = 60
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ def _cases_of(name: str, choice: Choice) -> Iterator[Case]:
                 for variant in _variants(name, number, choice):
                     for contender in _able(name, store, choice):
                         case = Case(name, store, contender.name, processes, number, variant)
-                        if _can(contender, case, choice.size):
+                        if _can(contender, case):
                             yield case
 
 
@@ -212,14 +211,13 @@ def _able(name: str, store: str, choice: Choice) -> Iterator[Contender]:
             yield contender
 
 
-def _can(contender: Contender, case: Case, size: Size) -> bool:
+def _can(contender: Contender, case: Case) -> bool:
     if case.measurement == "limits":
         return True
     if case.processes > contender.most_processes:
         return False
     if case.measurement != "minute":
         return True
-    # Most others know no period but the minute, and no moments but those of a crontab.
-    is_as_others = size.period == _MINUTE and not case.variant
-    is_able = case.number <= contender.most_schedules and case.processes <= contender.most_planners
-    return is_able and (is_as_others or not contender.is_peer)
+    # Most others know no moments but those of a crontab.
+    is_as_others = not case.variant or not contender.is_peer
+    return is_as_others and case.number <= contender.most_schedules and case.processes <= contender.most_planners

@@ -62,7 +62,7 @@ async def plan(schedules: int, period: int, ahead: float) -> float:
     first = verbs.beginning(ahead + schedules / _COPIES_PER_SECOND)
     start = datetime.fromtimestamp(first, _BERLIN)
     async with _scheduler() as scheduler:
-        for second in range(period):
+        for second in range(min(period, schedules)):
             trigger = CronTrigger(second=verbs.cron_seconds(second, period), timezone=_BERLIN, start_time=start)
             args = [second, second, period]
             await scheduler.add_schedule(apscheduler_jobs.fire_async, trigger, args=args, id=f"s{second}")

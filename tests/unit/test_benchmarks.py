@@ -134,8 +134,9 @@ def test_peers_are_measured_only_when_they_are_asked_for_and_only_at_what_they_c
     assert {case.contender for case in cases(choice(names=("huey",)))} == {"huey"}
 
 
-def test_every_scheduler_that_has_schedules_is_measured_at_them() -> None:
-    found = {case.contender for case in cases(choice(has_peers=True, groups=("minute",)))}
+@pytest.mark.parametrize("asked", [{}, {"size": QUICK, "is_quick": True, "processes": (1,)}])
+def test_every_scheduler_that_has_schedules_is_measured_at_them(asked: dict[str, object]) -> None:
+    found = {case.contender for case in cases(choice(has_peers=True, groups=("minute",), **asked))}
 
     assert found == {
         *("evertick", "graphile", "pgqueuer", "procrastinate", "apscheduler3", "apscheduler4", "celery", "huey"),
