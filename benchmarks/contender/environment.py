@@ -1,11 +1,12 @@
 """The environment of each peer: a virtual environment, or a folder of Node's modules. Made once, and used again.
 
-`folder/NAME` is complete when it has the file `installed`, which tells the versions. What cannot be installed is said,
-with the reason, and left out.
+`folder/NAME` is complete when it has the file `installed`. What cannot be installed is said, with the reason, and left
+out. Versions are those that are there, asked each time.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import shutil
 import subprocess
@@ -39,17 +40,17 @@ def environment_of(contender: Contender, folder: Path) -> Environment:
     if not contender.is_peer:
         return Environment((sys.executable,), {}, {})
     own = folder.resolve() / (contender.environment or contender.name)
-    if not (own / _DONE).exists():
-        shutil.rmtree(own, ignore_errors=True)
-        try:
-            versions = _install_npm(contender, own) if contender.npm else _install_pip(contender, own)
-        except subprocess.CalledProcessError as error:
-            said = (error.stderr or error.stdout or str(error)).strip().splitlines()
-            raise Unavailable(said[-1] if said else str(error)) from None
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise Unavailable(str(error)) from None
-        (own / _DONE).write_text(json.dumps(versions))
-    versions = json.loads((own / _DONE).read_text())
+    try:
+        if not (own / _DONE).exists():
+            shutil.rmtree(own, ignore_errors=True)
+            (_install_npm if contender.npm else _install_pip)(contender, own)
+            (own / _DONE).touch()
+        versions = _versions_of_npm(contender, own) if contender.npm else _versions_of_pip(contender, own)
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr or error.stdout or str(error)).strip().splitlines()
+        raise Unavailable(said[-1] if said else str(error)) from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(str(error)) from None
     if contender.npm:
         return Environment(("node",), {"NODE_PATH": str(own / "node_modules")}, versions, own)
     return Environment((str(_python(own)),), {}, versions, own)
@@ -59,13 +60,17 @@ def _python(own: Path) -> Path:
     return own / ("Scripts" if sys.platform == "win32" else "bin") / "python"
 
 
-def _install_pip(contender: Contender, own: Path) -> dict[str, str]:
+def _install_pip(contender: Contender, own: Path) -> None:
     _run([sys.executable, "-m", "venv", str(own)])
-    python = str(_python(own))
-    _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *contender.pip])
-    listed = json.loads(_run([python, "-m", "pip", "list", "--format", "json", "--disable-pip-version-check"]))
-    wanted = {_bare(requirement) for requirement in contender.pip}
-    return {each["name"]: each["version"] for each in listed if each["name"].lower() in wanted}
+    _run([str(_python(own)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *contender.pip])
+
+
+def _versions_of_pip(contender: Contender, own: Path) -> dict[str, str]:
+    """Of what was asked for, and of what it speaks to its store with."""
+    wanted = {_bare(requirement) for requirement in (*contender.pip, *contender.drivers)}
+    folders = [str(each) for each in own.glob("lib/python*/site-packages")]
+    found = {each.name: each.version for each in importlib.metadata.distributions(path=folders)}
+    return {name: found[name] for name in sorted(found, key=str.lower) if _bare(name) in wanted}
 
 
 def _bare(requirement: str) -> str:
@@ -75,14 +80,22 @@ def _bare(requirement: str) -> str:
     return name.lower()
 
 
-def _install_npm(contender: Contender, own: Path) -> dict[str, str]:
+def _install_npm(contender: Contender, own: Path) -> None:
+    _node_version()  # without it there is nothing to install for
     own.mkdir(parents=True)
-    versions = {"node": _run(["node", "--version"]).strip().removeprefix("v")}
     _run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(own), *contender.npm])
+
+
+def _versions_of_npm(contender: Contender, own: Path) -> dict[str, str]:
+    versions = {"node": _node_version()}
     for wanted in contender.npm:
         name = wanted.rpartition("@")[0]
         versions[name] = json.loads((own / "node_modules" / name / "package.json").read_text())["version"]
     return versions
+
+
+def _node_version() -> str:
+    return _run(["node", "--version"]).strip().removeprefix("v")
 
 
 def _run(command: list[str]) -> str:

@@ -355,6 +355,28 @@ def test_a_peer_of_node_is_unavailable_where_there_is_no_node(tmp_path: Path, mo
         environment_of(peer("graphile"), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "driver"),
+    [
+        ("pgqueuer", "asyncpg"),
+        ("procrastinate", "psycopg"),
+        ("apscheduler3", "psycopg"),
+        ("apscheduler4", "asyncpg"),
+        ("celery", "kombu"),
+    ],
+)
+def test_the_versions_of_a_peer_are_those_that_are_there_with_the_library_that_speaks_to_its_store(
+    tmp_path: Path, name: str, driver: str
+) -> None:
+    packages = tmp_path / name / "lib" / "python3" / "site-packages"
+    for package in ("SomeThing", driver):
+        (packages / f"{package}-1.2.dist-info").mkdir(parents=True)
+        (packages / f"{package}-1.2.dist-info" / "METADATA").write_text(f"Name: {package}\nVersion: 1.2\n")
+    (tmp_path / name / "installed").touch()
+
+    assert environment_of(peer(name), tmp_path).versions == {driver: "1.2"}
+
+
 def test_a_hole_is_kept_in_the_file_and_read_back(tmp_path: Path) -> None:
     results = Results({}, {})
     results.add(case_of("huey"), {"execute": 10.0})
