@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from benchmarks.contender.contenders import CONTENDERS
 from benchmarks.figure import Case
+from benchmarks.knee import knee_of
 from benchmarks.measure.schedules import EVENLY, MILLION
 from benchmarks.results import Results, Samples, whole
 from benchmarks.table import STORE_TITLES, line, number_text, ratios
@@ -18,6 +19,7 @@ __all__ = ["AIMS", "Aim", "aims_table"]
 
 _NOT_MEASURED = "not measured"
 _TIMES = "times"
+_TOLD = "to be told"
 _HISTORY = 10_000_000
 _REACHED: dict[str, Callable[[float, float], bool]] = {
     "at least": operator.ge,
@@ -37,20 +39,20 @@ class _Found:
 
 @dataclass(frozen=True)
 class Aim:
-    """`kind` is a word of `_REACHED`; by it, `limit` is the least that is enough, or what must not be exceeded."""
+    """`kind` is a word of `_REACHED`; by it, `limit` is the least that is enough, or what must not be exceeded.
+
+    Without a limit, it is to be told, however much it is.
+    """
 
     text: str
     kind: str
-    limit: float
+    limit: float | None
     unit: str
     find: Callable[[Results], _Found]
 
     @property
     def limit_text(self) -> str:
-        return f"{self.kind} {_exact(self.limit)} {self.unit}".rstrip()
-
-    def is_reached(self, value: float) -> bool:
-        return _REACHED[self.kind](value, self.limit)
+        return f"{self.kind} {'' if self.limit is None else f'{_exact(self.limit)} {self.unit}'}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,10 @@ class _Source:
     variant: str = ""
 
     def case(self, results: Results) -> Case | None:
-        return next((case for case in results.of(self.measurement) if self._is(case)), None)
+        return next(iter(self.cases(results)), None)
+
+    def cases(self, results: Results) -> list[Case]:
+        return [case for case in results.of(self.measurement) if self._is(case)]
 
     def of(self, results: Results) -> Samples:
         case = self.case(results)
@@ -160,6 +165,40 @@ def _million() -> Iterator[Aim]:
     yield Aim(f"{text}: checkpoints meanwhile", "at least", 1, "", _figure(many, "checkpoints"))
 
 
+def _knee() -> Iterator[Aim]:
+    for store in ("postgres", "sqlite"):
+        text = f"The knee on {STORE_TITLES[store]}: all began in their period, late p99 under 2,000 ms"
+        yield Aim(text, _TOLD, None, "fires/s", _found_knee(_Source("knee", store)))
+
+
+def _found_knee(source: _Source) -> Callable[[Results], _Found]:
+    """The step, and whose processor time it takes there and where it breaks."""
+
+    def find(results: Results) -> _Found:
+        steps = source.cases(results)
+        if not steps:
+            return _Found([])
+        knee = knee_of(results, steps)
+        told = [] if knee.last is None else [_shares(results, knee.last)]
+        if knee.failed is None:
+            told.append("the most that was tried")
+        else:
+            told.append(f"broken at {knee.failed.number:,}: {_shares(results, knee.failed)}")
+        return _Found([0 if knee.last is None else knee.last.number], f"({'; '.join(told)})")
+
+    return find
+
+
+def _shares(results: Results, case: Case) -> str:
+    """How busy both are."""
+    words = []
+    for name in ("node", "server"):
+        samples = whole(results.cases[case].get(name, []))
+        if samples and (name == "node" or case.store == "postgres"):
+            words.append(f"{name} {number_text(statistics.median(samples))} %")
+    return ", ".join(words)
+
+
 def _idle() -> Iterator[Aim]:
     source, text = _Source("idle", "postgres", number=MILLION), f"Idle with {MILLION:,} schedules"
     yield Aim(f"{text}: node", "under", 0.5, "% of a core", _figure(source, "node"))
@@ -187,6 +226,7 @@ AIMS = (
     *_minute(10_000, 50, 8),
     *_minute(100_000, 250, None),
     *_million(),
+    *_knee(),
     *_idle(),
     *_cost(),
     *_history(),
@@ -204,11 +244,13 @@ def _row(aim: Aim, results: Results) -> list[str]:
     if not found.samples:
         return [aim.text, aim.limit_text, _NOT_MEASURED, "-", "-"]
     median = statistics.median(found.samples)
-    words = [_told(median, aim.limit)]
+    words = [_exact(median) if aim.limit is None else _beside(median, aim.limit)]
     if len(found.samples) > 1:
         words.append(f"[{_exact(min(found.samples))}..{_exact(max(found.samples))}]")
     words += [each for each in (aim.unit, found.beside) if each]
-    reached = "yes" if aim.is_reached(median) else "**no**"
+    if aim.limit is None:
+        return [aim.text, aim.limit_text, " ".join(words), "-", "-"]
+    reached = "yes" if _REACHED[aim.kind](median, aim.limit) else "**no**"
     return [aim.text, aim.limit_text, " ".join(words), number_text(median / aim.limit), reached]
 
 
@@ -219,7 +261,7 @@ def _exact(value: float) -> str:
     return f"{value:g}" if value == round(value, 3) and value < 1_000 else number_text(value)
 
 
-def _told(value: float, limit: float) -> str:
+def _beside(value: float, limit: float) -> str:
     """What is just beside its aim is not shown as the aim."""
     text = _exact(value)
     return text if value == limit or float(text.replace(",", "")) != limit else f"{value:.5g}"

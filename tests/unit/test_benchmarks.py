@@ -555,6 +555,38 @@ def test_runs_and_fires_beside_a_long_history_are_aims_of_their_own() -> None:
     assert rows[text.format("Fires")][1:] == ["0.7 [0.6..0.8] times", "0.78", "**no**"]
 
 
+def knee_results(**late: float) -> Results:
+    """By store and step, of one process: how late p99 was."""
+    results = Results({}, {})
+    for name, p99 in late.items():
+        store, _, number = name.partition("_")
+        case = Case("knee", store, "evertick", 1, int(number))
+        samples = {"share": [100.0, 100.0], "p99": [p99, p99], "node": [40.0, 50.0], "server": [int(number) / 100] * 2}
+        results.cases[case] = samples
+    return results
+
+
+def test_the_knee_is_the_last_step_that_holds_with_what_it_and_the_next_are_made_of() -> None:
+    results = knee_results(postgres_4000=50.0, postgres_8000=1999.0, postgres_12000=2000.0, postgres_16000=10.0)
+    text = "The knee on {}: all began in their period, late p99 under 2,000 ms"
+
+    rows = aim_rows(results)
+
+    made_of = "8,000 fires/s (node 45.0 %, server 80.0 %; broken at 12,000: node 45.0 %, server 120 %)"
+    assert rows[text.format("PostgreSQL")] == ["to be told", made_of, "-", "-"]
+    assert rows[text.format("SQLite")] == ["to be told", "not measured", "-", "-"]
+
+
+def test_a_knee_that_was_not_found_is_told_as_such() -> None:
+    text = "The knee on SQLite: all began in their period, late p99 under 2,000 ms"
+
+    rows = aim_rows(knee_results(sqlite_500=10.0, sqlite_1000=10.0))
+    assert rows[text][1] == "1,000 fires/s (node 45.0 %; the most that was tried)"
+
+    rows = aim_rows(knee_results(sqlite_500=9000.0, sqlite_1000=10.0))
+    assert rows[text][1] == "0 fires/s (broken at 500: node 45.0 %)"
+
+
 def test_what_is_just_within_its_aim_is_not_shown_as_the_aim() -> None:
     node = {"share": [100.0], "p99": [20.0], "node": [7.99895]}
 
