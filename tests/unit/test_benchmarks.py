@@ -107,6 +107,13 @@ def test_who_took_no_part_and_who_failed_is_on_the_page() -> None:
     assert page.count("Not measured yet.") == len(GROUPS)
 
 
+def test_the_page_tells_of_both_ways_to_be_handed_over() -> None:
+    words = page_of(Results({}, {})).partition("## Hand-over")[2].partition("##")[0]
+
+    assert "A full queue of due runs" in words
+    assert "schedules that are due, each once" in " ".join(words.split())
+
+
 def choice(**other: object) -> Choice:
     asked: dict[str, object] = {
         "groups": GROUPS,
