@@ -80,21 +80,21 @@ _GROUP_WORDS = {
     "schedules": (
         "Schedules",
         "Cron schedules with seconds, each once a minute, in a zone with summer time; all of one second are due at "
-        "the same moment. Evenly means that no two are, each with a rule of its own. Who has no seconds in its "
-        "cron (graphile-worker, Celery beat, Huey) has all of them when the minute begins. Memory is what is the "
-        "processes' own. A million are watched for five minutes, fewer for one. At one instant, all are due at the "
-        "same microsecond. For the knee, more and more fires a second are watched for four periods of five seconds "
-        "each; it is the last step before the first in which not all began in their period, or p99 was two seconds "
-        "late. All steps are measured once; after that, in each round, the last two that hold and the first two that "
-        "do not, as the rounds so far tell. The rows of the others say of how many rounds they are. In the pictures, a "
-        "point is hollow where fewer than 99 % began in their period. The jobs of PgQueuer, APScheduler, Celery and "
-        "Huey are not told "
-        "their moment here and take the last one that fits: one that is late by more than a minute seems to be "
-        "late by what is left of it. Where fewer than all of theirs began in their minute, their percentiles mean "
-        "nothing, and below 99 % they have no point in the pictures. Huey looks at its schedules once in sixty "
-        "seconds from its start on; it is started when a minute begins, else each would be late by what is "
-        "between. The schedules of APScheduler 4 above the first sixty are copies that count as their models, so "
-        "one that runs twice is not seen.",
+        "the same moment. Evenly means that no two are, each with a rule of its own. Who has no seconds in its cron "
+        "(graphile-worker, Celery beat, Huey) has all of them when the minute begins. Those that had not begun five "
+        "seconds after the last moment count as late as the latest that had, and five seconds at least. Memory is "
+        "what is the processes' own. A million are watched for five minutes, fewer for one. At one instant, all are "
+        "due at the same microsecond. For the knee, more and more fires a second are watched for four periods of five "
+        "seconds each; it is the last step before the first in which not all began in their period, or p99 was two "
+        "seconds late. All steps are measured once; after that, in each round, the last two that hold and the first "
+        "two that do not, as the rounds so far tell. The rows of the others say of how many rounds they are. In the "
+        "pictures, a point is hollow where fewer than 99 % began in their period. The jobs of PgQueuer, APScheduler, "
+        "Celery and Huey are not told their moment here and take the last one that fits: one that is late by more "
+        "than a minute seems to be late by what is left of it. Where fewer than all of theirs began in their minute, "
+        "their percentiles mean nothing, and below 99 % they have no point in the pictures. Huey looks at its "
+        "schedules once in sixty seconds from its start on; it is started when a minute begins, else each would be "
+        "late by what is between. The schedules of APScheduler 4 above the first sixty are copies that count as their "
+        "models, so one that runs twice is not seen.",
     ),
     "idle": (
         "Idle",

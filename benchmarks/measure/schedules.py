@@ -21,7 +21,7 @@ from benchmarks.store import meter
 from benchmarks.store.postgres import PostgresPlace
 from benchmarks.watch import SHARES, Watch
 
-__all__ = ["EVENLY", "FIGURES", "MILLION", "check_none_lost", "measure_knee", "measure_minute"]
+__all__ = ["EVENLY", "FIGURES", "MILLION", "check_none_lost", "measure_knee", "measure_minute", "with_missing"]
 
 FIGURES = (
     Figure("share", "began in their period", "%"),
@@ -78,12 +78,14 @@ def _watched(stage: Stage, schedules: int, period: int, periods: int) -> Measure
         watch.look_until(end + stage.size.tail_seconds)
         used = meter.read(stage.place).since(before) if isinstance(stage.place, PostgresPlace) and before else None
     late = _late(stage, begin, end)
-    expected = schedules * periods
+    executed, expected = len(late), schedules * periods
     if stage.contender.has_ledger:
-        check_none_lost(stage, begin, end, period, len(late), expected)
+        check_none_lost(stage, begin, end, period, executed, expected)
     assert late or stage.contender.is_peer, f"none of {expected} moments began"
+    share = sum(each < period for each in late) / expected * 100
+    late = with_missing(late, expected, stage.size.tail_seconds)
     return {
-        "share": sum(each < period for each in late) / expected * 100,
+        "share": share,
         "p50": percentile(late, 50) * 1e3 if late else math.nan,
         "p99": percentile(late, 99) * 1e3 if late else math.nan,
         "max": max(late, default=math.nan) * 1e3,
@@ -91,7 +93,7 @@ def _watched(stage: Stage, schedules: int, period: int, periods: int) -> Measure
         "memory": watch.megabytes,
         "memory_first": first_megabytes,
         "memory_last": watch.last_megabytes,
-        **_logged(used, len(late)),
+        **_logged(used, executed),
     }
 
 
@@ -100,6 +102,15 @@ def check_none_lost(stage: Stage, begin: float, end: float, period: int, execute
     known = stage.ledger.outstanding(round(begin * _MICRO), round(end * _MICRO), period * _MICRO)
     lost = expected - executed - known
     assert not lost, f"of {expected} moments {executed} were executed and {known} are still to come: {lost} were lost"
+
+
+def with_missing(late: list[float], expected: int, tail_seconds: float) -> list[float]:
+    """In order, with those that had not begun when the watch ended: as late as the latest, and the tail at least.
+
+    Without them, whoever leaves most behind would have the best percentiles. They are later than that, but nobody knows
+    by how much. Where none began there is nothing to tell.
+    """
+    return late + [max(late[-1], tail_seconds)] * (expected - len(late)) if late else []
 
 
 def _logged(used: meter.Reading | None, fires: int) -> Measured:

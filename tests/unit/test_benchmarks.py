@@ -872,6 +872,14 @@ def test_a_moment_that_was_not_executed_and_that_the_ledger_does_not_know_makes_
         schedules.check_none_lost(stage, begin=0, end=1, period=1, executed=3, expected=4)
 
 
+def test_who_has_not_begun_at_all_is_among_the_latest() -> None:
+    # Sorted, and never shorter than it is.
+    assert schedules.with_missing([1.0, 2.0], expected=4, tail_seconds=5) == [1.0, 2.0, 5, 5]
+    assert schedules.with_missing([1.0, 7.0], expected=3, tail_seconds=5) == [1.0, 7.0, 7.0]
+    assert schedules.with_missing([1.0, 7.0], expected=2, tail_seconds=5) == [1.0, 7.0]
+    assert schedules.with_missing([], expected=2, tail_seconds=5) == []
+
+
 def test_a_run_that_is_left_in_the_queue_makes_the_round_fail(stage: Stage) -> None:
     stage.call("fill", 1, 0)
     with pytest.raises(AssertionError, match="1 runs are still in the queue"):
