@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ __all__ = ["STORE_TITLES", "Table", "case_title", "line", "number_text", "ratios
 STORE_TITLES = {"sqlite": "SQLite", "postgres": "PostgreSQL", "broker": "a broker", "": ""}
 # Rounds; the median of fewer is not worth much, and the page says so.
 _ENOUGH = 5
+# From here on one digit would make a hundred of it: of a share, all instead of nearly all.
+_ALMOST = 99.95
 _TITLES = {each.name: each.title for each in CONTENDERS}
 
 
@@ -106,6 +109,8 @@ def line(cells: Sequence[str]) -> str:
 def number_text(value: float) -> str:
     """As many digits as mean something."""
     size = abs(value)
+    if _ALMOST <= size < 100:
+        return f"{math.floor(value * 1_000) / 1_000:g}"
     if size >= 1_000:
         return f"{value:,.0f}"
     if size >= 10 or value == 0:

@@ -465,6 +465,16 @@ def test_a_number_is_shown_even_if_all_have_the_same() -> None:
 
 
 @pytest.mark.parametrize(
+    ("share", "shown"), [(100.0, "100"), (99.9996, "99.999"), (99.97, "99.97"), (99.94, "99.9"), (0.0, "0")]
+)
+def test_a_share_that_is_almost_all_is_not_shown_as_all(share: float, shown: str) -> None:
+    results = Results({}, {})
+    results.cases[case_of(measurement="minute", number=10_000)] = {"share": [share]}
+
+    assert table_rows(results, "minute")["Evertick"][1] == shown
+
+
+@pytest.mark.parametrize(
     ("measurement", "count", "said"),
     [
         ("throughput", 5, "(5 rounds)"),
