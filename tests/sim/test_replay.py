@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import subprocess
 import sys
+import weakref
+from typing import Any
 
 import pytest
 
 from evertick.testing.simulation import simulate
 from evertick.testing.simulation.loop import Machine, StandsStill, VirtualLoop
+from evertick.testing.simulation.world import World
 
 SEEDS = (3, 7, 16, 24)
 
@@ -48,6 +52,24 @@ def test_a_replay_tells_the_story_the_happenings_and_the_violation() -> None:
 
 def test_many_seeds_are_run_by_one_command() -> None:
     assert _run("--seeds", "0-3", hash_seed="0").endswith("4 seeds, 0 red\n")
+
+
+def test_a_story_that_is_over_leaves_nothing_of_its_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of them are played in one process. In these, nodes die while jobs run."""
+    worlds: weakref.WeakSet[World] = weakref.WeakSet()
+    make, made = World.__init__, list[int]()
+
+    def known(self: World, *given: Any) -> None:
+        make(self, *given)
+        worlds.add(self)
+        made.append(self.story.seed)
+
+    monkeypatch.setattr(World, "__init__", known)
+    for seed in (3, 8, 9):
+        simulate(seed)
+    assert made == [3, 8, 9]
+    gc.collect()
+    assert not list(worlds)
 
 
 # --- the loop ----------------------------------------------------------------------------------------------------

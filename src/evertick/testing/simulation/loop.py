@@ -188,6 +188,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
             coroutine = task.get_coro()
             if coroutine is not None and not task.done():
                 _close(coroutine)
+        # A job's context is unknown to the garbage collector (`gc=False`) and leads to this loop by its clock: whatever
+        # led back from here to a task that is not done would stay for ever, with its whole world.
+        self._kept.clear()
         self._timers.clear()
         self._busy.clear()
         self.close()
