@@ -1,10 +1,11 @@
-"""Hundreds of stories of failing nodes, lost answers and wrong clocks, and every promise kept in each.
+"""More than a hundred stories of failing nodes, lost answers and wrong clocks, and every promise kept in each.
 
-More of them by command: `python -m evertick.testing.simulation --seeds 240-9999`.
+More of them by command: `python -m evertick.testing.simulation --seeds 80-9999`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -14,18 +15,20 @@ from evertick.engine.node import LocalNode
 from evertick.testing.simulation import simulate
 from evertick.testing.simulation.mutants import MUTANTS
 
-# Among them are all that are known to bring a planted bug to light; the others nobody has chosen.
-SEEDS = 240
-CHUNK = 20
+# The first ones as they come, and all others that are known to bring a planted bug to light: where a guard that is left
+# out shows, one that is broken in another way shows most likely.
+FIRST = 80
+SEEDS = sorted({*range(FIRST), *(seed for mutant in MUTANTS for seed in mutant.seeds)})
+CHUNK = 12
 
 
-def test_stories_that_show_a_planted_bug_are_among_those_that_are_played() -> None:
-    assert max(seed for mutant in MUTANTS for seed in mutant.seeds) < SEEDS
+def _red(seeds: Iterable[int]) -> dict[int, list[str]]:
+    return {seed: found for seed in seeds if (found := simulate(seed).violations)}
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", range(0, len(SEEDS), CHUNK))
 def test_every_promise_is_kept_in_the_stories_from(first: int) -> None:
-    red = {seed: found for seed in range(first, first + CHUNK) if (found := simulate(seed).violations)}
+    red = _red(SEEDS[first : first + CHUNK])
     told = "\n".join(
         f"seed {seed}: {found[0]} ({len(found)} in all)\n  replay: python -m evertick.testing.simulation {seed}"
         for seed, found in red.items()
@@ -33,8 +36,7 @@ def test_every_promise_is_kept_in_the_stories_from(first: int) -> None:
     assert not red, f"\n{told}"
 
 
-@pytest.mark.parametrize("first", range(0, 40, CHUNK))
-def test_every_promise_is_kept_where_ticks_go_over_many_pages(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_promise_is_kept_where_ticks_go_over_many_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """What only many thousands of due schedules would bring about: each is a batch, and a page, of its own."""
     make, look, pages = LocalNode.__init__, fire.Recorder._look_ahead, 0
 
@@ -49,5 +51,5 @@ def test_every_promise_is_kept_where_ticks_go_over_many_pages(first: int, monkey
     monkeypatch.setattr(LocalNode, "__init__", with_small_batches)
     monkeypatch.setattr(fire, "_BATCHES_AHEAD", 1)
     monkeypatch.setattr(fire.Recorder, "_look_ahead", counted)
-    assert not {seed: found for seed in range(first, first + CHUNK) if (found := simulate(seed).violations)}
+    assert not _red(range(20))
     assert pages > 500
