@@ -97,6 +97,8 @@ FORWARD = datetime(2026, 3, 25, 12, 30, tzinfo=UTC)  # the clock goes forward in
 BACK = datetime(2026, 10, 21, 12, 30, tzinfo=UTC)
 YEAR_END = datetime(2027, 12, 27, 12, 30, tzinfo=UTC)
 LEAP_DAY = datetime(2028, 2, 25, 12, 30, tzinfo=UTC)
+# Ten of the eleven thousand fires of a week. They are to be seen where the clock turns; else only days differ.
+EVERY_MINUTE = "*\t*\t*\t*\t*\ttick-with-tabs\n"
 
 
 @pytest.mark.parametrize(
@@ -104,8 +106,8 @@ LEAP_DAY = datetime(2028, 2, 25, 12, 30, tzinfo=UTC)
     [
         (OF_A_USER, 34, 11_000, FORWARD, False),
         (OF_A_USER, 34, 11_000, BACK, True),
-        (OF_A_USER, 34, 11_000, YEAR_END, False),
-        (OF_A_USER, 34, 11_000, LEAP_DAY, True),
+        (OF_A_USER, 33, 1_500, YEAR_END, False),
+        (OF_A_USER, 33, 1_500, LEAP_DAY, True),
         (OF_THE_SYSTEM, 13, 1_000, FORWARD, True),
         (OF_THE_SYSTEM, 13, 1_000, LEAP_DAY, False),
     ],
@@ -120,6 +122,8 @@ async def test_every_job_fires_when_debians_cron_fires_its_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path, crontab = tmp_path / "evertick.toml", (Path(__file__).parent / file).read_text()
+    if start in (YEAR_END, LEAP_DAY):
+        crontab = crontab.replace(EVERY_MINUTE, "")
     reading: Any = {"has_users": file == OF_THE_SYSTEM, "honours_cron_tz": honours_cron_tz}
     jobs = tomllib.loads(configuration_of(path, crontab, **reading))["jobs"]
     lines = dict(zip(jobs, lines_of(crontab, **reading), strict=True))
