@@ -122,6 +122,18 @@ def test_a_triggered_run_is_run_by_the_node_in_another_process(start, tmp_path, 
     wait_for(process.stdout, "ticked")
 
 
+@pytest.fixture
+def in_the_folder(tmp_path, monkeypatch):
+    """This process is in the folder of the test, and forgets what it has imported from there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    known = set(sys.modules)
+    yield
+    for name in set(sys.modules) - known:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(f"{tmp_path}/"):
+            del sys.modules[name]
+
+
 @pytest.mark.parametrize(
     ("where", "code", "words"),
     [
@@ -143,7 +155,9 @@ def test_a_triggered_run_is_run_by_the_node_in_another_process(start, tmp_path, 
         ("none", 1, "'none' holds no scheduler; define one in it"),
     ],
 )
-def test_a_scheduler_that_cannot_be_found_is_an_error_that_says_what_to_write(start, tmp_path, where, code, words):
+def test_a_scheduler_that_cannot_be_found_is_an_error_that_says_what_to_write(
+    evertick, in_the_folder, tmp_path, where, code, words
+):
     (tmp_path / "broken.py").write_text("1 / 0")
     (tmp_path / "needy.py").write_text("import not_installed")
     (tmp_path / "crooked.py").write_text("import os\nthis is crooked")
@@ -151,11 +165,10 @@ def test_a_scheduler_that_cannot_be_found_is_an_error_that_says_what_to_write(st
     (tmp_path / "hasty.py").write_text(HASTY)
     (tmp_path / "two.py").write_text("from evertick import Scheduler\nfirst, second = Scheduler(), Scheduler()")
     (tmp_path / "none.py").write_text("")
-    process = start("run", where)
-    output, errors = process.communicate()
-    assert (process.returncode, output) == (code, "")
-    assert words in errors
-    assert len(errors.splitlines()) == 1
+    result = evertick("run", where)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_a_module_that_runs_while_it_is_imported_is_refused(start, tmp_path):
