@@ -4,8 +4,8 @@ A text means the same in all schedules and at all times, so what is remembered i
 schedules have equal definitions, it is read once. The exceptions are remembered by (schedule, version) instead: a
 definition that names a calendar, which may be changed (that raises the version), and one whose rule is not bound.
 
-Bounded, since a store may hold a million schedules that differ. A definition whose rule is known costs 4 us to read
-again, a rule 30 (an interval) to 80 (cron).
+Bounded, since a store may hold a million schedules that differ. A definition whose rule is known costs 3 us to read
+again, a rule 11 (an interval) to 25 (cron).
 """
 
 from __future__ import annotations
