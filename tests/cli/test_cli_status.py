@@ -83,7 +83,7 @@ def test_all_is_well_in_one_line_with_figures_and_0(node: Scheduler, evertick: C
     first, *rest = result.stdout.splitlines()
     assert first == (
         "OK: 1 node alive, 1 schedule, lag 0 s, 0 running, 0 waiting | nodes=1 lag=0.000s;60;600 running=0 waiting=0 "
-        "blocked=0 parked=0 handed=0 failed=0;1;"
+        "blocked=0 parked=0 handed=0 failed=0;1; lost=0"
     )
     assert re.search(r"^box +alive +\S+ m?s ago", "\n".join(rest), re.MULTILINE)
 
@@ -97,9 +97,28 @@ def test_what_failed_lately_is_a_warning_unless_somebody_does_not_mind(node: Sch
     assert result.exit_code == 1
     assert result.stdout.startswith("WARNING: 1 run failed in the last hour: report | nodes=1 ")
     assert "fix: `evertick failed` has their errors" in result.stdout
+    assert "`evertick rerun --failed --verdict failed` runs them again" in result.stdout
     assert evertick("status", "--failed-warning", "2").exit_code == 0
     assert evertick("status", "--failed-warning", "0").exit_code == 0
     assert evertick("status", "--failed-critical", "1").exit_code == 2
+
+
+def test_what_was_rerun_is_no_longer_told_by_the_very_command_that_was_named(node: Scheduler, evertick: Call) -> None:
+    ended = threading.Semaphore(0)
+    for kind in ("failed", "succeeded"):
+        node.on(kind, lambda event: ended.release())
+    for _ in range(2):
+        node.sync.trigger("report", args={"fail": True})
+        assert ended.acquire(timeout=20)
+    told = json.loads(evertick("status", "--json").stdout)
+    command = re.search(r"`evertick (rerun [^`]*)`", told["problems"][0]["fix"])
+    assert command is not None
+    again = evertick(*command[1].split(), "--args", '{"fail": false}', "--yes")
+    assert (again.exit_code, len(again.stdout.splitlines())) == (0, 2)
+    assert evertick("status").exit_code == 0
+    assert ended.acquire(timeout=20)
+    assert ended.acquire(timeout=20)
+    assert evertick("status").stdout.startswith("OK: ")
 
 
 def test_a_broker_that_is_away_is_told_however_often_it_is_tried_again_and_so_is_one_without_workers(
@@ -256,6 +275,18 @@ def test_the_lag_is_graded_by_its_limits(lag: float, grade: Grade) -> None:
 )
 def test_failed_runs_are_graded_by_their_limits(failed: int, grade: Grade) -> None:
     assert graded(failed=failed, failed_of=["report"])[0] == grade
+
+
+def test_lost_runs_are_told_apart_from_failed_ones_with_advice_of_their_own() -> None:
+    standing = msgspec.structs.replace(WELL, failed=3, failed_of=["report"], lost=1, lost_of=["backup"])
+    failed, lost = problems_of(standing, LIMITS)
+    assert failed.what == "2 runs failed in the last hour: report"
+    assert lost.what == "1 run was lost in the last hour: backup"
+    assert "nobody knows how far" in lost.fix
+    assert "rerun --failed" not in lost.fix
+    _, words = graded(failed=2, lost=2, lost_of=["backup"])
+    assert words == ["2 runs were lost in the last hour: backup"]
+    assert graded(failed=5, failed_of=["report"], lost=3, lost_of=["backup"])[0] == Grade.CRITICAL
 
 
 def test_workers_that_no_node_hears_are_graded_by_how_long_they_should_have_spoken() -> None:

@@ -108,6 +108,8 @@ def plan(db: sqlite3.Connection, statement: str) -> list[str]:
         ("failing.of", "s USING INTEGER PRIMARY KEY (rowid=?)"),
         ("failing.verdicts", "evertick_history_moment (schedule_id=?)"),
         ("pulse.failed", "evertick_history_failed (app=? AND finished_at>?)"),
+        ("pulse.failed", "evertick_runs_reruns (app=? AND caused_by=?)"),
+        ("pulse.failed", "evertick_history_reruns (app=? AND caused_by=?)"),
         ("care.next_app", "evertick_history_time (app>?)"),
         ("care.oldest", "evertick_history_time (app=?)"),
         ("recorded_moments", "evertick_runs_moment (schedule_id=? AND fire_at>? AND fire_at<?)"),

@@ -80,9 +80,12 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     blocked: int
     parked: int
     handed: int
-    # Failed or lost within the last hour, counted up to 1,000; and of which schedules or tasks, the most first.
+    # Failed or lost within the last hour and not rerun since, counted up to 1,000; and how many of them were lost. Of
+    # which schedules or tasks, the most first.
     failed: int
     failed_of: list[str]
+    lost: int = 0
+    lost_of: list[str] = []
     channels: list[ChannelPulse]
     # Since when the oldest run of an outside queue waits for a worker, of those handed over first; and which queue.
     oldest_untaken_at: datetime | None = None
@@ -121,8 +124,10 @@ async def look(store: Store, app: str, daemons: Sequence[DaemonReport]) -> Stand
         blocked=pulse.blocked,
         parked=pulse.parked,
         handed=pulse.handed,
-        failed=sum(pulse.failed.values()),
+        failed=sum(pulse.failed.values()) + sum(pulse.lost.values()),
         failed_of=list(pulse.failed),
+        lost=sum(pulse.lost.values()),
+        lost_of=list(pulse.lost),
         channels=await store.channels(app),
         oldest_untaken_at=None if untaken is None else untaken.pushed_at,
         untaken_by=None if untaken is None else untaken.to,
@@ -230,12 +235,24 @@ def _about_lag(standing: Standing, limits: Limits) -> Iterator[Problem]:
 
 
 def _about_failed(standing: Standing, limits: Limits) -> Iterator[Problem]:
-    is_critical, named = 0 < limits.failed_critical <= standing.failed, _named(standing.failed_of)
-    if is_critical or 0 < limits.failed_warning <= standing.failed:
+    """What failed may run again as it is; nobody knows how far what was lost has come, and its job minds."""
+    is_critical = 0 < limits.failed_critical <= standing.failed
+    if not is_critical and not 0 < limits.failed_warning <= standing.failed:
+        return
+    grade, failed = Grade.CRITICAL if is_critical else Grade.WARNING, standing.failed - standing.lost
+    if failed:
         yield Problem(
-            grade=Grade.CRITICAL if is_critical else Grade.WARNING,
-            what=f"{_count(standing.failed, 'run', FAILED_MOST)} failed in the last hour: {named}",
-            fix="`evertick failed` has their errors; `evertick rerun` runs them again",
+            grade=grade,
+            what=f"{_count(failed, 'run', FAILED_MOST)} failed in the last hour: {_named(standing.failed_of)}",
+            fix="`evertick failed` has their errors; `evertick rerun --failed --verdict failed` runs them again",
+        )
+    if standing.lost:
+        was = "was" if standing.lost == 1 else "were"
+        yield Problem(
+            grade=grade,
+            what=f"{_count(standing.lost, 'run', FAILED_MOST)} {was} lost in the last hour: {_named(standing.lost_of)}",
+            fix="nobody knows how far a lost run came, and its job is not to be done twice: `evertick failed --verdict "
+            "lost` has their ids; see what each has left behind before `evertick rerun RUN`",
         )
 
 

@@ -61,14 +61,14 @@ class Monitored(click.Command):
     type=click.IntRange(0),
     default=1,
     show_default=True,
-    help="Warn from so many runs on that failed in the last hour; 0: never.",
+    help="Warn from so many runs on that failed or were lost in the last hour; 0: never.",
 )
 @click.option(
     "--failed-critical",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Critical from so many runs on that failed in the last hour; 0: never.",
+    help="Critical from so many runs on that failed or were lost in the last hour; 0: never.",
 )
 @click.option(
     "--timeout", type=DurationParameter(least="100ms"), default="10s", show_default=True, help="Give up after this."
@@ -198,6 +198,7 @@ def _figures(standing: Standing, limits: Limits) -> str:
         "parked": f"{standing.parked}",
         "handed": f"{standing.handed}",
         "failed": f"{standing.failed};{failed}",
+        "lost": f"{standing.lost}",
     }
     return " ".join(f"{name}={value}" for name, value in figures.items())
 
@@ -246,7 +247,10 @@ def _facts(standing: Standing) -> list[tuple[str, str | list[str]]]:
         ("App", f"{standing.app}, {standing.schedules} {'schedule' if standing.schedules == 1 else 'schedules'}"),
         ("Lag", f"{_lag(standing)}{oldest}"),
         ("Runs", ", ".join(f"{getattr(standing, name)} {name}" for name in counts)),
-        ("Failed", f"{standing.failed} in the last hour"),
+        (
+            "Failed",
+            f"{standing.failed} in the last hour" + (f", {standing.lost} of them lost" if standing.lost else ""),
+        ),
         ("Left over", [_left_over_words(standing.left_over)] if standing.left_over else []),
         ("Daemon", [_daemon_words(daemon, standing) for daemon in standing.daemons]),
     ]

@@ -106,7 +106,7 @@ __all__ = [
 MigrateMode = Literal["auto", "check"]
 FinishAnswer = Literal["done", "already", "lost"]
 
-# What `Pulse.failed` counts as of late, in microseconds: by its end, and by its moment.
+# What `Pulse.failed` and `Pulse.lost` count as of late, in microseconds: by its end, and by its moment.
 LATELY = 3_600_000_000
 LATELY_DUE = 48 * LATELY
 FAILED_MOST = 1_000
@@ -566,9 +566,11 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     handed: int = 0
     oldest_due_at: int | None
     schedules: int
-    # What has failed or was lost within the last hour (`LATELY`), of moments of the last two days: how many runs of
-    # each schedule, or of each task for what has none. Of the newest thousand.
+    # What has failed, and what was lost, within the last hour (`LATELY`), of moments of the last two days: how many
+    # runs of each schedule, or of each task for what has none, the most first. Of the newest thousand of both. One that
+    # was rerun is not counted, unless the rerun was not even tried: if that fails, it counts itself.
     failed: Mapping[str, int] = {}
+    lost: Mapping[str, int] = {}
 
 
 # The loops of a node by name: microseconds since the last step came back well (None: none has), and until the next one

@@ -1691,12 +1691,16 @@ WHERE v.app = $1 AND v.key = w.key AND v.schedule_id = w.schedule_id
     AND NOT EXISTS (SELECT FROM evertick.history h WHERE h.schedule_id = v.schedule_id);
 
 -- name: pulse.failed
--- The newest by their end, from the partial index of the last days: what goes well is not in it.
-SELECT coalesce(schedule_key, task) AS name, count(*) AS count FROM (
-    SELECT schedule_key, task FROM evertick.history
+-- The newest by their end, from the partial index of the last days: what goes well is not in it. A rerun stands for what
+-- it repeats, if it is live or was tried.
+SELECT coalesce(f.schedule_key, f.task) AS name, f.verdict, count(*) AS count FROM (
+    SELECT id::text AS id, schedule_key, task, verdict FROM evertick.history
     WHERE verdict IN ('failed', 'lost') AND app = $1 AND finished_at > $2 AND fire_at > $3
     ORDER BY finished_at DESC LIMIT $4) f
-GROUP BY 1 ORDER BY 2 DESC, 1;
+WHERE NOT EXISTS (SELECT FROM evertick.runs r WHERE r.cause = 'rerun' AND r.app = $1 AND r.caused_by = f.id)
+    AND NOT EXISTS (SELECT FROM evertick.history h WHERE h.cause = 'rerun' AND h.app = $1 AND h.caused_by = f.id
+        AND h.fire_at > $3 AND h.verdict IN ('succeeded', 'failed', 'lost'))
+GROUP BY 1, 2 ORDER BY 3 DESC, 1;
 
 -- name: pulse
 -- Counted up to a bound: more than that is all the same to a reader. The oldest by one seek per queue and priority.

@@ -31,7 +31,7 @@ _CLAUSES = {
     "since": "r.fire_at >= {0} AND r.fire_at + 0 >= {0}",
     "until": "r.fire_at <= {0} AND r.fire_at + 0 <= {0}",
     "labels": "r.labels @> {}::jsonb",
-    # All reruns, listed once per question. Looking for those of each run would need an index that nothing else uses.
+    # All reruns, listed once per question: people make few.
     "was_rerun": "{} = (r.id::text IN ({{reruns}}))",
 }
 # What is live has no verdict; in history there are no states.

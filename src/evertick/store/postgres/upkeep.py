@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from evertick.model import Verdict
 from evertick.store.base import FAILED_MOST, LATELY, LATELY_DUE, Pulse
 from evertick.store.postgres.feed import prune_feed, tell_runs
 from evertick.store.postgres.limits import enter_gate, let_stuck_through, make_room
@@ -147,7 +148,8 @@ async def pulse(db: Session, app: str) -> Pulse:
         handed=row["handed"],
         oldest_due_at=row["oldest_due_at"],
         schedules=row["schedules"],
-        failed={each["name"]: each["count"] for each in failed},
+        failed={each["name"]: each["count"] for each in failed if each["verdict"] == Verdict.FAILED},
+        lost={each["name"]: each["count"] for each in failed if each["verdict"] == Verdict.LOST},
     )
 
 

@@ -1076,12 +1076,17 @@ SELECT count(*) FROM (
     SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_blocked WHERE state = 'blocked' AND app = ?1 LIMIT ?2);
 
 -- name: pulse.failed
--- The newest by their end, from the partial index: what goes well is not in it.
-SELECT coalesce(schedule_key, task) AS name, count(*) AS count FROM (
-    SELECT schedule_key, task FROM evertick_history INDEXED BY evertick_history_failed
+-- The newest by their end, from the partial index: what goes well is not in it. A rerun stands for what it repeats, if it
+-- is live or was tried.
+SELECT coalesce(f.schedule_key, f.task) AS name, f.verdict, count(*) AS count FROM (
+    SELECT id, schedule_key, task, verdict FROM evertick_history INDEXED BY evertick_history_failed
     WHERE verdict IN ('failed', 'lost') AND app = ?1 AND finished_at > ?2 AND fire_at > ?3
-    ORDER BY finished_at DESC LIMIT ?4)
-GROUP BY 1 ORDER BY 2 DESC, 1;
+    ORDER BY finished_at DESC LIMIT ?4) f
+WHERE NOT EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_reruns
+        WHERE r.cause = 'rerun' AND r.app = ?1 AND r.caused_by = f.id)
+    AND NOT EXISTS (SELECT 1 FROM evertick_history h INDEXED BY evertick_history_reruns
+        WHERE h.cause = 'rerun' AND h.app = ?1 AND h.caused_by = f.id AND h.verdict IN ('succeeded', 'failed', 'lost'))
+GROUP BY 1, 2 ORDER BY 3 DESC, 1;
 
 -- name: pulse.handed
 -- By its partial index.

@@ -30,13 +30,12 @@ _CLAUSES = {
     "until": "r.fire_at <= :until",
     "labels": """NOT EXISTS (SELECT 1 FROM json_each(:labels) wanted WHERE NOT EXISTS (
         SELECT 1 FROM json_each(r.labels) label WHERE label.key = wanted.key AND label.value = wanted.value))""",
-    # All reruns, listed once per question. Looking for those of each run would need an index that nothing else uses, or
-    # go by the moment they share, of which ten thousand runs may have the same.
+    # All reruns, listed once per question: people make few.
     "was_rerun": """:was_rerun = (r.id IN (
-        SELECT l.caused_by FROM evertick_runs l INDEXED BY sqlite_autoindex_evertick_runs_1
+        SELECT l.caused_by FROM evertick_runs l INDEXED BY evertick_runs_reruns
         WHERE l.app = :app AND l.cause = 'rerun' AND l.caused_by IS NOT NULL
         UNION ALL
-        SELECT h.caused_by FROM evertick_history h INDEXED BY sqlite_autoindex_evertick_history_1
+        SELECT h.caused_by FROM evertick_history h INDEXED BY evertick_history_reruns
         WHERE h.app = :app AND h.cause = 'rerun' AND h.caused_by IS NOT NULL))""",
 }
 # The index that serves each table best by the first of these filters that is given; "" where none is.

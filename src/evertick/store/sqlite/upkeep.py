@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+from evertick.model import Verdict
 from evertick.store.base import FAILED_MOST, LATELY, LATELY_DUE, Pulse
 from evertick.store.sqlite.feed import prune_feed, tell_runs
 from evertick.store.sqlite.limits import let_stuck_through, make_room
@@ -148,6 +149,7 @@ def pulse(db: sqlite3.Connection, now: int, app: str) -> Pulse:
     def counted(name: str) -> int:
         return int(db.execute(SQL[name], (app, _COUNT_MOST)).fetchone()[0])
 
+    failed = db.execute(SQL["pulse.failed"], (app, now - LATELY, now - LATELY_DUE, FAILED_MOST)).fetchall()
     return Pulse(
         now=now,
         waiting=counted("pulse.waiting"),
@@ -157,13 +159,13 @@ def pulse(db: sqlite3.Connection, now: int, app: str) -> Pulse:
         handed=counted("pulse.handed"),
         oldest_due_at=_oldest_due(db, app),
         schedules=db.execute(SQL["pulse.schedules"], (app,)).fetchone()[0],
-        failed=_failed(db, now, app),
+        failed=_counts(failed, Verdict.FAILED),
+        lost=_counts(failed, Verdict.LOST),
     )
 
 
-def _failed(db: sqlite3.Connection, now: int, app: str) -> dict[str, int]:
-    rows = db.execute(SQL["pulse.failed"], (app, now - LATELY, now - LATELY_DUE, FAILED_MOST))
-    return {row["name"]: row["count"] for row in rows}
+def _counts(rows: Iterable[sqlite3.Row], verdict: Verdict) -> dict[str, int]:
+    return {row["name"]: row["count"] for row in rows if row["verdict"] == verdict}
 
 
 def apps(db: sqlite3.Connection, now: int, limit: int) -> list[str]:

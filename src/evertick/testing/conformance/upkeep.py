@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evertick.model import Pause, Reason, State, Verdict
+from evertick.model import Cause, Pause, Reason, State, Verdict
 from evertick.store.base import TaskTerms
 from evertick.testing.conformance.bench import (
     APP,
@@ -246,8 +246,31 @@ class Upkeep:
             await bench.end(node, await bench.hold(node, run.id), verdict=Verdict.LOST)
         skipped = await bench.hold(node)
         await bench.end(node, skipped, verdict=Verdict.SKIPPED, reason="nothing to do")
-        assert (await bench.store.pulse(APP)).failed == {TASK: 2, "nightly": 1}
-        assert (await bench.store.pulse(OTHER_APP)).failed == {}
+        pulse = await bench.store.pulse(APP)
+        assert (pulse.failed, pulse.lost) == ({"nightly": 1}, {TASK: 2})
+        other = await bench.store.pulse(OTHER_APP)
+        assert (other.failed, other.lost) == ({}, {})
+
+    @pytest.mark.parametrize(
+        ("verdict", "failed"),
+        [(Verdict.SUCCEEDED, {}), (Verdict.FAILED, {TASK: 1}), (Verdict.CANCELLED, {TASK: 1}), (Verdict.LOST, {})],
+    )
+    async def test_the_pulse_counts_a_rerun_for_what_it_repeats_if_it_was_tried(
+        self, bench: Bench, verdict: Verdict, failed: dict[str, int]
+    ) -> None:
+        node = await bench.node()
+        dead = await bench.end(node, await bench.hold(node), verdict=Verdict.FAILED)
+        # Something else that it is the cause of is no rerun of it.
+        await bench.enqueue(fire_at=us(dead.fire_at), caused_by=dead.id, due_at=await bench.now() + HOUR)
+        assert (await bench.store.pulse(APP)).failed == {TASK: 1}
+        rerun = await bench.enqueue(cause=Cause.RERUN, fire_at=us(dead.fire_at), caused_by=dead.id)
+        assert (await bench.store.pulse(APP)).failed == {}
+        if verdict is Verdict.CANCELLED:
+            await bench.cancel(rerun.id)
+        else:
+            await bench.end(node, await bench.hold(node, rerun.id), verdict=verdict)
+        pulse = await bench.store.pulse(APP)
+        assert (pulse.failed, pulse.lost) == (failed, {TASK: 1} if verdict is Verdict.LOST else {})
 
     async def test_the_apps_of_a_store_are_told_by_name_whatever_they_have(self, bench: Bench) -> None:
         assert await bench.store.apps() == []

@@ -178,6 +178,8 @@ CREATE INDEX runs_let_through ON evertick.runs (app, limit_key, task, queue)
 CREATE INDEX runs_bound ON evertick.runs (app, queue) WHERE queue >= '@' AND queue < 'A';
 -- What a node frees when it comes.
 CREATE INDEX runs_parked ON evertick.runs (app, task) WHERE state = 'parked';
+-- Whether a run was run again by hand. Only reruns are in it.
+CREATE INDEX runs_reruns ON evertick.runs (app, caused_by) WHERE cause = 'rerun';
 
 -- Runs that are done, by the day of their moment. What has no partition of its day yet is in the default one.
 CREATE TABLE evertick.history (
@@ -230,6 +232,8 @@ CREATE INDEX history_time ON evertick.history (app, (fire_at + 0));
 CREATE INDEX history_late ON evertick.history (finished_at) WHERE finished_at >= fire_at + 86400000000;
 -- What went wrong of late, for those who watch: the few among the many.
 CREATE INDEX history_failed ON evertick.history (app, finished_at) WHERE verdict IN ('failed', 'lost');
+-- Whether a run was run again by hand, and what came of that. Only reruns are in it.
+CREATE INDEX history_reruns ON evertick.history (app, caused_by) WHERE cause = 'rerun';
 
 CREATE TABLE evertick.history_default PARTITION OF evertick.history DEFAULT
     WITH (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);

@@ -162,6 +162,8 @@ CREATE INDEX evertick_runs_let_through ON evertick_runs (app, limit_key, task, q
 CREATE INDEX evertick_runs_bound ON evertick_runs (app, queue) WHERE queue >= '@' AND queue < 'A';
 -- What a node frees when it comes.
 CREATE INDEX evertick_runs_parked ON evertick_runs (app, task) WHERE state = 'parked';
+-- Whether a run was run again by hand. Only reruns are in it.
+CREATE INDEX evertick_runs_reruns ON evertick_runs (app, caused_by) WHERE cause = 'rerun';
 
 -- Runs that are done; the columns of evertick_runs in the same order, but for the last, of handed ones. Of a run that
 -- ended in other hands `hand` stays: it says in whose.
@@ -219,6 +221,8 @@ CREATE UNIQUE INDEX evertick_history_moment
 CREATE INDEX evertick_history_time ON evertick_history (app, fire_at);
 -- What went wrong of late, for those who watch: the few among the many.
 CREATE INDEX evertick_history_failed ON evertick_history (app, finished_at) WHERE verdict IN ('failed', 'lost');
+-- Whether a run was run again by hand, and what came of that. Only reruns are in it.
+CREATE INDEX evertick_history_reruns ON evertick_history (app, caused_by) WHERE cause = 'rerun';
 
 CREATE TABLE evertick_gaps (
     id           INTEGER PRIMARY KEY,
