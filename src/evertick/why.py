@@ -190,7 +190,7 @@ def _last(runs: list[Run], gaps: list[Gap], rule: When | None, made_up_for: int)
     last_run = finished[0] if finished else None
     last_gap = gaps[0] if gaps else None
     if last_run is None and last_gap is None:
-        return "nothing has come of it yet"
+        return "none of its runs has ended yet" if runs else "nothing has come of it yet"
     parts = []
     if last_gap is not None and (last_run is None or last_gap.last_at >= last_run.fire_at):
         parts.append(_gap_words(last_gap, rule, made_up_for))
@@ -280,6 +280,17 @@ def _nobody_there(run: Run, nodes: list[Node]) -> str:
 
 def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None = None) -> str:
     """`nodes`: also the dead. `message`: the one that is still to hand the run over, if there is one."""
+    return _doing(run, nodes, now, rule, message) + _failed_before(run)
+
+
+def _failed_before(run: Run) -> str:
+    """What came of the attempt before: why there is another. What is parked tells its error itself."""
+    if not run.attempts or not run.error or run.state is State.PARKED:
+        return ""
+    return f"; attempt {run.attempts} failed: {what_was_raised(run.error)}"
+
+
+def _doing(run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None) -> str:
     living = living_of(nodes)
     if run.handed is not None:
         return handed_words(run, run.handed, message, living, lambda moment: time_words(moment, rule)) + _losses(run)

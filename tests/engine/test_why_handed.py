@@ -238,7 +238,10 @@ async def test_a_listing_tells_in_whose_hands_a_run_is(ledger: Ledger) -> None:
     assert remark(await ledger.found()).startswith("by enqueue; handed to builds since ")
     assert remark(await ledger.found()).endswith(", not sent yet")
     await ledger.report("pushed")
-    assert remark(await ledger.found()).endswith(", not taken yet")
+    untaken = await ledger.found()
+    assert remark(untaken).endswith(", not taken yet")
+    assert tries(untaken) == "0", "what nobody has begun is no try"
+    assert tries(msgspec.structs.replace(untaken, attempts=1)) == "1"
     await ledger.report("taken")
     run = await ledger.found()
     assert "with a worker of builds since " in remark(run)

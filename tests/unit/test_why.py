@@ -128,7 +128,10 @@ async def test_a_failure_is_told_with_its_error_and_a_retry_with_its_time() -> N
         waiting = await scheduler.why("job")
         await kit.advance("2h")
         failed = await scheduler.why("job")
-    assert "waits for its retry at 2026-03-02 02:00:00 UTC" in waiting.now
+    assert waiting.now.endswith(
+        " waits for its retry at 2026-03-02 02:00:00 UTC; attempt 1 failed: RuntimeError: no paper"
+    )
+    assert waiting.last == "none of its runs has ended yet"
     assert failed.last == (
         "the run of 2026-03-02 01:00:00 UTC ended as failed: the job raised an error "
         "(RuntimeError: no paper), after 2 attempts"

@@ -128,8 +128,11 @@ def took(run: Run) -> str:
 
 
 def tries(run: Run) -> str:
-    """How often it was tried, the try that is under way included, and the one that it was lost in."""
-    is_at_work = run.state in (State.RUNNING, State.HANDED)
+    """How often it was tried, the try that is under way included, and the one that it was lost in.
+
+    What a queue has is tried when a worker has taken it.
+    """
+    is_at_work = run.state is State.RUNNING or (run.handed is not None and run.handed.taken_at is not None)
     return str(run.attempts + (is_at_work or (run.verdict is Verdict.LOST and run.reason in _LOST_AT_WORK)))
 
 
