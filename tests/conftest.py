@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from evertick.clock import system_clock
 from servers.postgres import shared_postgres
+
+# What has no zone of its own is told by the clock of the machine.
+os.environ["TZ"] = "UTC"
+time.tzset()
 
 # Those with tests of twenty seconds and more, the longest first.
 _LONGEST = (

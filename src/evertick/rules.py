@@ -28,6 +28,7 @@ __all__ = [
     "blackout_of",
     "fingerprint_of",
     "load_calendars",
+    "rule_in_force",
     "rule_of",
 ]
 
@@ -52,6 +53,16 @@ class KnownDefinition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 async def load_calendars(store: Store, app: str) -> dict[str, Calendar]:
     return {name: Calendar.from_json(content) for name, content in (await store.calendars(app)).items()}
+
+
+async def rule_in_force(store: Store, app: str, key: str) -> When | None:
+    """The rule of a schedule, where there is one that can be read."""
+    for stored in await store.stored_schedules(app, keys=[key]):
+        try:
+            return rule_of(stored, await load_calendars(store, app))
+        except EvertickError:
+            return None
+    return None
 
 
 def rule_of(stored: StoredSchedule, calendars: Mapping[str, Calendar]) -> When:

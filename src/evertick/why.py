@@ -384,8 +384,9 @@ def _drift(stored: Sequence[StoredSchedule], nodes: list[Node]) -> list[str]:
 
 
 def time_words(moment: datetime | None, rule: When | None) -> str:
+    """By the clock of the rule, and its name; where there is none by that of this machine, with its offset."""
     if moment is None:
         return "-"
-    local = moment if rule is None else moment.astimezone(rule.zone)
-    zone = "UTC" if rule is None else rule.zone.key
-    return f"{local:%Y-%m-%d %H:%M:%S} {zone}"
+    if rule is not None:
+        return f"{moment.astimezone(rule.zone):%Y-%m-%d %H:%M:%S} {rule.zone.key}"
+    return moment.astimezone().replace(microsecond=0).isoformat(" ").replace("+00:00", " UTC")

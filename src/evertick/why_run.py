@@ -8,8 +8,9 @@ from datetime import datetime
 import msgspec
 
 from evertick.left import living_of, nobody_runs
-from evertick.model import LIVE_STATES, Message, Node, Reason, Run, State
+from evertick.model import LIVE_STATES, Node, Reason, Run, State
 from evertick.node_names import node_names
+from evertick.rules import rule_in_force
 from evertick.store.base import RunFilter, Store
 from evertick.when import from_us
 from evertick.why import ended_words, live_words, time_words
@@ -69,15 +70,16 @@ class WhyTask(msgspec.Struct, frozen=True, kw_only=True):
 
 async def explain_run(store: Store, run: Run) -> WhyRun:
     now, nodes = from_us(await store.now()), await store.nodes(run.app)
+    rule = None if run.schedule_key is None else await rule_in_force(store, run.app, run.schedule_key)
     if not run.is_live:
-        ended = f"it has ended {time_words(run.finished_at, None)}: {ended_words(run, None)}"
+        ended = f"it has ended {time_words(run.finished_at, rule)}: {ended_words(run, rule)}"
         return WhyRun(id=run.id, task=run.task, schedule_key=run.schedule_key, now=ended, behind=[], nodes="")
-    behind = [_words(each, nodes, now) for each in await _line_before(store, run)]
+    behind = [live_words(each, nodes, now, rule) for each in await _line_before(store, run)]
     return WhyRun(
         id=run.id,
         task=run.task,
         schedule_key=run.schedule_key,
-        now=_words(run, nodes, now, (await unsent_messages(store, run.app, [run])).get(run.id)),
+        now=live_words(run, nodes, now, rule, (await unsent_messages(store, run.app, [run])).get(run.id)),
         behind=behind,
         nodes=_knowing(nodes, run.task),
     )
@@ -97,7 +99,7 @@ async def explain_task(store: Store, app: str, task: str) -> WhyTask:
     return WhyTask(
         task=task,
         live={state.value: counts[state] for state in LIVE_STATES if counts[state]},
-        now=[_words(run, nodes, now, messages.get(run.id)) for run in named],
+        now=[live_words(run, nodes, now, None, messages.get(run.id)) for run in named],
         last=last[0] if last else "none of its runs has ended yet",
         nodes=_knowing(nodes, task),
     )
@@ -105,10 +107,6 @@ async def explain_task(store: Store, app: str, task: str) -> WhyTask:
 
 def _by_due(run: Run) -> tuple[datetime, str]:
     return run.due_at, run.id
-
-
-def _words(run: Run, nodes: list[Node], now: datetime, message: Message | None = None) -> str:
-    return live_words(run, nodes, now, None, message)
 
 
 async def _line_before(store: Store, run: Run) -> list[Run]:

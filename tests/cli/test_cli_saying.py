@@ -94,6 +94,37 @@ def test_show_tells_all_its_times_by_the_clock_of_the_rule(database, ask, everti
     assert set(times) <= {"+01:00", "+02:00"}
 
 
+@pytest.mark.parametrize("command", ["history", "runs", "failed"])
+def test_a_listing_of_one_schedule_goes_by_its_clock_and_one_of_many_by_that_of_the_machine(
+    database, ask, evertick, start, command
+):
+    (failed,) = ask("failed", "print")
+    moment = datetime.fromisoformat(failed["fire_at"])
+
+    def by_clock_of(zone: str) -> re.Pattern[str]:
+        there = moment.astimezone(ZoneInfo(zone))
+        offset = re.escape(f"{there:%z}"[:3])
+        return re.compile(rf"^{there:%Y-%m-%d %H:%M:%S}\S*{offset}:\d\d ", re.MULTILINE)
+
+    def on_machine_in(zone: str, *args: str) -> str:
+        return str(start(command, *args, env={"EVERTICK_DATABASE": database, "TZ": zone}).communicate(timeout=60)[0])
+
+    assert by_clock_of("Asia/Tokyo").search(on_machine_in("Asia/Tokyo"))
+    assert by_clock_of("Europe/Berlin").search(on_machine_in("Asia/Tokyo", "print"))
+    for args in ([], ["print"]):
+        assert by_clock_of("America/New_York").search(evertick(command, *args, "--tz", "America/New_York").stdout)
+
+
+def test_what_is_told_of_a_run_goes_by_the_clock_of_its_schedule(database, ask, evertick):
+    (failed,) = ask("failed", "print")
+    for word in (failed["id"], failed["id"][:18]):
+        text = evertick("show", word).stdout
+        assert set(re.findall(r"\d\d:\d\d:\d\d(?:\.\d+)?(Z|[+-]\d\d:\d\d)", text)) <= {"+01:00", "+02:00"}
+        assert re.search(r"^Now +it has ended 20\S+ \S+ Europe/Berlin: ", evertick("why", word).stdout, re.MULTILINE)
+    # A task may be that of many schedules.
+    assert re.search(r"ended 20\S+ \d\d:\d\d:\d\d( UTC|[+-]\d\d:\d\d): ", evertick("why", "print_it").stdout)
+
+
 def test_nodes_of_one_name_are_told_apart_by_the_end_of_their_ids(tmp_path, evertick, ask):
     url = f"sqlite:///{tmp_path}/jobs.db"
     one, two, other = (Scheduler(url, node_name=name) for name in ("jobs@vm", "jobs@vm", "web@vm"))

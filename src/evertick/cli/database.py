@@ -21,7 +21,8 @@ import msgspec
 
 from evertick.cli.named import nearer
 from evertick.cli.output import tell
-from evertick.cli.wall import with_zone
+from evertick.cli.wall import clock_of, with_zone
+from evertick.cli.words import times_in
 from evertick.config.find import FILE_NAME
 from evertick.config.load import load_ledger
 from evertick.daemon.report import DaemonReport, read_reports
@@ -120,7 +121,9 @@ def on_store(command: Callable[Concatenate[Scheduler, ...], Coroutine[Any, Any, 
         asyncio.run(_closing(scheduler, _work(scheduler, kwargs), _words(kwargs)))
 
     async def _work(scheduler: Scheduler, given: dict[str, Any]) -> None:
-        await command(scheduler, **await with_zone(scheduler, given))
+        zone = await clock_of(scheduler, given)
+        with times_in(zone):
+            await command(scheduler, **with_zone(given, zone))
 
     return with_store
 

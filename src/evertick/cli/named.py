@@ -17,11 +17,11 @@ from evertick.model import Message, Run, Schedule
 from evertick.scheduler import Scheduler
 from evertick.store.base import MessageFilter, RunFilter, ScheduleFilter, Store
 
-__all__ = ["last_run_named", "message_named", "nearer", "run_named", "schedule_or_run"]
+__all__ = ["PREFIX_LEAST", "last_run_named", "message_named", "nearer", "run_named", "schedule_or_run"]
 
 T = TypeVar("T")
 
-_PREFIX_LEAST = 8
+PREFIX_LEAST = 8
 _KEYS_COMPARED = 10_000
 _ALIKE = 0.6
 _KEYS_NAMED = 3
@@ -57,7 +57,7 @@ async def _named(
     try:
         return await get(word)
     except NotFound:
-        found = await find() if len(word) >= _PREFIX_LEAST else []
+        found = await find() if len(word) >= PREFIX_LEAST else []
         if not found:
             raise
     if len(found) > 1:

@@ -20,8 +20,7 @@ from evertick.cli.output import Column, as_json_option, ask, hint, print_facts, 
 from evertick.cli.parameters import ArgumentsParameter, labels_option
 from evertick.cli.plan import checked_days, days_option, dry_run_option, print_plan
 from evertick.cli.runs import hint_if_stuck, print_run, run_data
-from evertick.cli.wall import zone_of
-from evertick.cli.words import ahead, data_text, decision_words, now, stamp, times_in
+from evertick.cli.words import ahead, data_text, decision_words, now, stamp
 from evertick.drift import REMEDY, is_left_behind
 from evertick.errors import EvertickError
 from evertick.every_node import is_own_queue
@@ -134,12 +133,10 @@ async def _show_schedule(scheduler: Scheduler, schedule: Schedule, as_json: bool
     if as_json:
         print_json({**await show_data(scheduler, schedule), "recent": await rows_data(scheduler, recent)})
         return
-    # One zone for all of it, that of the rule: `every day at 09:00` is to be found as 09:00.
-    with times_in(await zone_of(scheduler, schedule.key)):
-        print_facts(_facts(schedule, await upcoming_of(scheduler, schedule), await _definition(scheduler, schedule)))
-        if recent:
-            say("")
-            print_ledger(recent, await names_for(scheduler, recent), is_one_schedule=True)
+    print_facts(_facts(schedule, await upcoming_of(scheduler, schedule), await _definition(scheduler, schedule)))
+    if recent:
+        say("")
+        print_ledger(recent, await names_for(scheduler, recent), is_one_schedule=True)
 
 
 async def show_data(scheduler: Scheduler, schedule: Schedule) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""Moments that were written without a zone, like "2026-12-24 18:30": read by the clock of whoever is meant.
+"""The clock of a command: by it moments without a zone, like "2026-12-24 18:30", are read, and all moments are told.
 
-That is the zone given with --tz, else that of the schedule that the command is about, else that of this machine.
+That is the zone given with --tz, else that of the schedule that the command is about (by its key, or by one of its
+runs), else that of this machine.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from evertick.cli.named import PREFIX_LEAST
 from evertick.cli.parameters import ZoneParameter
+from evertick.rules import rule_in_force
 from evertick.scheduler import Scheduler
-from evertick.survey import survey
+from evertick.store.base import RunFilter
 
-__all__ = ["moments_tz_option", "with_zone", "zone_of"]
+__all__ = ["clock_of", "moments_tz_option", "with_zone"]
 
 _TZ = "moments_tz"
 
@@ -23,27 +26,30 @@ moments_tz_option = click.option(
     "--tz",
     _TZ,
     type=ZoneParameter(),
-    help="The zone of times written without one; default: that of the schedule, else of this machine.",
+    help="The zone of times, as written and as shown; default: that of the schedule, else of this machine.",
 )
 
 
-async def with_zone(scheduler: Scheduler, given: dict[str, Any]) -> dict[str, Any]:
+async def clock_of(scheduler: Scheduler, given: dict[str, Any]) -> ZoneInfo | None:
+    """The zone of a command with these parameters, of which --tz is taken; None: that of the machine."""
+    zone: ZoneInfo | None = given.pop(_TZ, None)
+    about = given.get("key") or given.get("run")
+    return await _zone_of(scheduler, about) if zone is None and isinstance(about, str) else zone
+
+
+def with_zone(given: dict[str, Any], zone: ZoneInfo | None) -> dict[str, Any]:
     """The parameters of a command, each moment of them with its zone."""
-    zone = given.pop(_TZ, None)
     bare = {name: value for name, value in given.items() if isinstance(value, datetime) and value.tzinfo is None}
-    if not bare:
-        return given
-    if zone is None:
-        zone = await zone_of(scheduler, given.get("key") or given.get("run"))
     # Without a zone `astimezone` takes the wall clock to be that of the machine.
     placed = {name: value.astimezone() if zone is None else value.replace(tzinfo=zone) for name, value in bare.items()}
     return {**given, **placed}
 
 
-async def zone_of(scheduler: Scheduler, key: str | None) -> ZoneInfo | None:
-    """The zone of the rule of a schedule, where there is one that can be read."""
-    if key is None:
-        return None
-    async for each in survey(await scheduler._store(), scheduler.app, keys=[key]):
-        return None if each.rule is None else each.rule.zone
-    return None
+async def _zone_of(scheduler: Scheduler, word: str) -> ZoneInfo | None:
+    """The zone of the rule of a schedule, or of the schedule of a run, where there is one that can be read."""
+    store = await scheduler._store()
+    rule = await rule_in_force(store, scheduler.app, word)
+    if rule is None and len(word) >= PREFIX_LEAST:
+        for run in await store.runs(scheduler.app, RunFilter(id_prefix=word, limit=1)):
+            rule = None if run.schedule_key is None else await rule_in_force(store, scheduler.app, run.schedule_key)
+    return None if rule is None else rule.zone
