@@ -679,7 +679,7 @@ class Scheduler(
             tz=jobs.settings.tz,
             disabled=disabled,
             dropped={each.key for each in before.declarations} - {each.key for each in jobs.declarations},
-            own_node="" if self._engine is None else self._engine.node_id,
+            own_node=self._node_id,
             days=1,
         )
         try:
@@ -806,6 +806,11 @@ class Scheduler(
         if self.settings.concurrency == 0:
             return self._is_started
         return self._engine is not None and self._engine.health().is_healthy
+
+    @property
+    def _node_id(self) -> str:
+        """The incarnation under which the ledger knows it now; nothing while it is no node."""
+        return "" if self._engine is None else self._engine.node_id
 
     @property
     def _is_moving(self) -> bool:

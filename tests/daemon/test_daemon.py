@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from daemon_site import Site, marked, until
+from daemon_site import CONFIGURATION, Site, marked, until
 
 from evertick.config.load import load_configuration
 from evertick.daemon.run import secrets_known
@@ -112,6 +112,22 @@ def test_after_a_kill_the_next_start_finds_the_pidfile_stale_and_takes_over(site
 
 
 # --- starting ---
+
+
+def test_right_after_a_kill_status_says_that_its_process_is_gone_though_its_lease_holds(site: Site) -> None:
+    site.config.write_text(f"{CONFIGURATION}[jobs.tidy]\nevery = '1h'\nshell = 'true'\n")
+    process = site.started()
+    until(lambda: [*site.folder.glob("state/daemon.*.json")], "it says what it is")
+    assert site.call("status").returncode == 0
+    process.kill()
+    process.wait()
+    told = site.call("status")
+    assert told.returncode == 2
+    assert told.stdout.startswith("CRITICAL: no node is alive: nothing fires and nothing runs (and 1 more)")
+    assert f"node box was killed: its process {process.pid} is gone from this machine" in told.stdout
+    assert re.search(r"^box +killed ", told.stdout, re.MULTILINE)
+    site.started()
+    assert site.call("status").returncode == 0, "the next one clears away what the first has left"
 
 
 def test_it_waits_for_a_store_that_is_away_and_says_so_in_the_end(site: Site) -> None:

@@ -25,7 +25,7 @@ from evertick.cli.wall import clock_of, with_zone
 from evertick.cli.words import times_in
 from evertick.config.find import FILE_NAME
 from evertick.config.load import load_ledger
-from evertick.daemon.report import DaemonReport, read_reports
+from evertick.daemon.report import DaemonReport, read_remains, read_reports
 from evertick.errors import NotFound, StoreRefused
 from evertick.masked import masked
 from evertick.scheduler import Scheduler
@@ -42,6 +42,7 @@ __all__ = [
     "daemons_of",
     "database_option",
     "is_there",
+    "killed_daemons_of",
     "ledger_of",
     "on_store",
     "store_of",
@@ -99,9 +100,18 @@ def ledger_of(database: str | None, app: str | None, config: str | None) -> Ledg
 
 def daemons_of(ledger: Ledger) -> list[DaemonReport]:
     """The daemons on this machine that keep the ledger for this app, by what they say of themselves."""
+    return _of_ledger(ledger, read_reports)
+
+
+def killed_daemons_of(ledger: Ledger) -> list[DaemonReport]:
+    """Those that did, and whose process is gone without a word."""
+    return _of_ledger(ledger, read_remains)
+
+
+def _of_ledger(ledger: Ledger, read: Callable[[Path], list[DaemonReport]]) -> list[DaemonReport]:
     if ledger.state_directory is None:
         return []
-    said = read_reports(ledger.state_directory)
+    said = read(ledger.state_directory)
     return [each for each in said if (each.database, each.app) == (masked(ledger.url), ledger.app)]
 
 

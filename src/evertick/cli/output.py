@@ -63,6 +63,7 @@ _STYLES = {
     "silent": "yellow",
     "stopped": "dim",
     "dead": "red",
+    "killed": "red",
     "error": "bold red",
     "warning": "yellow",
     "note": "cyan",

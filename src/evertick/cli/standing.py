@@ -5,7 +5,7 @@ Every question is bounded, whatever the store holds. Reads only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import IntEnum
 
@@ -58,7 +58,10 @@ class NodeStanding(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     name: str
+    # As `node_state` says it; or killed: its lease holds yet, but its process on this machine is gone.
     state: str
+    # The process that is gone, of a killed one.
+    pid: int | None = None
     beat_age_seconds: float
     running: int
     version: str
@@ -104,7 +107,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         return [node for node in self.nodes if node.state == "alive"]
 
 
-async def look(store: Store, app: str, daemons: Sequence[DaemonReport]) -> Standing:
+async def look(
+    store: Store, app: str, daemons: Sequence[DaemonReport], killed: Sequence[DaemonReport] = ()
+) -> Standing:
+    """`daemons`: those of this machine that live; `killed`: those that do no more, and have not said so."""
     pulse = await store.pulse(app)
     now = from_us(pulse.now)
     nodes = [node for node in await store.nodes(app) if node.died_at is None]
@@ -115,7 +121,7 @@ async def look(store: Store, app: str, daemons: Sequence[DaemonReport]) -> Stand
     return Standing(
         at=now,
         app=app,
-        nodes=_lines(nodes, now),
+        nodes=_lines(nodes, now, {each.node_id: each.pid for each in killed}),
         schedules=pulse.schedules,
         lag_seconds=0.0 if due is None else (now - due).total_seconds(),
         oldest_due_at=due,
@@ -173,13 +179,15 @@ def _untaken(handed: Sequence[Handed]) -> Handed | None:
     return min(waiting, key=lambda each: each.pushed_at or each.at, default=None)
 
 
-def _lines(nodes: Sequence[Node], now: datetime) -> list[NodeStanding]:
+def _lines(nodes: Sequence[Node], now: datetime, killed: Mapping[str, int]) -> list[NodeStanding]:
+    """`killed`: by the id of a node, its process that is gone."""
     names = node_names(nodes)
     return [
         NodeStanding(
             id=node.id,
             name=names[node.id],
-            state=node_state(node, now),
+            state="killed" if node.id in killed else node_state(node, now),
+            pid=killed.get(node.id),
             beat_age_seconds=max((now - node.beat_at).total_seconds(), 0.0),
             running=node.running,
             version=node.version,
@@ -216,7 +224,13 @@ def _about_nodes(standing: Standing) -> Iterator[Problem]:
             fix="start one with `evertick daemon` or `evertick run module:attribute`",
         )
     for node in standing.nodes:
-        if node.state != "alive":
+        if node.state == "killed":
+            yield Problem(
+                grade=Grade.WARNING,
+                what=f"node {node.name} was killed: its process {node.pid} is gone from this machine",
+                fix="start it again; what it was at is taken over when its lease has run out",
+            )
+        elif node.state != "alive":
             yield Problem(
                 grade=Grade.WARNING,
                 what=f"node {node.name} is silent for {_span(node.beat_age_seconds)}, its lease has run out",

@@ -17,6 +17,7 @@ from evertick.cli.database import (
     config_option,
     daemons_of,
     database_option,
+    killed_daemons_of,
     ledger_of,
     store_of,
 )
@@ -144,7 +145,7 @@ async def _look(ledger: Ledger, daemons: list[DaemonReport], timeout: timedelta)
     check_exists(scheduler.settings.url)
     try:
         async with asyncio.timeout(timeout.total_seconds()):
-            return await look(await store_of(scheduler), scheduler.app, daemons)
+            return await look(await store_of(scheduler), scheduler.app, daemons, killed_daemons_of(ledger))
     finally:
         await scheduler.close()
 

@@ -147,6 +147,7 @@ class Daemon(Attendant):
         return f"running {jobs_told(jobs)}{wrong}"
 
     def _keep_report(self) -> None:
+        self._report = msgspec.structs.replace(self._report, node_id=self._scheduler._node_id)
         try:
             write_report(self._has.folder, self._report)
         except OSError as error:

@@ -2,7 +2,7 @@
 
 The ledger knows the nodes; only the daemon knows which file it was made from, whether that could be read again, and
 what its jobs do. The file is replaced as a whole, and goes with its daemon. Daemons may share a directory: each has a
-file of its own. One whose process is gone says nothing about anybody, and is removed by the next that writes.
+file of its own. One whose process is gone tells that it ended without a word, and is removed by the next that writes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from evertick.daemon.process import is_running, started_at_tick
 
-__all__ = ["DaemonReport", "forget_report", "read_reports", "write_report"]
+__all__ = ["DaemonReport", "forget_report", "read_remains", "read_reports", "write_report"]
 
 _NAMES = "daemon.*.json"
 _MODE = 0o600
@@ -35,6 +35,8 @@ class DaemonReport(msgspec.Struct, frozen=True, kw_only=True):
     start_tick: int | None = None
     version: str
     node: str
+    # The incarnation under which the ledger knows it, as of its last word.
+    node_id: str = ""
     # The file that it was made from; None: environment and flags alone.
     config: str | None
     jobs: int
@@ -69,6 +71,11 @@ def write_report(folder: Path, report: DaemonReport) -> None:
 def read_reports(folder: Path) -> list[DaemonReport]:
     """What the daemons of this directory say, the oldest first; none that this user may not read."""
     return sorted((said for _, said in _found(folder) if _lives(said)), key=lambda said: said.started_at)
+
+
+def read_remains(folder: Path) -> list[DaemonReport]:
+    """What daemons of this directory have said that were killed, or whose machine was: an end clears its file away."""
+    return [said for _, said in _found(folder) if not _lives(said)]
 
 
 def forget_report(folder: Path, pid: int) -> None:
