@@ -20,7 +20,7 @@ from evertick.store.base import RunFilter, ScheduleFilter, Store, StoredSchedule
 from evertick.when import Calendar, When, from_us, to_us
 from evertick.why_handed import handed_words, unsent_messages, who_was_lost
 
-__all__ = ["Why", "ended_words", "explain_schedule", "live_words", "time_words"]
+__all__ = ["Why", "ended_words", "explain_schedule", "live_words", "reason_words", "time_words"]
 
 # A node beats five times in a lease: by this share of it a beat is missing.
 _SILENT_SHARE = 1 / 3
@@ -64,6 +64,11 @@ _REASONS: dict[str, str] = {
     Reason.UNDONE: "somebody took back that it runs early",
     Reason.LATE: "it ran late, or for moments before it that nobody noticed in time",
 }
+
+
+def reason_words(reason: str) -> str:
+    """Why a run ended, or a moment had none, in words."""
+    return _REASONS.get(reason, reason)
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,7 +212,7 @@ def ended_words(run: Run, rule: When | None) -> str:
     verdict = "" if run.verdict is None else run.verdict.value
     words = verdict if run.verdict is Verdict.SUCCEEDED else f"ended as {verdict}"
     if run.reason is not None:
-        words += f": {_REASONS.get(run.reason, run.reason)}"
+        words += f": {reason_words(run.reason)}"
     if run.reason == Reason.LATE and run.started_at is not None:
         words += f" (started {time_words(run.started_at, rule)})"
     if run.verdict is Verdict.FAILED and run.error:
@@ -228,7 +233,7 @@ def _losses(run: Run) -> str:
 
 
 def _gap_words(gap: Gap, rule: When | None, made_up_for: int) -> str:
-    reason = _REASONS.get(gap.reason, gap.reason)
+    reason = reason_words(gap.reason)
     if gap.reason.startswith(_OVERLAP_ON):
         name = gap.reason.removeprefix(_OVERLAP_ON)
         return f"the moment {time_words(gap.first_at, rule)} was {gap.verdict.value} on {name}, still at an earlier one"

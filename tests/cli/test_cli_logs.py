@@ -66,6 +66,14 @@ def test_the_log_of_a_run_is_told_line_by_line_and_another_attempt_is_marked(pro
     ]
 
 
+def test_show_marks_another_attempt_in_the_log_as_logs_does(program, evertick):
+    run_id = _ended(program, fails=1)
+    told = evertick("logs", run_id, "--database", program.url).stdout.splitlines()
+    _, _, shown = evertick("show", run_id, "--database", program.url).stdout.partition("\nLog\n")
+    assert shown.splitlines() == [f"  {line}" for line in told]
+    assert "--- another attempt" in told
+
+
 def test_as_json_every_line_is_an_object_of_its_own(program, evertick):
     run_id = _ended(program, fails=1)
     lines = [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -42,6 +44,15 @@ def test_failed_lists_what_failed_with_its_error_and_its_id(database, evertick, 
     (run,) = ask("failed")
     assert re.split(r"  +", line)[1:] == ["print", "failed", "-", run["id"], "ValueError: no paper [2J left"]
     assert (run["kind"], run["verdict"], run["was_rerun"]) == ("run", "failed", False)
+
+
+def test_failed_says_in_words_why_something_was_lost(database, evertick):
+    with closing(sqlite3.connect(database.removeprefix("sqlite:///"))) as db, db:
+        db.execute(
+            "UPDATE evertick_history SET verdict = 'lost', reason = 'node_died', error = NULL WHERE task = 'print_it'"
+        )
+    _, line = evertick("failed").stdout.splitlines()
+    assert line.endswith("  its node died")
 
 
 def test_failed_is_about_one_schedule_if_it_is_named(database, evertick, ask):

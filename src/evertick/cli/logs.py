@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -16,11 +17,12 @@ from evertick.cli.words import outcome, stamp, took
 from evertick.model import LogLine, Run, State, Verdict
 from evertick.scheduler import Scheduler
 
-__all__ = ["log_texts", "logs", "whole_log"]
+__all__ = ["log_page", "logs", "whole_log"]
 
 _PAGE = 1_000
 # Nodes carry the lines of their runs to the store about once a second.
 _LOOK_SECONDS = 0.5
+_ANOTHER = "--- another attempt"
 _STYLES = {"warning": "yellow", "error": "bold red", "critical": "bold red", "debug": "dim"}
 
 
@@ -89,7 +91,7 @@ class _Teller:
     def tell_lines(self, lines: list[LogLine]) -> None:
         for line in lines:
             if not self._as_json and self._fence not in (None, line.fence):
-                say(("--- another attempt", "dim"))
+                say((_ANOTHER, "dim"))
             self._fence = line.fence
             self._tell_line(line)
         self.count += len(lines)
@@ -98,7 +100,7 @@ class _Teller:
         if self._as_json:
             _print_line({"kind": "line", **msgspec.structs.asdict(line)})
             return
-        for text in log_texts(line):
+        for text in _texts(line):
             say((text, _STYLES.get(line.level, "")))
 
     def tell_state(self, run: Run) -> None:
@@ -128,7 +130,17 @@ def _print_line(data: dict[str, Any]) -> None:
     click.echo(msgspec.json.encode(data))
 
 
-def log_texts(line: LogLine) -> list[str]:
+def log_page(lines: Iterable[LogLine]) -> Iterator[str]:
+    """The lines of a run for people, told apart by its attempts."""
+    fence: int | None = None
+    for line in lines:
+        if fence not in (None, line.fence):
+            yield _ANOTHER
+        fence = line.fence
+        yield from _texts(line)
+
+
+def _texts(line: LogLine) -> list[str]:
     """A line for people: when, how loud, what; what goes over several lines is set in."""
     first, *more = line.text.splitlines() or [""]
     return [f"{stamp(line.at, is_exact=True)}  {line.level:7}  {first}", *(f"  {text}" for text in more)]

@@ -40,6 +40,7 @@ from evertick.manage.runs import check_one_task, why_not_rerun
 from evertick.model import RERUN_OVERLAPS, RerunOverlap, Run, Verdict
 from evertick.raised import what_was_raised
 from evertick.scheduler import Scheduler
+from evertick.why import reason_words
 
 __all__ = ["failed", "rerun"]
 
@@ -182,7 +183,7 @@ def _line(run: Run, was_rerun: bool) -> list[str]:
 
 
 def _error(run: Run) -> str:
-    return what_was_raised(run.error) or run.reason or "-"
+    return what_was_raised(run.error) or (reason_words(run.reason) if run.reason else "-")
 
 
 def _print_with_errors_below(rows: Sequence[tuple[Run, bool]]) -> None:

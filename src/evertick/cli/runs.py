@@ -11,7 +11,7 @@ import msgspec
 from evertick.cli.candidates import complete_runs
 from evertick.cli.database import on_store
 from evertick.cli.ledger import row_data, row_of
-from evertick.cli.logs import log_texts, whole_log
+from evertick.cli.logs import log_page, whole_log
 from evertick.cli.named import run_named
 from evertick.cli.node_names import known_names, node_of, node_words, shown_node
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_section, print_table, say
@@ -104,7 +104,7 @@ async def print_run(scheduler: Scheduler, run: Run) -> None:
         say(("Earlier attempts", "bold"))
         _print_attempts(attempts, names)
     if lines := await whole_log(scheduler, run.id):
-        print_section("Log", [text for line in lines for text in log_texts(line)])
+        print_section("Log", log_page(lines))
 
 
 def _facts(run: Run, names: Mapping[str, str]) -> Iterator[tuple[str, str | list[str]]]:
