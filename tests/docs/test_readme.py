@@ -38,6 +38,21 @@ def test_the_hello_world_of_the_readme_is_five_lines() -> None:
     assert "scheduler.run()" in hello.text
 
 
+def test_the_three_ways_may_be_imported_as_evertick_run_does_without_starting_anything(tmp_path: Path) -> None:
+    [three] = [block for block in blocks(README) if "inside a plain program" in block.text]
+    (tmp_path / "jobs.py").write_text(three.text)
+    done = subprocess.run(
+        [sys.executable, "-c", "import jobs; print(type(jobs.scheduler).__name__)"],
+        cwd=tmp_path,
+        env=clean_environment(PYTHONPATH=str(ROOT / "src"), PYTHONDONTWRITEBYTECODE="1"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("Scheduler\n", "")
+    assert [each.name for each in tmp_path.iterdir()] == ["jobs.py"], "no node has made its database"
+
+
 def test_the_readme_leads_from_a_checkout_to_the_running_hello_world() -> None:
     lines = [*installing(README), "python hello.py"]
     assert [line for line in shell_lines(README) if line in lines] == lines
