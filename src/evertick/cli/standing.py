@@ -342,7 +342,8 @@ def _about_daemon(daemon: DaemonReport, standing: Standing) -> Iterator[Problem]
         yield Problem(
             grade=Grade.WARNING,
             what=f"changed, but not in force before a restart: {_named(daemon.wants_restart)}",
-            fix=f"restart the daemon{which} when it suits you",
+            fix=f"restart the daemon{which} when it suits you: `systemctl restart evertick`, `/etc/init.d/evertick "
+            f"restart`; one that nothing supervises by `kill {daemon.pid}`, and the command that started it",
         )
 
 
