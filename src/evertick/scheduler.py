@@ -75,6 +75,7 @@ from evertick.version import VERSION
 from evertick.when import Every, Once, When
 from evertick.when.cron import rule as cron_rule
 from evertick.when.duration import Duration
+from evertick.when.moment import DAY
 
 __all__ = ["Health", "JobSet", "Parts", "Scheduler"]
 
@@ -87,6 +88,8 @@ F = TypeVar("F", bound=Callable[..., object])
 Close = Callable[[], Awaitable[None]]
 # How often it is looked whether a driver that was exchanged is still at work.
 _RETIRED_SECONDS = 1.0
+# How long events are kept where they are published, and nobody has said for how long.
+_FEED_TO_PUBLISH = DAY
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +166,8 @@ class Scheduler(
     batch_size: how many fires, claims or verdicts it writes at once, at most.
     start_timeout: how long `run()` waits at its start for a store that is away.
     min_interval: a rule that fires more often is refused. allow_schedules: the only rules that are not, as text.
-    feed: how long events are kept for other programs, "off" for not any more; None leaves the app's feed as it is.
+    feed: how long events are kept for other programs, "off" for not any more; None leaves the feed of the app as it is,
+        unless events are to be published and it has none.
     drivers: the kinds of tasks that this node runs; those of others are left to nodes that do.
     """
 
@@ -552,8 +556,7 @@ class Scheduler(
     async def _start_engine(self, on_stalled: Callable[[], None]) -> None:
         store = await self._store()
         editor = self._editor(store)
-        if self.settings.feed is not None:
-            await store.keep_feed(self.app, self.settings.feed or None)
+        await self._keep_feed(store)
         await self._declarations.store_all(store, self.app, editor, declarer_of(self.settings.node_name))
         if self.settings.concurrency > 0:
             duties = [*self._duties.works, *self._publishing_duties()]
@@ -565,10 +568,22 @@ class Scheduler(
             self._engine = engine
         self._portal.engine_loop = asyncio.get_running_loop()
 
+    async def _keep_feed(self, store: Store) -> None:
+        if self.settings.feed is not None:
+            await store.keep_feed(self.app, self.settings.feed or None)
+        elif self._publishes and await store.feed_state(self.app) is None:
+            # What is published is read from the feed: to be told to publish is to be told to keep one.
+            await store.keep_feed(self.app, _FEED_TO_PUBLISH)
+            log.info("app %r keeps a feed from now on, a day of events: nats.events are read from it", self.app)
+
+    @property
+    def _publishes(self) -> bool:
+        return self.settings.concurrency > 0 and bool(getattr(self._connections.get("nats"), "events", False))
+
     def _publishing_duties(self) -> list[DutyWork]:
         """Telling others what becomes of runs, where a connection is to do so: one node at a time."""
         given = self._connections.get("nats")
-        if not getattr(given, "events", False):
+        if given is None or not self._publishes:
             return []
         from evertick.driver.nats_events import NatsEvents
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -171,10 +172,29 @@ async def test_a_bus_that_is_away_delays_events_and_loses_none(
     assert [event["run_id"] for _, event in events] == [run.id for run in runs]
 
 
-async def test_an_app_without_a_feed_is_told_what_to_do(
+async def test_to_publish_is_to_keep_a_feed_and_what_somebody_keeps_stays(
+    nats: Broker, own: str, tmp_path: Path
+) -> None:
+    for kept, expected in (("30d", 30), (None, 1)):
+        node = Scheduler(f"sqlite:///{tmp_path}/{expected}.db", app=own)
+        if kept is not None:
+            await node.keep_feed(kept)
+        elsewhere = Scheduler(f"sqlite:///{tmp_path}/{expected}.db", app=own, concurrency=0)
+        for each in (elsewhere, node):
+            each.connect("nats", NatsConnection(url=nats.url, events=True))
+        async with elsewhere:
+            state = await (await elsewhere._store()).feed_state(own)
+            assert (state is None) == (kept is None), "who publishes nothing needs no feed"
+        async with node:
+            state = await (await node._store()).feed_state(own)
+        assert state is not None
+        assert timedelta(microseconds=state.kept) == timedelta(days=expected)
+
+
+async def test_an_app_whose_feed_is_off_is_told_what_to_do(
     nats: Broker, own: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node = Scheduler(f"sqlite:///{tmp_path}/ledger.db", app=own)
+    node = Scheduler(f"sqlite:///{tmp_path}/ledger.db", app=own, feed="off")
     node.connect("nats", NatsConnection(url=nats.url, events=True))
     async with node:
         await until_logged(caplog, "keeps no feed; turn it on")

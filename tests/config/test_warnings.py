@@ -16,14 +16,10 @@ from evertick.errors import Refused
 Load = Callable[..., Configuration]
 
 
-def test_events_without_a_feed_are_told(load: Load) -> None:
+def test_events_without_a_word_about_the_feed_are_well(load: Load) -> None:
     text = "[nats]\naddress = 'localhost'\nevents = true\n"
-    [line] = load(text).warnings
-    assert line == (
-        "evertick.toml:3: nats.events: what is published is read from the feed, and nothing here says that there is "
-        'one; set retention.feed, like "7d", if the app has none'
-    )
-    assert load(f"{text}[retention]\nfeed = '7d'\n").warnings == ()
+    assert load(text).warnings == load(f"{text}[retention]\nfeed = '7d'\n").warnings == ()
+    assert load("[retention]\nfeed = 'off'\n").retention.feed == "off"
 
 
 NATS_IN_PLAIN_TEXT = "nats at {} is not encrypted: arguments and results can be read on the way; use tls://"

@@ -12,7 +12,19 @@ from evertick.errors import InvalidSetting
 from evertick.size import size_bytes
 from evertick.when.duration import duration_us
 
-__all__ = ["DURATION", "PATH", "SIZE", "TEXT", "TEXTS", "WHOLE", "YES_NO", "YES_NO_OR_TEXTS", "Kind", "choice"]
+__all__ = [
+    "DURATION",
+    "DURATION_OR_OFF",
+    "PATH",
+    "SIZE",
+    "TEXT",
+    "TEXTS",
+    "WHOLE",
+    "YES_NO",
+    "YES_NO_OR_TEXTS",
+    "Kind",
+    "choice",
+]
 
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _TEXT_LONGEST = 4_096
@@ -114,6 +126,11 @@ YES_NO_OR_TEXTS = Kind(
     of_text=_yes_no_or_texts_of,
 )
 DURATION = Kind(words="duration", fix='a number with its unit, like "90s" or "1h30m"', read=_read_duration)
+DURATION_OR_OFF = Kind(
+    words='duration or "off"',
+    fix=f'{DURATION.fix}, or "off"',
+    read=lambda value, folder: value if value == "off" else _read_duration(value, folder),
+)
 SIZE = Kind(
     words="size",
     fix='a number with its unit, like "64KiB"',

@@ -143,6 +143,7 @@ class _Loading:
         settings = self._checked_settings(values)
         self._check_around(values, state)
         connections = self._connections(values)
+        self._check_events(values)
         self.are_settings_right = not len(self._problems)
         calendars = self._calendars()
         defaults = read_defaults(self._tables("defaults"), self._environ, self._problems)
@@ -186,6 +187,12 @@ class _Loading:
                 self._problems.add(checked[key].origin.place, key, said or str(wrong))
                 checked[key] = Value(key=key, value=_default(key), origin=DEFAULT)
         return settings_from(checked)
+
+    def _check_events(self, values: Mapping[str, Value]) -> None:
+        events, feed = values["nats.events"], values["retention.feed"]
+        if events.value and feed.value == "off":
+            said = f"what is published is read from the feed, which {feed.origin.place} turns off; take one of them out"
+            self._problems.add(events.origin.place, "nats.events", said)
 
     def _check_around(self, values: Mapping[str, Value], state: Path) -> None:
         """What the keys say of things outside: files, directories, addresses."""

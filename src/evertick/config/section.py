@@ -11,7 +11,18 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from evertick.config.kind import DURATION, PATH, TEXT, TEXTS, WHOLE, YES_NO, YES_NO_OR_TEXTS, Kind, choice
+from evertick.config.kind import (
+    DURATION,
+    DURATION_OR_OFF,
+    PATH,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    YES_NO,
+    YES_NO_OR_TEXTS,
+    Kind,
+    choice,
+)
 from evertick.settings import DATABASE_VARIABLE
 from evertick.when.duration import Duration
 
@@ -196,7 +207,7 @@ class Retention(Section, frozen=True, kw_only=True):
         int | None, _key(WHOLE, "At most so many runs of one schedule.", "as many as the database does well with")
     ] = None
     feed: Annotated[
-        Duration | None, _key(DURATION, 'How long events are kept for other programs; "off" for none.', "as it is")
+        Duration | None, _key(DURATION_OR_OFF, "How long events are kept for other programs.", "as it is")
     ] = None
 
 

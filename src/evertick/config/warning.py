@@ -31,7 +31,6 @@ _BESIDE_URL = re.compile(r"(allow = \[[^\]]*\]) beside url")
 def warnings_of(configuration: Configuration, environ: Mapping[str, str]) -> tuple[str, ...]:
     """A line each, as problems have them."""
     found = Problems()
-    _warn_of_feed(configuration, found)
     _warn_of_plain_text(configuration, found)
     folder = configuration.config_directory
     secrets = Secrets(None if folder is None else folder / SECRETS, environ)
@@ -60,16 +59,6 @@ def _with_table(job: Job, said: str) -> str:
     if "http.url" in job.places:
         return said
     return _BESIDE_URL.sub(r'http = { url = "…", \1 }', in_file(said))
-
-
-def _warn_of_feed(configuration: Configuration, found: Problems) -> None:
-    events, feed = configuration.values["nats.events"], configuration.retention.feed
-    if events.value and "nats" in configuration.connections and feed in (None, "off"):
-        said = (
-            "what is published is read from the feed, and nothing here says that there is one; set retention.feed, "
-            'like "7d", if the app has none'
-        )
-        found.add(events.origin.place, "nats.events", said)
 
 
 def _warn_of_plain_text(configuration: Configuration, found: Problems) -> None:
