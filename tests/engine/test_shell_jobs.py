@@ -20,7 +20,7 @@ import pytest
 from process_watch import MARK, marked, seconds_until_gone
 
 from evertick import Constant, Run, Scheduler, Secret, Shell, Task
-from evertick.driver import account, kept
+from evertick.driver import account, kept, orphans
 from evertick.driver.output import HEAD_BYTES, TAIL_BYTES
 from evertick.testing import virtual_time
 
@@ -583,6 +583,10 @@ async def test_in_virtual_time_no_command_is_run(bench: Bench, tmp_path: Path) -
     assert not (tmp_path / "ran").exists()
 
 
+def but_for_the_hidden() -> str:
+    return "" if orphans.sees_all() else f", {kept._BUT_FOR_THE_HIDDEN}"
+
+
 @pytest.mark.parametrize("user", [None, pytest.param("nobody", marks=as_root)])
 async def test_a_command_whose_keeper_is_killed_fails_and_ends_as_well(
     bench: Bench, mark: str, user: str | None, monkeypatch: pytest.MonkeyPatch
@@ -598,7 +602,7 @@ async def test_a_command_whose_keeper_is_killed_fails_and_ends_as_well(
         [keeper] = [pid for pid, command in marked(mark).items() if "keeper.py" in command]
         os.kill(keeper, signal.SIGKILL)
         ended = await bench.ended(run)
-    assert ended.error == "its keeper was killed, so it was ended, too: begun"
+    assert ended.error == f"its keeper was killed, so it was ended, too{but_for_the_hidden()}: begun"
     await until(lambda: not marked(token, "OWN_MARK"))
 
 
@@ -618,7 +622,24 @@ async def test_nothing_of_a_command_outlives_its_keeper_that_was_killed(
         os.kill(keeper, signal.SIGKILL)
         ended = await bench.ended(run)
         assert marked(token, "OWN_MARK") == {}
-    assert ended.error == "its keeper was killed, so it was ended, too: deaf"
+    assert ended.error == f"its keeper was killed, so it was ended, too{but_for_the_hidden()}: deaf"
+
+
+async def test_a_node_that_may_not_look_into_every_process_says_what_may_be_left_of_a_killed_keeper(
+    bench: Bench, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "sees_all", lambda: False)
+    job = bench.job("echo begun; exec sleep 1000")
+    async with bench.scheduler:
+        run = await job.enqueue()
+        await until_line(bench, run, "begun")
+        [keeper] = [pid for pid, command in marked(mark).items() if "keeper.py" in command]
+        os.kill(keeper, signal.SIGKILL)
+        ended = await bench.ended(run)
+    assert ended.error == (
+        "its keeper was killed, so it was ended, too, but for what lets nobody see its environment (ssh-agent, sudo, "
+        "processes of other users): begun"
+    )
 
 
 async def test_what_a_killed_keeper_has_left_and_nobody_can_end_is_named(

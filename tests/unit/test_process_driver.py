@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 
 from evertick import Constant, InvalidSetting, Process, Refused, Retry, Scheduler
-from evertick.driver import child, inside
+from evertick.driver import child, inside, keeper
 from evertick.driver.base import Reported, Work
 from evertick.driver.kept import Ending, Kept
 from evertick.driver.message import (
@@ -280,7 +281,7 @@ async def test_a_command_dies_with_its_keeper_though_nobody_ends_it(monkeypatch:
         await asyncio.sleep(0.005)
     command, keeper = map(int, lines[0][1].split())
     os.kill(keeper, signal.SIGKILL)
-    assert str(await ending(started)) == "its keeper was killed, so it was ended, too"
+    assert str(await ending(started)).startswith("its keeper was killed, so it was ended, too")
     async with asyncio.timeout(10):
         while is_alive(command):
             await asyncio.sleep(0.005)
@@ -291,6 +292,30 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others have no orphans to adopt")
+def test_a_keeper_knows_its_children_though_proc_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what the kernel says, and where it was built without that, by asking of every number."""
+    sleeper = subprocess.Popen(["sleep", "1000"])
+    stranger = os.getppid()
+    try:
+        found = [keeper._children_by_asking()]
+        if os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
+            found.append(keeper._children())
+        monkeypatch.setattr(keeper, "_hides_processes", lambda: True)
+        monkeypatch.setattr(keeper, "open", _open_but_for_children, raising=False)
+        found.append(keeper._children())
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    assert all(sleeper.pid in each and stranger not in each for each in found), found
+
+
+def _open_but_for_children(path: str, mode: str) -> Any:
+    if path.endswith("/children"):
+        raise FileNotFoundError(path)
+    return open(path, mode)
 
 
 async def test_neither_keeper_nor_command_has_the_files_of_the_node(tmp_path: Path) -> None:

@@ -67,7 +67,12 @@ class Conversation:
         self._channel, childs_end = socket.socketpair()
         self._channel.setblocking(False)
         try:
-            self._kept = Kept(_command(childs_end.fileno()), Lines(self._hear_line), files=(childs_end.fileno(),))
+            self._kept = Kept(
+                _command(childs_end.fileno()),
+                Lines(self._hear_line),
+                files=(childs_end.fileno(),),
+                on_stuck=self._warn,
+            )
         except BaseException:
             self._channel.close()
             raise
@@ -199,6 +204,12 @@ class Conversation:
             log.debug("%s of an idle child of task %r: %s", stream, self._errand.task, text)
         else:
             self._context.log(text, level=stream)
+
+    def _warn(self, words: str) -> None:
+        """To who looks at the run, if there is one, and to who looks at the node."""
+        if self._context is not None:
+            self._context.log(words, level="warning")
+        log.warning("a child of task %r: %s", self._errand.task, words)
 
     def _heard_no_more(self) -> None:
         """The channel has ended; the child has, too, or must: without it there is no outcome."""

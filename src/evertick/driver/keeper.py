@@ -7,6 +7,8 @@ the command and all that came of it, and KILL after that time (GRACE seconds whe
 What the command leaves running when it ends by itself goes the same way. The keeper says `started PID`, then
 `exited CODE CPU MEMORY`, `killed SIGNAL CPU MEMORY` or `failed WHY` on the line, and ends when nothing is left. CPU is
 the processor time of all that came of the command, in seconds; MEMORY the most that one process of it had, in bytes.
+Before that it says `stuck PID...` where KILL does not end something, which has more rights than the keeper or hangs in
+the kernel. It is looked at again, less and less often.
 
 FILE says how to start the command, where not as the keeper was started: an open file of entries `name=value`, each
 ended by a zero. `cwd`, `uid`, `gid`, `groups`, `nice`, `memory` (the address space of each process, in bytes), and as
@@ -37,6 +39,13 @@ _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 # A descendant that forks while it is looked for is found by the next look.
 _LOOK_AGAIN_SECONDS = 0.02
+# After so many looks at which nobody has ended (half a second), what is left is stuck; from then on each pause is twice
+# the one before it, up to 5 s. The end of a child is heard at once all the same.
+_VAIN_LOOKS = 25
+_DOUBLINGS_MOST = 8
+_STUCK_SHOWN = 10
+# The most processes that Linux has numbers for.
+_PID_MAX = 4_194_304
 _ORDER = "--order="
 
 
@@ -52,6 +61,10 @@ class Keeper:
         self._is_line_open = True
         self._is_time_up = False
         self._child = 0
+        # How many have been waited for.
+        self._gone = 0
+        # Who has had TERM.
+        self._told: set[int] = set()
         # How the command ended, as `waitpid` tells it.
         self._status: int | None = None
         self._wakes, self._waker = os.pipe()
@@ -131,18 +144,35 @@ class Keeper:
         """TERM to everything, KILL when the time is up, until nothing is left."""
         if self._adopts_orphans and not self._has_children():
             return
-        self._signal_all(signal.SIGTERM)
+        self._told |= self._signal_all(signal.SIGTERM)
         signal.setitimer(signal.ITIMER_REAL, max(grace, 0.001))
         while self._has_children() and not self._is_time_up:
             word = self._wait(None)
             if word is not None:  # the node has less patience now, or is gone
                 left, _ = signal.getitimer(signal.ITIMER_REAL)
                 signal.setitimer(signal.ITIMER_REAL, max(min(word, left), 0.001))
-        while self._has_children():
-            self._signal_all(signal.SIGKILL)
-            self._wait(_LOOK_AGAIN_SECONDS)
+            self._tell_orphans_to_end()
+        self._kill_all()
         if not self._adopts_orphans:
             self._signal_group(signal.SIGKILL)
+
+    def _tell_orphans_to_end(self) -> None:
+        """TERM to those who were hidden behind a parent that has ended since, and have had none."""
+        for pid in _children() if self._adopts_orphans else ():
+            if pid not in self._told and _group_of(pid) != self._child:
+                _send(signal.SIGTERM, pid)
+                self._told.add(pid)
+
+    def _kill_all(self) -> None:
+        """KILL, until nothing is left."""
+        gone, vain_looks = self._gone, 0
+        while self._has_children():
+            vain_looks = vain_looks + 1 if self._gone == gone else 0
+            gone = self._gone
+            left = self._signal_all(signal.SIGKILL)
+            if vain_looks == _VAIN_LOOKS:
+                self._tell(" ".join(["stuck", *map(str, sorted(left)[:_STUCK_SHOWN])]))
+            self._wait(_LOOK_AGAIN_SECONDS * 2 ** min(max(vain_looks - _VAIN_LOOKS, 0), _DOUBLINGS_MOST))
 
     def _has_children(self) -> bool:
         """Reaps what has ended. Without children there are no descendants: orphans would be ours."""
@@ -153,6 +183,7 @@ class Keeper:
                 return False
             if pid == 0:
                 return self._adopts_orphans or self._status is None
+            self._gone += 1
             if pid == self._child:
                 self._status = status
 
@@ -171,15 +202,14 @@ class Keeper:
         self._is_line_open = bool(said)
         return _seconds(said, self._grace)
 
-    def _signal_all(self, number: signal.Signals) -> None:
-        """The group in one call, which nobody can dodge by forking; and whoever has left the group."""
+    def _signal_all(self, number: signal.Signals) -> set[int]:
+        """The group in one call, which nobody can dodge by forking; and whoever has left it. Answers who is seen."""
         self._signal_group(number)
-        for pid in _descendants(os.getpid()) if self._adopts_orphans else ():
-            try:
-                if os.getpgid(pid) != self._child:
-                    os.kill(pid, number)
-            except OSError:  # gone meanwhile, or not ours to signal
-                continue
+        seen = {*_descendants(os.getpid()), *_children()} if self._adopts_orphans else set()
+        for pid in seen:
+            if _group_of(pid) != self._child:
+                _send(number, pid)
+        return seen
 
     def _signal_group(self, number: signal.Signals) -> None:
         try:
@@ -207,7 +237,61 @@ def _find_prctl() -> Callable[[int, int], int] | None:
     return prctl
 
 
+def _send(number: signal.Signals, pid: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:  # gone meanwhile, or not ours to signal
+        return
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:  # gone meanwhile
+        return None
+
+
+def _children() -> list[int]:
+    """Our own, whatever `/proc` hides: what hides below one of them becomes ours when that has ended.
+
+    With `hidepid` (`ProtectProc=` of systemd) `/proc` shows neither processes of other users nor those that do not let
+    their memory be read, such as ssh-agent.
+    """
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            return [int(each) for each in file.read().split()]
+    except OSError:  # the kernel was built without it (CONFIG_PROC_CHILDREN)
+        return _children_by_asking() if _hides_processes() else []
+
+
+def _children_by_asking() -> list[int]:
+    """Of every number there may be, whether a child of ours has it: 1.3 µs each, 43 ms for the usual 32,768."""
+    try:
+        with open("/proc/sys/kernel/pid_max", "rb") as file:
+            most = int(file.read())
+    except OSError:
+        most = _PID_MAX
+    return [pid for pid in range(1, most + 1) if _is_child(pid)]
+
+
+def _is_child(pid: int) -> bool:
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _hides_processes() -> bool:
+    try:
+        with open("/proc/self/mountinfo", "rb") as file:
+            return any(b" /proc " in line and b"hidepid=" in line for line in file)
+    except OSError:
+        return False
+
+
 def _descendants(top: int) -> list[int]:
+    """As far as `/proc` shows them."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

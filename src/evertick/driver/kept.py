@@ -15,14 +15,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from evertick.clock import system_clock
-from evertick.driver.orphans import MARK, can_find, end_marked
+from evertick.driver.orphans import MARK, can_find, end_marked, sees_all
 from evertick.driver.output import Output
 
 __all__ = ["DEATH_GRACE_SECONDS", "Ending", "Kept", "Order", "stop_seconds"]
@@ -41,6 +41,7 @@ _LOOK_AGAIN_SECONDS = 0.02
 _LOOKS_MOST = 250
 _EMPTY_LOOKS = 2
 _PIDS_SHOWN = 10
+_BUT_FOR_THE_HIDDEN = "but for what lets nobody see its environment (ssh-agent, sudo, processes of other users)"
 
 
 # Why an attempt is stopped while there is time: somebody wants its run to end. Every other stop is about a claim that
@@ -97,7 +98,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kept:
-    """One command. Made on a running event loop; `files` are passed on to the command under their own numbers."""
+    """One command. Made on a running event loop; `files` are passed on to the command under their own numbers.
+
+    on_stuck: is told, in words, that something of the command cannot be ended; `ended` waits for it all the same.
+    """
 
     def __init__(
         self,
@@ -106,10 +110,13 @@ class Kept:
         files: Sequence[int] = (),
         order: Order | None = None,
         stdin: bytes | None = None,
+        on_stuck: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[Ending] = self._loop.create_future()
         self._words = b""
+        self._on_stuck = on_stuck
+        self._is_stuck = False
         self._group: int | None = None
         # Everything that comes of the command carries it.
         self._mark = system_clock.new_token()
@@ -182,6 +189,9 @@ class Kept:
         self._words = (self._words + words)[-_WORDS_MAX_BYTES:]
         if self._group is None and self._words.startswith(b"started ") and b"\n" in self._words:
             self._group = int(self._words.split()[1])
+        if not self._is_stuck and (stuck := _read_stuck(self._words)) is not None:
+            self._is_stuck = True
+            self._on_stuck(stuck)
         if not words:
             self._loop.remove_reader(self._line)
             self._reap()
@@ -286,12 +296,24 @@ def _read_ending(words: bytes) -> Ending | None:
             return None
 
 
+def _read_stuck(words: bytes) -> str | None:
+    """What a keeper that cannot end everything has said, for people; None: it has not."""
+    for line in words.splitlines(keepends=True):
+        if line.startswith(b"stuck") and line.endswith(b"\n"):
+            pids = ", ".join(line.decode(errors="replace").split()[1:])
+            which = f" (see the processes {pids})" if pids else ""
+            return f"something of it cannot be ended{which}: it has more rights than the node, or hangs in the kernel"
+    return None
+
+
 def _words_without_keeper(left: Sequence[int]) -> str:
     if left:
         pids = ", ".join(map(str, left[:_PIDS_SHOWN]))
         return f"its keeper was killed, and not all of it could be ended: see the processes {pids}"
     if not can_find():
         return "its keeper was killed, so its process group was ended, too; what has left that may still run"
+    if not sees_all():
+        return f"its keeper was killed, so it was ended, too, {_BUT_FOR_THE_HIDDEN}"
     return "its keeper was killed, so it was ended, too"
 
 

@@ -1,7 +1,9 @@
 """What a keeper that was killed has left behind: found by a mark that every descendant inherits, and ended.
 
 The mark is a variable of the environment that a process was started with, which `/proc` shows. A process that was given
-another environment on purpose (`env -i`), or that runs a program with more rights than we have, is not found.
+another environment on purpose (`env -i`) is not found. Nor is one whose environment we may not read, for no other way
+leads from it to us once its keeper is dead: it runs a program with more rights than ours, belongs to another user, or
+does not let its memory be read, like ssh-agent. Only who may look into every process (root, as a rule) finds those.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 
-__all__ = ["MARK", "can_find", "end_marked"]
+__all__ = ["MARK", "can_find", "end_marked", "sees_all"]
 
 MARK = "EVERTICK_KEPT"
 
@@ -17,6 +19,16 @@ MARK = "EVERTICK_KEPT"
 def can_find() -> bool:
     """Whether this system shows the environment of processes."""
     return os.path.exists("/proc/self/environ")
+
+
+def sees_all() -> bool:
+    """Whether we may look into every process: into the first one, which is nobody's, too."""
+    try:
+        with open("/proc/1/environ", "rb") as file:
+            file.read(1)
+    except OSError:
+        return False
+    return True
 
 
 def end_marked(mark: str) -> list[int]:

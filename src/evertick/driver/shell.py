@@ -7,6 +7,7 @@ death of the node. `execute` comes back only when every process that came of the
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from typing import Any
 
@@ -23,6 +24,8 @@ from evertick.driver.spec import DriverParts
 from evertick.errors import JobFailed, Retry, Skip
 
 __all__ = ["ShellDriver"]
+
+log = logging.getLogger("evertick.process")
 
 # What a command does not get from the node: the node's own settings and secrets, and what its supervisor told it alone.
 _NOT_PASSED_ON = ("EVERTICK_", "LISTEN_", "WATCHDOG_")
@@ -93,7 +96,7 @@ class ShellDriver:
         stdin = _value(spec.stdin, secrets)
         data = None if stdin is None else stdin.encode(errors="surrogateescape")
         try:
-            kept = Kept(spec.words, output, order=order, stdin=data)
+            kept = Kept(spec.words, output, order=order, stdin=data, on_stuck=lambda words: _warn(context, words))
         except OSError as error:  # out of processes, files or memory
             raise JobFailed(f"it could not be started: {error.strerror or error}") from None
         return self._parts.children.watch(kept)
@@ -126,6 +129,12 @@ class ShellDriver:
             raise Retry(f"it ended with exit code {code}, which asks for another try{words}")
         if code is None or code not in spec.success_codes:
             raise JobFailed(f"{ending}{words}", result=_result(ending))
+
+
+def _warn(context: Context, words: str) -> None:
+    """To who looks at the run, and to who looks at the node."""
+    context.log(words, level="warning")
+    log.warning("run %s of %r: %s", context.run_id, context.task, words)
 
 
 def _folder(spec: Shell, account: Account | None) -> str | None:
