@@ -139,9 +139,55 @@ def test_a_daemon_of_the_example_runs_its_jobs(site: Site) -> None:
 
 
 def test_logrotate_moves_the_log_and_the_daemon_goes_on_in_a_new_one(site: Site) -> None:
+    process = site.started()
+    rotate(site)
+    site.until_logged("SIGUSR2: the log was opened anew")
+    # The old one is compressed at the next turn, when nobody writes to it any more.
+    assert "has started" in (site.folder / "evertick.log.1").read_text()
+    assert site.log.stat().st_mode & 0o777 == 0o640
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("machine", ["with flock", "without flock"])
+def test_logrotate_signals_nobody_who_has_the_number_of_a_daemon_that_was_killed(
+    site: Site, machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = site.started()
+    process.kill()
+    process.wait()
+    assert site.pidfile.read_text() == f"{process.pid}\n"
+    have("logrotate")
+    if machine == "without flock":
+        monkeypatch.setenv("PATH", str(folder_without(site.folder, "flock")))
+    # Its number cannot be had again at will, so the file is given that of another.
+    stranger = subprocess.Popen(["sleep", "1000"])
+    try:
+        site.pidfile.write_text(f"{stranger.pid}\n")
+        rotate(site)
+        assert (site.folder / "evertick.log.1").exists()
+        assert stranger.poll() is None, "it was sent a signal that ends it"
+        stranger.send_signal(signal.SIGUSR2)
+        assert stranger.wait(10) == -signal.SIGUSR2
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def folder_without(folder: Path, program: str) -> Path:
+    """All programs but one."""
+    found = folder / "programs"
+    found.mkdir()
+    for each in os.get_exec_path():
+        for file in Path(each).iterdir() if Path(each).is_dir() else ():
+            if file.name != program and not (found / file.name).exists():
+                (found / file.name).symlink_to(file)
+    return found
+
+
+def rotate(site: Site) -> None:
     """For real, with the paths and the user of the test."""
     program = have("logrotate")
-    process = site.started()
     user = pwd.getpwuid(os.getuid()).pw_name
     group = "root" if os.getuid() == 0 else user
     rules = (DIST / "evertick.logrotate").read_text()
@@ -157,12 +203,6 @@ def test_logrotate_moves_the_log_and_the_daemon_goes_on_in_a_new_one(site: Site)
     assert "error" not in dry.stderr
     forced = subprocess.run([program, "-f", "-s", state, path], capture_output=True, text=True)
     assert (forced.returncode, forced.stderr) == (0, "")
-    site.until_logged("SIGUSR2: the log was opened anew")
-    # The old one is compressed at the next turn, when nobody writes to it any more.
-    assert "has started" in (site.folder / "evertick.log.1").read_text()
-    assert site.log.stat().st_mode & 0o777 == 0o640
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
 
 
 # --- the container ---
