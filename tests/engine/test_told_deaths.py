@@ -1,4 +1,4 @@
-"""What the log says of a node that has died: its name, and of which schedule or task its lost runs were."""
+"""What the log says of a node that has died: its name, and of which schedule or task its runs were."""
 
 from __future__ import annotations
 
@@ -47,3 +47,45 @@ async def test_a_death_is_told_with_the_name_of_the_node_and_what_its_lost_runs_
     assert "node web-1, id old-1, is dead: its lease ran out; its runs are taken over" in caplog.messages
     assert f"run {fired.id} of schedule 'report' of a dead node ends as lost" in caplog.messages
     assert f"run {enqueued.id} of task 'pay' of a dead node ends as lost" in caplog.messages
+
+
+async def test_runs_of_a_dead_node_that_are_run_again_are_named_and_of_many_the_first_ten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "evertick.tend")
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/jobs.db", lease="3s", node_name="web-2", concurrency=50)
+
+    @scheduler.every("1h", key="report")
+    async def make_report() -> None: ...
+
+    @scheduler.task(concurrency=1)
+    async def pay() -> None: ...
+
+    @scheduler.task
+    async def tidy() -> None: ...
+
+    store, terms = await scheduler._store(), {name: TaskTerms() for name in ("make_report", "pay", "tidy")}
+    await store.join(
+        NodeJoin(id="old-1", name="web-1", app="default", version="1", lease=1, queues=(), tasks=terms, declares={})
+    )
+    manager = Scheduler(f"sqlite:///{tmp_path}/jobs.db", concurrency=0)
+    await manager.add(key="report", when="every 1h", task="make_report")
+    fired = await manager.trigger("report")
+    tidied = [await tidy.enqueue() for _ in range(7)]
+    paid = [await pay.enqueue() for _ in range(4)]
+    assert len((await store.claim("default", "old-1", ["default"], terms, 20)).runs) == 12
+    async with scheduler, asyncio.timeout(PATIENCE):
+        while len(await scheduler.runs(verdicts=[Verdict.SUCCEEDED])) < 12:
+            await asyncio.sleep(0.02)
+    await manager.close()
+    told = [words for words in caplog.messages if "again" in words]
+    again = [f"run {fired.id} of schedule 'report' of a dead node is run again, on this one"]
+    again += [f"run {run.id} of task 'tidy' of a dead node is run again, on this one" for run in tidied]
+    assert sorted(told[:8]) == sorted(again)
+    # What has a limit passes it by a claim.
+    waits = {f"run {run.id} of task 'pay' of a dead node waits to be run again" for run in paid}
+    assert len(told) == 11
+    assert set(told[8:10]) < waits
+    assert told[10] == "2 more runs of dead nodes are run again, or wait for it"
+    [line] = [record for record in caplog.records if fired.id in record.getMessage()]
+    assert (line.run, line.schedule) == (fired.id, "report")  # type: ignore[attr-defined]

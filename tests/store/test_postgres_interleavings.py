@@ -262,7 +262,7 @@ def _expire(stage: Stage, me: str) -> Act:
     async def act(store: PostgresStore) -> Any:
         answer = await store.rehome(stage.app, me, _QUEUES, TERMS, 100)
         ended = [(*stage.named(run), verdict) for run, verdict in answer.ended]
-        return stage.named(*(run.id for run in answer.claimed)), answer.released, ended
+        return stage.named(*(run.id for run in answer.claimed)), stage.named(*answer.released), ended
 
     return act
 
@@ -331,7 +331,7 @@ _VARIANTS: dict[str, Callable[[Stage, str], Act]] = {
     "cancel a lane": _cancel_lane,
 }
 # Whoever looks after the dead passes over a run that somebody is at; the next beat finds it. This is what it answers.
-_PUT_OFF: dict[str, Any] = {"expire": ((), 0, [])}
+_PUT_OFF: dict[str, Any] = {"expire": ((), (), [])}
 _PAIRS = [
     *combinations_with_replacement(_INTENTS, 2),
     *(("record and claim", other) for other in ("record and claim", "record", "expire", "edit", "remove")),

@@ -518,7 +518,7 @@ async def test_what_is_being_finished_is_not_rehomed(race: Race) -> None:
     await race.bench.store.leave(node)
     async with race.held(lambda db: finish_all(db, node, an_outcome(held))), asyncio.timeout(10):
         answer = await race.second.rehome(APP, other, ["default"], TERMS, 9)
-    assert (answer.claimed, answer.released, answer.ended) == ([], 0, [])
+    assert (answer.claimed, answer.released, answer.ended) == ([], [], [])
     assert (await race.bench.run(held.id)).verdict is Verdict.SUCCEEDED
 
 

@@ -21,13 +21,14 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
+from evertick.engine.finish import about
 from evertick.engine.judge import Stop
 from evertick.engine.loop import Idle
 from evertick.engine.node import Attempt, LocalNode
 from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
-from evertick.model import Outcome, Run, Verdict
-from evertick.store.base import Beat, Hearing, RunFilter
+from evertick.model import Claimed, Outcome, Run, Verdict
+from evertick.store.base import Beat, Hearing, Rehomed, RunFilter
 
 __all__ = ["Tender"]
 
@@ -37,6 +38,8 @@ T = TypeVar("T")
 
 # Handed runs that one look settles.
 _BITE = 1_000
+# Of the runs that are run again as their nodes have died, so many of a look have a line each in the log.
+_NAMED_MOST = 10
 
 
 class Tender:
@@ -118,6 +121,20 @@ class Tender:
         for run, verdict in ended:
             log.warning("run %s %s ends as %s", _words(run, found.get(run)), whose, verdict)
 
+    async def _tell_rehomed(self, rehomed: Rehomed) -> None:
+        """Which work was cut off, and is done once more: somebody may have to look at what it has left half done."""
+        again = rehomed.claimed[:_NAMED_MOST]
+        for run in again:
+            log.warning("run %s of a dead node is run again, on this one", _words(run.id, run), extra=about(run))
+        if waiting := rehomed.released[: _NAMED_MOST - len(again)]:
+            wanted = RunFilter(ids=tuple(waiting), limit=len(waiting))
+            found = {run.id: run for run in await self._asked(self._node.store.runs(self._node.app, wanted))}
+            for id_ in waiting:
+                log.warning("run %s of a dead node waits to be run again", _words(id_, found.get(id_)))
+        rest = len(rehomed.claimed) + len(rehomed.released) - len(again) - len(waiting)
+        if rest:
+            log.warning("%d more runs of dead nodes are run again, or wait for it", rest)
+
     async def _asked(self, question: Awaitable[list[T]]) -> list[T]:
         """What only makes a line of the log better: without an answer it does without."""
         try:
@@ -158,6 +175,7 @@ class Tender:
             # What has a rate that this node counts by itself goes back to waiting, and through a claim.
             rehomed = await node.store.rehome(node.app, node.id, node.served, node.rates.without_any(node.terms), room)
             self._worker.start(rehomed.claimed, had_lease=had_lease)
+        await self._tell_rehomed(rehomed)
         await self._tell_ended(rehomed.ended, "of a dead node")
         await node.tell_ended([run for run, _ in rehomed.ended])
         if any(verdict is Verdict.LOST for _, verdict in rehomed.ended):
@@ -187,7 +205,7 @@ class Tender:
                 self._worker.stop(attempt, Stop.LOST)
 
 
-def _words(id_: str, run: Run | None) -> str:
+def _words(id_: str, run: Run | Claimed | None) -> str:
     if run is None:
         return id_
     return f"{id_} of {f'schedule {run.schedule_key!r}' if run.schedule_key else f'task {run.task!r}'}"

@@ -360,7 +360,7 @@ class Rehomed(msgspec.Struct, frozen=True, kw_only=True):
     # Taken over by the asking node, to be started now.
     claimed: list[Claimed]
     # Put back to waiting for others. Runs of tasks with a limit always are: a limit is passed by a claim alone.
-    released: int
+    released: list[str]
     # Whether a limit let something through because of it.
     freed: bool = False
     # Ended: (run id, verdict): lost for good, or cancelled because somebody had asked for it.

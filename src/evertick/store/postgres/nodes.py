@@ -98,9 +98,7 @@ async def rehome(
     await tell_runs(db, app, "run.started", [each.id for each in claimed])
     now = claimed[0].claimed_at if claimed else (await db.only_row("now"))["now"]
     ended = [(ending.id, ending.verdict) for ending in endings]
-    return Rehomed(
-        now=now, fence=fence, claimed=claimed, released=len(others), freed=has_room or has_freed, ended=ended
-    )
+    return Rehomed(now=now, fence=fence, claimed=claimed, released=others, freed=has_room or has_freed, ended=ended)
 
 
 async def _lock_lost(db: Session, app: str, node: str) -> tuple[list[Row], list[str]]:

@@ -99,7 +99,7 @@ def rehome(
     limit: int,
 ) -> Rehomed:
     if not is_alive(db, node):
-        return Rehomed(now=now, fence=0, claimed=[], released=0, ended=[])
+        return Rehomed(now=now, fence=0, claimed=[], released=[], ended=[])
     lost = db.execute(SQL["rehome.find"], (app, now - DEADLINE_MARGIN, REHOMED_MOST)).fetchall()
     db.executemany(SQL["rehome.lose"], [(app, row["id"], row["losses"]) for row in lost])
     endings = [ending for row in lost if (ending := ending_of_lost(row)) is not None]
@@ -119,9 +119,7 @@ def rehome(
     taker.take(found.candidates)
     taker.set_aside(found.unreadable)
     ended = [(ending.id, ending.verdict) for ending in endings]
-    return Rehomed(
-        now=now, fence=taker.fence, claimed=taker.claimed, released=len(others), freed=has_freed, ended=ended
-    )
+    return Rehomed(now=now, fence=taker.fence, claimed=taker.claimed, released=others, freed=has_freed, ended=ended)
 
 
 def nodes(db: sqlite3.Connection, now: int, app: str) -> list[Node]:

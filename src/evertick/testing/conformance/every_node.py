@@ -128,7 +128,7 @@ class EveryNode:
         [held] = (await bench.claim(dead, queues=(own_queue(dead),))).runs
         await bench.store.leave(dead)
         answer = await bench.rehome(other, queues=("default", own_queue(other)))
-        assert (answer.claimed, answer.released, answer.ended) == ([], 0, [(held.id, Verdict.LOST)])
+        assert (answer.claimed, answer.released, answer.ended) == ([], [], [(held.id, Verdict.LOST)])
         run = await bench.run(held.id)
         assert (run.verdict, run.reason) == (Verdict.LOST, Reason.NODE_GONE)
         assert await bench.finish(dead, an_outcome(held)) == ["lost"]

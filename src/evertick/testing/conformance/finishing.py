@@ -181,7 +181,7 @@ class Finishing:
         node = await bench.node()
         held = await bench.hold(node)
         await bench.store.leave(node)
-        assert (await bench.rehome(await bench.node(), limit=0)).released == 1
+        assert len((await bench.rehome(await bench.node(), limit=0)).released) == 1
         assert await bench.finish(node, an_outcome(held)) == ["lost"]
         assert await bench.state(held.id) is State.WAITING
 

@@ -226,7 +226,7 @@ class Handed:
         held = await hand(bench, node)
         await bench.store.leave(node)
         rehomed = await bench.rehome(heir)
-        assert (rehomed.claimed, rehomed.released, rehomed.ended) == ([], 0, [])
+        assert (rehomed.claimed, rehomed.released, rehomed.ended) == ([], [], [])
         assert (await how_it_stands(bench, held.id)).losses == 0
         assert await report(bench, said(held, "finish")) == ["done"]
 

@@ -464,7 +464,7 @@ class Schedules:
         assert answer.answer == "unknown"
         await bench.store.leave(node)
         settled = await bench.rehome(stranger, app=OTHER_APP)
-        assert (settled.claimed, settled.released, settled.ended) == ([], 0, [])
+        assert (settled.claimed, settled.released, settled.ended) == ([], [], [])
         run = await bench.run(held.id)
         assert (run.state, run.node, run.progress) == (State.RUNNING, node, None)
         assert await bench.state(waiting.id) is State.WAITING
