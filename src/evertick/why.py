@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -344,7 +344,8 @@ def _where(run: Run, living: list[Node], now: datetime) -> str:
         return ""
     for node in living:
         if node.id == run.node:
-            return f" on {node_names(living)[node.id]}{_silence(node, _fate(run), now)}"
+            others = [each for each in living if each is not node and not _is_silent(each, now)]
+            return f" on {node_names(living)[node.id]}{_silence(node, others, _fate(run), now)}"
     return f" on a node that is dead: it is about to be {_fate(run)}"
 
 
@@ -353,14 +354,32 @@ def _fate(run: Run) -> str:
     return "lost, as it is for that node alone" if is_own_queue(run.queue) else "taken over, or lost if on_lost='fail'"
 
 
-def _silence(node: Node, fate: str, now: datetime) -> str:
-    silent, lease = now - node.beat_at, node.lease_until - node.beat_at
-    if silent <= _SILENT_SHARE * lease:
+def _silence(node: Node, others: list[Node], fate: str, now: datetime) -> str:
+    if not _is_silent(node, now):
         return ""
-    # Another node looks for the dead with each of its own beats.
-    left = node.lease_until + lease / _BEATS_IN_LEASE - now
-    when = f"in about {left.total_seconds():.0f} s" if left.total_seconds() >= 1 else "as soon as another node looks"
-    return f", which is silent for {silent.total_seconds():.0f} s (unless it comes back, the run is {fate}, {when})"
+    silent = (now - node.beat_at).total_seconds()
+    when = _when_judged(node, others, now)
+    return f", which is silent for {silent:.0f} s (unless it comes back, the run is {fate}, {when})"
+
+
+def _is_silent(node: Node, now: datetime) -> bool:
+    return now - node.beat_at > _SILENT_SHARE * _lease(node)
+
+
+def _lease(node: Node) -> timedelta:
+    return node.lease_until - node.beat_at
+
+
+def _when_judged(node: Node, others: list[Node], now: datetime) -> str:
+    """Others look for the dead with each of their own beats, but not before they have run for one lease."""
+    lease = _lease(node)
+    beat = lease / _BEATS_IN_LEASE
+    if not others:
+        seconds, first = (lease + beat).total_seconds(), lease.total_seconds()
+        return f"about {seconds:.0f} s after a node is started, which judges nobody in its first {first:g} s"
+    judges_from = min(each.started_at + _lease(each) for each in others)
+    left = (max(node.lease_until, judges_from) + beat - now).total_seconds()
+    return f"in about {left:.0f} s" if left >= 1 else "as soon as another node looks"
 
 
 def _notes(schedule: Schedule, nodes: list[Node], rule_error: str | None) -> list[str]:

@@ -105,15 +105,44 @@ async def test_a_run_whose_node_falls_silent_is_told_with_what_becomes_of_it_and
     ends = live_words(run, [node], node.beat_at + timedelta(seconds=4), None)
     assert ends.endswith(" on here")
     silent = live_words(run, [node], node.beat_at + timedelta(seconds=6), None)
-    fate = "(unless it comes back, the run is taken over, or lost if on_lost='fail', in about 12 s)"
-    assert silent.endswith(f" on here, which is silent for 6 s {fate}")
+    fate = "unless it comes back, the run is taken over, or lost if on_lost='fail'"
+    alone = "about 18 s after a node is started, which judges nobody in its first 15 s"
+    assert silent.endswith(f" on here, which is silent for 6 s ({fate}, {alone})")
     late = live_words(run, [node], node.lease_until + timedelta(seconds=4), None)
-    assert late.endswith("taken over, or lost if on_lost='fail', as soon as another node looks)")
+    assert late.endswith(f" on here, which is silent for 19 s ({fate}, {alone})")
     assert live_words(run, [], node.lease_until, None).endswith(
         " on a node that is dead: it is about to be taken over, or lost if on_lost='fail'"
     )
-    alone = msgspec.structs.replace(run, queue=f"@{node.id}")
-    assert live_words(alone, [], node.lease_until, None).endswith("about to be lost, as it is for that node alone")
+    bound = msgspec.structs.replace(run, queue=f"@{node.id}")
+    assert live_words(bound, [], node.lease_until, None).endswith("about to be lost, as it is for that node alone")
+
+
+async def test_another_node_judges_a_silent_one_after_its_lease_and_not_before_it_has_run_for_one_itself() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.every("10m")
+    async def job() -> None:
+        await asyncio.sleep(3600)
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await kit.advance("10m")
+        [run], [node] = kit.runs("job"), await scheduler.nodes()
+    lease = timedelta(seconds=15)
+    node = msgspec.structs.replace(node, lease_until=node.beat_at + lease)
+
+    def words_at(seconds: float, *, other_started: float) -> str:
+        """The last words so long after the last beat, beside one that was started then, and has just beaten."""
+        now, began = node.beat_at + timedelta(seconds=seconds), node.beat_at + timedelta(seconds=other_started)
+        beaten = msgspec.structs.replace(node, beat_at=now, lease_until=now + lease)
+        other = msgspec.structs.replace(beaten, id="2", name="there", started_at=began)
+        return live_words(run, [node, other], now, None).rpartition(", ")[2]
+
+    assert words_at(6, other_started=-1000) == "in about 12 s)"
+    assert words_at(19, other_started=-1000) == "as soon as another node looks)"
+    # The daemon was killed, and is back 20 s later.
+    assert words_at(21, other_started=20) == "in about 17 s)"
+    assert words_at(37, other_started=20) == "in about 1 s)"
+    assert words_at(39, other_started=20) == "as soon as another node looks)"
 
 
 async def test_a_failure_is_told_with_its_error_and_a_retry_with_its_time() -> None:
