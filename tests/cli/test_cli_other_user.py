@@ -6,32 +6,18 @@ import json
 import os
 import pwd
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
 from evertick.config.find import find_file
+from other_user import closed_to_us
 
-_NOBODY = 65534
+# Before anybody becomes somebody else.
+_US = pwd.getpwuid(os.getuid()).pw_name
 
 Call = Callable[..., Result]
-
-
-@contextmanager
-def closed_to_us(folder: Path) -> Iterator[None]:
-    """The folder, closed to the user of this process: root becomes somebody else for a while."""
-    is_root, mode = os.geteuid() == 0, folder.stat().st_mode
-    folder.chmod(0o700 if is_root else 0)
-    if is_root:
-        os.seteuid(_NOBODY)
-    try:
-        yield
-    finally:
-        if is_root:
-            os.seteuid(0)
-        folder.chmod(mode)
 
 
 @pytest.fixture
@@ -47,7 +33,7 @@ def test_a_monitor_that_may_not_look_says_unknown_and_as_whom_to_run(closed: Pat
     result = evertick("status")
     assert (result.exit_code, result.stderr) == (3, "")
     assert result.stdout.startswith("UNKNOWN: this user may not enter ")
-    assert f"; run it as {pwd.getpwuid(os.getuid()).pw_name}, whose directory it is" in result.stdout
+    assert f"; run it as {_US}, whose directory it is" in result.stdout
     assert json.loads(evertick("status", "--json").stdout)["exit_code"] == 3
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evertick.config import directory
-from evertick.config.load import Configuration
-from evertick.errors import Refused
+from evertick.config.load import Configuration, load_configuration
+from evertick.errors import InvalidConfiguration, Refused
+from other_user import closed_to_us
 
 Load = Callable[..., Configuration]
 
@@ -131,6 +133,52 @@ def test_directories_that_this_user_may_not_write_to_are_told(
     # A log file that is there is enough.
     (folder / "theirs/e.log").touch()
     assert not any("log.file" in line for line in load(text).warnings)
+
+
+@pytest.fixture
+def open_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that everybody may enter, which those of tests are not, and where one is when reading files."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        monkeypatch.chdir(name)
+        yield Path(name)
+
+
+def test_a_file_in_a_directory_that_is_closed_to_this_user_is_told(open_folder: Path) -> None:
+    closed, file = open_folder / "closed", open_folder / "evertick.toml"
+    (closed / "deep").mkdir(parents=True)
+    file.write_text("[log]\nfile = 'closed/e.log'\n[daemon]\npidfile = 'closed/deep/e.pid'\n")
+    with closed_to_us(closed):
+        warnings = load_configuration(file, {"HOME": str(open_folder)}).warnings
+    assert warnings == (
+        f"{file}:2: log.file: this user may not write to {closed}, and that of the daemon must; give it to him, or "
+        "name another",
+        f"{file}:4: daemon.pidfile: this user may not look into {closed}, where {closed}/deep may be; that of the "
+        "daemon must, and write to it; check it as that user, or name another",
+    )
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_directory_of_jobs_that_is_closed_to_this_user_is_not_an_empty_one(open_folder: Path, is_named: bool) -> None:
+    closed, file = open_folder / "jobs.d", open_folder / "evertick.toml"
+    closed.mkdir()
+    file.write_text("[directories]\njobs = 'jobs.d'\n" if is_named else "")
+    with closed_to_us(closed), pytest.raises(InvalidConfiguration) as wrong:
+        load_configuration(file, {"HOME": str(open_folder)})
+    [line] = wrong.value.problems
+    before = f"{file}:2: directories.jobs: {closed} " if is_named else f"{closed}: "
+    assert line == f"{before}cannot be read: Permission denied; let this user read it"
+
+
+def test_a_directory_of_jobs_inside_a_closed_one_is_told(open_folder: Path) -> None:
+    closed, file = open_folder / "closed", open_folder / "evertick.toml"
+    closed.mkdir()
+    file.write_text("[directories]\njobs = 'closed/jobs'\n")
+    with closed_to_us(closed), pytest.raises(InvalidConfiguration) as wrong:
+        load_configuration(file, {"HOME": str(open_folder)})
+    assert wrong.value.problems == (
+        f"{file}:2: directories.jobs: {closed}/jobs cannot be read: Permission denied; let this user read it",
+    )
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from evertick.daemon.lines import Hidden, JournalLines, JsonLines, TextLines
 from evertick.daemon.logs import LogFile, Logs, set_up_logs
 from evertick.errors import InvalidSetting, Refused
 from evertick.levels import TRACE
+from other_user import closed_to_us
 
 WRITER = """
 import logging, sys, threading
@@ -223,6 +224,13 @@ def test_the_file_is_for_its_owner_and_group(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_file_in_a_directory_that_is_closed_to_this_user_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    with closed_to_us(folder), pytest.raises(Refused, match=f"Permission denied.; let this user write to {folder}, or"):
+        set_up_logs(file=folder / "log", environ={})
 
 
 @pytest.mark.parametrize("name", ["no/such/folder/log", "."])

@@ -16,6 +16,7 @@ import pytest
 
 from evertick.daemon.pidfile import Pidfile, pid_in, running_pid
 from evertick.errors import Refused
+from other_user import closed_to_us
 
 HOLDER = """
 import sys
@@ -145,6 +146,13 @@ def test_an_empty_one_is_nobodys(path: Path, take: Take) -> None:
     path.touch()
     take(path)
     assert pid_in(path) == os.getpid()
+
+
+def test_a_pidfile_in_a_directory_that_is_closed_to_this_user_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    with closed_to_us(folder), pytest.raises(Refused, match=f"Permission denied.; let this user write to {folder}, or"):
+        Pidfile(folder / "pid").take()
 
 
 def test_a_link_in_its_place_is_not_followed(path: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from evertick.config.job import JOBS_MAX, Defaults, Job, Reading, read_defaults,
 from evertick.config.layer import Value, layered, section_from
 from evertick.config.origin import DEFAULT
 from evertick.config.problem import Problems
-from evertick.config.reading import check_files
+from evertick.config.reading import check_files, wrong_with_folder
 from evertick.config.section import SECTIONS
 from evertick.config.table import Table
 from evertick.config.toml import Document, read_before_error
@@ -234,11 +234,14 @@ class _Loading:
     def _jobs_folder(self, values: Mapping[str, Value]) -> Path | None:
         value = values["directories.jobs"]
         if value.is_set:
-            if not Path(value.value).is_dir():
-                said = f"{value.value} is no directory; make it, or take this key away"
+            said = wrong_with_folder(Path(value.value))
+            if said is not None:
                 self._problems.add(value.origin.place, "directories.jobs", said)
             return Path(value.value)
-        return None if self.file is None else self.file.parent / _JOBS_FOLDER
+        folder = None if self.file is None else self.file.parent / _JOBS_FOLDER
+        if folder is not None and os.path.isdir(folder) and (said := wrong_with_folder(folder)) is not None:
+            self._problems.add(str(folder), "", said.removeprefix(f"{folder} "))
+        return folder
 
     def _read_jobs(self, folder: Path) -> list[Document]:
         read = read_folder(folder, self.documents, self._problems)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from evertick.config.layer import Value
 from evertick.config.problem import Problems
 
-__all__ = ["check_files", "fix_for"]
+__all__ = ["check_files", "fix_for", "wrong_with_folder"]
 
 _AUTHORITIES = ("http.ca", "database.ssl.ca", "redis.ssl.ca", "nats.ssl.ca")
 _FILES = (
@@ -30,6 +31,17 @@ def fix_for(error: OSError) -> str:
             return "let this user read it"
         case _:
             return "correct the path, or let this user read it"
+
+
+def wrong_with_folder(path: Path) -> str | None:
+    """Why what is in it cannot be read, in words: a pattern that looks into it would only match nothing."""
+    try:
+        with os.scandir(path):
+            return None
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{path} is no directory; make it, or take this key away"
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}; {fix_for(error)}"
 
 
 def check_files(values: Mapping[str, Value], problems: Problems) -> None:

@@ -34,14 +34,18 @@ def check_places(values: Mapping[str, Value], state: Path, problems: Problems, w
 def _check_file(value: Value, problems: Problems, warnings: Problems) -> None:
     path: Path = value.value
     folder, there = path.parent, _nearest_there(path.parent)
-    if path.is_dir():
+    # Not by the methods of a path, which raise in a directory that is closed to this user.
+    if os.path.isdir(path):
         problems.add(value.origin.place, value.key, f"{path} is a directory; name a file")
-    elif not there.is_dir():
+    elif not os.path.isdir(there):
         problems.add(value.origin.place, value.key, f"{path} cannot be made, since {there} is a file; name another")
+    elif there != folder and not os.access(there, os.X_OK):
+        said = f"this user may not look into {there}, where {folder} may be; that of the daemon must, and write to it"
+        warnings.add(value.origin.place, value.key, f"{said}; check it as that user, or name another")
     elif there != folder:
         said = f"there is no directory {folder}; run `mkdir -p {folder}` before the daemon starts"
         warnings.add(value.origin.place, value.key, said)
-    elif not os.access(path if path.exists() and value.key == "log.file" else folder, os.W_OK):
+    elif not os.access(path if os.path.exists(path) and value.key == "log.file" else folder, os.W_OK):
         said = f"this user may not write to {folder}, and that of the daemon must; give it to him, or name another"
         warnings.add(value.origin.place, value.key, said)
 
@@ -49,7 +53,7 @@ def _check_file(value: Value, problems: Problems, warnings: Problems) -> None:
 def _check_directory(value: Value, problems: Problems, warnings: Problems) -> None:
     path: Path = value.value
     there, is_only_read = _nearest_there(path), value.key == "directories.config"
-    if not there.is_dir():
+    if not os.path.isdir(there):
         problems.add(value.origin.place, value.key, f"{path} cannot be made, since {there} is a file; name another")
     elif (said := wrong_with(path)) is not None:
         problems.add(value.origin.place, value.key, said)

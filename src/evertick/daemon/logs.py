@@ -123,7 +123,8 @@ class LogFile(logging.Handler):
             self._open()
         except OSError as error:
             folder = self.path.parent
-            fix = f"let this user write to {folder}" if folder.is_dir() else f"make the directory {folder}"
+            is_there = isinstance(error, PermissionError) or os.path.isdir(folder)
+            fix = f"let this user write to {folder}" if is_there else f"make the directory {folder}"
             raise Refused(
                 f"the log file {self.path} cannot be opened ({error.strerror}); {fix}, or name another --log-file"
             ) from error

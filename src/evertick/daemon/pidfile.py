@@ -192,5 +192,6 @@ def _taken(path: Path, pid: int | None) -> Refused:
 
 def _cannot_write(path: Path, error: OSError) -> Refused:
     folder = path.parent
-    fix = f"make the directory {folder}" if not folder.is_dir() else f"let this user write to {folder}"
+    is_there = isinstance(error, PermissionError) or os.path.isdir(folder)
+    fix = f"let this user write to {folder}" if is_there else f"make the directory {folder}"
     return Refused(f"the pidfile {path} cannot be written ({error.strerror}); {fix}, or name another --pidfile")
