@@ -98,7 +98,7 @@ def _of_parts(password: str | None, keys: SectionKeys, kind: _Kind) -> str:
     is_secure = (tls is not None and bool(tls.value)) or keys.first("ssl.ca", "ssl.cert", "ssl.key") is not None
     user = quote(keys.text("user") or "", safe="")
     if password is not None and not user and kind.is_user_needed:
-        keys.refuse("user", "a password is given, and no user; give it, too")
+        keys.refuse_password_of_nobody()
     signed = f"{user}{'' if password is None else ':' + quote(password, safe='')}@"
     before = f"{kind.safe if is_secure else kind.scheme}://{'' if signed == '@' else signed}"
     if number is not None and number.value < 0:

@@ -61,7 +61,7 @@ def _of_parts(keys: SectionKeys, password: str | None) -> str:
     user = quote(keys.text("user") or "", safe="")
     signed = f"{user}{'' if password is None else ':' + quote(password, safe='')}@" if user else ""
     if password is not None and not user:
-        keys.refuse("user", "a password is given, and no user; give it, too")
+        keys.refuse_password_of_nobody()
     address = keys.text("address")
     # The folder of a socket does not fit between the slashes.
     is_folder = address is None or address.startswith("/")

@@ -59,6 +59,11 @@ class SectionKeys:
         found = self._set.get(name)
         self._problems.add("" if found is None else found.origin.place, f"{self.section}.{name}", said)
 
+    def refuse_password_of_nobody(self) -> None:
+        """Where the password stands, for the user stands nowhere."""
+        name = self.first("password", "password_file") or "password"
+        self.refuse(name, f"no user is given that has it; write {self.section}.user, too")
+
     def url(self) -> Value | None:
         """The URL that counts, if one does; what the parts say then of another place is gone."""
         url = self._set.get("url")
