@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["masked", "shown_value", "without_listen"]
+__all__ = ["masked", "masked_within", "shown_value", "without_listen"]
 
 _HIDDEN = "***"
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*:/*")
@@ -25,6 +25,7 @@ _LISTEN = re.compile(r"(?<=[?&])listen=[^&]*&?")
 _SCHEMA = re.compile(r"(?<=[?&])schema=\w+(?![^&#])")
 # As other libraries write what leads to a database: words with their values.
 _SPELLED_OUT = re.compile(r"(?is)(pass\w*|pwd)\s*=.*")
+_ADDRESS_IN_TEXT = re.compile(r"([A-Za-z][\w+.-]*://)(\S*)")
 _SAYS_PASSWORD = re.compile(r"(?i)pass|pwd|secret")
 
 
@@ -48,6 +49,18 @@ def masked(url: str) -> str:
         hosts = re.split("[/?#]", rest, maxsplit=1)[0]
         shown = rest if _HOSTS.fullmatch(hosts) else _HIDDEN + rest[len(hosts) :]
     return scheme + _with_schema_only(shown)
+
+
+def masked_within(text: str) -> str:
+    """A text that holds URLs among other words, like a command: nothing but who signs in by them is hidden."""
+    return _ADDRESS_IN_TEXT.sub(lambda found: found[1] + _unsigned(found[2]), text)
+
+
+def _unsigned(rest: str) -> str:
+    """What follows a scheme. An "@" behind the hosts is one of a path or a question, if hosts is what stands there."""
+    hosts = re.split("[/?#]", rest, maxsplit=1)[0]
+    is_signed = "@" in rest and ("@" in hosts or not _HOSTS.fullmatch(hosts))
+    return f"{_HIDDEN}@{rest.rpartition('@')[2]}" if is_signed else rest
 
 
 def shown_value(value: object) -> str:

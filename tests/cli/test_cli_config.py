@@ -132,6 +132,19 @@ def test_tokens_and_queries_of_urls_are_not_shown(here, evertick):
     assert "HUSH" not in evertick("config", "show").output + evertick("config", "check").output
 
 
+def test_commands_are_shown_as_they_are_but_for_who_signs_in_by_their_addresses(here, evertick, ask):
+    line = "curl -fsS https://example.org/x | mail -s down ops@example.org"
+    signed = "pg_dump postgresql://ada:HUSH@db/shop | gzip > /tmp/a@b.gz"
+    write(
+        f"[jobs.a]\nevery = '1h'\nshell = '{line}'\n[jobs.b]\nevery = '1h'\nshell = '{signed}'\n"
+        "[jobs.c]\nevery = '1h'\nshell = { command = 'x', env = { DB = 'postgresql://ada:a HUSH@db/shop' } }\n"
+    )
+    assert ask("config", "show", "a")["keys"]["shell"]["value"] == line
+    assert line in evertick("config", "show", "a").stdout
+    assert ask("config", "show", "b")["keys"]["shell"]["value"] == signed.replace("ada:HUSH", "***")
+    assert ask("config", "show", "c")["keys"]["shell"]["value"]["env"]["DB"] == "postgresql://ada:***@db/shop"
+
+
 def test_the_defaults_and_all_that_holds_for_a_job_are_shown(here, evertick, ask):
     write(
         "[defaults]\ntimeout = '1h'\nretry = { constant = '5m', attempts = 3 }\ngrace = '2h'\n"

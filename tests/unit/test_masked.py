@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from evertick import Scheduler
 from evertick.errors import InvalidInput, InvalidSetting
-from evertick.masked import masked, shown_value
+from evertick.masked import masked, masked_within, shown_value
 from evertick.settings import check_url
 
 
@@ -49,6 +49,23 @@ from evertick.settings import check_url
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
     assert masked(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("curl https://h/x | mail ops@h", "curl https://h/x | mail ops@h"),
+        (
+            "curl 'https://TOKEN@h/x'; curl \"http://u:secret@h:80/?a=1\"",
+            "curl 'https://***@h/x'; curl \"http://***@h:80/?a=1\"",
+        ),
+        ("curl https://h:8080/send?to=ops@h", "curl https://h:8080/send?to=ops@h"),
+        ("psql postgresql://u:sec/ret@h/db", "psql postgresql://***@h/db"),
+        ("psql postgresql://u:s@cret/x@h/db", "psql postgresql://***@h/db"),
+    ],
+)
+def test_a_text_is_shown_with_its_urls_and_without_who_signs_in_by_them(text: str, shown: str) -> None:
+    assert masked_within(text) == shown
 
 
 @given(

@@ -73,7 +73,11 @@ def _about_none(loaded: Configuration) -> Iterator[str]:
 @config_option
 @as_json_option
 def show(job: str | None, config: str | None, as_json: bool) -> None:
-    """Show what holds, and where each value comes from. Secrets are hidden.
+    """Show what holds, and where each value comes from.
+
+    Hidden are passwords and tokens of the settings, who signs in by a URL, the question of an address, and what has a
+    name like password, token or api_key. What is a secret by nothing but its value is shown as it is written, in a
+    command or in args: give it as { secret = "NAME" }, of which there is the name alone.
 
     With the name of a JOB: all that holds for it, what it does and what it has from the defaults. What comes from the
     environment by ${NAME} is shown as the file has it. Keys that have no value are left out, but not in JSON.

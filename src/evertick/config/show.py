@@ -11,12 +11,13 @@ import msgspec
 from evertick.config.configuration import Configuration
 from evertick.config.job import TASK_KEYS, Defaults, Job
 from evertick.config.layer import Value
-from evertick.masked import masked
+from evertick.masked import masked, masked_within
 
 __all__ = ["HIDDEN", "Shown", "shown_defaults", "shown_jobs", "shown_values"]
 
 HIDDEN = "***"
 _REFERENCE = re.compile(r"\$\{\w+\}")
+_ADDRESS = re.compile(r"[A-Za-z][\w+.-]*:/")
 _WEB = re.compile(r"(?i)https?://")
 # Names of what is often a secret and was written out all the same.
 _TELLING = re.compile(r"(?i)pass|secret|token|authorization|credential|cookie|api[-_]?key")
@@ -112,6 +113,8 @@ def _hidden(name: str, value: Any) -> Any:
             return [_hidden(name, each) for each in value]
         case str() if _TELLING.search(name) and name != "secret" and not _is_reference(value):
             return HIDDEN
+        case str() if any(map(str.isspace, value)) and not _ADDRESS.match(value):
+            return masked_within(value)
         case str() if _WEB.match(value):
             # As the runs of the job show it: in a query there is often a key.
             address, question, _ = (masked(value) if "@" in value.partition("?")[0] else value).partition("?")
