@@ -47,6 +47,16 @@ def test_whatever_a_driver_of_somebody_else_raises_is_told_where_its_job_stands(
     assert problems(f"[jobs.a]\n{JOB}") == ["evertick.toml:3: jobs.a.echo: the driver cannot read it: KeyError: 'oops'"]
 
 
+@pytest.mark.parametrize(("key", "value"), [("url", "postgresql://ann@h/shop"), ("address", "h")])
+def test_a_store_whose_package_is_not_installed_is_told(
+    problems: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, key: str, value: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "evertick.store.postgres", None)
+    [line] = problems(f"[database]\n{key} = '{value}'\n")
+    assert line.startswith(f"evertick.toml:2: database.{key}: the store for postgresql:// cannot be loaded (")
+    assert line.endswith("); install it with `pip install 'evertick[postgres]'`")
+
+
 def test_all_fields_of_a_specification_that_do_not_fit_are_told(problems: Callable[..., list[str]]) -> None:
     found = problems("[jobs.a]\nevery = '1h'\n[jobs.a.echo]\ntex = 'x'\ntimes = 'a'\n[jobs.a.echo.headers]\nA = 3\n")
     assert [each.partition(";")[0] for each in found] == [

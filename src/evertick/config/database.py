@@ -14,6 +14,7 @@ from evertick.errors import InvalidInput
 from evertick.masked import masked
 from evertick.settings import check_url
 from evertick.store.sqlite.location import location_of
+from evertick.store.url import check_installed
 from evertick.when.duration import duration_text, duration_us
 
 __all__ = ["database_url"]
@@ -104,6 +105,8 @@ def _is_right(url: str, keys: SectionKeys, name: str | None) -> bool:
         check_url(url)
         if url.startswith("sqlite:"):
             location_of(url)
+        # Told of drivers when their jobs are read; of the store it would be told only when a node opens it.
+        check_installed(url)
     except InvalidInput as wrong:
         keys.refuse(name or "url", str(wrong).removeprefix("url: "))
         return False

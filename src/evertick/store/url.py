@@ -16,7 +16,7 @@ from evertick.store.base import OpensStore, Store
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["check_location", "open_store"]
+__all__ = ["check_installed", "check_location", "open_store"]
 
 _GROUP = "evertick.stores"
 _POSTGRES = ("postgresql", "postgres")
@@ -40,6 +40,11 @@ def check_location(url: str) -> None:
     except ImportError:  # the driver is not installed, which the opening says with its fix
         return
     location_of(url)
+
+
+def check_installed(url: str) -> None:
+    """Refuse a store whose packages are not there, with what to install, before anything is opened."""
+    _opener(_scheme(url))
 
 
 def _scheme(url: str) -> str:
