@@ -271,11 +271,25 @@ def _idle_words(schedule: Schedule, nodes: list[Node]) -> str:
 
 
 def _slot_wanted(run: Run, living: list[Node]) -> str:
-    if any(run.task in node.tasks and run.queue in node.queues for node in living):
+    """Of what nobody has, each half is named only if it is missing."""
+    knowing = [node for node in living if run.task in node.tasks]
+    if any(run.queue in node.queues for node in knowing):
         return "a free slot"
-    driver = None if any(run.task in node.tasks for node in living) else driver_wanted(run.task, living)
+    if knowing:
+        return f"a node that knows task {run.task!r} to work on queue {run.queue!r}"
+    driver = driver_wanted(run.task, living)
     able = f"knows task {run.task!r}" if driver is None else f"has the driver {driver!r} of task {run.task!r} enabled"
-    return f"a node that {able} and works on queue {run.queue!r}"
+    is_served = any(run.queue in node.queues for node in living)
+    return f"a node that {able}" + ("" if is_served else f" and works on queue {run.queue!r}")
+
+
+def _queue_wanted(run: Run, living: list[Node]) -> str:
+    """What to do where the queue alone is missing: the node that knows the task may be taught it."""
+    knowing = [node for node in living if run.task in node.tasks]
+    if not knowing or any(run.queue in node.queues for node in knowing):
+        return ""
+    name, queues = node_names(living)[knowing[0].id], ", ".join(map(repr, knowing[0].queues))
+    return f"; node {name} knows it and works on {queues} alone: add {run.queue!r} to its node.queues, and restart it"
 
 
 def _nobody_there(run: Run, nodes: list[Node]) -> str:
@@ -317,7 +331,8 @@ def _doing(run: Run, nodes: list[Node], now: datetime, rule: When | None, messag
         case State.WAITING if not living:
             return f"run {run.id} waits since {time_words(run.due_at, rule)}: {_nobody_there(run, nodes)}"
         case State.WAITING:
-            return f"run {run.id} waits for {_slot_wanted(run, living)} since {time_words(run.due_at, rule)}"
+            slot, since = _slot_wanted(run, living), time_words(run.due_at, rule)
+            return f"run {run.id} waits for {slot} since {since}{_queue_wanted(run, living)}"
         case State.BLOCKED if run.reason == Reason.CONCURRENCY:
             return f"run {run.id} waits for its turn: as many runs of {run.blocked_on!r} are at work as may be at once"
         case State.BLOCKED if run.reason == Reason.RATE:

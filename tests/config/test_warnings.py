@@ -103,6 +103,21 @@ def test_a_secret_that_is_not_there_is_told_unless_another_node_needs_it(folder:
     assert load(f"[node]\ndrivers = ['http']\n{text}").warnings == ()
 
 
+def test_a_queue_that_no_node_by_this_file_works_on_is_told(load: Load) -> None:
+    text = "[jobs.a]\nevery = '1h'\necho = 'x'\nqueue = 'gpu'\n"
+    assert load(text).warnings == (
+        'evertick.toml:4: jobs.a.queue: a node by this file works on "default" alone, so this waits for another node; '
+        'write queues = ["default", "gpu"] under [node], or take it away',
+    )
+    [line] = load("[defaults]\nqueue = 'gpu'\n[jobs.a]\nevery = '1h'\necho = 'x'\n").warnings
+    assert line.startswith("evertick.toml:2: defaults.queue: a node by this file works on ")
+    # Who says which queues, shares them among nodes; and a task of other code is with another node.
+    for queues in ("['gpu']", "['default']"):
+        assert load(f"[node]\nqueues = {queues}\n{text}").warnings == ()
+    assert load(text.replace("echo", "task")).warnings == ()
+    assert load(f"{text}enabled = false\n").warnings == ()
+
+
 def test_directories_that_are_not_there_yet_are_told(folder: Path, load: Load) -> None:
     loaded = load(
         "[log]\nfile = 'var/log/e.log'\n[daemon]\npidfile = 'run/e.pid'\n[directories]\nstate = 'var/lib/e'\n"

@@ -239,8 +239,25 @@ async def test_a_run_nobody_can_run_says_what_is_missing() -> None:
         await store.park_unknown(scheduler.app, 10)
         parked = await scheduler.why("orphan")
     assert idle.now == "it waits; no live node knows task 'gone'"
-    assert "waits for a node that knows task 'gone' and works on queue 'default'" in waiting.now
+    assert "waits for a node that knows task 'gone' since " in waiting.now
     assert "is parked: no live node knows task 'gone'; start one that does" in parked.now
+
+
+async def test_a_run_of_a_queue_that_nobody_works_on_says_so_and_what_to_do() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.every("1h", key="train", queue="gpu")
+    async def train() -> None: ...
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await scheduler.add(key="orphan", when=Every("1h"), task="gone", queue="gpu")
+        await kit.advance("1h1s")
+        known, unknown = await scheduler.why("train"), await scheduler.why("orphan")
+        [node] = await scheduler.nodes()
+    assert "waits for a node that knows task 'train' to work on queue 'gpu' since " in known.now
+    taught = "knows it and works on 'default' alone: add 'gpu' to its node.queues, and restart it"
+    assert known.now.endswith(f"; node {node.name} {taught}")
+    assert "waits for a node that knows task 'gone' and works on queue 'gpu' since " in unknown.now
 
 
 async def test_without_a_node_nothing_will_fire_and_why_says_so() -> None:

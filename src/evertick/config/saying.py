@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["in_file", "jobs_told"]
+import msgspec
+
+__all__ = ["in_file", "jobs_told", "toml_text"]
 
 _PHRASES = {
     "pass a timedelta, a number of seconds, or text like '90s' or '1h30m'": (
@@ -33,6 +35,11 @@ def in_file(text: str) -> str:
     for phrase, instead in _PHRASES.items():
         text = text.replace(phrase, instead)
     return text
+
+
+def toml_text(text: str) -> str:
+    """In quotes, as a file has it."""
+    return msgspec.json.encode(text).decode()
 
 
 def jobs_told(count: int, disabled: int = 0) -> str:

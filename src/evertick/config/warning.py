@@ -15,7 +15,7 @@ from evertick.config.job import Job
 from evertick.config.needs import Needs
 from evertick.config.problem import Problems
 from evertick.config.rule import RULES
-from evertick.config.saying import in_file
+from evertick.config.saying import in_file, toml_text
 from evertick.driver.plain_text import plain_text_to
 from evertick.driver.secret import Secret, Secrets
 from evertick.errors import EvertickError
@@ -40,6 +40,7 @@ def warnings_of(configuration: Configuration, environ: Mapping[str, str]) -> tup
         if job.is_enabled:
             _warn_of_past(job, found)
             _warn_of_calendars(job, configuration, found)
+            _warn_of_queue(job, configuration, found)
         if job.spec is not None and job.spec.driver in drivers:
             _warn_of_secrets(job, secrets, found)
             for field, said in needs.unmet(job.spec):
@@ -87,6 +88,19 @@ def _warn_of_calendars(job: Job, configuration: Configuration, found: Problems) 
         near = nearest(calendar, known, what="there are") if known else "there are none"
         said = f"no [calendars.{calendar}] is in these files ({near}); then it must be in the ledger"
         _warn(job, name if name in job.places else "when", said, found)
+
+
+def _warn_of_queue(job: Job, configuration: Configuration, found: Problems) -> None:
+    """Of one that nobody here has heard of. Where `node.queues` is set, its nodes share the queues on purpose."""
+    queue, served = job.definition.queue, configuration.values["node.queues"]
+    is_shared = job.spec is None or job.definition.mode == "every-node"
+    if not is_shared and queue not in served.value and not served.is_set:
+        known = ", ".join(map(toml_text, served.value))
+        said = (
+            f"a node by this file works on {known} alone, so this waits for another node; write "
+            f"queues = [{', '.join(map(toml_text, (*served.value, queue)))}] under [node], or take it away"
+        )
+        _warn(job, "queue", said, found)
 
 
 def _warn_of_secrets(job: Job, secrets: Secrets, found: Problems) -> None:
