@@ -169,6 +169,44 @@ def test_the_defaults_and_all_that_holds_for_a_job_are_shown(here, evertick, ask
     assert (result.exit_code, result.stderr) == (1, "error: evertick.toml has no job 'coppy'; it is called 'copy'\n")
 
 
+def test_a_job_that_begins_disabled_is_named_with_its_place_and_can_be_tried_once(here, evertick, ask):
+    write(
+        "[jobs.on]\nevery = '1h'\nshell = 'true'\n"
+        "[jobs.off]\nevery = '1h'\nshell = 'true'\nenabled = false\npriority = 7\n"
+        "[jobs.away]\nevery = '1h'\ntask = 'of_code'\nenabled = false\n"
+    )
+    Path("jobs.d").mkdir()
+    Path("jobs.d/cron.toml").write_text("[jobs.cron]\nevery = '1h'\nshell = 'true'\nenabled = false\n")
+    evertick("apply", "--yes")
+    result = evertick("list")
+    named = "off (evertick.toml:7), away (evertick.toml:12), cron (jobs.d/cron.toml:4)"
+    assert f"note: disabled, and without a schedule: {named}\n" in result.stderr
+    result = evertick("why", "off")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (
+        1,
+        "error: 'off' is a job that is disabled at evertick.toml:7, and has no schedule yet; take `enabled = false` "
+        "out there, or try it once with `evertick trigger off`",
+    )
+    result = evertick("trigger", "off")
+    assert result.stdout.startswith("triggered off, once: it is disabled: run ")
+    [run] = ask("runs")
+    assert (run["task"], run["schedule_key"], run["priority"], run["cause"]) == ("off", None, 7, "enqueue")
+    result = evertick("why", "off")
+    assert result.exit_code == 0
+    assert "note: 'off' is a job that is disabled at evertick.toml:7, and has no schedule yet; " in result.stderr
+    result = evertick("trigger", "away")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (
+        1,
+        "error: 'away' is a job that is disabled at evertick.toml:12, and has no schedule yet; take `enabled = false` "
+        "out there; as it is, it cannot be tried",
+    )
+    # One that had a schedule has it still.
+    write("[jobs.on]\nevery = '1h'\nshell = 'true'\nenabled = false\n")
+    evertick("apply", "--yes")
+    assert "without a schedule: cron (" in evertick("list").stderr
+    assert evertick("trigger", "on").stdout.startswith("triggered on: run ")
+
+
 def test_show_works_without_a_file(here, ask, monkeypatch):
     monkeypatch.setenv("EVERTICK_DATABASE", "postgresql://u:hush@h/d")
     shown = ask("config", "show")

@@ -19,6 +19,7 @@ from typing import Any, Concatenate
 import click
 import msgspec
 
+from evertick.cli.disabled import disabled_jobs, disabled_words, remember_file
 from evertick.cli.named import nearer
 from evertick.cli.output import tell
 from evertick.cli.wall import clock_of, with_zone
@@ -123,7 +124,10 @@ def on_store(command: Callable[Concatenate[Scheduler, ...], Coroutine[Any, Any, 
     @config_option
     @functools.wraps(command)
     def with_store(**kwargs: Any) -> None:
-        ledger = ledger_of(kwargs.pop("database"), kwargs.pop("app"), kwargs.pop("config"))
+        database, config = kwargs.pop("database"), kwargs.pop("config")
+        app = kwargs.pop("app")
+        ledger = ledger_of(database, app, config)
+        remember_file(config, is_read=database is None and app is None)
         scheduler = Scheduler(ledger.url, app=ledger.app, concurrency=0, migrate="check")
         check_exists(scheduler.settings.url)
         if not kwargs.get("as_json"):
@@ -153,6 +157,10 @@ async def _closing(scheduler: Scheduler, work: Coroutine[Any, Any, None], words:
     try:
         await work
     except NotFound as missing:
+        disabled = disabled_jobs()
+        for word in words:
+            if word in disabled and repr(word) in str(missing):
+                raise NotFound(disabled_words(word, disabled[word])) from None
         raise await nearer(await store_of(scheduler), scheduler.app, words, missing) from None
     finally:
         await scheduler.close()

@@ -11,6 +11,7 @@ import msgspec
 
 from evertick.cli.candidates import complete_keys, complete_tasks
 from evertick.cli.database import on_store, store_of
+from evertick.cli.disabled import disabled_jobs, disabled_words
 from evertick.cli.named import schedule_or_run
 from evertick.cli.node_names import names_for, node_of, shown_place
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table
@@ -264,6 +265,8 @@ async def why(scheduler: Scheduler, key: str, as_json: bool) -> None:
     elif isinstance(found, str):
         of_task = await explain_task(store, scheduler.app, found)
         _answer(of_task, of_task.facts(), as_json)
+        if not as_json and (place := disabled_jobs().get(found)) is not None:
+            hint(f"note: {disabled_words(found, place)}")
     else:
         await _why_schedule(scheduler, found.key, as_json)
 

@@ -13,6 +13,7 @@ from evertick.cli.ahead import first_fires, planned_fires
 from evertick.cli.apps import hint_other_apps
 from evertick.cli.candidates import complete_keys
 from evertick.cli.database import on_store, store_of
+from evertick.cli.disabled import disabled_jobs, tell_disabled, try_disabled
 from evertick.cli.ledger import print_ledger, row_of, rows_data
 from evertick.cli.named import schedule_or_run
 from evertick.cli.node_names import names_for
@@ -22,9 +23,9 @@ from evertick.cli.plan import checked_days, days_option, dry_run_option, print_p
 from evertick.cli.runs import hint_if_stuck, print_run, run_data
 from evertick.cli.words import ahead, data_text, decision_words, now, stamp
 from evertick.drift import REMEDY, is_left_behind
-from evertick.errors import EvertickError
+from evertick.errors import EvertickError, NotFound
 from evertick.every_node import is_own_queue
-from evertick.model import Schedule, State
+from evertick.model import Run, Schedule, State
 from evertick.scheduler import Scheduler
 from evertick.when import parse_when
 
@@ -50,7 +51,8 @@ async def list_schedules(scheduler: Scheduler, labels: tuple[tuple[str, str], ..
     found = await scheduler.schedules(labels=dict(labels))
     if as_json:
         print_json(found)
-    elif not found:
+        return
+    if not found:
         those = f" with {' and '.join(f'{name}={value}' for name, value in labels)}" if labels else ""
         hint(f"there are no schedules{those} in app {scheduler.app!r}")
         if not labels:
@@ -70,6 +72,8 @@ async def list_schedules(scheduler: Scheduler, labels: tuple[tuple[str, str], ..
             Column(title="NOTE", is_cut=True),
         ]
         print_table(columns, rows)
+    if not labels and (told := tell_disabled(disabled_jobs(), (schedule.key for schedule in found))):
+        hint(told)
 
 
 def _row(schedule: Schedule, first: datetime | None, moment: datetime) -> list[str]:
@@ -241,14 +245,15 @@ async def trigger(scheduler: Scheduler, key: str, args: dict[str, Any] | None, a
     """Run a schedule's task now, by hand.
 
     Works while it is paused, and obeys its overlap policy. One that is for every node runs on each that is not still
-    at it; with --json the first of these runs is printed.
+    at it; with --json the first of these runs is printed. A job that the configuration has with enabled = false and
+    that has no schedule yet is tried once: a run of its own, as the file has it.
 
     \b
     Example:
       evertick trigger report
       evertick trigger report --args '{"month": "2026-01"}'
     """
-    run = await scheduler.trigger(key, args=args)
+    run = await _triggered(scheduler, key, args)
     if as_json:
         print_json(await row_of(scheduler, run))
         return
@@ -257,8 +262,18 @@ async def trigger(scheduler: Scheduler, key: str, args: dict[str, Any] | None, a
         ids = sorted(each.id for each in same if each.cause is run.cause)
         say(f"triggered {key} on {len(ids)} {'node' if len(ids) == 1 else 'nodes'}: {', '.join(ids)}")
         return
-    say(f"triggered {key}: run {run.id}")
+    once = "" if run.schedule_key else ", once: it is disabled"
+    say(f"triggered {key}{once}: run {run.id}")
     await hint_if_stuck(scheduler, run)
+
+
+async def _triggered(scheduler: Scheduler, key: str, args: dict[str, Any] | None) -> Run:
+    try:
+        return await scheduler.trigger(key, args=args)
+    except NotFound:
+        if key not in disabled_jobs():
+            raise
+    return await try_disabled(key, args)
 
 
 @click.command()

@@ -37,7 +37,7 @@ from evertick.nearest import alike
 from evertick.settings import make_settings
 from evertick.when import Calendar
 
-__all__ = ["FILE_NAME", "Configuration", "Ledger", "guess_ledger", "load_configuration", "load_ledger"]
+__all__ = ["FILE_NAME", "Configuration", "Ledger", "guess_ledger", "load_configuration", "load_disabled", "load_ledger"]
 
 _JOBS_FOLDER = "jobs.d"
 _JOBS_ONLY = ("jobs", "calendars")
@@ -91,6 +91,17 @@ def load_ledger(path: str | Path | None, environ: Mapping[str, str] = os.environ
     ledger = _ledger(file, read_all(file, problems), environ, problems)
     problems.raise_any()
     return ledger
+
+
+def load_disabled(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The jobs that say `enabled = false`, by name, and where they do. Nothing else of them is looked at."""
+    file = find_file(path, environ)
+    if file is None:
+        return {}
+    ignored = Problems()
+    loading = _Loading(file, environ, {}, ignored)
+    values = layered(loading.documents, environ, {}, ignored, only=("directories",))
+    return loading.disabled(values)
 
 
 def guess_ledger(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> Ledger | None:
@@ -164,6 +175,12 @@ class _Loading:
             warnings=tuple(self._warnings),
             **sections,
         )
+
+    def disabled(self, values: Mapping[str, Value]) -> dict[str, str]:
+        folder = self._jobs_folder(values)
+        self.documents += [] if folder is None else self._read_jobs(folder)
+        tables = self._named("jobs").items()
+        return {name: table.place("enabled") for name, table in tables if table.data.get("enabled") is False}
 
     # --- settings
 
