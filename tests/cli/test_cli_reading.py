@@ -292,9 +292,12 @@ def test_a_missing_database_is_named_and_not_made(tmp_path, monkeypatch, evertic
     monkeypatch.chdir(tmp_path)
     result = evertick(*command.split())
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith(
-        f"error: there is no database at {tmp_path}/evertick.db; point to one with --database"
-    )
+    missing = f"error: there is no database at {tmp_path}/evertick.db"
+    assert result.stderr.startswith(f"{missing}, and no configuration at evertick.toml, ")
+    assert "; name the file of the daemon with --config, or the database with --database " in result.stderr
+    (tmp_path / "evertick.toml").write_text("[database]\nurl = 'sqlite:///evertick.db'\n")
+    assert evertick(*command.split()).stderr.startswith(f"{missing}; point to one with --database")
+    (tmp_path / "evertick.toml").unlink()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -74,9 +74,10 @@ def on_database(
             database, config = kwargs.pop("database"), kwargs.pop("config")
             assert database is None or isinstance(database, str)
             assert config is None or isinstance(config, str)
-            chosen = ledger_of(database, None, config).url
+            ledger = ledger_of(database, None, config)
+            chosen = ledger.url
             if not (may_create and kwargs.get("create")):
-                check_exists(chosen)
+                check_exists(chosen, ledger.searched)
             asyncio.run(command(care_of(chosen), *args, **kwargs))
 
         return with_care

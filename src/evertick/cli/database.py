@@ -24,7 +24,7 @@ from evertick.cli.named import nearer
 from evertick.cli.output import tell
 from evertick.cli.wall import clock_of, with_zone
 from evertick.cli.words import times_in
-from evertick.config.find import FILE_NAME
+from evertick.config.find import FILE_NAME, searched_files
 from evertick.config.load import load_ledger
 from evertick.daemon.report import DaemonReport, read_remains, read_reports
 from evertick.errors import NotFound, StoreRefused
@@ -77,6 +77,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     words: str = ""
     # Where a daemon of that configuration keeps its report.
     state_directory: Path | None = None
+    # Where a configuration was looked for in vain, if nobody has said where the ledger is.
+    searched: str = ""
 
     def tell(self) -> None:
         if self.words:
@@ -93,7 +95,9 @@ def ledger_of(database: str | None, app: str | None, config: str | None) -> Ledg
     if found is None:
         is_named = bool(os.environ.get(DATABASE_VARIABLE))
         words = "" if is_named else f"(ledger: {DEFAULT_DATABASE}; name another with --database)"
-        return Ledger(url=check_url(None), app=app or os.environ.get(_APP_VARIABLE) or _APP, words=words)
+        searched = "" if is_named else searched_files()
+        app = app or os.environ.get(_APP_VARIABLE) or _APP
+        return Ledger(url=check_url(None), app=app, words=words, searched=searched)
     is_named = config is not None or bool(os.environ.get(DATABASE_VARIABLE))
     words = "" if is_named else f"(ledger: {masked(found.database_url)}, by {found.file})"
     return Ledger(url=found.database_url, app=app or found.app, words=words, state_directory=found.state_directory)
@@ -129,7 +133,7 @@ def on_store(command: Callable[Concatenate[Scheduler, ...], Coroutine[Any, Any, 
         ledger = ledger_of(database, app, config)
         remember_file(config, is_read=database is None and app is None)
         scheduler = Scheduler(ledger.url, app=ledger.app, concurrency=0, migrate="check")
-        check_exists(scheduler.settings.url)
+        check_exists(scheduler.settings.url, ledger.searched)
         if not kwargs.get("as_json"):
             ledger.tell()
         asyncio.run(_closing(scheduler, _work(scheduler, kwargs), _words(kwargs)))
@@ -166,8 +170,8 @@ async def _closing(scheduler: Scheduler, work: Coroutine[Any, Any, None], words:
         await scheduler.close()
 
 
-def check_exists(url: str) -> None:
-    """Refuse a database that is not there."""
+def check_exists(url: str, searched: str = "") -> None:
+    """Refuse a database that is not there. `searched`: where a configuration would have named another."""
     if is_there(url):
         return
     path = location_of(url).path
@@ -175,6 +179,12 @@ def check_exists(url: str) -> None:
         raise StoreRefused(
             f"{url} is in the memory of one process, so there is nothing to see from here; "
             f"name a file, like {DEFAULT_DATABASE}"
+        )
+    if searched:
+        raise StoreRefused(
+            f"there is no database at {Path(path).absolute()}, and no configuration at {searched}; name the file of "
+            "the daemon with --config, or the database with --database sqlite:///path/to/file.db or "
+            f"postgresql://user@host/name, or by {DATABASE_VARIABLE} (`evertick daemon`, `apply` and `run` make it)"
         )
     raise StoreRefused(
         f"there is no database at {Path(path).absolute()}; point to one with --database sqlite:///path/to/file.db "

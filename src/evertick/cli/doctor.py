@@ -40,7 +40,7 @@ def doctor(as_json: bool, database: str | None, app: str | None, config: str | N
     ledger = ledger_of(database, app, config)
     check_key(ledger.app, what="app")
     try:
-        check_exists(ledger.url)
+        check_exists(ledger.url, ledger.searched)
         if not as_json:
             ledger.tell()
         findings = asyncio.run(_examine(ledger.url, ledger.app, as_json))

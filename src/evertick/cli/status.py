@@ -142,7 +142,7 @@ def _asked(database: str | None, app: str | None, config: str | None) -> tuple[L
 
 async def _look(ledger: Ledger, daemons: list[DaemonReport], timeout: timedelta) -> Standing:
     scheduler = Scheduler(ledger.url, app=ledger.app, concurrency=0, migrate="check")
-    check_exists(scheduler.settings.url)
+    check_exists(scheduler.settings.url, ledger.searched)
     try:
         async with asyncio.timeout(timeout.total_seconds()):
             return await look(await store_of(scheduler), scheduler.app, daemons, killed_daemons_of(ledger))
