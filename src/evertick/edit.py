@@ -61,7 +61,8 @@ _USERS_MOST = 1_000_000
 _UNDECLARED: dict[Source, str] = {
     "code": "no longer declared by {name}; declare it again to resume it, or remove it",
     "file": "no longer in the configuration of {name}; put it back to resume it, or remove it with "
-    "`evertick apply --prune`",
+    "`evertick apply --prune`; if another file has it, give one of the two an `app` or a `name` of its own under "
+    "[node]",
 }
 
 

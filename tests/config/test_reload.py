@@ -85,7 +85,8 @@ async def test_jobs_are_exchanged_while_the_node_runs(folder: Path, write: Write
         assert [key for key, each in found.items() if each.is_paused] == ["gone"]
         assert found["gone"].pause_note == (
             "no longer in the configuration of evertick; put it back to resume it, or remove it with "
-            "`evertick apply --prune`"
+            "`evertick apply --prune`; if another file has it, give one of the two an `app` or a `name` of its own "
+            "under [node]"
         )
         assert found["kept"].version == 1
         write(jobs(kept="kept", changed="before", gone="gone"))

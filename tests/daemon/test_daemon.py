@@ -40,7 +40,7 @@ def test_a_signal_drains_it_and_ends_it_with_the_code_it_stands_for(
     assert ended(process) == (code, "")
     assert f"{number.name}: draining" in site.logged()
     assert re.search(r"INFO    evertick.engine: node \w+ has stopped\n$", site.logged())
-    assert sorted(path.name for path in site.pidfile.parent.iterdir()) == ["evertick.db"]
+    assert sorted(path.name for path in site.pidfile.parent.iterdir()) == ["daemon-ended.json", "evertick.db"]
 
 
 def test_usr2_opens_the_log_anew(site: Site) -> None:

@@ -153,6 +153,35 @@ def test_daemons_that_share_a_state_directory_each_have_a_report(site: Site) -> 
     assert "does" not in told["daemons"][0]
 
 
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_daemon_by_another_file_says_whose_jobs_it_pauses_and_how_to_keep_them(
+    site: Site, end: signal.Signals
+) -> None:
+    job = "[jobs.{}]\nevery = '1d'\nshell = 'true'\n"
+    site.config.write_text(CONFIGURATION + job.format("first"))
+    first = site.started()
+    first.send_signal(end)
+    first.wait(60)
+    other = site.folder / "other.toml"
+    other.write_text(CONFIGURATION + job.format("second"))
+    second = site.started("--config", "other.toml")
+    site.until_logged(
+        f"{site.config} has jobs that {other} has not (first): both go by the ledger "
+        f"sqlite:///{site.folder}/state/evertick.db, the app 'default' and the node name 'box', so these jobs are "
+        "paused while no daemon of that file runs; give one of the two files an `app` or a `name` of its own under "
+        "[node]"
+    )
+    second.terminate()
+    assert second.wait(60) == 0
+    # By itself again, and with an app of its own, it pauses nobody's.
+    site.started("--config", "other.toml").terminate()
+    other.write_text(other.read_text().replace("[node]", "[node]\napp = 'other'"))
+    site.until_logged("has stopped", count=3 if end == signal.SIGTERM else 2)
+    site.config.write_text(CONFIGURATION)
+    site.started("--config", "other.toml")
+    assert site.logged().count(" has jobs that ") == 1
+
+
 def test_what_needs_a_restart_is_named(site: Site) -> None:
     site.started()
     site.config.write_text(CONFIGURATION.replace("[node]", "[node]\nconcurrency = 3"))

@@ -26,7 +26,7 @@ _ROOT = 0
 _SYSTEM = Path("/var/lib/evertick")
 # What Evertick itself has in its directories: the database with its log, the report of a daemon, a pidfile, the
 # configuration, and what stands beside it.
-_OWN = re.compile(r"evertick\..*|daemon\.json.*|jobs\.d|conf\.d|secrets")
+_OWN = re.compile(r"evertick\..*|daemon[.-].*json.*|jobs\.d|conf\.d|secrets")
 
 
 def default_state(environ: Mapping[str, str]) -> Path:

@@ -3,6 +3,7 @@
 The ledger knows the nodes; only the daemon knows which file it was made from, whether that could be read again, and
 what its jobs do. The file is replaced as a whole, and goes with its daemon. Daemons may share a directory: each has a
 file of its own. One whose process is gone tells that it ended without a word, and is removed by the next that writes.
+That of the daemon that has ended last stays under another name, for the next to see by which file it went.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import msgspec
 
 from evertick.daemon.process import is_running, started_at_tick
 
-__all__ = ["DaemonReport", "forget_report", "read_remains", "read_reports", "write_report"]
+__all__ = ["DaemonReport", "forget_report", "read_former", "read_remains", "read_reports", "write_report"]
 
 _NAMES = "daemon.*.json"
+_LAST = "daemon-ended.json"
 _MODE = 0o600
 # What ten thousand jobs do, with long names.
 _BYTES_MOST = 16 * 1024 * 1024
@@ -81,7 +83,12 @@ def read_remains(folder: Path) -> list[DaemonReport]:
 def forget_report(folder: Path, pid: int) -> None:
     """At the end of a daemon."""
     with contextlib.suppress(OSError):
-        _path(folder, pid).unlink()
+        os.replace(_path(folder, pid), folder / _LAST)
+
+
+def read_former(folder: Path) -> list[DaemonReport]:
+    """What the daemons of this directory say, and those that were here last, whether they have ended or died."""
+    return [said for _, said in (*_found(folder), *_read(folder / _LAST))]
 
 
 def _path(folder: Path, pid: int) -> Path:
@@ -90,11 +97,12 @@ def _path(folder: Path, pid: int) -> Path:
 
 def _found(folder: Path) -> Iterator[tuple[Path, DaemonReport]]:
     for path in sorted(folder.glob(_NAMES))[:_FILES_MOST]:
-        try:
-            with path.open("rb") as file:
-                yield path, msgspec.json.decode(file.read(_BYTES_MOST), type=DaemonReport)
-        except (OSError, msgspec.MsgspecError):
-            continue
+        yield from _read(path)
+
+
+def _read(path: Path) -> Iterator[tuple[Path, DaemonReport]]:
+    with contextlib.suppress(OSError, msgspec.MsgspecError), path.open("rb") as file:
+        yield path, msgspec.json.decode(file.read(_BYTES_MOST), type=DaemonReport)
 
 
 def _lives(said: DaemonReport) -> bool:

@@ -22,12 +22,13 @@ from evertick.config.load import Configuration
 from evertick.config.reload import Reloader
 from evertick.daemon.daemon import Belongings, Daemon
 from evertick.daemon.detach import Detached
+from evertick.daemon.displaced import displaced_words
 from evertick.daemon.lines import Hidden
 from evertick.daemon.logs import Logs, set_up_logs
 from evertick.daemon.notify import Notify
 from evertick.daemon.pidfile import Pidfile
 from evertick.daemon.process import started_at_tick
-from evertick.daemon.report import DaemonReport
+from evertick.daemon.report import DaemonReport, read_former
 from evertick.driver.secret import SECRET_VARIABLE, Secrets
 from evertick.errors import EvertickError
 from evertick.masked import masked
@@ -80,6 +81,9 @@ def run_daemon(
                 log.warning("%s", said)
         with _last_words():
             scheduler = _scheduler(configuration, logs)
+            report = _report(configuration, scheduler)
+            if (said := displaced_words(report, read_former(configuration.state_directory))) is not None:
+                log.warning("%s", said)
             is_reloaded = configuration.daemon.reload != "off"
             reloader = Reloader(
                 scheduler,
@@ -97,7 +101,7 @@ def run_daemon(
                 reloader=reloader if is_reloaded else None,
                 looks_itself=configuration.daemon.reload == "change",
             )
-            return run_process(scheduler, Daemon(scheduler, _report(configuration, scheduler), belongings))
+            return run_process(scheduler, Daemon(scheduler, report, belongings))
 
 
 @contextmanager
