@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,6 +117,46 @@ def test_a_queue_that_no_node_by_this_file_works_on_is_told(load: Load) -> None:
         assert load(f"[node]\nqueues = {queues}\n{text}").warnings == ()
     assert load(text.replace("echo", "task")).warnings == ()
     assert load(f"{text}enabled = false\n").warnings == ()
+
+
+def test_steps_that_are_no_interval_are_told(load: Load) -> None:
+    [line] = load("[jobs.a]\ncron = '*/7 * * * *'\necho = 'x'\n").warnings
+    assert line == (
+        "evertick.toml:2: jobs.a.cron: */7 in the minute field starts anew every hour: after minute 56 the next is 4 "
+        "minutes later, not 7"
+    )
+    for cron in ("*/5 * * * *", "30 2 31 * *", "@hourly"):
+        assert load(f"[jobs.a]\ncron = '{cron}'\necho = 'x'\n").warnings == ()
+
+
+def test_a_method_that_is_much_like_another_is_told(load: Load) -> None:
+    job = "[jobs.a]\nevery = '1h'\n[jobs.a.http]\nurl = 'https://h/'\nmethod = '{}'\n"
+    [line] = load(job.format("PSOT")).warnings
+    assert line == (
+        "evertick.toml:5: jobs.a.http.method: 'PSOT' is no method that servers commonly know; write 'POST', if that is "
+        "meant"
+    )
+    for method in ("PUT", "PURGE", "BAN"):
+        assert load(job.format(method)).warnings == ()
+
+
+def test_a_user_whom_only_root_may_become_is_told(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "[jobs.a]\nevery = '1h'\nshell = { command = 'x', user = 'root' }\n"
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert load(text).warnings == (
+        "evertick.toml:3: jobs.a.shell.user: only a daemon of root may run commands as 'root'; start it as root, or "
+        "take this away",
+    )
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert load(text).warnings == ()
+
+
+def test_a_file_of_jobs_that_is_passed_over_for_its_name_is_told(folder: Path, load: Load) -> None:
+    (folder / "jobs.d").mkdir()
+    for name in ("y.conf", "cron", "z.toml.off", ".hidden", "x.toml~", "README.md", "x.toml.dpkg-old"):
+        (folder / "jobs.d" / name).touch()
+    why = "it is not read, since its name does not end with .toml; rename it, or take it away"
+    assert load("").warnings == (f"jobs.d/cron: {why}", f"jobs.d/y.conf: {why}")
 
 
 def test_directories_that_are_not_there_yet_are_told(folder: Path, load: Load) -> None:
@@ -300,7 +341,8 @@ def test_a_user_and_paths_that_the_machine_does_not_have_are_told(folder: Path, 
     )
     # Another node does it, on a machine of its own.
     assert load(f"[node]\ndrivers = ['function']\n{text}").warnings == ()
-    assert load("[jobs.a]\nevery = '1h'\nshell = { command = 'x', user = 'root', cwd = '/' }\n").warnings == ()
+    us = pwd.getpwuid(os.geteuid()).pw_name
+    assert load(f"[jobs.a]\nevery = '1h'\nshell = {{ command = 'x', user = '{us}', cwd = '/' }}\n").warnings == ()
 
 
 def test_a_folder_in_the_home_of_its_user_is_looked_for_there(
@@ -313,7 +355,7 @@ def test_a_folder_in_the_home_of_its_user_is_looked_for_there(
     [line] = load(job.format(cwd="~/no", more="")).warnings
     assert line.startswith(f"evertick.toml:3: jobs.a.shell.cwd: there is no directory {folder}/no on this machine; ")
     # That of somebody else is known when it runs.
-    assert load(job.format(cwd="~/no", more=", user = 'root'")).warnings == ()
+    assert load(job.format(cwd="~/no", more=f", user = '{pwd.getpwuid(os.geteuid()).pw_name}'")).warnings == ()
 
 
 def test_a_list_that_holds_a_whole_line_is_told(load: Load, folder: Path) -> None:

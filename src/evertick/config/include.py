@@ -8,20 +8,28 @@ two files set is refused.
 from __future__ import annotations
 
 import glob
+import os
+import re
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from evertick.config.problem import Problems
+from evertick.config.saying import toml_words
 from evertick.config.toml import Document, read_document
 
-__all__ = ["DEPTH_MAX", "FILES_MAX", "INCLUDE", "Pattern", "patterns_of", "read_all", "read_folder"]
+__all__ = ["DEPTH_MAX", "FILES_MAX", "INCLUDE", "Pattern", "passed_over", "patterns_of", "read_all", "read_folder"]
 
 INCLUDE = "include"
 DEPTH_MAX = 8
 FILES_MAX = 1_000
 _MAGIC = "*?["
+# Read, or out of the way on purpose.
+_LEFT_OUT = re.compile(
+    r"(?i)^\.|~$|\.(toml|bak|old|orig|save|swp|tmp|new|off|disabled|example|sample|md|txt|dpkg-\w+|rpm\w+)$"
+)
+_PASSED_OVER_MOST = 10
 
 
 class Reads(Protocol):
@@ -66,6 +74,16 @@ def read_folder(folder: Path, read: list[Document], problems: Problems) -> list[
     return [document for name in names if (document := read_document(name, problems)) is not None]
 
 
+def passed_over(folder: Path) -> list[Path]:
+    """Files in a folder of jobs that look as if they were meant to be read; not what editors and packagers leave."""
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_file() and not _LEFT_OUT.search(entry.name))
+    except OSError:
+        return []
+    return [folder / name for name in names[:_PASSED_OVER_MOST]]
+
+
 def _read(
     path: Path, named_at: str, above: tuple[Path, ...], found: list[Document], problems: Problems, read: Reads
 ) -> None:
@@ -96,7 +114,7 @@ def _patterns(document: Document, problems: Problems) -> list[tuple[str, str]]:
     given = document.data.get(INCLUDE, [])
     if not _are_paths(given):
         fix = 'write a list of paths, like include = ["conf.d/*.toml"]'
-        problems.add(document.place((INCLUDE,)), INCLUDE, f"{given!r:.100} is no list of paths; {fix}")
+        problems.add(document.place((INCLUDE,)), INCLUDE, f"{toml_words(given):.100} is no list of paths; {fix}")
         return []
     return [(document.place((INCLUDE, number)), each) for number, each in enumerate(given)]
 

@@ -16,6 +16,7 @@ from evertick.arguments import FreeArguments
 from evertick.config.problem import Problems
 from evertick.config.retry import read_retry
 from evertick.config.rule import RULE_DEFAULTS, RULE_OPTIONS, RULES, make_rule
+from evertick.config.saying import toml_words
 from evertick.config.table import Table
 from evertick.driver.reading import read_spec
 from evertick.driver.registry import IN_PYTHON, spec_class
@@ -298,14 +299,16 @@ class _Reader:
     def _text(self, name: str) -> str:
         value = self._given.get(name, "")
         if not isinstance(value, str) or len(value) > _DESCRIPTION_LONGEST:
-            self.refuse(f"{value!r:.60} is no text of at most {_DESCRIPTION_LONGEST} characters; shorten it", name)
+            self.refuse(
+                f"{toml_words(value):.60} is no text of at most {_DESCRIPTION_LONGEST} characters; shorten it", name
+            )
             return ""
         return value
 
     def _yes_or_no(self, name: str) -> bool:
         value = self._given.get(name, True)
         if not isinstance(value, bool):
-            self.refuse(f"{value!r:.60} is neither true nor false; write one of them without quotes", name)
+            self.refuse(f"{toml_words(value):.60} is neither true nor false; write one of them without quotes", name)
             return True
         return value
 

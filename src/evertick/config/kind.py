@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from evertick.config.saying import toml_words
 from evertick.errors import InvalidSetting
 from evertick.size import size_bytes
 from evertick.when.duration import duration_us
@@ -42,7 +43,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _refused(value: Any, words: str, fix: str) -> InvalidSetting:
-    return InvalidSetting(f"{value!r:.100} is no {words}; write {fix}")
+    return InvalidSetting(f"{toml_words(value):.100} is no {words}; write {fix}")
 
 
 def _make(words: str, fix: str, is_right: Callable[[Any], bool], of_text: Callable[[str], Any]) -> Kind:
@@ -87,7 +88,7 @@ def _read_texts(value: Any, folder: Path) -> Any:
         raise InvalidSetting("'' in it is empty; write something between the quotes, or take them away")
     for each in value:
         if not _is_text(each):
-            raise InvalidSetting(f"{each!r:.100} in it is no {TEXT.words}; write {TEXT.fix}")
+            raise InvalidSetting(f"{toml_words(each):.100} in it is no {TEXT.words}; write {TEXT.fix}")
     return value
 
 
@@ -95,7 +96,7 @@ def _read_yes_no_or_texts(value: Any, folder: Path) -> Any:
     if type(value) is bool:
         return value
     if not isinstance(value, list):
-        raise InvalidSetting(f"{value!r:.100} cannot be; write {YES_NO_OR_TEXTS.fix}")
+        raise InvalidSetting(f"{toml_words(value):.100} cannot be; write {YES_NO_OR_TEXTS.fix}")
     return _read_texts(value, folder)
 
 
@@ -146,7 +147,9 @@ def choice(*allowed: str) -> Kind:
 
     def read(value: Any, folder: Path) -> Any:
         if value not in allowed:
-            raise InvalidSetting(f"{value!r:.100} cannot be; write {'one of ' if len(allowed) > 1 else ''}{words}")
+            raise InvalidSetting(
+                f"{toml_words(value):.100} cannot be; write {'one of ' if len(allowed) > 1 else ''}{words}"
+            )
         return value
 
     return Kind(words=f"one of {words}" if len(allowed) > 1 else words, fix=words, read=read)

@@ -11,6 +11,7 @@ from evertick.config.include import INCLUDE
 from evertick.config.interpolate import has_reference, interpolated
 from evertick.config.origin import DEFAULT, Origin
 from evertick.config.problem import Problems
+from evertick.config.saying import toml_words
 from evertick.config.section import SECTIONS, SHORT_VARIABLES, Key, Section, keys_of, variable_of
 from evertick.config.toml import Document
 from evertick.errors import InvalidInput
@@ -140,7 +141,9 @@ def _read_table(
 ) -> None:
     here = ".".join(path)
     if not isinstance(table, dict):
-        problems.add(document.place(path), here, f"{table!r:.100} is no table; write [{here}] and its keys below")
+        problems.add(
+            document.place(path), here, f"{toml_words(table):.100} is no table; write [{here}] and its keys below"
+        )
         return
     for name, value in table.items():
         key, inner = f"{here}.{name}", (*path, name)

@@ -17,12 +17,13 @@ from evertick.config.configuration import SETTINGS, Configuration, settings_from
 from evertick.config.database import database_url
 from evertick.config.directory import default_state
 from evertick.config.find import FILE_NAME, find_file
-from evertick.config.include import Pattern, patterns_of, read_all, read_folder
+from evertick.config.include import Pattern, passed_over, patterns_of, read_all, read_folder
 from evertick.config.job import JOBS_MAX, Defaults, Job, Reading, read_defaults, read_job
 from evertick.config.layer import Value, layered, section_from
 from evertick.config.origin import DEFAULT
 from evertick.config.problem import Problems
 from evertick.config.reading import check_files, wrong_with_folder
+from evertick.config.saying import toml_words
 from evertick.config.section import SECTIONS
 from evertick.config.table import Table
 from evertick.config.toml import Document, read_before_error
@@ -262,6 +263,10 @@ class _Loading:
 
     def _read_jobs(self, folder: Path) -> list[Document]:
         read = read_folder(folder, self.documents, self._problems)
+        self._warnings += [
+            f"{path}: it is not read, since its name does not end with .toml; rename it, or take it away"
+            for path in passed_over(folder)
+        ]
         for document in read:
             for name in document.data:
                 if name not in _JOBS_ONLY:
@@ -280,7 +285,7 @@ class _Loading:
                 found.append(Table(document=document, path=(name,), data=data))
             else:
                 what = f"{name}.NAME" if name != "defaults" else name
-                said = f"{data!r:.60} is no table; write [{what}] and its keys below"
+                said = f"{toml_words(data):.60} is no table; write [{what}] and its keys below"
                 self._problems.add(document.place((name,)), name, said)
         return found
 
@@ -294,7 +299,7 @@ class _Loading:
                     said = f"it is defined at {found[key].place()}, too; give one of them another name"
                     self._problems.add(inner.place(), inner.key(), said)
                 elif not isinstance(data, dict):
-                    said = f"{data!r:.60} is no table; write [{inner.key()}] and its keys below"
+                    said = f"{toml_words(data):.60} is no table; write [{inner.key()}] and its keys below"
                     self._problems.add(inner.place(), inner.key(), said)
                 else:
                     found[key] = inner

@@ -12,13 +12,16 @@ from urllib.parse import urlsplit
 
 from evertick.config.section import Http as HttpSection
 from evertick.driver.address import allowed_of, is_own_name, literal_of, permitted
-from evertick.driver.http_spec import Http
+from evertick.driver.http_spec import Http, method_of
 from evertick.driver.shell_spec import Shell, at_home, is_at_home
 from evertick.driver.spec import Spec
-from evertick.errors import Refused
+from evertick.errors import JobFailed, Refused
+from evertick.nearest import alike
 
 __all__ = ["Needs"]
 
+# Others are sent as they are: who writes PURGE has a cache in front of him.
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PURGE", "QUERY", "REPORT", "PROPFIND", "MKCOL")
 _LOOPBACK = "127.0.0.1"
 
 
@@ -29,6 +32,7 @@ class Needs:
         self._allowed = allowed_of(http.allow, "http.allow", is_private=http.allow_private)
         self._is_user = cache(_is_user)
         self._is_missing = cache(_is_missing)
+        self._may_become = cache(_may_become)
 
     def unmet(self, spec: Spec) -> Iterator[tuple[str, str]]:
         """By the field of the specification, what it does not find, and what to do."""
@@ -41,6 +45,11 @@ class Needs:
     def _unmet_by_command(self, spec: Shell) -> Iterator[tuple[str, str]]:
         if spec.user is not None and not self._is_user(spec.user):
             yield "user", f"there is no user {spec.user!r} on this machine; make it, or name another"
+        elif spec.user is not None and not self._may_become(spec.user):
+            yield (
+                "user",
+                f"only a daemon of root may run commands as {spec.user!r}; start it as root, or take this away",
+            )
         folder = _folder(spec)
         if folder is not None and self._is_missing(folder, is_folder=True):
             yield "cwd", f"there is no directory {folder} on this machine; make it, or correct the path"
@@ -58,6 +67,9 @@ class Needs:
             yield field, f"there is no program {program} on this machine; install it, or correct the path"
 
     def _unmet_by_request(self, spec: Http) -> Iterator[tuple[str, str]]:
+        method = method_of(spec)
+        if method not in _METHODS and (meant := alike(method, _METHODS)) is not None:
+            yield "method", f"{method!r} is no method that servers commonly know; write {meant!r}, if that is meant"
         host = (urlsplit(spec.url).hostname or "") if isinstance(spec.url, str) else ""
         address = _LOOPBACK if is_own_name(host) else literal_of(host)
         if address is None:
@@ -85,6 +97,17 @@ def _is_user(user: str | int) -> bool:
     from evertick.driver.account import is_user
 
     return is_user(user)
+
+
+def _may_become(user: str | int) -> bool:
+    """Whether a node of this user may run commands as that one."""
+    from evertick.driver.account import account_to_become
+
+    try:
+        account_to_become(user)
+    except JobFailed:
+        return False
+    return True
 
 
 def _is_missing(path: str, *, is_folder: bool) -> bool:

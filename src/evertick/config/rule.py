@@ -7,6 +7,7 @@ from datetime import date, datetime, time
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from evertick.config.saying import toml_words
 from evertick.errors import InvalidSetting, InvalidWhen
 from evertick.options import CronOptions, EveryOptions, OnceOptions, PolicyOptions
 from evertick.task import TaskOptions
@@ -66,7 +67,7 @@ def make_rule(
 def _text(value: Any, kind: str) -> str:
     if not isinstance(value, str):
         example = "0 3 * * *" if kind == "cron" else "weekdays at 18:30"
-        raise InvalidWhen(f'{kind}: {value!r:.60} is not text; write it in quotes, like {kind} = "{example}"')
+        raise InvalidWhen(f'{kind}: {toml_words(value):.60} is not text; write it in quotes, like {kind} = "{example}"')
     return value
 
 

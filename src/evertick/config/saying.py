@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from datetime import date, time
+from typing import Any
+
 import msgspec
 
-__all__ = ["in_file", "jobs_told", "toml_text"]
+__all__ = ["in_file", "jobs_told", "toml_text", "toml_words"]
 
+# As Python writes a value that something is said of.
+_YES_NO = re.compile(r"^(True|False)\b")
 _PHRASES = {
+    "; run the task when your program starts": (
+        ", and the start of a daemon is no boot; have the system start it once at every boot, by a systemd unit of "
+        'Type=oneshot, as shown under "At every boot" in how-to "Come from cron"'
+    ),
     "pass a timedelta, a number of seconds, or text like '90s' or '1h30m'": (
         'write a number of seconds, or text like "90s" or "1h30m"'
     ),
@@ -32,6 +42,7 @@ _PHRASES = {
 
 
 def in_file(text: str) -> str:
+    text = _YES_NO.sub(lambda found: found[0].lower(), text)
     for phrase, instead in _PHRASES.items():
         text = text.replace(phrase, instead)
     return text
@@ -40,6 +51,23 @@ def in_file(text: str) -> str:
 def toml_text(text: str) -> str:
     """In quotes, as a file has it."""
     return msgspec.json.encode(text).decode()
+
+
+def toml_words(value: Any) -> str:
+    """A value as a file has it, for what is said of it."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case dict():
+            return (
+                f"{{ {', '.join(f'{name} = {toml_words(each)}' for name, each in value.items())} }}" if value else "{}"
+            )
+        case list():
+            return f"[{', '.join(map(toml_words, value))}]"
+        case date() | time():
+            return str(value)
+        case _:
+            return repr(value)
 
 
 def jobs_told(count: int, disabled: int = 0) -> str:

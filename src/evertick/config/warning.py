@@ -20,7 +20,7 @@ from evertick.driver.plain_text import plain_text_to
 from evertick.driver.secret import Secret, Secrets
 from evertick.errors import EvertickError
 from evertick.nearest import nearest
-from evertick.when import Once
+from evertick.when import Cron, Once
 from evertick.when.moment import moment_text
 
 __all__ = ["warnings_of"]
@@ -39,6 +39,7 @@ def warnings_of(configuration: Configuration, environ: Mapping[str, str]) -> tup
     for job in configuration.jobs:
         if job.is_enabled:
             _warn_of_past(job, found)
+            _warn_of_steps(job, found)
             _warn_of_calendars(job, configuration, found)
             _warn_of_queue(job, configuration, found)
         if job.spec is not None and job.spec.driver in drivers:
@@ -77,6 +78,12 @@ def _warn_of_past(job: Job, found: Problems) -> None:
         past = f"{moment_text(rule.at_us)} is past"
         said = f"{past}, so as a new schedule it never fires; give a moment to come, or take it away"
         _warn(job, next(name for name in RULES if name in job.shown), said, found)
+
+
+def _warn_of_steps(job: Job, found: Problems) -> None:
+    if isinstance(job.rule, Cron):
+        for said in job.rule._warnings_of_steps():
+            _warn(job, next(name for name in RULES if name in job.shown), said, found)
 
 
 def _warn_of_calendars(job: Job, configuration: Configuration, found: Problems) -> None:

@@ -28,7 +28,7 @@ from evertick.when.base import Bounds, JitterMode, When
 from evertick.when.cron_day import DaysRule
 from evertick.when.cron_search import Search
 from evertick.when.cron_text import NICKNAMES, Expression, check_text, parse_expression
-from evertick.when.cron_warnings import warnings_of
+from evertick.when.cron_warnings import about_steps, warnings_of
 from evertick.when.cron_words import anchored_words, words
 from evertick.when.duration import Duration, duration_us
 from evertick.when.every import Every
@@ -228,6 +228,10 @@ class Cron(When):
         """What may surprise: short months, uneven steps, the day rule, clock changes in the year after the moment."""
         fields = self._settled_fields()
         return warnings_of(fields, self.days, self.zone, self._gap_rule(fields), to_us(after) // SECOND)
+
+    def _warnings_of_steps(self) -> list[str]:
+        """Of those the ones that hold whenever one asks, and that are hardly ever meant."""
+        return [] if self._fields is None else list(about_steps(self._fields))
 
 
 def _is_interval(text: object) -> bool:

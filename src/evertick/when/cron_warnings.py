@@ -17,7 +17,7 @@ from evertick.when.cron_words import joined, month_name, ordinal
 from evertick.when.field import DAY, Field, NearestWorkday, Values, values_of
 from evertick.when.zone import Change, GapRule, changes
 
-__all__ = ["warnings_of"]
+__all__ = ["about_steps", "warnings_of"]
 
 _YEAR = 366 * 86_400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -27,14 +27,15 @@ _LEAP_YEAR = 2028
 def warnings_of(fields: Expression, days: DaysRule, zone: ZoneInfo, gap_rule: GapRule, after: int) -> list[str]:
     """The warnings for an expression; clock changes are looked for in the year after an instant, in seconds."""
     return [
-        *_about_steps(fields),
+        *about_steps(fields),
         *_about_short_months(fields),
         *_about_day_rule(fields, days),
         *_about_clock_changes(fields, days, zone, gap_rule, after),
     ]
 
 
-def _about_steps(fields: Expression) -> Iterator[str]:
+def about_steps(fields: Expression) -> Iterator[str]:
+    """Of `*/7` and the like, which are no intervals."""
     borders = ((fields.second, "minute"), (fields.minute, "hour"), (fields.hour, "day"), (fields.month, "year"))
     for field, border in borders:
         for item in field.items:
