@@ -161,12 +161,37 @@ def test_the_defaults_and_all_that_holds_for_a_job_are_shown(here, evertick, ask
     assert ["retry", "constant = 5m, attempts = 3", "evertick.toml:3"] in lines
     assert ["shell", "command = cp a b, env = API_TOKEN = ***", "evertick.toml:7"] in lines
     keys = ask("config", "show", "other")["keys"]
-    assert (sorted(keys), keys["grace"]) == (["every", "grace", "task"], {"value": "2h", "origin": "evertick.toml:4"})
+    assert sorted(keys) == ["catch_up", "every", "grace", "overlap", "queue", "task"]
+    assert keys["grace"] == {"value": "2h", "origin": "evertick.toml:4"}
     evertick("apply", "--yes")
     shown = evertick("show", "copy", "--config", "evertick.toml").stdout
     assert "in a configuration; what it does: `evertick config show copy`" in shown
     result = evertick("config", "show", "coppy")
     assert (result.exit_code, result.stderr) == (1, "error: evertick.toml has no job 'coppy'; it is called 'copy'\n")
+
+
+def test_what_holds_for_a_job_by_default_is_shown_too(here, evertick, ask):
+    write(
+        "[redis]\naddress = 'localhost'\n[defaults]\noverlap = 'allow'\n"
+        "[jobs.a]\nevery = '1h'\nredis = 'docker'\non_lost = 'fail'\n"
+        "[jobs.b]\nevery = '1h'\nredis = { queue = 'docker', ack_timeout = '5m' }\n"
+    )
+    keys = ask("config", "show", "a")["keys"]
+    assert {name: (each["value"], each["origin"]) for name, each in keys.items()} == {
+        "overlap": ("allow", "evertick.toml:4"),
+        "every": ("1h", "evertick.toml:6"),
+        "redis": ("docker", "evertick.toml:7"),
+        "on_lost": ("fail", "evertick.toml:8"),
+        "queue": ("default", "default"),
+        "catch_up": ("latest", "default"),
+        "on_unreachable": ("stop", "default"),
+        "redis.ack_timeout": ("10m", "default"),
+        "redis.progress_timeout": ("1m", "default"),
+    }
+    assert "redis.ack_timeout" not in ask("config", "show", "b")["keys"]
+    assert ["catch_up", "latest", "default"] in [
+        line.split() for line in evertick("config", "show", "a").stdout.splitlines()
+    ]
 
 
 def test_a_job_that_begins_disabled_is_named_with_its_place_and_can_be_tried_once(here, evertick, ask):

@@ -8,14 +8,22 @@ from typing import Any
 
 import msgspec
 
+from evertick.arguments import FreeArguments
 from evertick.config.configuration import Configuration
 from evertick.config.job import TASK_KEYS, Defaults, Job
 from evertick.config.layer import Value
+from evertick.config.origin import DEFAULT
+from evertick.driver.spec import LeftToOthers
 from evertick.masked import masked, masked_within
+from evertick.task import make_work
 
 __all__ = ["HIDDEN", "Shown", "shown_defaults", "shown_jobs", "shown_values"]
 
 HIDDEN = "***"
+# Keys that decide what becomes of a job that is late, lost or still at it, also where nobody has set them.
+_ASKED_OF_SCHEDULE = ("queue", "catch_up", "overlap")
+_ASKED_OF_TASK = ("on_lost", "on_unreachable")
+_ASKED_OF_DRIVER = ("ack_timeout", "progress_timeout", "kill_after")
 _REFERENCE = re.compile(r"\$\{\w+\}")
 _ADDRESS = re.compile(r"[A-Za-z][\w+.-]*:/")
 _WEB = re.compile(r"(?i)https?://")
@@ -90,6 +98,7 @@ def _plain(value: Any) -> Any:
 def _job(job: Job, defaults: Defaults) -> dict[str, Any]:
     # What belongs to a task has no meaning for one that other code makes.
     given = {name: each for name, each in defaults.shown.items() if job.spec is not None or name not in TASK_KEYS}
+    held = {name: each for name, each in _held(job).items() if name not in given | job.shown}
     return {
         "name": job.name,
         "place": job.place,
@@ -100,8 +109,25 @@ def _job(job: Job, defaults: Defaults) -> dict[str, Any]:
         "description": job.description,
         # As the file has them, those of the defaults too: of what comes from the environment, the name of the variable.
         "keys": {name: {"value": _hidden(name, value), "origin": job.places.get(name, job.place)}
-                 for name, value in (given | job.shown).items()},
+                 for name, value in (given | job.shown).items()}
+                | {name: {"value": value, "origin": str(DEFAULT)} for name, value in held.items()},
     }  # fmt: skip
+
+
+def _held(job: Job) -> dict[str, Any]:
+    """What a job does not say, and people ask about: what holds instead, by the keys that would say it."""
+    held: dict[str, Any] = {name: getattr(job.definition, name) for name in _ASKED_OF_SCHEDULE}
+    if job.spec is None:
+        return held
+    work = make_work(job.name, LeftToOthers("", job.name), FreeArguments(job.name), job.task_options)  # type: ignore[arg-type]
+    held |= {name: getattr(work, name) for name in _ASKED_OF_TASK}
+    given = job.shown.get(job.spec.driver)
+    fields = given if isinstance(given, dict) else {}
+    return held | {
+        f"{job.spec.driver}.{name}": _plain(getattr(job.spec, name))
+        for name in _ASKED_OF_DRIVER
+        if name in job.spec.__struct_fields__ and name not in fields
+    }
 
 
 def _hidden(name: str, value: Any) -> Any:
