@@ -232,6 +232,19 @@ def test_a_job_that_begins_disabled_is_named_with_its_place_and_can_be_tried_onc
     assert evertick("trigger", "on").stdout.startswith("triggered on: run ")
 
 
+def test_pruning_what_is_paused_takes_no_fires_away_and_is_one_line_each(here, evertick, ask):
+    write("[jobs.a]\nevery = '10s'\nshell = 'true'\n[jobs.b]\nevery = '1m'\nshell = 'true'\n")
+    evertick("apply", "--yes")
+    evertick("pause", "a")
+    write("")
+    result = evertick("apply", "--prune", "--dry-run", "--days", "1")
+    lines = result.stdout.splitlines()
+    assert lines[1:3] == ["- a: every 10s; tz=UTC, paused -> removed", "- b: every 1m; tz=UTC -> removed"]
+    assert lines[3] == "    1,440 fires before, 0 after; 1,440 are removed"
+    plan = ask("apply", "--prune", "--dry-run")
+    assert [(each["key"], each["fires_old"]) for each in plan["removes"]] == [("a", 0), ("b", 20_160)]
+
+
 def test_show_works_without_a_file(here, ask, monkeypatch):
     monkeypatch.setenv("EVERTICK_DATABASE", "postgresql://u:hush@h/d")
     shown = ask("config", "show")

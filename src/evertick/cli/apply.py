@@ -211,7 +211,8 @@ def _print_one(plan: ChangePlan) -> None:
     say(f"{_SIGNS[plan.kind]} {head}{more}")
     if plan.kind == "add":
         rest = [_fires_of_new(plan), *plan.notes]
-    for line in plan.notes if is_same_rule else rest:
+    is_silent = plan.kind == "remove" and plan.is_empty
+    for line in plan.notes if is_same_rule or is_silent else rest:
         say(f"    {line.removeprefix(f'{plan.key}: ')}")
 
 

@@ -197,7 +197,7 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
             adds=tuple(await in_turns(added, lambda each: self._plan_add(each, found))),
             changes=tuple(await in_turns(edits.values(), lambda edit: self._plan_edit(edited[edit.key], edit, found))),
             pauses=tuple(plan_stop(found.looked(each), "pause", None, self.last) for each in halted),
-            removes=tuple(_pruned(plan_stop(found.looked(each), "remove", None, self.last)) for each in removed),
+            removes=tuple(self._plan_prune(found.looked(each)) for each in removed),
             unchanged=tuple(sorted(found.stored.keys() - edits.keys())),
             left=() if prune else tuple(each.key for each in others),
             living={each.key: found.living[each.key] for each in others if each.key in found.living},
@@ -325,6 +325,15 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
         paused = msgspec.structs.replace(now, rule=None, stored=msgspec.structs.replace(stored, pause=None))
         plan = plan_edit(paused, "update", rule, edit.definition, self.last, calendars)
         return msgspec.structs.replace(plan, when_old="paused, since it was not declared")
+
+    def _plan_prune(self, now: Looked) -> ChangePlan:
+        pause = now.stored.pause
+        if now.rule is None or pause is None or pause.until is not None:
+            return _pruned(plan_stop(now, "remove", None, self.last))
+        # What is paused without an end has no fires that could go.
+        silent = msgspec.structs.replace(now, rule=None, stored=msgspec.structs.replace(now.stored, pause=None))
+        plan = _pruned(plan_stop(silent, "remove", None, self.last))
+        return msgspec.structs.replace(plan, when_old=f"{now.rule.text}, paused")
 
 
 def _pruned(plan: ChangePlan) -> ChangePlan:
