@@ -387,7 +387,7 @@ async def test_an_untaken_run_names_its_queue_and_the_command_that_serves_it(ben
         run = await until(node, await job.enqueue(), _is_pushed)
         words = (await explain_run(await node._store(), run)).now
     broker, flag = ("nats", "") if bench.kind == "nats" else ("redis", " --stream" if bench.kind == "stream" else "")
-    served_by = f"evertick worker --broker {broker} --driver {bench.own}{flag}"
+    served_by = f"evertick worker --broker {broker} --driver {bench.own}{flag} -- COMMAND"
     assert run.handed is not None
     assert (run.handed.to, run.handed.queue, run.handed.served_by) == (broker, bench.own, served_by)
     assert f"was handed to the queue {bench.own!r} of {broker!r} at " in words
@@ -397,9 +397,13 @@ async def test_an_untaken_run_names_its_queue_and_the_command_that_serves_it(ben
 @pytest.mark.parametrize(
     ("spec", "where", "served_by"),
     [
-        (Redis("q", prefix="jobs:"), "redis://h", "evertick worker --broker redis --driver q --prefix jobs:"),
-        (Redis("q", kind="stream"), "redis://h", "evertick worker --broker redis --driver q --stream"),
-        (Nats("q"), NatsConnection(prefix="shop"), "evertick worker --broker nats --driver q --prefix shop"),
+        (
+            Redis("q", prefix="jobs:"),
+            "redis://h",
+            "evertick worker --broker redis --driver q --prefix jobs: -- COMMAND",
+        ),
+        (Redis("q", kind="stream"), "redis://h", "evertick worker --broker redis --driver q --stream -- COMMAND"),
+        (Nats("q"), NatsConnection(prefix="shop"), "evertick worker --broker nats --driver q --prefix shop -- COMMAND"),
     ],
 )
 async def test_what_a_worker_must_be_told_is_in_the_command(spec: Spec, where: object, served_by: str) -> None:

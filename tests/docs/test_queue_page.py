@@ -58,7 +58,7 @@ def test_jobs_of_the_file_are_done_by_the_workers_of_the_page(addresses: dict[st
         for key in ("build", "report"):
             assert asked("trigger", key)
         daemon.wait_until(lambda: "not taken by a worker yet" in asked("why", "build"), "it waits for a worker")
-        assert "evertick worker --broker redis --driver docker" in asked("why", "build")
+        assert "evertick worker --broker redis --driver docker -- COMMAND" in asked("why", "build")
         for worker in workers:
             stack.enter_context(running(at(addresses, worker), tmp_path, **state))
         done = {"build": "succeeded", "report": "succeeded"}

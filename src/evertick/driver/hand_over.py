@@ -46,8 +46,8 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worker_command(broker: str, queue: str, *flags: str) -> str:
-    """What starts a worker of a queue, but for what that does for a run."""
-    return shlex.join(["evertick", "worker", "--broker", broker, "--driver", queue, *flags])
+    """What starts a worker of a queue, with a place for what that does for a run."""
+    return shlex.join(["evertick", "worker", "--broker", broker, "--driver", queue, *flags, "--", "COMMAND"])
 
 
 class HandOverDriver:
