@@ -318,7 +318,8 @@ def _about_handed(standing: Standing, limits: Limits) -> Iterator[Problem]:
         yield Problem(
             grade=Grade.CRITICAL if waited >= limits.lag_critical else Grade.WARNING,
             what=f"the oldest run that {by} has waits for a worker for {span(waited)}",
-            fix="start a worker that takes it, or more of them; `evertick doctor` has their ids",
+            fix="start a worker that takes it, or more of them; `evertick runs --state handed` has all of them, and "
+            "`evertick why RUN` the command",
         )
     since, queue = standing.unheard_since, standing.unheard_by
     if since is not None and standing.at - since >= limits.lag_warning:
@@ -326,7 +327,7 @@ def _about_handed(standing: Standing, limits: Limits) -> Iterator[Problem]:
         yield Problem(
             grade=Grade.CRITICAL if waited >= limits.lag_critical else Grade.WARNING,
             what=f"no node has heard of the workers of {queue} for {span(waited)} longer than it may be",
-            fix="see to its broker; nothing is lost meanwhile, and `evertick doctor` has the runs",
+            fix="see to its broker; nothing is lost meanwhile, and `evertick runs --state handed` has the runs",
         )
 
 
