@@ -15,6 +15,7 @@ from bench import Bench, Kind, bench_on
 from evertick import (
     Constant,
     Context,
+    Every,
     InvalidSetting,
     MessageState,
     Nats,
@@ -175,6 +176,27 @@ async def test_a_cancel_reaches_the_worker(bench: Bench, url: str) -> None:
         await node.cancel(run.id)
         await stopped.wait()
         assert (await ended(node, run)).verdict is Verdict.CANCELLED
+
+
+async def test_the_log_names_the_job_that_failed_elsewhere(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    @bench.scheduler.task(name="build")
+    async def build(ctx: Context) -> None:
+        raise RuntimeError("no space left")
+
+    node = node_on(bench, f"sqlite:///{tmp_path}/ledger.db")
+    job = node.job("build", queue_of(bench), retry=Constant("10ms", attempts=2))
+    async with node:
+        await node.add(key="nightly", when=Every("1h"), task=job)
+        bench.worker()
+        run = await ended(node, await node.trigger("nightly"))
+    told = [each for each in caplog.records if each.name == "evertick.report" and "where it was handed to" in each.msg]
+    assert [each.levelname for each in told] == ["WARNING", "ERROR"]
+    for record in told:
+        assert record.getMessage().startswith(f"nightly: run {run.id} failed where it was handed to")
+        about = {name: getattr(record, name) for name in ("run", "task", "schedule")}
+        assert about == {"run": run.id, "task": "build", "schedule": "nightly"}
 
 
 @pytest.mark.parametrize("mode", ["forget", "ack"])

@@ -198,7 +198,7 @@ async def test_a_queue_that_is_away_delays_and_costs_nothing(url: str, caplog: p
     told = [message for message in caplog.messages if "failed at try" in message]
     assert told
     # One trouble, not one for each message.
-    words = r"\d messages failed at try \d+ \(ConnectionError: nobody answers\)"
+    words = r"\d messages \(of \w+\) failed at try \d+ \(ConnectionError: nobody answers\)"
     assert any(re.search(words, message) for message in told), told
 
 

@@ -17,7 +17,7 @@ from evertick.engine.failing import FAILURES
 from evertick.engine.node import EVENT_OF, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.engine.trace import is_traced, tally, trace
-from evertick.model import Cause, Claimed, Outcome, Verdict
+from evertick.model import Cause, Claimed, Outcome, Run, Verdict
 from evertick.raised import error_for_log, what_was_raised
 from evertick.store.base import FinishAnswer, Finished
 from evertick.when.duration import duration_rounded
@@ -163,7 +163,7 @@ class Finisher:
             log.debug("%s: run %s has ended: %s", key, run.id, outcome.verdict, extra=extra)
 
 
-def about(run: Claimed) -> dict[str, str | None]:
+def about(run: Claimed | Run) -> dict[str, str | None]:
     """What a line of the log is about, for those who read it by program."""
     return {"run": run.id, "task": run.task, "schedule": run.schedule_key}
 

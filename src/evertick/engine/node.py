@@ -20,6 +20,7 @@ from evertick.driver.handoff import ReportSource
 from evertick.driver.sender import Sender
 from evertick.engine.judge import Stop
 from evertick.engine.rates import OwnRates
+from evertick.errors import StoreUnavailable
 from evertick.events import Event, EventKind, Hooks
 from evertick.every_node import own_queue
 from evertick.model import Claimed, Run, Verdict
@@ -36,6 +37,7 @@ __all__ = [
     "declarer_of",
     "ended_event",
     "event_of",
+    "runs_told_of",
 ]
 
 # A claim, or a write of outcomes, costs the store much the same for one run and for fifty. So under load (more is
@@ -349,3 +351,14 @@ def event_of(kind: EventKind, run: Run, at: datetime) -> Event:
         reason=run.reason,
         error=run.error,
     )
+
+
+async def runs_told_of(node: LocalNode, ids: Sequence[str]) -> dict[str, Run]:
+    """What makes a line of the log about these runs better. Without an answer of the store it does without."""
+    if not ids:
+        return {}
+    try:
+        wanted = tuple(dict.fromkeys(ids))
+        return {run.id: run for run in await node.store.runs(node.app, RunFilter(ids=wanted, limit=len(wanted)))}
+    except StoreUnavailable:
+        return {}

@@ -24,7 +24,8 @@ import msgspec
 
 from evertick.driver.error_text import error_text
 from evertick.driver.sender import Sender
-from evertick.engine.node import LocalNode
+from evertick.engine.finish import about
+from evertick.engine.node import LocalNode, runs_told_of
 from evertick.engine.trace import is_traced, tally, trace
 from evertick.errors import InvalidDuration, Retry
 from evertick.model import (
@@ -44,6 +45,10 @@ from evertick.when.moment import from_us
 __all__ = ["Relay", "judge_delivery"]
 
 log = logging.getLogger("evertick.relay")
+
+# Of many messages that fail alike: the runs of so many are looked up, and so many of their jobs named.
+_LOOKED_UP_MOST = 100
+_NAMED_MOST = 3
 
 # Outcomes that one write takes at most.
 BATCH = 1_000
@@ -330,7 +335,9 @@ class Relay:
                 trace(log, self._node.clock, since, "wrote what came of %d messages (%s)", len(outcomes), kinds)
             for (delivery, outcome), answer in zip(batch, answers, strict=True):
                 self._let_go(delivery, outcome, answer)
-            _log_failures([told for told, answer in zip(batch, answers, strict=True) if answer != "lost"])
+            await _log_failures(
+                self._node, [told for told, answer in zip(batch, answers, strict=True) if answer != "lost"]
+            )
 
     async def _report(self, batch: Sequence[tuple[Delivery, MessageOutcome]]) -> None:
         """Tell the runs that these messages hand over what became of that."""
@@ -445,7 +452,7 @@ def _report_of(message: ClaimedMessage, outcome: MessageOutcome) -> Report | Non
     return Report(id=message.caused_by, fence=message.hands_over, kind=kind, error=outcome.error)
 
 
-def _log_failures(settled: Sequence[tuple[Delivery, MessageOutcome]]) -> None:
+async def _log_failures(node: LocalNode, settled: Sequence[tuple[Delivery, MessageOutcome]]) -> None:
     """A delivery that fails must not do so in silence; its error is in the outbox, and here. What failed together is
     told together: a queue that is away is one trouble, not a thousand."""
     alike: dict[tuple[str, str, str, int], list[tuple[Delivery, MessageOutcome]]] = {}
@@ -456,9 +463,22 @@ def _log_failures(settled: Sequence[tuple[Delivery, MessageOutcome]]) -> None:
     for (channel, kind, what, tries), those in alike.items():
         delivery, outcome = those[0]
         key = f"message {delivery.message.key}" if len(those) == 1 else f"{len(those)} messages"
+        jobs, extra = await _told_of_runs(node, [delivery.message for delivery, _ in those])
+        key += jobs
         if kind == "retry":
             later = duration_rounded(outcome.delay)
-            log.warning("%s: %s failed at try %d (%s); again in %s", channel, key, tries, what, later)
+            log.warning("%s: %s failed at try %d (%s); again in %s", channel, key, tries, what, later, extra=extra)
         else:
             after, was = "1 try" if tries == 1 else f"{tries} tries", "was" if len(those) == 1 else "were"
-            log.error("%s: %s %s given up after %s: %s", channel, key, was, after, outcome.error)
+            log.error("%s: %s %s given up after %s: %s", channel, key, was, after, outcome.error, extra=extra)
+
+
+async def _told_of_runs(node: LocalNode, messages: Sequence[ClaimedMessage]) -> tuple[str, dict[str, str | None]]:
+    """Of messages that hand over runs: whose these are, in words; and of a single one what its line is about."""
+    ids = [each.caused_by for each in messages if each.hands_over is not None and each.caused_by is not None]
+    runs = (await runs_told_of(node, ids[:_LOOKED_UP_MOST])).values()
+    names = sorted({run.schedule_key or run.task for run in runs})
+    if not names:
+        return "", {}
+    more = " and more" if len(names) > _NAMED_MOST or len(ids) > _LOOKED_UP_MOST else ""
+    return f" (of {', '.join(names[:_NAMED_MOST])}{more})", about(*runs) if len(messages) == 1 else {}

@@ -18,8 +18,9 @@ import msgspec
 
 from evertick.clock import Clock
 from evertick.driver.handoff import Received, ReportSource
+from evertick.engine.finish import about
 from evertick.engine.hearing import WAIT_SECONDS, Ear
-from evertick.engine.node import EVENT_OF, LocalNode, event_of
+from evertick.engine.node import EVENT_OF, LocalNode, event_of, runs_told_of
 from evertick.engine.trace import is_traced, tally, trace
 from evertick.errors import StoreUnavailable
 from evertick.events import EventKind
@@ -100,7 +101,9 @@ class Reader:
     def _failed(self, error: Exception) -> None:
         self.ear.is_interrupted()
         if not self.failures:
-            log.warning("%s: reports of workers cannot be read: %s; it is tried again", self.name, error)
+            # Errors of a broker name it by themselves.
+            what = str(error).removeprefix(f"{self.name}: ")
+            log.warning("%s: reports of workers cannot be read: %s; it is tried again", self.name, what)
         self.failures = min(self.failures + 1, 16)
 
 
@@ -209,12 +212,30 @@ class Reporter:
         ]
         if moved:
             self.on_freed()
-            _log_failures(moved)
+            await self._log_failures(moved)
             self._untold.extend((report, kind) for report, answer in moved if (kind := self._wanted(report, answer)))
             if any(answer.verdict is Verdict.FAILED for _, answer in moved):
                 self.on_failed()
         await self._tell()
         return answers
+
+    async def _log_failures(self, moved: Sequence[tuple[Report, ReportAnswer]]) -> None:
+        """A job that fails must not do so in silence; its error is in the ledger, and here."""
+        failed = [
+            (report, answer)
+            for report, answer in moved
+            if answer.verdict is Verdict.FAILED or (answer.is_put_back and report.kind != "release")
+        ]
+        runs = await runs_told_of(self._node, [report.id for report, _ in failed])
+        for report, answer in failed:
+            run = runs.get(report.id)
+            name, extra = ("a job", {"run": report.id}) if run is None else (run.schedule_key or run.task, about(run))
+            if answer.verdict is Verdict.FAILED:
+                what = "%s: run %s failed where it was handed to: %s"
+                log.error(what, name, report.id, error_for_log(report.error), extra=extra)
+            else:
+                what = "%s: run %s failed where it was handed to (%s); it is tried again"
+                log.warning(what, name, report.id, what_was_raised(report.error), extra=extra)
 
     def _count_refused(self, answers: Sequence[ReportAnswer]) -> None:
         refused = sum(answer.answer == "stale" for answer in answers)
@@ -248,13 +269,3 @@ class Reporter:
 
 def _both(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
     return max(one[0], other[0]), min(one[1], other[1])
-
-
-def _log_failures(moved: Sequence[tuple[Report, ReportAnswer]]) -> None:
-    """A job that fails must not do so in silence; its error is in the ledger, and here."""
-    for report, answer in moved:
-        if answer.verdict is Verdict.FAILED:
-            log.error("run %s failed where it was handed to: %s", report.id, error_for_log(report.error))
-        elif answer.is_put_back and report.kind != "release":
-            what = "run %s failed where it was handed to (%s); it is tried again"
-            log.warning(what, report.id, what_was_raised(report.error))
