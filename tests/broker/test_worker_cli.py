@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from bench import Bench, bench_on
+from bench import Bench, Kind, bench_on
 from click.testing import CliRunner
 from wire import all_reports
 
@@ -225,7 +225,7 @@ async def test_it_waits_for_a_broker_that_is_not_there_yet(own: str, tmp_path: P
             workers = Workers(bench, tmp_path)
             try:
                 workers.start("--", "true")
-                while not (tmp_path / "log").exists() or "is away" not in workers.log:
+                while not (tmp_path / "log").exists() or "cannot be used" not in workers.log:
                     await asyncio.sleep(0.01)
                 server.start()
                 await bench.hand()
@@ -233,6 +233,59 @@ async def test_it_waits_for_a_broker_that_is_not_there_yet(own: str, tmp_path: P
                 assert found[-1].kind == "finish"
             finally:
                 workers.end()
+
+
+async def said_of(workers: Workers, words: str) -> str:
+    """The first line of the log that has the words."""
+    while True:
+        found = [line for line in workers.log.splitlines() if words in line]
+        if found:
+            return found[0]
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(("kind", "fix"), [("list", "say --stream"), ("stream", "leave out --stream")])
+async def test_a_queue_of_the_other_kind_is_told_with_the_fix(
+    own: str, redis: Broker, tmp_path: Path, kind: Kind, fix: str
+) -> None:
+    async with bench_on(redis, own, kind) as reads, bench_on(redis, own, "stream" if kind == "list" else "list") as has:
+        await has.hand()
+        workers = Workers(reads, tmp_path)
+        try:
+            workers.start("--", "true")
+            line = await said_of(workers, "cannot be used")
+        finally:
+            workers.end()
+    assert f"a {kind} is wanted, and the key is none" in line
+    assert fix in line
+    assert "WRONGTYPE" not in line
+    # Where it is, is told once.
+    assert line.count(f":{redis.port}") == 1
+
+
+async def test_a_server_that_is_no_redis_is_told_in_bounds(own: str, nats: Broker, tmp_path: Path) -> None:
+    nats_url = f"redis://127.0.0.1:{nats.port}/0"
+    command = [sys.executable, "-m", "evertick", "worker", "--redis", nats_url, "--driver", own, "--", "true"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stderr=log)
+    try:
+        while "cannot be used" not in (text := (tmp_path / "log").read_text()) or not text.endswith("\n"):
+            await asyncio.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    assert "a NATS server answers there, whose URL begins with nats://: check host and port" in text
+    assert len(text) < 600
+    assert "takes from" not in text
+
+
+async def test_the_log_says_why_a_run_failed(on_redis: Bench, redis_workers: Workers) -> None:
+    redis_workers.start("--", "sh", "-c", "echo no space left >&2; exit 3")
+    await on_redis.hand()
+    line = await said_of(redis_workers, " failed: ")
+    assert "WARNING" in line
+    assert "exit code 3" in line
+    assert "no space left" in line
 
 
 @pytest.mark.parametrize(
@@ -384,7 +437,7 @@ def test_a_password_in_the_environment_is_not_shown(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "evertick", "worker", "--driver", "q", "-vv", "--", "true"]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, stderr=log, env=variables)
-    while "is away" not in (tmp_path / "log").read_text():
+    while "cannot be used" not in (tmp_path / "log").read_text():
         assert process.poll() is None
     process.terminate()
     assert process.wait(30) == 0

@@ -13,7 +13,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import InvalidResponse, RedisError
 
 from evertick.driver.plain_text import warn_of_plain_text
 from evertick.driver.redis_spec import RedisConnection
@@ -30,6 +30,8 @@ _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 15.0
 # A line that was silent for so long is asked whether it is still one: firewalls forget.
 _SILENT_SECONDS = 30
+# Of what an error says.
+_SAID_MOST = 200
 
 
 def connect(connection: RedisConnection, resolve_secret: Callable[[str], str]) -> Redis:
@@ -61,5 +63,17 @@ def telling_of_redis(connection: RedisConnection) -> Iterator[None]:
     try:
         yield
     except (RedisError, OSError, TimeoutError) as error:
-        what = str(error) or type(error).__name__
-        raise BrokerUnavailable(f"redis at {masked(connection.url)}: {what}") from error
+        raise BrokerUnavailable(f"redis at {masked(connection.url)}: {_words(error)}") from error
+
+
+def _words(error: Exception) -> str:
+    """Bounded: who is no Redis may answer with anything."""
+    said = str(error) or type(error).__name__
+    if isinstance(error, InvalidResponse):
+        whose = (
+            "a NATS server answers there, whose URL begins with nats://"
+            if "INFO {" in said
+            else "no Redis answers there"
+        )
+        return f"{whose}: check host and port of the URL ({said[:_SAID_MOST]}…)"
+    return said if len(said) <= _SAID_MOST else f"{said[:_SAID_MOST]}…"

@@ -20,6 +20,7 @@ from evertick.driver.contract import VERSION, Handed, WorkerReport, WorkerReport
 from evertick.driver.error_text import error_text
 from evertick.errors import EvertickError, JobFailed, Retry, Skip
 from evertick.model import Claimed
+from evertick.raised import error_for_log
 from evertick.when.duration import duration_us
 from evertick.when.moment import moment_of, moment_text
 from evertick.worker.craft import Craft
@@ -61,8 +62,18 @@ class Job:
         finally:
             heart.cancel()
         await self._tell_for_sure(end)
-        log.info("run %s of %r: %s", self.handed.run, self.handed.task, end.kind)
+        self._log_end(end)
         await self._wait_for_abandoned()
+
+    def _log_end(self, end: WorkerReport) -> None:
+        run, task = self.handed.run, self.handed.task
+        match end.kind:
+            case "fail":
+                log.warning("run %s of %r failed: %s", run, task, error_for_log(end.error) or end.reason)
+            case "skip" | "release":
+                log.info("run %s of %r: %s (%s)", run, task, end.kind, end.reason)
+            case _:
+                log.info("run %s of %r: %s", run, task, end.kind)
 
     def stop(self, why: str) -> None:
         """End the work: it was killed, or is out of time."""

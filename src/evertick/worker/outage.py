@@ -58,14 +58,21 @@ class Outage:
     def _failed(self, error: BrokerUnavailable) -> None:
         if self._since is None:
             self._since = self._clock.elapsed()
-            log.warning("%s is away: %s; everything is tried again until it is back", self._shown, error)
+            log.warning(
+                "%s cannot be used: %s; everything is tried again until it can", self._shown, self._words(error)
+            )
         else:
             log.debug("%s", error)
 
     def _worked(self) -> None:
         if self._since is not None:
-            log.warning("%s is back after %.1f s", self._shown, self._clock.elapsed() - self._since)
+            log.info("%s can be used again after %.1f s", self._shown, self._clock.elapsed() - self._since)
             self._since = None
+
+    def _words(self, error: BrokerUnavailable) -> str:
+        """An error names its broker by itself; here the line does so already."""
+        broker, _, what = str(error).partition(": ")
+        return what if what and self._shown.endswith(broker) else str(error)
 
 
 async def _wait(seconds: float, hurry: asyncio.Event | None) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from redis.asyncio import Redis as Client
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from evertick.clock import Clock
 from evertick.driver.contract import Handed, Kill, WorkerReport, decode_kill, encode
@@ -78,11 +79,25 @@ class RedisLine:
     # --- out of the queue
 
     async def fetch(self, most: int, seconds: float) -> list[Fetched]:
-        with telling_of_redis(self._connection):
+        with telling_of_redis(self._connection), self._telling_of_kind():
             if self._stream is None:
                 return await self._pop(most, seconds)
             entries = await self._stream.read(self._client, most, seconds)
             return [self._marked(entry.data, entry.token) for entry in entries]
+
+    @contextmanager
+    def _telling_of_kind(self) -> Iterator[None]:
+        """A queue of the other kind is no outage, and the words of Redis do not name the fix."""
+        try:
+            yield
+        except ResponseError as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise
+            if self._stream is None:
+                what = 'a list is wanted, and the key is none; where its jobs have kind = "stream", say --stream'
+            else:
+                what = 'a stream is wanted, and the key is none; where its jobs have kind = "list", leave out --stream'
+            raise ResponseError(what) from error
 
     async def _pop(self, most: int, seconds: float) -> list[Fetched]:
         first: Any = await self._client.brpop([self._key], timeout=seconds)

@@ -58,9 +58,10 @@ class Worker:
         self._wanted.set()
 
     async def run(self) -> None:
-        log.info("worker %s takes from %s, %d at a time", self._name, self._line.shown, self._parallelism)
         try:
             await self._trying(self._line.open)
+            if not self._wanted.is_set():
+                log.info("worker %s takes from %s, %d at a time", self._name, self._line.shown, self._parallelism)
             while not self._wanted.is_set():
                 await self._fill()
             await self._drain()
