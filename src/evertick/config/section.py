@@ -142,7 +142,12 @@ class Redis(Section, frozen=True, kw_only=True):
     password_file: Annotated[Path | None, _key(PATH, "File that holds the password and nothing else.")] = None
     tls: Annotated[bool, _key(YES_NO, "Whether to speak TLS; files of `ssl` mean so, too.")] = False
     namespace: Annotated[
-        str, _key(TEXT, "What the keys of reports begin with; two fleets with one app on one server need two.")
+        str,
+        _key(
+            TEXT,
+            "What the keys of reports begin with. The app and the id of the ledger follow, so fleets need no two, not "
+            "even with one app name.",
+        ),
     ] = "evertick"
     ssl: Tls = Tls()
 

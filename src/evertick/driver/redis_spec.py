@@ -58,8 +58,8 @@ class RedisConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """How a node reaches Redis.
 
     url: `redis://host:6379/0`, `rediss://…` for TLS, `unix:///path`. username, password: in place of those in the URL.
-    ca, cert, key: files for TLS. namespace: what the keys of reports begin with; two fleets with one app name on one
-    Redis need two.
+    ca, cert, key: files for TLS. namespace: what the keys of reports begin with, before the app and the id of the
+    ledger.
     """
 
     url: str = "redis://127.0.0.1:6379/0"
