@@ -312,7 +312,7 @@ class Editor:
         return was_paused
 
     async def remove(self, key: str) -> None:
-        """Take the schedule away. Its waiting runs are cancelled, its history stays."""
+        """Take the schedule away. Waiting runs are cancelled, and those that no worker has taken; its history stays."""
 
         def make(current: Now) -> Change:
             pause = current.stored.pause

@@ -38,16 +38,20 @@ def handed_words(run: Run, handed: Handed, message: Message | None, nodes: Itera
     """`message`: the one that is still to hand it over, if there is one."""
     nodes = list(nodes)
     asked = ", asked to cancel" if run.is_cancel_requested else ""
+    hears = is_heard(handed.to, nodes)
     since = f"run {run.id} was handed to {queue_words(handed)} at {at(handed.at)}"
     if handed.pushed_at is None:
         return f"{since}, {_unsent_words(handed, message, nodes, at)}{asked}"
-    again = _again_words(handed, at) if is_heard(handed.to, nodes) else _unheard_words(handed.to)
+    if run.is_cancel_requested:
+        again = _cancel_words(handed, hears=hears)
+    else:
+        again = _again_words(handed, at) if hears else _unheard_words(handed.to)
     if handed.taken_at is None:
         served_by = "" if handed.served_by is None else f" (one is started by `{handed.served_by}`)"
-        return f"{since}, not taken by a worker yet{served_by}{again}{asked}"
+        return f"{since}, not taken by a worker yet{'' if asked else served_by}{again}"
     progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
     who = f"run {run.id} (attempt {run.attempts + 1}) is with a worker of {queue_words(handed)}"
-    return f"{who} since {at(handed.taken_at)}{progress}{again}{asked}"
+    return f"{who} since {at(handed.taken_at)}{progress}{again}"
 
 
 def queue_words(handed: Handed) -> str:
@@ -72,6 +76,17 @@ def _again_words(handed: Handed, at: Words) -> str:
     if handed.taken_at is None:
         return f"; unless one takes it, it is pushed again at {at(handed.until)}"
     return f"; unless its worker speaks by {at(handed.until)}, it is pushed again"
+
+
+def _cancel_words(handed: Handed, *, hears: bool) -> str:
+    """A run that is to be cancelled is not pushed again, whatever its worker says."""
+    if handed.taken_at is not None:
+        return "; asked to cancel: it ends when its worker obeys, or has had its time to do so"
+    if hears:
+        return "; asked to cancel: a node ends it within seconds"
+    return (
+        f"; asked to cancel: no live node hears the workers of {handed.to!r} now, so one that has it gets time to stop"
+    )
 
 
 def _unheard_words(channel: str) -> str:

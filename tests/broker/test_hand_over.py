@@ -33,6 +33,7 @@ from evertick.driver.nats_names import NatsNames
 from evertick.driver.redis_keys import reports_key
 from evertick.driver.spec import Spec
 from evertick.model import HandedTo
+from evertick.store.base import MessageFilter
 from evertick.testing import virtual_time
 from evertick.when import from_us
 from evertick.why_run import explain_run
@@ -197,6 +198,36 @@ async def test_the_log_names_the_job_that_failed_elsewhere(
         assert record.getMessage().startswith(f"nightly: run {run.id} failed where it was handed to")
         about = {name: getattr(record, name) for name in ("run", "task", "schedule")}
         assert about == {"run": run.id, "task": "build", "schedule": "nightly"}
+
+
+@pytest.mark.parametrize("how", ["cancel", "remove"])
+async def test_what_no_worker_has_is_over_soon_and_a_worker_that_finds_it_leaves_it_alone(
+    bench: Bench, url: str, how: str
+) -> None:
+    begun: list[str] = []
+
+    @bench.scheduler.task(name="build")
+    async def build(ctx: Context) -> None:
+        begun.append(ctx.run_id)
+
+    node = node_on(bench, url, lease="2s")
+    job = node.job("build", queue_of(bench))
+    async with node:
+        await node.add(key="builds", when=Every("1h"), task=job)
+        run = await until(node, await node.trigger("builds"), _is_pushed)
+        await (node.cancel(run.id) if how == "cancel" else node.remove("builds"))
+        given_up = await ended(node, run)
+        # Told behind its end; the message is still in the queue.
+        kills = MessageFilter(channel="nats.kill" if bench.kind == "nats" else "redis.kill", limit=1)
+        while (await (await node._store()).messages(bench.own, kills))[0].state is not MessageState.SENT:
+            await asyncio.sleep(0.01)
+        worker = bench.worker()
+        last = await ended(node, await job.enqueue())
+        while not worker.counts["killed"]:
+            await asyncio.sleep(0.01)
+    assert (given_up.verdict, given_up.losses) == (Verdict.CANCELLED, 0)
+    assert given_up.reason == ("requested" if how == "cancel" else "removed")
+    assert begun == [last.id]
 
 
 @pytest.mark.parametrize("mode", ["forget", "ack"])

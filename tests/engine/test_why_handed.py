@@ -125,8 +125,22 @@ async def test_why_tells_each_step_of_a_handed_run(ledger: Ledger) -> None:
         "worker speaks by 2026-01-01 00:01:00 UTC, it is pushed again"
     )
     await ledger.store.cancel(APP, [id_], "requested")
-    assert (await ledger.why()).endswith(", asked to cancel")
+    assert (await ledger.why()).endswith(
+        ", at 50% half; asked to cancel: it ends when its worker obeys, or has had its time to do so"
+    )
     assert (await explain_task(ledger.store, APP, "build")).live == {"handed": 1}
+
+
+async def test_why_does_not_say_that_a_cancelled_run_is_pushed_again(ledger: Ledger) -> None:
+    await ledger.hand_over(queue="docker", served_by="evertick worker --broker redis --driver docker -- COMMAND")
+    await ledger.report("pushed")
+    await ledger.store.cancel(APP, [ledger.run.id], "requested")
+    assert (await ledger.why()).endswith(", not taken by a worker yet; asked to cancel: a node ends it within seconds")
+    await ledger.beat()
+    assert (await ledger.why()).endswith(
+        ", not taken by a worker yet; asked to cancel: no live node hears the workers of 'builds' now, so one that has "
+        "it gets time to stop"
+    )
 
 
 async def test_the_queue_and_the_command_that_serves_it_are_named_until_a_worker_takes_the_run(ledger: Ledger) -> None:

@@ -28,10 +28,11 @@ from evertick.cli.words import (
 )
 from evertick.errors import Refused
 from evertick.left import driver_wanted, living_of
-from evertick.model import Attempt, Phase, Reason, Run, State
+from evertick.model import Attempt, Node, Phase, Reason, Run, State
 from evertick.raised import what_was_raised
 from evertick.scheduler import Scheduler
 from evertick.when import from_us
+from evertick.why_handed import is_heard
 
 __all__ = ["cancel", "hint_if_stuck", "print_run", "run_data"]
 
@@ -43,8 +44,9 @@ __all__ = ["cancel", "hint_if_stuck", "print_run", "run_data"]
 async def cancel(scheduler: Scheduler, run: str, as_json: bool) -> None:
     """Cancel a run, at once or by asking it to stop.
 
-    One that waits ends at once. One that runs is asked to stop, and ends when its job obeys. RUN is its id, or the
-    beginning of it.
+    One that waits ends at once. One that runs is asked to stop, and ends when its job obeys. One that was handed to a
+    queue ends when its worker obeys; if no worker has taken it, a node ends it within seconds, and whoever takes it
+    from the queue later leaves it alone. RUN is its id, or the beginning of it.
 
     \b
     Example:
@@ -58,10 +60,23 @@ async def cancel(scheduler: Scheduler, run: str, as_json: bool) -> None:
     if as_json:
         print_json(await row_of(scheduler, after))
     elif after.is_live:
-        who = "its job" if after.handed is None else "its worker"
-        say(f"asked run {run} to stop; it runs until {who} obeys, `evertick show {run}` tells when it has ended")
+        nodes = living_of(await scheduler.nodes())
+        say(f"asked run {run} to stop; {_until_when(after, nodes)}, `evertick show {run}` tells when it has ended")
     else:
         say(f"run {run} has ended: {_verdict(after)}")
+
+
+def _until_when(run: Run, living: Sequence[Node]) -> str:
+    """How long one that was asked to stop is still live."""
+    if run.handed is None:
+        return "it runs until its job obeys"
+    if run.handed.taken_at is not None:
+        return "it runs until its worker obeys"
+    if not living:
+        return "no worker has taken it, and it ends when there is a node to see to it"
+    if not is_heard(run.handed.to, living):
+        return "no node hears now whether a worker has it, and one that has is given its time to stop"
+    return "no worker has taken it, and a node ends it within seconds"
 
 
 def _at(run: Run) -> str:

@@ -286,9 +286,9 @@ async def _triggered(scheduler: Scheduler, key: str, args: dict[str, Any] | None
 async def remove(scheduler: Scheduler, key: str, yes: bool, dry_run: bool, days: int | None, as_json: bool) -> None:
     """Take a schedule away; its history stays.
 
-    Its waiting runs are cancelled; what runs, runs on. One that code or a configuration declares is refused, since it
-    would come back at the next start: pause it, or take it out there first. With --dry-run nothing is written: it shows
-    which fires would not come.
+    Its waiting runs are cancelled, and those in a queue that no worker has taken; what runs, runs on. One that code or
+    a configuration declares is refused, since it would come back at the next start: pause it, or take it out there
+    first. With --dry-run nothing is written: it shows which fires would not come.
 
     \b
     Example:

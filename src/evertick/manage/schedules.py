@@ -65,7 +65,7 @@ class ManagesSchedules(ManagesRuns):
         return await self.schedule(key)
 
     async def remove(self, key: str) -> None:
-        """Take a schedule away; its waiting runs are cancelled, its history stays."""
+        """Take a schedule away; waiting runs are cancelled, and those that no worker has taken; its history stays."""
         await self._editor(await self._store()).remove(key)
         self._tell("removed", key)
 

@@ -378,7 +378,7 @@ class HandedTended(msgspec.Struct, frozen=True, kw_only=True):
     """What became of handed runs whose time was over, or whose cancel was asked for."""
 
     now: int
-    # Put back to waiting, each at the cost of a loss.
+    # Put back to waiting; at the cost of a loss, if a worker had it.
     released: list[str]
     # Ended: (run id, verdict): lost for good, or cancelled because somebody had asked for it.
     ended: list[tuple[str, Verdict]]
@@ -851,14 +851,15 @@ class Store(Protocol):
 
         `heard`: by channel, when the caller heard all that workers said of what went by it. Who did not hear a worker
         cannot call it silent: a run of another channel is left alone, and so is one whose time was over later than it
-        was heard; one whose whole time was not heard is looked at again when as much has been. For one that is to be
-        cancelled none of this counts.
+        was heard; one whose whole time was not heard is looked at again when as much has been. One that is to be
+        cancelled is for anybody.
 
-        What no worker took in its time, or whose worker fell silent, goes back to waiting at the cost of a loss; a run
-        that must not run twice, or was lost too often, ends as lost. A run to be cancelled whose message is still in
-        the outbox ends at once, and its message goes. Else its worker is told by a message on the kill channel, if
-        there is one, and the run ends as cancelled when the worker says so or that time is over, too. A run whose
-        message was not delivered yet has no time that could be over: a queue that is away delays it, and costs nothing.
+        What no worker took in its time goes back to waiting, and what fell silent with its worker does so at the cost
+        of a loss; a run that must not run twice, or was lost too often, ends as lost. A run to be cancelled whose
+        message is still in the outbox ends at once, and its message goes. Else whoever has it, or takes it, is told by
+        a message on the kill channel, if there is one. It ends as cancelled at once if by all that was heard no worker
+        has it; else when its worker says so, or has had the time for it. A run whose message was not delivered yet has
+        no time that could be over: a queue that is away delays it, and costs nothing.
         """
         ...
 

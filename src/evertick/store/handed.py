@@ -7,6 +7,10 @@ task or not, and no report has to wait for somebody who does.
 `deadline` is when to look at such a run by itself. It has none while its message is still in the outbox: a queue that
 is away delays, and nothing else. A request to cancel sets it to now.
 
+That no worker has a run is known where all was heard that workers said: then a request to cancel ends it, and costs no
+loss. Its message may still be in the queue; whoever takes it later finds the kill that is sent with the end. Where
+nobody hears, somebody may be at work on it, and has a worker's time to stop.
+
 Silence is judged by those who would have heard: a queue that is away keeps from them what workers say, and makes no
 worker a silent one. When it is back, workers have all of their time to be heard again.
 """
@@ -23,13 +27,15 @@ from evertick.model import LOSSES_MAX, Hand, NewMessage, Outcome, Reason, Report
 from evertick.store.base import Hearing, ReportAnswer
 from evertick.store.ending import DEADLINE_MARGIN, Ending, cancelled_instead
 from evertick.store.rows import Row, hand_of
-from evertick.when.moment import MINUTE
+from evertick.when.moment import MINUTE, SECOND
 
 __all__ = ["STALE", "End", "Heard", "Lines", "Mark", "Tended", "bare_report", "given_answers", "hear", "tend"]
 
 STALE = ReportAnswer(answer="stale")
 # How long a worker that was told to stop may take, where nothing else says how often it speaks.
 _PATIENCE = MINUTE
+# How soon it is looked again whether workers could be heard, while one may have a run that is to be cancelled.
+_LOOK_AGAIN = SECOND
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
@@ -194,6 +200,9 @@ class _Handed:
             self.worker = report.worker or None
         if not self._row["is_cancel_requested"]:
             self._deadline = self._silent_until()
+        elif self.is_newly_taken and self._row["killed_at"] is not None:
+            # It was told to stop before anybody knew of it.
+            self._deadline = self._now + _time_to_stop(self._hand)
         is_end = report.kind not in ("taken", "progress") or self._hand.mode != "finish"
         if report.took is not None and is_end:
             # Between what is heard of it lies the way of each word, and a broker that was away: its worker knows.
@@ -314,7 +323,7 @@ def tend(
     for row, new_id in zip(rows, new_ids, strict=True):
         hand = hand_of(row["hand"])
         if row["is_cancel_requested"]:
-            _cancel(tended, row, hand, now, new_id, is_unsent=row["id"] in unsent)
+            _cancel(tended, row, hand, now, heard.get(hand.to), new_id, is_unsent=row["id"] in unsent)
         elif hand.to in heard:
             _judge(tended, row, hand, heard[hand.to], new_id)
     return tended
@@ -336,24 +345,50 @@ def _time_to_speak(row: Row, hand: Hand) -> int:
     return DEADLINE_MARGIN if hand.progress_timeout is None else hand.progress_timeout
 
 
-def _cancel(tended: Tended, row: Row, hand: Hand, now: int, new_id: str, *, is_unsent: bool) -> None:
+def _cancel(
+    tended: Tended, row: Row, hand: Hand, now: int, hearing: Hearing | None, new_id: str, *, is_unsent: bool
+) -> None:
     reason = row["cancel_reason"] or Reason.REQUESTED
     if is_unsent:
         tended.ends.append(Ending(row["id"], Verdict.CANCELLED, reason))
-    elif row["killed_at"] is None:
+        return
+    if row["killed_at"] is None:
         _kill(tended, row, hand, new_id, reason)
-        tended.told.append((row["id"], now + (hand.progress_timeout or hand.ack_timeout or _PATIENCE)))
-    else:
-        tended.revoked.append((row["id"], row["losses"] + 1))
+    over_at = (row["killed_at"] or now) + _time_to_stop(hand)
+    if _is_with_nobody(row, hearing) or (row["killed_at"] is not None and over_at <= now):
+        tended.revoked.append((row["id"], _losses_after(row)))
         tended.ends.append(Ending(row["id"], Verdict.CANCELLED, reason))
+        return
+    look_at = over_at if row["taken_at"] is not None else min(over_at, now + _LOOK_AGAIN)
+    (tended.told if row["killed_at"] is None else tended.postponed).append((row["id"], look_at))
+
+
+def _time_to_stop(hand: Hand) -> int:
+    """Which a worker has that was told to."""
+    return hand.progress_timeout or hand.ack_timeout or _PATIENCE
+
+
+def _is_with_nobody(row: Row, hearing: Hearing | None) -> bool:
+    """Whether a run to be cancelled is in its queue, and no worker had said otherwise when that was asked for, or its
+    workers were told. Whoever hears has read all that waited to be heard before."""
+    if row["pushed_at"] is None or row["taken_at"] is not None or hearing is None:
+        return False
+    # Nobody has moved the deadline yet since the request set it, if nobody was told.
+    asked_at = row["deadline"] if row["killed_at"] is None else row["killed_at"]
+    return bool(hearing.since <= asked_at <= hearing.until)
+
+
+def _losses_after(row: Row) -> int:
+    """Taken back from a worker it costs a loss: the run may be what ends its workers. A run that nobody took has harmed
+    nobody: its queue is long, or was lost."""
+    return int(row["losses"]) + (row["taken_at"] is not None)
 
 
 def _take_back(tended: Tended, row: Row, hand: Hand, new_id: str) -> None:
-    """From a worker that fell silent, at the cost of a loss: the run may be what ends its workers. A run that nobody
-    took has harmed nobody: its queue is long, or was lost, and it is handed over anew as often as that takes."""
-    is_untaken = row["taken_at"] is None and not row["at_most_once"]
+    """From a worker that fell silent, or from a queue where nobody took it. It is handed over anew, as often as that
+    takes while nobody takes it; but what must not run twice is given up, for somebody may have it all the same."""
     reason = Reason.NOT_TAKEN if row["taken_at"] is None else Reason.NO_PROGRESS
-    losses = row["losses"] + (not is_untaken)
+    losses = _losses_after(row)
     tended.revoked.append((row["id"], losses))
     if row["at_most_once"] or losses >= LOSSES_MAX:
         tended.ends.append(Ending(row["id"], Verdict.LOST, reason))

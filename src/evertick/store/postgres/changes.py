@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from evertick.model import Definition, Reason, Verdict
+from evertick.model import Definition, Reason, State, Verdict
 from evertick.store.base import Change, NewCalendar
 from evertick.store.ending import Ending
 from evertick.store.postgres.endings import count_from_end, end
@@ -194,5 +194,8 @@ async def _remove(db: Session, app: str, schedules: Sequence[int]) -> None:
         return
     live = await db.rows("schedule.live_runs", schedules)
     await db.count("change_schedules.remove", schedules)
+    handed = [row["id"] for row in live if row["state"] == State.HANDED]
+    if handed:
+        await db.count("change_schedules.give_up_untaken", handed, Reason.REMOVED)
     idle = [row["id"] for row in live if row["state"] in _IDLE]
     await end(db, app, [Ending(id_, Verdict.CANCELLED, Reason.REMOVED) for id_ in idle])

@@ -112,6 +112,13 @@ SELECT key FROM evertick.schedules WHERE app = $1 AND id = ANY($2::bigint[]) ORD
 -- All live runs of schedules whose lock is held: none can come, and none can leave its state until the commit.
 SELECT id::text AS id, state FROM evertick.runs WHERE schedule_id = ANY($1::bigint[]) ORDER BY id FOR UPDATE;
 
+-- name: change_schedules.give_up_untaken
+-- Of live runs of schedules that are removed, and whose locks are held: what lies in a queue, and no worker has, goes with
+-- what waits here.
+UPDATE evertick.runs
+SET is_cancel_requested = true, cancel_reason = $2, deadline = (SELECT evertick.now_us())
+WHERE id = ANY($1::uuid[]) AND handed_at IS NOT NULL AND taken_at IS NULL AND NOT is_cancel_requested;
+
 -- name: schedule.mark_frees
 -- Their end concerns others from now on. Waits for whoever is ending one of them right now.
 UPDATE evertick.runs SET frees = true WHERE id = ANY(ARRAY(
@@ -1378,7 +1385,8 @@ WHERE id = ANY($1::uuid[]);
 -- The guard of every report: which of these runs are handed, under which fence, and stay so until the commit. Those that
 -- are held here have no `handed_at`.
 SELECT id::text AS id, fence, attempts, at_most_once, is_cancel_requested, cancel_reason, hand, handed_at, pushed_at,
-    taken_at, deadline, fire_at, schedule_id, frees, limit_key, @feed_epoch IS NOT NULL AS has_feed, evertick.now_us() AS now
+    taken_at, killed_at, deadline, fire_at, schedule_id, frees, limit_key, @feed_epoch IS NOT NULL AS has_feed,
+    evertick.now_us() AS now
 FROM evertick.runs WHERE app = $1 AND id = ANY($2::uuid[]) AND handed_at IS NOT NULL ORDER BY id FOR UPDATE;
 
 -- name: apply_reports.mark

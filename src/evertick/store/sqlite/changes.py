@@ -116,6 +116,7 @@ def _keep_version(db: sqlite3.Connection, app: str, key: str, schedule: int, def
 
 def _remove(db: sqlite3.Connection, now: int, app: str, schedule: int) -> None:
     idle = [row["id"] for row in db.execute(SQL["schedule.idle_runs"], (schedule,))]
+    db.execute(SQL["change_schedules.give_up_untaken"], (schedule, Reason.REMOVED, now))
     db.execute(SQL["change_schedules.remove"], (schedule,))
     db.execute(SQL["change_schedules.remove_due"], (schedule,))
     end(db, now, app, [Ending(id_, Verdict.CANCELLED, Reason.REMOVED) for id_ in idle])

@@ -235,6 +235,11 @@ WHERE schedule_id = ?1 AND state IN ('running', 'handed') AND is_cancel_requeste
 -- Live runs that nobody holds: what replacing and removing end at once.
 SELECT id FROM evertick_runs WHERE schedule_id = ?1 AND state IN ('waiting', 'blocked', 'parked') ORDER BY fire_at, id;
 
+-- name: change_schedules.give_up_untaken
+-- A schedule that is removed: what lies in a queue, and no worker has, goes with what waits here.
+UPDATE evertick_runs SET is_cancel_requested = 1, cancel_reason = ?2, deadline = ?3
+WHERE schedule_id = ?1 AND state = 'handed' AND taken_at IS NULL AND is_cancel_requested = 0;
+
 -- name: record_fires.run
 -- Runs of one shape, given as an object of ids with schedule, version, moment, due time and arguments; each unless its id
 -- or its moment is in the ledger already.
@@ -836,7 +841,8 @@ WHERE app = ?1 AND id = ?2;
 -- The guard of every report: which of these runs are handed, and under which fence.
 SELECT json_group_array(json_object('id', id, 'fence', fence, 'attempts', attempts, 'at_most_once', at_most_once,
     'is_cancel_requested', is_cancel_requested, 'cancel_reason', cancel_reason, 'hand', hand, 'handed_at', handed_at,
-    'pushed_at', pushed_at, 'taken_at', taken_at, 'deadline', deadline, 'schedule_id', schedule_id, 'limit_key', limit_key))
+    'pushed_at', pushed_at, 'taken_at', taken_at, 'killed_at', killed_at, 'deadline', deadline, 'schedule_id', schedule_id,
+    'limit_key', limit_key))
 FROM evertick_runs WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2)) AND state = 'handed';
 
 -- name: apply_reports.mark

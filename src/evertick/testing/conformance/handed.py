@@ -576,7 +576,7 @@ class Handed:
         await report(bench, said(held, "pushed"))
         assert (await tend(bench)).ended == [(held.id, Verdict.LOST)]
         run = await bench.run(held.id)
-        assert (run.verdict, run.reason, run.losses) == (Verdict.LOST, "not_taken", 1)
+        assert (run.verdict, run.reason, run.losses) == (Verdict.LOST, "not_taken", 0)
 
     async def test_what_nobody_takes_is_handed_over_anew_as_often_as_that_takes(self, bench: Bench) -> None:
         node = await bench.node()
@@ -746,6 +746,49 @@ class Handed:
         assert (tended.ended, tended.has_killed) == ([], True)
         assert (await how_it_stands(bench, held.id)).is_cancel_requested
 
+    async def test_a_cancelled_run_that_no_worker_has_ends_at_once_and_is_no_loss(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node(), kill=KILLS)
+        await report(bench, said(held, "pushed"))
+        await bench.cancel(held.id, reason="unwanted")
+        tended = await tend(bench)
+        assert (tended.ended, tended.has_killed) == ([(held.id, Verdict.CANCELLED)], True)
+        run = await bench.run(held.id)
+        assert (run.verdict, run.reason, run.losses) == (Verdict.CANCELLED, "unwanted", 0)
+        # Its message may still be in the queue: whoever takes it finds that, and is not listened to.
+        [message] = await bench.store.messages(APP, MessageFilter(channel=KILLS))
+        assert message.body == {"v": 1, "run": held.id, "fence": held.fence, "why": "unwanted"}
+        assert await report(bench, said(held, "taken"), said(held, "finish")) == ["stale", "stale"]
+
+    @pytest.mark.parametrize("heard_until", ["never", "before", "since later"])
+    async def test_a_cancelled_run_that_somebody_unheard_may_have_gets_a_workers_time(
+        self, bench: Bench, heard_until: str
+    ) -> None:
+        held = await hand(bench, await bench.node(), progress_timeout=bench.short, kill=KILLS)
+        await report(bench, said(held, "pushed"))
+        before = await bench.now()
+        await bench.pass_time(bench.short)
+        await bench.cancel(held.id)
+        later = await bench.now() + HOUR
+        hearings = {"before": Hearing(0, before), "since later": Hearing(later, later)}
+        heard = {CHANNEL: hearings[heard_until]} if heard_until in hearings else {}
+        assert (await tend(bench, heard=heard)).ended == []
+        await bench.pass_time(2 * bench.short)
+        assert (await tend(bench, heard={})).ended == [(held.id, Verdict.CANCELLED)]
+        assert (await bench.run(held.id)).losses == 0
+
+    async def test_a_worker_that_is_heard_of_after_the_cancel_has_its_time_to_stop(self, bench: Bench) -> None:
+        held = await hand(bench, await bench.node(), kill=KILLS)
+        await report(bench, said(held, "pushed"))
+        await bench.cancel(held.id)
+        assert (await tend(bench, heard={})).has_killed
+        before = await bench.now()
+        await report(bench, said(held, "taken"))
+        run = await how_it_stands(bench, held.id)
+        assert run.handed is not None
+        assert before + HOUR <= us(run.handed.until) <= await bench.now() + HOUR
+        assert (await tend(bench)).ended == []
+        assert (await told(bench, said(held, "fail", reason="killed"))).verdict is Verdict.CANCELLED
+
     async def test_a_cancelled_run_ends_by_its_workers_word(self, bench: Bench) -> None:
         held = await hand(bench, await bench.node(), kill=KILLS, retry_delay=0)
         await report(bench, said(held, "taken"))
@@ -893,13 +936,26 @@ class Handed:
         assert fire_at is not None
         assert before + MINUTE <= fire_at <= await bench.now() + MINUTE
 
-    async def test_a_removed_schedule_leaves_its_handed_run_alone(self, bench: Bench) -> None:
+    async def test_a_removed_schedule_leaves_the_worker_of_its_run_alone(self, bench: Bench) -> None:
+        node = await bench.node()
+        schedule = await bench.add()
+        held = await hand(bench, node, await bench.fire(schedule), kill=KILLS)
+        await report(bench, said(held, "taken"))
+        assert await bench.change("remove", await bench.stored())
+        tended = await tend(bench)
+        assert (tended.ended, tended.has_killed) == ([], False)
+        assert await report(bench, said(held, "finish")) == ["done"]
+
+    @pytest.mark.parametrize("is_pushed", [False, True])
+    async def test_a_removed_schedule_takes_along_what_no_worker_has(self, bench: Bench, is_pushed: bool) -> None:
         node = await bench.node()
         schedule = await bench.add()
         held = await hand(bench, node, await bench.fire(schedule))
+        await report(bench, *([said(held, "pushed")] if is_pushed else []))
         assert await bench.change("remove", await bench.stored())
-        assert await bench.state(held.id) is State.HANDED
-        assert await report(bench, said(held, "finish")) == ["done"]
+        assert (await tend(bench)).ended == [(held.id, Verdict.CANCELLED)]
+        run = await bench.run(held.id)
+        assert (run.reason, run.losses) == ("removed", 0)
 
     async def test_the_pulse_counts_handed_runs_and_people_find_them(self, bench: Bench) -> None:
         node = await bench.node()

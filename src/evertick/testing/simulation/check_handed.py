@@ -165,19 +165,30 @@ class _Checker:
         if old["is_cancel_requested"]:
             if new["state"] == "waiting":
                 yield f"{name} was to be cancelled, and goes back"
-            if new["state"] == "done" and new["losses"] == old["losses"]:
-                self._withdrawn[old["id"], old["fence"]] = call.at
+            yield from self._given_up(call, old, new, name)
             return
         if new["state"] == "handed":
             if new["deadline"] <= old["deadline"] or new["losses"] != old["losses"]:
                 yield f"{name} was looked at, and nothing was decided"
             return
-        is_loss = old["taken_at"] is not None or old["at_most_once"]
-        if new["losses"] != old["losses"] + is_loss:
+        if new["losses"] != old["losses"] + (old["taken_at"] is not None):
             yield f"{name} was taken back, and its losses are {new['losses']}"
         if new["verdict"] == "lost" and not old["at_most_once"] and new["losses"] < 3:
             yield f"{name} was given up after {new['losses']} losses"
         yield from self._is_over(call, old, name)
+
+    def _given_up(self, call: Call, old: Row, new: Row, name: str) -> Iterator[str]:
+        """What was to be cancelled costs a loss if a worker had it, and ends before its time if nobody had it."""
+        if new["state"] != "done":
+            return
+        if old["pushed_at"] is None and old["killed_at"] is None:
+            self._withdrawn[old["id"], old["fence"]] = call.at
+        if new["losses"] != old["losses"] + (old["taken_at"] is not None):
+            yield f"{name} was given up, and its losses are {new['losses']}"
+        patience = msgspec.json.decode(old["hand"])["progress_timeout"]
+        is_over = old["killed_at"] is not None and old["killed_at"] + patience <= call.at
+        if old["pushed_at"] is not None and not is_over and (old["taken_at"] is not None or QUEUE not in call.args[2]):
+            yield f"{name} was given up, and a worker may have been at it, which had time to stop"
 
     def _is_over(self, call: Call, old: Row, name: str) -> Iterator[str]:
         agreed = msgspec.json.decode(old["hand"])
