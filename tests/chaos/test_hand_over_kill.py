@@ -306,3 +306,51 @@ async def test_thousands_of_due_schedules_reach_their_workers_though_the_broker_
         assert hands.counts["duplicate"] == killing.twice, "not every message that came twice was recognised"
     elif is_durable and kind == "stream":
         assert hands.counts["duplicate"]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("kind", ["list", "stream"])
+async def test_whenever_redis_is_killed_no_run_is_lost_and_no_hand_over_is_begun_twice(
+    tmp_path: Path, kind: Kind, record_property: Callable[[str, object], None]
+) -> None:
+    """In the middle of a journey, between a pop and its answer, between a taking and the word of it: nothing is held
+    up for the kill, so how often which of them is hit is chance, and only what must hold in every case is asked."""
+    schedules, kills = 600, 4
+    with server_of(kind) as server:
+        node = Scheduler(
+            f"sqlite:///{tmp_path}/ledger.db", drivers=["redis"], lease="2s", batch_size=50, poll_interval="200ms"
+        )
+        node.connect("redis", server.url)
+        job = node.job("work", queue_of(kind, ack_timeout="3s", progress_timeout="10s"))
+        await node.add_many(
+            {"key": f"s{number}", "when": Once(after="1ms"), "task": job, "args": {"number": number}}
+            for number in range(schedules)
+        )
+        store = await node._store()
+
+        async def kill_now_and_then() -> None:
+            for each in range(kills):
+                while len(hands.begun) < schedules * each // kills:
+                    await asyncio.sleep(0.001)
+                await asyncio.sleep(0.05 * system_clock.uniform())
+                server.kill()
+                killed_at.append(len(hands.begun))
+                await asyncio.sleep(0.3)  # everybody notices
+                server.start()
+
+        async def are_all_done() -> bool:
+            pulse = await store.pulse(node.app)
+            is_over = not (pulse.waiting or pulse.running or pulse.handed)
+            return is_over and len({run for run, _ in hands.begun}) == schedules
+
+        killed_at: list[int] = []
+        async with hands_at(server, kind, 4, 4) as hands, node:
+            await kill_now_and_then()
+            await until(are_all_done)
+            runs = await node.runs(limit=schedules + 1)
+    begun = Counter(hands.begun)
+    record_property("hand_overs", f"{len(begun)} begun, killed after {killed_at}, {dict(hands.counts)}")
+    assert len(killed_at) == kills
+    assert [run.verdict for run in runs] == [Verdict.SUCCEEDED] * schedules
+    assert sorted(run.result for run in runs) == list(range(schedules))
+    assert max(begun.values()) == 1, "a hand-over was begun twice"
