@@ -202,8 +202,9 @@ async def test_the_log_names_the_job_that_failed_elsewhere(
 
 @pytest.mark.parametrize("how", ["cancel", "remove"])
 async def test_what_no_worker_has_is_over_soon_and_a_worker_that_finds_it_leaves_it_alone(
-    bench: Bench, url: str, how: str
+    bench: Bench, url: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "evertick.tend")
     begun: list[str] = []
 
     @bench.scheduler.task(name="build")
@@ -228,6 +229,8 @@ async def test_what_no_worker_has_is_over_soon_and_a_worker_that_finds_it_leaves
     assert (given_up.verdict, given_up.losses) == (Verdict.CANCELLED, 0)
     assert given_up.reason == ("requested" if how == "cancel" else "removed")
     assert begun == [last.id]
+    told = [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "evertick.tend"]
+    assert told == [("INFO", f"builds: run {run.id}, which was handed over, is cancelled ({given_up.reason})")]
 
 
 @pytest.mark.parametrize("mode", ["forget", "ack"])

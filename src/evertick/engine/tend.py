@@ -24,7 +24,7 @@ from typing import TypeVar
 from evertick.engine.finish import about
 from evertick.engine.judge import Stop
 from evertick.engine.loop import Idle
-from evertick.engine.node import Attempt, LocalNode
+from evertick.engine.node import Attempt, LocalNode, runs_told_of
 from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
 from evertick.model import Claimed, Outcome, Run, Verdict
@@ -158,7 +158,12 @@ class Tender:
             count = len(tended.released)
             what = "%d handed %s not taken, or fell silent with its worker: handed over anew"
             log.warning(what, count, "run was" if count == 1 else "runs were")
-        await self._tell_ended(tended.ended, "that nobody took, or whose worker fell silent,")
+        lost = [(run, verdict) for run, verdict in tended.ended if verdict is Verdict.LOST]
+        await self._tell_ended(lost, "that nobody took, or whose worker fell silent,")
+        wanted = [run for run, verdict in tended.ended if verdict is Verdict.CANCELLED]
+        for run in (await runs_told_of(node, wanted)).values():
+            what = "%s: run %s, which was handed over, is cancelled (%s)"
+            log.info(what, run.schedule_key or run.task, run.id, run.reason, extra=about(run))
         await node.tell_ended([run for run, _ in tended.ended])
         if any(verdict is Verdict.LOST for _, verdict in tended.ended):
             self.on_lost()
