@@ -88,6 +88,20 @@ def test_all_is_well_in_one_line_with_figures_and_0(node: Scheduler, evertick: C
     assert re.search(r"^box +alive +\S+ m?s ago", "\n".join(rest), re.MULTILINE)
 
 
+def test_a_count_that_ended_early_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evertick: Call) -> None:
+    url = f"sqlite:///{tmp_path}/full.db"
+    monkeypatch.setenv("EVERTICK_DATABASE", url)
+    scheduler = Scheduler(url, concurrency=0)
+
+    @scheduler.task
+    def count(number: int) -> None: ...
+
+    with scheduler:
+        for first in (0, 5_001):
+            count.sync.enqueue_many({"number": number} for number in range(first, first + 5_001))
+        assert "0 running, 10000+ waiting, 0 blocked" in evertick("status").stdout
+
+
 def test_what_failed_lately_is_a_warning_unless_somebody_does_not_mind(node: Scheduler, evertick: Call) -> None:
     ended = threading.Semaphore(0)
     node.on("failed", lambda event: ended.release())

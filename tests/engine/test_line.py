@@ -205,7 +205,7 @@ def test_a_node_that_was_frozen_begins_nothing_that_waits_for_a_slot(
     assert "the lease ran out while" in caplog.text
 
 
-def test_a_node_that_stops_gives_back_who_waits_for_a_slot(loop: VirtualLoop) -> None:
+def test_a_node_that_stops_gives_back_who_waits_for_a_slot(loop: VirtualLoop, caplog: pytest.LogCaptureFixture) -> None:
     async def drain(station: Station) -> None:
         waiting = {attempt.run.id for attempt in await station.until_full()}
         begun = station.begun
@@ -215,4 +215,10 @@ def test_a_node_that_stops_gives_back_who_waits_for_a_slot(loop: VirtualLoop) ->
         assert {each.id for each in station.queue.outcomes if each.kind == "release"} == waiting
         assert station.begun == begun
 
+    caplog.set_level("DEBUG", "evertick")
     story(loop, drain)
+    # Nothing was cut off, so there is nothing to warn of: they were not even begun.
+    told = [record for record in caplog.records if "given back" in record.getMessage()]
+    assert told
+    assert {record.levelname for record in told} == {"DEBUG"}
+    assert all("had not begun" in record.getMessage() for record in told)

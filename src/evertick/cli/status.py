@@ -24,7 +24,7 @@ from evertick.cli.database import (
 from evertick.cli.output import Column, as_json_option, clean, print_facts, print_json, print_table, say
 from evertick.cli.parameters import DurationParameter
 from evertick.cli.standing import Grade, Limits, Problem, Standing, look, problems_of, worst
-from evertick.cli.words import distance, span, stamp
+from evertick.cli.words import counted, distance, span, stamp
 from evertick.config.load import guess_ledger
 from evertick.daemon.report import DaemonReport
 from evertick.doctor.finding import named
@@ -181,8 +181,8 @@ def _summary(standing: Standing, problems: list[Problem]) -> str:
     count = len(standing.living)
     return (
         f"{count} {'node' if count == 1 else 'nodes'} alive, {standing.schedules} "
-        f"{'schedule' if standing.schedules == 1 else 'schedules'}, lag {_lag(standing)}, {standing.running} running, "
-        f"{standing.waiting} waiting"
+        f"{'schedule' if standing.schedules == 1 else 'schedules'}, lag {_lag(standing)}, "
+        f"{counted(standing.running)} running, {counted(standing.waiting)} waiting"
     )
 
 
@@ -247,7 +247,7 @@ def _facts(standing: Standing) -> list[tuple[str, str | list[str]]]:
     return [
         ("App", f"{standing.app}, {standing.schedules} {'schedule' if standing.schedules == 1 else 'schedules'}"),
         ("Lag", f"{_lag(standing)}{oldest}"),
-        ("Runs", ", ".join(f"{getattr(standing, name)} {name}" for name in counts)),
+        ("Runs", ", ".join(f"{counted(getattr(standing, name))} {name}" for name in counts)),
         (
             "Failed",
             f"{standing.failed} in the last hour" + (f", {standing.lost} of them lost" if standing.lost else ""),

@@ -22,7 +22,7 @@ from evertick.cli.ledger import row_data
 from evertick.cli.node_names import node_names
 from evertick.cli.output import Column, as_json_option, clean, console, print_json, print_table, say, table_for_terminal
 from evertick.cli.parameters import DurationParameter
-from evertick.cli.words import ahead, called, distance, outcome, remark, span, stamp, took
+from evertick.cli.words import ahead, called, counted, distance, outcome, remark, span, stamp, took
 from evertick.engine.loops import OWN_DUTIES
 from evertick.errors import StoreUnavailable
 from evertick.model import Gap, Run, Schedule
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["top"]
 
 _BAR_WIDTH = 10
-_COUNT_MOST = 10_000
 # More than a node on its feet has: it rests until the next run is due, or until it hears of one.
 _LAG_USUAL_SECONDS = 2.0
 
@@ -206,11 +205,11 @@ def _head(frame: Frame) -> list[tuple[str, str]]:
         (clean(frame.app), "bold cyan"),
         (stamp(frame.at), ""),
         (f"{frame.schedules} {'schedule' if frame.schedules == 1 else 'schedules'}", ""),
-        (f"{_count(frame.running)} running", "cyan" if frame.running else ""),
-        *([(f"{_count(frame.handed)} handed", "cyan")] if frame.handed else []),
-        (f"{_count(frame.waiting)} waiting", "blue" if frame.waiting else ""),
-        (f"{_count(frame.blocked)} blocked", ""),
-        (f"{_count(frame.parked)} parked", "red" if frame.parked else ""),
+        (f"{counted(frame.running)} running", "cyan" if frame.running else ""),
+        *([(f"{counted(frame.handed)} handed", "cyan")] if frame.handed else []),
+        (f"{counted(frame.waiting)} waiting", "blue" if frame.waiting else ""),
+        (f"{counted(frame.blocked)} blocked", ""),
+        (f"{counted(frame.parked)} parked", "red" if frame.parked else ""),
         (f"lag {lag}", "bold red" if frame.lag_seconds > _LAG_USUAL_SECONDS else "green"),
         *((words, "bold red") for words in _alarms(frame)),
     ]
@@ -238,11 +237,7 @@ def _alarms(frame: Frame) -> Iterator[str]:
         yield f"{failing} {'duty fails' if failing == 1 else 'duties fail'}"
     dead = sum(channel.dead for channel in frame.channels)
     if dead:
-        yield f"{_count(dead)} {'message' if dead == 1 else 'messages'} given up"
-
-
-def _count(count: int) -> str:
-    return f"{count}" if count < _COUNT_MOST else f"{count}+"
+        yield f"{counted(dead)} {'message' if dead == 1 else 'messages'} given up"
 
 
 def _sections(frame: Frame) -> list[_Section]:
@@ -336,7 +331,7 @@ def _more_sections(frame: Frame) -> Iterator[_Section]:
 
 def _channel_row(channel: ChannelPulse, now: datetime) -> list[str]:
     oldest = None if channel.oldest_due_at is None else from_us(channel.oldest_due_at)
-    counts = [_count(count) for count in (channel.waiting, channel.sending, channel.dead)]
+    counts = [counted(count) for count in (channel.waiting, channel.sending, channel.dead)]
     return [channel.channel, *counts, distance(oldest, now)]
 
 

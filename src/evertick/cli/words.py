@@ -20,6 +20,7 @@ __all__ = [
     "amount",
     "brief",
     "called",
+    "counted",
     "data_text",
     "decision_words",
     "distance",
@@ -38,6 +39,8 @@ __all__ = [
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _KIBI = 1_024
+# Whatever a store counts for people it counts up to here.
+_COUNT_MOST = 10_000
 _YEAR, _SECOND = len("2026-"), len("2026-01-31 09:00:00")
 # Why a run is lost that was being tried: no attempt was counted, for nobody could say how it ended.
 _LOST_AT_WORK = (Reason.NODE_DIED, Reason.NO_PROGRESS)
@@ -48,6 +51,11 @@ _FEW = 10
 
 def now() -> datetime:
     return from_us(system_clock.now_us())
+
+
+def counted(count: int) -> str:
+    """How many there are, as far as the store has counted them."""
+    return f"{count}" if count < _COUNT_MOST else f"{count}+"
 
 
 @contextmanager

@@ -152,6 +152,8 @@ class Finisher:
             )
         elif outcome.kind == "park":
             log.warning("%s: run %s is parked: %s", key, run.id, outcome.error, extra=extra)
+        elif outcome.kind == "release" and not attempt.has_slot:
+            log.debug("%s: run %s had not begun, and is given back", key, run.id, extra=extra)
         elif outcome.kind == "release":
             what = "%s: run %s was cut off (%s), and given back: it runs again"
             log.warning(what, key, run.id, outcome.reason, extra=extra)
