@@ -25,6 +25,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from pages import ROOT, Block, blocks, files, pages
+from preloaded import Preloaded, preloaded
 from programs import SECONDS_MAX, clean_environment, running
 
 from evertick import Scheduler
@@ -67,8 +68,14 @@ def source(example: tuple[Block, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[Preloaded]:
+    with preloaded(clean_environment()) as interpreter:
+        yield interpreter
+
+
 @pytest.mark.parametrize("example", python_examples(), ids=lambda example: example[0].place)
-def test_every_python_example_runs(example: tuple[Block, ...], tmp_path: Path) -> None:
+def test_every_python_example_runs(example: tuple[Block, ...], interpreter: Preloaded, tmp_path: Path) -> None:
     name = example[0].file or "example.py"
     for earlier in files(example[0].page):
         if earlier.line < example[0].line:
@@ -77,16 +84,17 @@ def test_every_python_example_runs(example: tuple[Block, ...], tmp_path: Path) -
     if Path(name).name.startswith("test_"):
         # The whole conformance suite runs in tests/store; here it is enough that the example can run it.
         some = ["-k", "judged or twice"] if "StoreConformance" in example[0].text else []
-        run_to_the_end(["-m", "pytest", "-q", "-p", "no:cacheprovider", *some, name], tmp_path)
+        run_by_pytest([*some, name], tmp_path)
     elif _RUNS_ON.search(example[-1].text):
         run_until_the_first_fire(name, tmp_path)
     else:
-        run_to_the_end(["-W", "error", name], tmp_path)
+        code, output = interpreter.run(name, tmp_path)
+        assert code == 0, output
 
 
-def run_to_the_end(arguments: list[str], folder: Path) -> None:
+def run_by_pytest(arguments: list[str], folder: Path) -> None:
     done = subprocess.run(
-        [sys.executable, *arguments],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
         cwd=folder,
         env=clean_environment(),
         capture_output=True,
