@@ -14,8 +14,16 @@ from programs import clean_environment
 
 README = ROOT / "README.md"
 TUTORIAL = ROOT / "docs/tutorial/first-job.md"
-# Instead of pip, which would have to fetch what Evertick needs: what is to be installed must be there, and then is.
+# Instead of pip, which would have to fetch what Evertick needs: what is to be installed must be there, and then is. So
+# no environment gets the real one, which takes a hundred times as long as all the rest of it.
 PIP = """
+python3() {
+    if [ "$1 $2" = "-m venv" ]; then
+        shift 2
+        set -- -m venv --without-pip "$@"
+    fi
+    command python3 "$@"
+}
 pip() {
     shift
     for name; do case $name in .*) test -f "$name/pyproject.toml" ;; esac; done
