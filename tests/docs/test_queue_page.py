@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from pages import ROOT, blocks, shell_lines
-from programs import SECONDS_MAX, clean_environment, running
+from programs import running
 
+from evertick.cli import cli
 from servers.broker import nats_server, redis_server
 
 PAGE = ROOT / "docs/how-to/hand-jobs-to-a-queue.md"
@@ -26,7 +27,9 @@ def addresses() -> Iterator[dict[str, str]]:
         yield {"redis://localhost:6379/0": redis.url, "nats://localhost:4222": nats.url}
 
 
-def test_jobs_of_the_file_are_done_by_the_workers_of_the_page(addresses: dict[str, str], tmp_path: Path) -> None:
+def test_jobs_of_the_file_are_done_by_the_workers_of_the_page(
+    addresses: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [file] = [block for block in blocks(PAGE) if block.text.startswith("# evertick.toml")]
     workers = [line for line in shell_lines(PAGE) if line.startswith("evertick worker")]
     assert len(workers) == len(addresses)
@@ -35,19 +38,15 @@ def test_jobs_of_the_file_are_done_by_the_workers_of_the_page(addresses: dict[st
         (tmp_path / name).write_text(SCRIPT)
         (tmp_path / name).chmod(0o755)
     state = {"STATE_DIRECTORY": str(tmp_path / "state")}
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("EVERTICK_")]:
+        monkeypatch.delenv(name)
+    for name, value in {"HOME": str(tmp_path), **state}.items():
+        monkeypatch.setenv(name, value)
 
     def asked(*words: str) -> str:
         """Nothing while there is no ledger yet."""
-        done = subprocess.run(
-            [sys.executable, "-m", "evertick", *words],
-            cwd=tmp_path,
-            env=clean_environment(HOME=str(tmp_path), **state),
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_MAX,
-            check=False,
-        )
-        return " ".join(done.stdout.split())
+        return " ".join(CliRunner().invoke(cli, words).stdout.split())
 
     def verdicts() -> dict[str, str | None]:
         return {run["task"]: run["verdict"] for run in json.loads(asked("runs", "--json"))}
