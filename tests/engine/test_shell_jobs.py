@@ -443,10 +443,11 @@ async def test_a_command_may_tidy_up_after_term(bench: Bench, tmp_path: Path) ->
 async def test_what_a_stopped_command_took_is_its_result(url: str, how: str) -> None:
     bench = Bench(url)
     options = {"timeout": "1s" if how == "timeout" else None, "on_lost": "fail" if how == "lost" else "rerun"}
-    job = bench.job("echo begun; while :; do :; done", options=options)
+    works = "n=0; while [ $n -lt 5000 ]; do n=$((n + 1)); done"
+    job = bench.job(f"{works}; echo worked; sleep 1000", options=options)
     async with bench.scheduler:
         run = await job.enqueue()
-        await until_line(bench, run, "begun")
+        await until_line(bench, run, "worked")
         if how == "cancel":
             await bench.scheduler.cancel(run)
         if how != "lost":
