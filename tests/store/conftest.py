@@ -18,7 +18,7 @@ from evertick.testing.conformance import Stores, Users, UserTransaction
 # The helpers beside this file.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from postgres_stores import PostgresStores, PostgresUsers
+from postgres_stores import PostgresStores, PostgresUsers, SpareConnections
 
 
 class SqliteStores(Stores):
@@ -92,7 +92,7 @@ async def kept_postgres_stores(postgres_dsn: str, monkeypatch: pytest.MonkeyPatc
     # A node that joins opens connections and has plans made on them beforehand, in vain here: a test needs few of
     # either, and what is not ready is made at its first use. That nodes do it is shown by test_postgres_warm.py.
     monkeypatch.setattr(session, "_WARM_MOST", 0)
-    stores = PostgresStores(postgres_dsn, is_kept=True)
+    stores = PostgresStores(postgres_dsn, spare=SpareConnections(monkeypatch))
     yield stores
     await stores.close()
 

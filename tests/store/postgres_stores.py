@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import asyncpg
+import pytest
 
 from evertick.clock import Clock, system_clock
 from evertick.store.base import Store
 from evertick.store.postgres import PostgresStore
+from evertick.store.postgres.connection import Connection, connect, part_from
+from evertick.store.postgres.location import Location
 from evertick.store.postgres.queries import quoted
 from evertick.testing.conformance import Stores, Users, UserTransaction
 
-__all__ = ["PostgresStores", "PostgresUsers", "in_schema_of"]
+__all__ = ["PostgresStores", "PostgresUsers", "SpareConnections", "in_schema_of"]
 
 # The store's time, some way ahead: by as much as stands in a table of the test.
 _TOLD_TIME = """
@@ -41,19 +46,57 @@ _WRITTEN = """
 """
 
 
-class PostgresStores(Stores):
-    """Stores in one schema, which goes with the test; or is emptied for the next one (`is_kept`), which must then leave
-    the tables themselves as they are."""
+class SpareConnections:
+    """What the stores of a test have done with, for the next of them that connects: a new connection costs more than
+    all that most tests do on it. Those of other event loops than the test's end with their loops."""
 
-    def __init__(self, dsn: str, clock: Clock = system_clock, *, is_kept: bool = False, **parameters: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._idle: list[Connection] = []
+        monkeypatch.setattr("evertick.store.postgres.store.connect", self._connect)
+        monkeypatch.setattr("evertick.store.postgres.store.part_from", self._keep)
+        monkeypatch.setattr("evertick.store.postgres.pool.part_from", self._keep)
+
+    def take(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        return None
+
+    async def close(self) -> None:
+        while (connection := self.take()) is not None:
+            await part_from(connection)
+
+    async def _connect(self, where: Location) -> Connection:
+        return (self.take() if self._is_here() else None) or await connect(where)
+
+    async def _keep(self, connection: Connection) -> None:
+        if self._is_here() and not connection.is_in_transaction():
+            self._idle.append(connection)
+        else:
+            await part_from(connection)
+
+    def _is_here(self) -> bool:
+        return asyncio.get_running_loop() is self._loop
+
+
+class PostgresStores(Stores):
+    """Stores in one schema, which goes with the test; or, for those that share their connections (`spare`), is emptied
+    for the next one, which must then leave the tables themselves as they are."""
+
+    def __init__(
+        self, dsn: str, clock: Clock = system_clock, *, spare: SpareConnections | None = None, **parameters: str
+    ) -> None:
         self.dsn = dsn
         empty = _EMPTY.setdefault(dsn, [])
-        self.schema = empty.pop() if is_kept and empty else f"test_{system_clock.new_token()[:12]}"
-        self._is_kept = is_kept
+        self._spare = spare
+        self._is_kept = spare is not None
+        self.schema = empty.pop() if self._is_kept and empty else f"test_{system_clock.new_token()[:12]}"
         self.url = in_schema_of(dsn, self.schema, **parameters)
         self._clock = clock
         self._opened: list[PostgresStore] = []
-        self._aside: asyncpg.Connection | None = None
+        self._aside: Connection | None = None
 
     async def open(self) -> Store:
         store = PostgresStore(self.url, clock=self._clock)
@@ -79,6 +122,9 @@ class PostgresStores(Stores):
     async def close(self) -> None:
         for store in self._opened:
             await store.close()
+        # The stores need theirs no more.
+        if self._aside is None and self._spare is not None:
+            self._aside = self._spare.take()
         connection = await self._beside()
         try:
             if self._is_kept and self._opened:
@@ -86,15 +132,17 @@ class PostgresStores(Stores):
             else:
                 await connection.execute(f"DROP SCHEMA IF EXISTS {quoted(self.schema)} CASCADE")
         finally:
-            await connection.close()
+            await part_from(connection)
+            if self._spare is not None:
+                await self._spare.close()
 
-    async def _beside(self) -> asyncpg.Connection:
+    async def _beside(self) -> Connection:
         """One connection for all that is done beside the stores: a new one costs more than what it is used for."""
         if self._aside is None or self._aside.is_closed():
             self._aside = await self.connect()
         return self._aside
 
-    async def _empty(self, connection: asyncpg.Connection) -> None:
+    async def _empty(self, connection: Connection) -> None:
         schema = quoted(self.schema)
         if self.schema not in _EMPTYING:
             tables = [row["relname"] for row in await connection.fetch(_WRITTEN, schema)]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from urllib.parse import quote
 
 import pytest
-from postgres_stores import PostgresStores, in_schema_of
+from postgres_stores import PostgresStores, SpareConnections, in_schema_of
 
 from evertick import Scheduler, TransactionTimeout
 from evertick.clock import system_clock
@@ -39,8 +39,8 @@ def pooler_dsn(postgres_dsn: str) -> Iterator[str]:
 class PooledStores(PostgresStores):
     """Stores through the pooler; the test's own connections go around it."""
 
-    def __init__(self, dsn: str, pooler_dsn: str, *, is_kept: bool = False) -> None:
-        super().__init__(dsn, is_kept=is_kept)
+    def __init__(self, dsn: str, pooler_dsn: str, *, spare: SpareConnections | None = None) -> None:
+        super().__init__(dsn, spare=spare)
         self.url = in_schema_of(pooler_dsn, self.schema, pooler="transaction")
 
 
@@ -53,8 +53,10 @@ async def pooled_stores(postgres_dsn: str, pooler_dsn: str) -> AsyncIterator[Poo
 
 class TestPostgresBehindPgbouncer(StoreConformance):
     @pytest.fixture
-    async def stores(self, postgres_dsn: str, pooler_dsn: str) -> AsyncIterator[Stores]:
-        stores = PooledStores(postgres_dsn, pooler_dsn, is_kept=True)
+    async def stores(
+        self, postgres_dsn: str, pooler_dsn: str, monkeypatch: pytest.MonkeyPatch
+    ) -> AsyncIterator[Stores]:
+        stores = PooledStores(postgres_dsn, pooler_dsn, spare=SpareConnections(monkeypatch))
         yield stores
         await stores.close()
 
