@@ -1197,18 +1197,21 @@ async def test_hooks_hear_of_skipped_moments(scheduler: Scheduler) -> None:
     heard = Heard(scheduler, "skipped")
     go_on = asyncio.Event()
 
-    # What a busy machine comes to late is owed all the same, not gathered.
-    @scheduler.every("20ms", key="k", catch_up="all")
+    @scheduler.every("20ms", key="k")
     async def job() -> None:
         await go_on.wait()
 
     async with scheduler:
-        event = await heard.until("skipped")
+        count = 1
+        # A busy machine may come late to the first moment, which then stands for those before it.
+        while (event := await heard.until("skipped", count)).reason == "coalesced":
+            count += 1
         go_on.set()
         gaps = [row for row in await scheduler.history("k") if isinstance(row, Gap)]
     assert (event.schedule_key, event.reason, event.run_id) == ("k", "overlap", None)
-    assert gaps
-    assert {(gap.verdict, gap.reason) for gap in gaps} == {(Verdict.SKIPPED, "overlap")}
+    reasons = {(gap.verdict, gap.reason) for gap in gaps}
+    assert (Verdict.SKIPPED, "overlap") in reasons
+    assert reasons <= {(Verdict.SKIPPED, "overlap"), (Verdict.SKIPPED, "coalesced")}
 
 
 # --- overlap, end to end
