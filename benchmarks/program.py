@@ -12,15 +12,20 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["FORKING", "Started", "start"]
+__all__ = ["FORKING", "LOOKING", "Started", "start"]
 
 # Forks what has imported these, and runs no thread.
 FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload(["evertick.store.postgres", "evertick.store.sqlite", "evertick", "asyncpg"])
+# Whoever starts a process looks whether any other has ended. An exit code can be read once only: of two threads that
+# read it at one moment, one would have a wrong one. So a thread at a time starts, or looks.
+LOOKING = threading.Lock()
 _MODULE = "-m"
 
 
@@ -53,18 +58,21 @@ def start(command: Sequence[str], variables: Mapping[str, str], out: Path) -> St
 class _Forked:
     def __init__(self, command: Sequence[str], variables: Mapping[str, str], out: Path) -> None:
         self._process = FORKING.Process(target=become, args=(list(command), dict(variables), out))
-        self._process.start()
+        with LOOKING:
+            self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
-        return self._process.exitcode
+        with LOOKING:
+            return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        if self._process.exitcode is None:
+        wait([self._process.sentinel], timeout)
+        code = self.poll()
+        if code is None:
             raise subprocess.TimeoutExpired("", timeout or 0)
-        return self._process.exitcode
+        return code
 
 
 def become(command: list[str], variables: dict[str, str], out: Path) -> None:

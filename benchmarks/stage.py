@@ -54,7 +54,7 @@ class Stage:
         out.unlink(missing_ok=True)
         code = start(self._command(verb, *values), self._variables(), out).wait(_CALL_SECONDS)
         said = out.read_text(errors="replace")
-        assert code == 0, f"{self.contender.title}, {verb}: {said[-2_000:]}"
+        assert code == 0, f"{self.contender.title}, {verb}, exit code {code}: {said[-2_000:]}"
         return json.loads(said.splitlines()[-1])
 
     @contextmanager

@@ -10,8 +10,10 @@ import re
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import forkserver
 from pathlib import Path
 from threading import Barrier
 from xml.etree import ElementTree
@@ -32,6 +34,7 @@ from benchmarks.measure.fires import APP, StoreLoop, add_schedules, fire, join  
 from benchmarks.page import FIGURES, PAGE, page_of, write_report  # noqa: E402
 from benchmarks.picture import pictures_of  # noqa: E402
 from benchmarks.plan import GROUPS, MEASUREMENTS, Choice, cases  # noqa: E402
+from benchmarks.program import start  # noqa: E402
 from benchmarks.results import Results, Samples  # noqa: E402
 from benchmarks.size import FULL, QUICK  # noqa: E402
 from benchmarks.spread import percentile  # noqa: E402
@@ -894,6 +897,34 @@ def test_a_run_that_is_left_in_the_queue_makes_the_round_fail(stage: Stage) -> N
     stage.call("fill", 1, 0)
     with pytest.raises(AssertionError, match="1 runs are still in the queue"):
         stage.check(3)
+
+
+def test_threads_that_start_programs_at_once_hear_the_exit_code_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, reading = forkserver.read_signed, set[int]()
+
+    def read_slowly(fd: int) -> int:
+        """Whoever comes second is the first to read, and leaves nothing to the other."""
+        if fd not in reading:
+            reading.add(fd)
+            time.sleep(0.02)
+            reading.discard(fd)
+        return read(fd)
+
+    monkeypatch.setattr(forkserver, "read_signed", read_slowly)
+    command = [sys.executable, "-m", "json.tool", "--nothing"]
+
+    def code(number: int) -> int:
+        return start(command, {"BENCH_ROOT": str(tmp_path)}, tmp_path / f"{number}.out").wait(60)
+
+    with ThreadPoolExecutor(5) as pool:
+        assert list(pool.map(code, range(20))) == [2] * 20
+
+
+def test_a_verb_that_fails_is_told_with_its_exit_code_and_last_words(stage: Stage) -> None:
+    with pytest.raises(AssertionError, match=r"(?s)^Evertick, nothing, exit code 1: .*KeyError: 'nothing'"):
+        stage.call("nothing")
 
 
 def test_threads_that_count_first_at_once_are_all_counted(tmp_path: Path) -> None:
