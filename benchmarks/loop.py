@@ -1,4 +1,4 @@
-"""The event loop: uvloop where it is installed, for everybody, as a node of Evertick has it in production.
+"""The event loop: uvloop where it is installed, for everybody but who is measured without what has to be asked for.
 
 Runs in the environments of other schedulers, so it imports nothing but the standard library.
 """
@@ -19,9 +19,9 @@ def has_uvloop() -> bool:
     return importlib.util.find_spec("uvloop") is not None
 
 
-def run(coroutine: Coroutine[Any, Any, R]) -> R:
+def run(coroutine: Coroutine[Any, Any, R], *, may_be_uvloop: bool = True) -> R:
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-    if has_uvloop():
+    if may_be_uvloop and has_uvloop():
         import uvloop
 
         factory = uvloop.new_event_loop

@@ -31,12 +31,12 @@ $ python -m benchmarks report docs/explanation/how-fast.json
 
 _AIMS = (
     "What Evertick is to reach with one process on two cores, with the server on the same machine, and whether the "
-    "median of the rounds does. Beside somebody is the median of the ratios of the same rounds of one run. What is "
-    "to be at least so much is reached from 1 of its aim on, all else up to 1. Evertick has 2,000 runs at once, and "
-    "as installed 50. That memory does not grow with the number of schedules is held to be so up to 1.25 times. The "
-    "knee has no aim but to be known, with what it is made of: how much of a core the node and the server have in use "
-    "there, and in the next step, which breaks. Both together have the two cores of the machine, and the Python of a "
-    "node has one of them."
+    "median of the rounds does. Beside somebody is the median of the ratios of the same rounds of one run. What is to "
+    "be at least so much is reached from 1 of its aim on, all else up to 1. Evertick has 2,000 runs at once, and as "
+    "installed 50, on the event loops that the table below names: uvloop comes with `evertick[fast]`. That memory "
+    "does not grow with the number of schedules is held to be so up to 1.25 times. The knee has no aim but to be "
+    "known, with what it is made of: how much of a core the node and the server have in use there, and in the next "
+    "step, which breaks. Both together have the two cores of the machine, and the Python of a node has one of them."
 )
 
 _METHOD = """\
@@ -157,7 +157,7 @@ _LIMITS = """\
   everything but the shortest latencies faster. More than two nodes, except at a limit, or nodes on several machines,
   whose clocks differ.
 - Other machines and settings: one kind of processor and disk, one version of Python, of PostgreSQL and of SQLite, with
-  uvloop, on Linux, as the table above tells them. From Python 3.12 on, a run begins in another way, at once.
+  uvloop where the table above names it, on Linux. From Python 3.12 on, a run begins in another way, at once.
 - A replica that commits wait for, data larger than memory, or months of running: the longest that anything is watched
   is five minutes. The ten million finished runs are rows that SQL has written, not runs that came and went.
 - Latency at another pace than 50 a second, or beside a full queue. It begins with the call: where a caller is held up

@@ -67,6 +67,9 @@ BULK = 1_000
 # A run that is held waits until this file is gone.
 HOLD = "hold"
 
+# Not of the contender itself, but of how it is run.
+_MAY_BE_UVLOOP: bool = OPTIONS.pop("may_be_uvloop", True)
+
 tally = Tally(FOLDER)
 
 
@@ -76,7 +79,7 @@ def main(*verbs: Callable[..., object]) -> None:
     verb = {each.__name__: each for each in verbs}[name]
     answer = verb(*map(json.loads, values))
     if inspect.iscoroutine(answer):
-        answer = loop.run(answer)
+        answer = loop.run(answer, may_be_uvloop=_MAY_BE_UVLOOP)
     print(json.dumps(answer), flush=True)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -68,6 +71,27 @@ def test_the_raw_loop_leaves_the_same_rows_as_evertick(tmp_path: Path) -> None:
 
     assert len(ours) == 3
     assert raw == ours
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("evertick", "uvloop"), ("raw", "uvloop"), ("evertick_default", "asyncio.unix_events")]
+)
+def test_evertick_as_installed_runs_without_uvloop_which_does_not_come_with_it(name: str, expected: str) -> None:
+    program = """
+import asyncio
+from benchmarks.contender import verbs
+async def loop():
+    return type(asyncio.get_running_loop()).__module__
+verbs.main(loop)
+"""
+    options = next(each for each in CONTENDERS if each.name == name).options
+    variables = {**os.environ, "BENCH_OPTIONS": json.dumps(options)}
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, "loop"], env=variables, cwd=ROOT, check=True, capture_output=True, text=True
+    )
+
+    assert json.loads(done.stdout) == expected
 
 
 @pytest.fixture
