@@ -74,7 +74,7 @@ _GROUP_WORDS = {
         "Throughput",
         "A queue that was filled before the workers started, of jobs that only count. From the first execution to the "
         "last. The queue of a slower one is shorter. Enqueued in bulk is a thousand per call; one by one, each waits "
-        "for its commit.",
+        "for its commit. One process enqueues, so rows of two workers have a dash there.",
     ),
     "latency": ("Latency", "50 calls a second; from the call that enqueues to the first line of the job."),
     "schedules": (

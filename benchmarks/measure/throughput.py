@@ -1,5 +1,7 @@
 """Runs per second of workers that find a full queue, and how fast it was filled: in bulk, and one by one.
 
+One process fills it, however many workers there are, so how fast that was is told of one worker only.
+
 The time is from the first execution to the last, for everybody: starting is not in it, and neither is the commit of the
 last batch, which is nothing beside tens of thousands of runs. Processor time is from when all have imported and set up
 what they need, and are let go, until what was executed has ended, too: the half second after the last has begun.
@@ -31,10 +33,12 @@ def measure(stage: Stage) -> Measured:
     singles = max(round(stage.size.singles * min(stage.contender.share * 10, 1)), 1)
     took = stage.call("fill", runs, singles)
     stage.place.settle()
-    measured = execute(stage, runs + singles)
+    measured = {"runs": runs + singles, **execute(stage, runs + singles)}
+    if stage.processes > 1:
+        return measured
     if "bulk_seconds" in took:
         measured["bulk"] = runs / took["bulk_seconds"]
-    return {"runs": runs + singles, **measured, "single": singles / took["single_seconds"]}
+    return {**measured, "single": singles / took["single_seconds"]}
 
 
 def execute(stage: Stage, count: int, kept: int = 0) -> dict[str, float]:

@@ -73,6 +73,13 @@ def test_the_raw_loop_leaves_the_same_rows_as_evertick(tmp_path: Path) -> None:
     assert raw == ours
 
 
+def test_what_one_process_has_enqueued_is_no_figure_of_two(tmp_path: Path) -> None:
+    one = stage_of(EVERTICK, tmp_path / "one")
+    two = replace(stage_of(EVERTICK, tmp_path / "two"), processes=2)
+
+    assert set(throughput.measure(one)) - set(throughput.measure(two)) == {"bulk", "single"}
+
+
 @pytest.mark.parametrize(
     ("name", "expected"), [("evertick", "uvloop"), ("raw", "uvloop"), ("evertick_default", "asyncio.unix_events")]
 )
