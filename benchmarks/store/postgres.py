@@ -118,7 +118,7 @@ class PostgresPlace:
         asyncio.run(self._check(count))
 
     async def _check(self, count: int) -> None:
-        verdicts = "SELECT verdict, count(*) FROM evertick.history WHERE node <> 'node' GROUP BY verdict"
+        verdicts = "SELECT verdict, count(*) FROM evertick.history WHERE node IS DISTINCT FROM 'node' GROUP BY verdict"
         async with self.connection() as connection:
             live = await connection.fetchval("SELECT count(*) FROM evertick.runs")
             compare(count, live, dict(await connection.fetch(verdicts)))

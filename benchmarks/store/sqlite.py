@@ -81,7 +81,7 @@ class SqlitePlace:
     def check(self, count: int) -> None:
         with self._open() as db:
             live = db.execute("SELECT count(*) FROM evertick_runs").fetchone()[0]
-            question = "SELECT verdict, count(*) FROM evertick_history WHERE node <> 'node' GROUP BY verdict"
+            question = "SELECT verdict, count(*) FROM evertick_history WHERE node IS NOT 'node' GROUP BY verdict"
             compare(count, live, dict(db.execute(question).fetchall()))
 
     def succeeded(self, first_us: int, end_us: int) -> int:

@@ -20,6 +20,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from evertick import Scheduler
+
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
@@ -811,6 +813,30 @@ def test_moments_that_have_not_run_are_found_in_the_ledger_each_once(ledger: Led
     assert ledger.succeeded(first, end) == 4
     assert ledger.outstanding(first, end, 1_000_000) == 26
     assert ledger.outstanding(first + 1_000_000, end, 1_000_000) == 20
+
+
+def test_a_run_that_ended_without_a_node_is_found_in_the_ledger(ledger: LedgerPlace) -> None:
+    async def fire_ten() -> None:
+        async with ledger.store() as store:
+            await add_schedules(store, 10)
+            await join(store)
+            await fire(StoreLoop(store), 10)
+
+    async def cancel_one() -> None:
+        scheduler = Scheduler(ledger.url)
+
+        @scheduler.task
+        async def tick() -> None: ...
+
+        await scheduler.cancel(await tick.enqueue())
+        await scheduler.close()
+
+    asyncio.run(fire_ten())
+    ledger.check(10)
+    asyncio.run(cancel_one())
+
+    with pytest.raises(AssertionError, match=r"10 runs were executed, the ledger has .*'cancelled': 1"):
+        ledger.check(10)
 
 
 def test_moments_of_a_gap_count_as_far_as_they_are_in_the_time(tmp_path: Path) -> None:
