@@ -46,6 +46,8 @@ UPDATE evertick.runs SET state = 'running', node = $3, fence = (SELECT fence FRO
 WHERE id = ANY(ARRAY(SELECT id FROM picked)) RETURNING id, args, fence
 """
 _BATCH = 1_000
+# As Evertick writes arguments.
+_SHORT = (",", ":")
 # A wake-up may be lost.
 _POLL_SECONDS = 1.0
 
@@ -104,7 +106,8 @@ async def _count(args: str) -> None:
 
 
 async def _insert(connection: Any, wanted: Sequence[dict[str, float]]) -> None:
-    await connection.execute(_ENQUEUE, [system_clock.new_id() for _ in wanted], [json.dumps(each) for each in wanted])
+    args = [json.dumps(each, separators=_SHORT) for each in wanted]
+    await connection.execute(_ENQUEUE, [system_clock.new_id() for _ in wanted], args)
 
 
 async def _open() -> Any:

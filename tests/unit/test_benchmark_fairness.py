@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sqlite3
@@ -18,12 +19,14 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
 from benchmarks import stage as stages  # noqa: E402
-from benchmarks.contender.contenders import CONTENDERS, EVERTICK, Contender  # noqa: E402
+from benchmarks.contender.contenders import CONTENDERS, EVERTICK, STORES, Contender  # noqa: E402
 from benchmarks.contender.environment import Environment  # noqa: E402
 from benchmarks.measure import next_fires, throughput  # noqa: E402
 from benchmarks.processes import Workers  # noqa: E402
 from benchmarks.size import QUICK  # noqa: E402
 from benchmarks.stage import Stage  # noqa: E402
+from benchmarks.store.place import Place  # noqa: E402
+from benchmarks.store.postgres import PostgresPlace  # noqa: E402
 from benchmarks.store.sqlite import SqlitePlace  # noqa: E402
 from benchmarks.used import Used  # noqa: E402
 
@@ -42,13 +45,14 @@ time.sleep(60)
 """
 
 
-def stage_of(contender: Contender, folder: Path) -> Stage:
+def stage_of(contender: Contender, folder: Path, dsn: str | None = None) -> Stage:
+    """On a file, or on a server."""
     folder.mkdir()
     return Stage(
-        place=SqlitePlace(folder),
+        place=SqlitePlace(folder) if dsn is None else PostgresPlace.make(folder, dsn),
         contender=contender,
         environment=Environment((sys.executable,), {}, {}),
-        store="sqlite",
+        store="sqlite" if dsn is None else "postgres",
         processes=1,
         number=20,
         size=QUICK,
@@ -56,20 +60,40 @@ def stage_of(contender: Contender, folder: Path) -> Stage:
     )
 
 
-def history_of(contender: Contender, folder: Path) -> list[dict[str, object]]:
-    stage = stage_of(contender, folder)
-    stage.call("fill", 3, 0)
-    throughput.execute(stage, 3)
-    with closing(sqlite3.connect(folder / "ledger.db")) as db:
+def rows_of(stage: Stage) -> list[dict[str, object]]:
+    """Of three runs, as they wait and as they have ended, without what is another one in each."""
+    try:
+        stage.call("fill", 3, 0)
+        rows = read(stage.place, "runs")
+        throughput.execute(stage, 3)
+        rows += read(stage.place, "history")
+    finally:
+        stage.place.close()
+    return [{name: value for name, value in row.items() if name not in OWN} for row in rows]
+
+
+def read(place: Place, table: str) -> list[dict[str, object]]:
+    if isinstance(place, PostgresPlace):
+        return asyncio.run(fetch(place, table))
+    with closing(sqlite3.connect(place.folder / "ledger.db")) as db:
         db.row_factory = sqlite3.Row
-        rows = db.execute("SELECT * FROM evertick_history ORDER BY args").fetchall()
-    return [{name: row[name] for name in row.keys() if name not in OWN} for row in rows]  # noqa: SIM118
+        return [dict(row) for row in db.execute(f"SELECT * FROM evertick_{table} ORDER BY args")]
 
 
-def test_the_raw_loop_leaves_the_same_rows_as_evertick(tmp_path: Path) -> None:
-    ours, raw = history_of(EVERTICK, tmp_path / "ours"), history_of(RAW, tmp_path / "raw")
+async def fetch(place: PostgresPlace, table: str) -> list[dict[str, object]]:
+    async with place.connection() as connection:
+        return [dict(row) for row in await connection.fetch(f"SELECT * FROM evertick.{table} ORDER BY args")]
 
-    assert len(ours) == 3
+
+@pytest.mark.parametrize("store", STORES)
+def test_the_raw_loop_writes_the_same_rows_as_evertick(
+    tmp_path: Path, store: str, request: pytest.FixtureRequest
+) -> None:
+    dsn = request.getfixturevalue("postgres_dsn") if store == "postgres" else None
+
+    ours, raw = (rows_of(stage_of(each, tmp_path / each.name, dsn)) for each in (EVERTICK, RAW))
+
+    assert len(ours) == 6
     assert raw == ours
 
 
