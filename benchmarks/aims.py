@@ -21,6 +21,8 @@ _NOT_MEASURED = "not measured"
 _TIMES = "times"
 _TOLD = "to be told"
 _HISTORY = 10_000_000
+# Variants: all of one second at once, or no two.
+_MINUTES = ("", EVENLY)
 _REACHED: dict[str, Callable[[float, float], bool]] = {
     "at least": operator.ge,
     "at most": operator.le,
@@ -145,24 +147,29 @@ def _latency() -> Iterator[Aim]:
         yield Aim(f"{text}the best of the others", "under", 1, _TIMES, _best_peer(ours, name))
 
 
-def _minute(number: int, p99: float, node: float | None, variants: Sequence[str] = ("", EVENLY)) -> Iterator[Aim]:
-    for variant in variants:
+def _minute(number: int, p99: float, node: float | None) -> Iterator[Aim]:
+    for variant in _MINUTES:
         source = _Source("minute", "postgres", number=number, variant=variant)
-        text = f"{number:,} schedules a minute{f', {variant}' if variant else ''}"
+        text = _minute_text(number, variant)
         yield Aim(f"{text}: began in their minute", "at least", 100, "%", _figure(source, "share"))
         yield Aim(f"{text}: late, p99", "under", p99, "ms", _figure(source, "p99"))
         if node is not None:
             yield Aim(f"{text}: node", "under", node, "% of a core", _figure(source, "node"))
 
 
+def _minute_text(number: int, variant: str) -> str:
+    return f"{number:,} schedules a minute{f', {variant}' if variant else ''}"
+
+
 def _million() -> Iterator[Aim]:
-    yield from _minute(MILLION, 2_000, None, variants=("",))
+    yield from _minute(MILLION, 2_000, None)
     tenth = MILLION // 10
-    many, fewer = (_Source("minute", "postgres", number=number) for number in (MILLION, tenth))
-    text = f"{MILLION:,} schedules a minute"
-    # It is not to grow with their number; but what is measured is never the same twice.
-    yield Aim(f"{text}: memory, beside {tenth:,}", "at most", 1.25, _TIMES, _ratio(many, fewer, "memory"))
-    yield Aim(f"{text}: checkpoints meanwhile", "at least", 1, "", _figure(many, "checkpoints"))
+    for variant in _MINUTES:
+        many, fewer = (_Source("minute", "postgres", number=number, variant=variant) for number in (MILLION, tenth))
+        text = _minute_text(MILLION, variant)
+        # It is not to grow with their number; but what is measured is never the same twice.
+        yield Aim(f"{text}: memory, beside {tenth:,}", "at most", 1.25, _TIMES, _ratio(many, fewer, "memory"))
+        yield Aim(f"{text}: checkpoints meanwhile", "at least", 1, "", _figure(many, "checkpoints"))
 
 
 def _knee() -> Iterator[Aim]:

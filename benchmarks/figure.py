@@ -47,11 +47,11 @@ class Measurement:
     # Taking turns by itself.
     is_once: bool = False
     # Whether a case needs one more round, by what was found so far; all do where there is no such question.
-    is_near: Callable[[Case, Results], bool] | None = None
+    is_needed: Callable[[Case, Results], bool] | None = None
 
     def has_another(self, case: Case, results: Results) -> bool:
         """Whether a case is in the rounds after the first."""
-        return not self.is_once and (self.is_near is None or self.is_near(case, results))
+        return not self.is_once and (self.is_needed is None or self.is_needed(case, results))
 
 
 @dataclass(frozen=True)

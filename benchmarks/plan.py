@@ -55,6 +55,7 @@ MEASUREMENTS = {
             schedules.FIGURES,
             schedules.measure_minute,
             "schedules",
+            is_needed=schedules.is_needed,
         ),
         Measurement("herd", "schedules", "Schedules at one instant", herd.FIGURES, herd.measure, "schedules"),
         Measurement(
@@ -64,7 +65,7 @@ MEASUREMENTS = {
             schedules.FIGURES,
             schedules.measure_knee,
             "fires a second",
-            is_near=is_near,
+            is_needed=is_near,
         ),
         Measurement("idle", "idle", "Nothing is due", idle.FIGURES, idle.measure, "schedules"),
         Measurement("cost", "cost", "What a fire costs in full batches", herd.COST_FIGURES, herd.measure_cost, "fires"),
@@ -151,7 +152,7 @@ def _cases_of(name: str, choice: Choice) -> Iterator[Case]:
     for store in _stores(name, choice):
         for number in _numbers(name, store, choice):
             for processes in _processes(name, choice):
-                for variant in _variants(name, number, choice):
+                for variant in _variants(name, choice):
                     for contender in _able(name, store, choice):
                         case = Case(name, store, contender.name, processes, number, variant)
                         if _can(contender, case):
@@ -194,12 +195,11 @@ def _processes(name: str, choice: Choice) -> tuple[int, ...]:
     return (_LIMITED_PROCESSES,) if name == "limits" else (2,) if name in ("kill", "stop") else (1,)
 
 
-def _variants(name: str, number: int, choice: Choice) -> tuple[str, ...]:
+def _variants(name: str, choice: Choice) -> tuple[str, ...]:
     if name == "limits":
         return tuple(limits.LIMITS)[-2 if choice.is_quick else 0 :]
     if name == "minute":
-        # A million take their time, and once is enough.
-        return ("", schedules.EVENLY) if number < schedules.MILLION else ("",)
+        return ("", schedules.EVENLY)
     return vacuum.VARIANTS if name == "vacuum" else ("",)
 
 

@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from evertick import Scheduler
+from evertick import Scheduler, rules
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
@@ -176,11 +176,24 @@ def test_a_million_schedules_are_measured_on_both_stores_by_evertick_alone_when_
     assert [case for case in million() if case.measurement in ("minute", "idle")] == []
     found = {case for case in million(has_million=True) if case.measurement in ("minute", "idle")}
     assert found == {
-        Case(name, store, "evertick", processes, 1_000_000)
-        for name in ("minute", "idle")
+        Case(name, store, "evertick", processes, 1_000_000, variant)
+        for name, variant in (("minute", ""), ("minute", "evenly"), ("idle", ""))
         for store in STORES
         for processes in (1, 2)
     }
+
+
+def test_a_million_schedules_with_a_rule_each_are_measured_in_one_round() -> None:
+    million = [case for case in cases(choice(has_million=True, groups=("minute",))) if case.number == 1_000_000]
+
+    again = [case for case in million if MEASUREMENTS["minute"].has_another(case, Results({}, {}))]
+
+    assert {case.variant for case in million} == {"", "evenly"}
+    assert again == [case for case in million if not case.variant]
+
+
+def test_the_page_tells_how_many_rules_a_node_remembers() -> None:
+    assert f"remembers {rules._RULES_MAX:,} rules" in " ".join(page_of(Results({}, {})).split())
 
 
 def test_those_that_are_compared_are_measured_one_after_the_other() -> None:
