@@ -48,10 +48,14 @@ class Measurement:
     is_once: bool = False
     # Whether a case needs one more round, by what was found so far; all do where there is no such question.
     is_needed: Callable[[Case, Results], bool] | None = None
+    # All cases are looked at briefly before the first round, to see which of them need any.
+    has_preview: bool = False
 
-    def has_another(self, case: Case, results: Results) -> bool:
-        """Whether a case is in the rounds after the first."""
-        return not self.is_once and (self.is_needed is None or self.is_needed(case, results))
+    def has_round(self, case: Case, results: Results) -> bool:
+        """Whether a case is in the round that begins."""
+        if self.is_once:
+            return case not in results.cases
+        return self.is_needed is None or self.is_needed(case, results)
 
 
 @dataclass(frozen=True)

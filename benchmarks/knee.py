@@ -1,7 +1,7 @@
 """Where more and more fires a second do not hold any more: the step before it is the knee.
 
-A step holds if all fires began in their period, and 99 % of them less than two seconds late. Steps that are far from
-the knee need no second look, and each takes a minute: after the first round, those around it are measured again.
+A step holds if all fires began in their period, and 99 % of them less than two seconds late. All steps are looked at
+briefly. Those that are far from the knee need no second look, and each takes minutes: the rounds have those around it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,12 @@ def knee_of(results: Results, steps: Iterable[Case]) -> Knee:
 
 
 def is_near(case: Case, results: Results) -> bool:
-    """By the rounds so far: where a later one moves the knee, the steps that it moves to are looked at."""
+    """By the rounds so far: where a later one moves the knee, the steps that it moves to are looked at.
+
+    Of a step that nobody has looked at it is not known.
+    """
+    if case not in results.cases:
+        return True
     steps = _in_order(each for each in results.of(case.measurement) if _alike(each) == _alike(case))
     knee = _holding(results, steps)
     return case in steps[max(knee - _NEAR, 0) : knee + _NEAR]

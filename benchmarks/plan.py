@@ -66,6 +66,7 @@ MEASUREMENTS = {
             schedules.measure_knee,
             "fires a second",
             is_needed=is_near,
+            has_preview=True,
         ),
         Measurement("idle", "idle", "Nothing is due", idle.FIGURES, idle.measure, "schedules"),
         Measurement("cost", "cost", "What a fire costs in full batches", herd.COST_FIGURES, herd.measure_cost, "fires"),

@@ -1,5 +1,8 @@
 """The rounds: every case once, then all of them again that need it, each on an empty store.
 
+Where most cases need no round at all, all are looked at briefly before. Of those that have rounds, what that look has
+found is no sample.
+
 What was measured is kept after every case, because all rounds take hours and may be broken off.
 
 What goes wrong with Evertick or the raw loop ends the benchmark: a figure of lost or doubled runs is none. What goes
@@ -33,6 +36,8 @@ __all__ = ["Ground", "run_rounds"]
 
 # Cases side by side when nothing is really measured.
 _QUICK_AT_ONCE = 5
+# Of a round, what is told of the look before them all.
+_PREVIEW = "0"
 _CONTENDERS = {each.name: each for each in CONTENDERS}
 
 
@@ -66,8 +71,9 @@ def run_rounds(
 ) -> None:
     """`keep` is given what there is so far, and in which round it would be broken off, again and again."""
     results.loads.append(load())
+    previewed = set() if results.quick else _preview(ground, cases, results, keep)
     for number in range(rounds):
-        wanted = [case for case in cases if number == 0 or MEASUREMENTS[case.measurement].has_another(case, results)]
+        wanted = [case for case in cases if MEASUREMENTS[case.measurement].has_round(case, results)]
         said = f"{number + 1}/{rounds}"
         measure = partial(_measure, ground, results=results, said=said)
         if results.quick:
@@ -75,9 +81,21 @@ def run_rounds(
             keep(results, said)
         else:
             for done, case in enumerate(wanted, 1):
+                if case in previewed:
+                    previewed.discard(case)
+                    del results.cases[case]
                 measure(case)
-                keep(results.broken_off(wanted[done:]), said)
+                keep(results.broken_off([each for each in wanted[done:] if each not in previewed]), said)
         results.loads.append(load())
+
+
+def _preview(ground: Ground, cases: list[Case], results: Results, keep: Callable[[Results, str], None]) -> set[Case]:
+    """Those that were looked at."""
+    wanted = [case for case in cases if MEASUREMENTS[case.measurement].has_preview]
+    for case in wanted:
+        _measure(ground, case, results=results, said=_PREVIEW, is_preview=True)
+        keep(results, _PREVIEW)
+    return set(wanted)
 
 
 def _side_by_side(measure: Callable[[Case], None], cases: list[Case]) -> None:
@@ -90,7 +108,7 @@ def _side_by_side(measure: Callable[[Case], None], cases: list[Case]) -> None:
         pool.shutdown(cancel_futures=True)
 
 
-def _measure(ground: Ground, case: Case, results: Results, said: str) -> None:
+def _measure(ground: Ground, case: Case, results: Results, said: str, *, is_preview: bool = False) -> None:
     began = time.monotonic()
     try:
         with ground.place(case.store, case.contender) as place:
@@ -104,6 +122,7 @@ def _measure(ground: Ground, case: Case, results: Results, said: str) -> None:
                 size=ground.size,
                 another_place=lambda: ground.place(case.store, case.contender),
                 variant=case.variant,
+                is_preview=is_preview,
             )
             measured = MEASUREMENTS[case.measurement].measure(stage)
             place.check_durable()

@@ -29,6 +29,8 @@ class Size:
     # Fires a second, with a period of their own.
     knee: tuple[int, ...]
     knee_period: int
+    knee_periods: int
+    preview_periods: int
     cost_schedules: int
     idle_schedules: dict[str, int]
     idle_seconds: float
@@ -72,6 +74,8 @@ FULL = Size(
     herd=(1_000, 10_000, 100_000),
     knee=(4_000, 8_000, 16_000, 20_000, 24_000, 28_000, 32_000),
     knee_period=5,
+    knee_periods=12,
+    preview_periods=4,
     cost_schedules=20_000,
     idle_schedules={"sqlite": 100_000, "postgres": 100_000},
     idle_seconds=60,
@@ -111,6 +115,8 @@ QUICK = Size(
     herd=(20,),
     knee=(20,),
     knee_period=1,
+    knee_periods=2,
+    preview_periods=1,
     cost_schedules=20,
     idle_schedules={"sqlite": 20, "postgres": 20},
     idle_seconds=0.2,

@@ -40,6 +40,8 @@ class Stage:
     size: Size
     another_place: Callable[[], AbstractContextManager[Place]]
     variant: str = ""
+    # A brief look, to see whether it is worth a longer one.
+    is_preview: bool = False
     options: Mapping[str, object] = field(default_factory=dict)
 
     @property

@@ -50,7 +50,6 @@ MILLION = 1_000_000
 EVENLY = "evenly"
 # As long as a checkpoint takes and longer.
 _MILLION_PERIODS = 5
-_KNEE_PERIODS = 4
 _MINUTE = 60
 # Before the first moment: the server is asked what it has counted, when nobody minds.
 _ASKED_SECONDS = 1
@@ -59,7 +58,7 @@ _MICRO = 1_000_000
 
 def is_needed(case: Case, results: Results) -> bool:
     """A million take their time. Once is enough for those with a rule each, which shows what reading rules costs."""
-    return case.number < MILLION or case.variant != EVENLY
+    return case.number < MILLION or case.variant != EVENLY or case not in results.cases
 
 
 def measure_minute(stage: Stage) -> Measured:
@@ -71,7 +70,8 @@ def measure_minute(stage: Stage) -> Measured:
 
 def measure_knee(stage: Stage) -> Measured:
     period = stage.size.knee_period
-    return _watched(stage, stage.number * period, period, _KNEE_PERIODS * stage.size.periods)
+    periods = stage.size.preview_periods if stage.is_preview else stage.size.knee_periods
+    return _watched(stage, stage.number * period, period, periods)
 
 
 def _watched(stage: Stage, schedules: int, period: int, periods: int) -> Measured:

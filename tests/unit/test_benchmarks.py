@@ -186,7 +186,8 @@ def test_a_million_schedules_are_measured_on_both_stores_by_evertick_alone_when_
 def test_a_million_schedules_with_a_rule_each_are_measured_in_one_round() -> None:
     million = [case for case in cases(choice(has_million=True, groups=("minute",))) if case.number == 1_000_000]
 
-    again = [case for case in million if MEASUREMENTS["minute"].has_another(case, Results({}, {}))]
+    known = Results({}, {}, cases={case: {} for case in million})
+    again = [case for case in million if MEASUREMENTS["minute"].has_round(case, known)]
 
     assert {case.variant for case in million} == {"", "evenly"}
     assert again == [case for case in million if not case.variant]
@@ -259,7 +260,7 @@ def test_what_goes_wrong_with_evertick_ends_the_benchmark(
 
 
 def measuring_knee(monkeypatch: pytest.MonkeyPatch, late: dict[int, list[float]]) -> None:
-    """Let each step of the knee be so late, round by round."""
+    """Let each step of the knee be so late: at the look before the rounds, then round by round."""
     given = {number: iter(each) for number, each in late.items()}
 
     def measure(stage: Stage) -> Measured:
@@ -272,10 +273,10 @@ def rounds_of(results: Results) -> dict[int, int]:
     return {case.number: len(samples["p99"]) for case, samples in results.of("knee").items()}
 
 
-def test_after_the_first_round_only_the_steps_around_the_knee_are_measured_again(
+def test_all_steps_of_the_knee_are_looked_at_and_the_rounds_have_those_around_it(
     ground: rounds.Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measuring_knee(monkeypatch, {n: [2_000.0 if n > 4 else 1_999.0] * 5 for n in range(1, 9)})
+    measuring_knee(monkeypatch, {n: [2_000.0 if n > 4 else 1_999.0] * 6 for n in range(1, 9)})
     results = Results({}, {})
 
     rounds.run_rounds(ground, [case_of(measurement="knee", number=n) for n in range(1, 9)], 5, results, keeping_nothing)
@@ -289,14 +290,44 @@ def test_after_the_first_round_only_the_steps_around_the_knee_are_measured_again
 def test_where_a_round_moves_the_knee_the_steps_that_it_moves_to_are_measured_again(
     ground: rounds.Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The first step has a bad minute, which two good ones outweigh.
-    late = {1: [9_000.0, 10.0, 10.0], 2: [10.0] * 5, 3: [10.0] * 3, 4: [9_000.0] * 3}
+    # The second step has a bad minute in the first round, which two good ones outweigh.
+    late = {1: [10.0] * 3, 2: [10.0, 9_000.0, *[10.0] * 4], 3: [10.0] * 6, 4: [9_000.0] * 4}
     measuring_knee(monkeypatch, late)
     results = Results({}, {})
 
     rounds.run_rounds(ground, [case_of(measurement="knee", number=n) for n in late], 5, results, keeping_nothing)
 
-    assert rounds_of(results) == {1: 3, 2: 5, 3: 3, 4: 3}
+    assert rounds_of(results) == {1: 2, 2: 5, 3: 5, 4: 3}
+
+
+def test_what_a_brief_look_has_found_of_a_step_is_no_sample_of_its_rounds(
+    ground: rounds.Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(stage: Stage) -> Measured:
+        return {"share": 100.0, "p99": 1.0 if stage.is_preview else float(stage.number)}
+
+    monkeypatch.setitem(MEASUREMENTS, "knee", dataclasses.replace(MEASUREMENTS["knee"], measure=measure))
+    results = Results({}, {})
+    steps = [case_of(measurement="knee", number=n) for n in (10, 20, 30)]
+
+    rounds.run_rounds(ground, steps, 2, results, keeping_nothing)
+
+    assert [results.cases[each]["p99"] for each in steps] == [[1.0], [20.0, 20.0], [30.0, 30.0]]
+
+
+def test_a_run_that_breaks_in_its_first_round_keeps_what_the_brief_look_has_found(
+    ground: rounds.Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring_knee(monkeypatch, {10: [1.0, 2.0], 20: [1.0]})
+    steps, kept = [case_of(measurement="knee", number=n) for n in (10, 20)], list[dict[int, list[float]]]()
+
+    def keep(results: Results, said: str) -> None:
+        kept.append({case.number: samples["p99"] for case, samples in results.cases.items()})
+
+    with pytest.raises(StopIteration):
+        rounds.run_rounds(ground, steps, 1, Results({}, {}), keep)
+
+    assert kept[-1] == {10: [2.0], 20: [1.0]}
 
 
 def test_each_count_of_processes_has_a_knee_of_its_own() -> None:
