@@ -127,10 +127,12 @@ _GROUP_WORDS = {
     ),
     "growth": (
         "Growth",
-        "The same queue beside ten thousand finished runs and beside ten million, by turns; and then the same fires of "
-        "schedules, through the store alone, by one process. That history was not run, but written into the tables by "
-        "SQL, spread over ten days. And fires for a minute while somebody holds a transaction open: on PostgreSQL "
-        "nothing can be cleaned away meanwhile, on SQLite the log grows.",
+        "The same queue beside ten thousand finished runs and beside ten million, by turns; and then the same fires "
+        "of schedules, through the store alone, by one process. That history was not run, but written into the "
+        "tables by SQL, spread over ten days. And fires while somebody holds a transaction open: on PostgreSQL "
+        "nothing can be cleaned away meanwhile, on SQLite the log grows. They take turns with the same fires in a "
+        "ledger of which nobody holds anything, each for a minute altogether; compared are the first and the last "
+        "sixth of the turns.",
     ),
     "time": (
         "Time",

@@ -42,7 +42,7 @@ class Size:
     large_history: int
     growth_runs: int
     growth_turns: int
-    # Fires through the store: schedules, how often each, and how long a transaction is held open.
+    # Fires through the store: schedules, how often each, and for how long while a transaction is held open.
     fired_schedules: int
     fires_each: int
     held_open_seconds: float

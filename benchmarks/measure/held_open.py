@@ -1,13 +1,16 @@
-"""Fires through the store while somebody holds a transaction open: how much slower it has become at the end.
+"""Fires through the store while somebody holds a transaction open: how much slower that makes it, the longer it lasts.
 
 On PostgreSQL no row that dies meanwhile can be cleaned away; on SQLite the log grows, because nothing may be moved out
-of it.
+of it. The same fires go on at a second place where nobody holds anything, by turns, so that whatever slows the machine
+down slows both.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from itertools import pairwise
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 
 from benchmarks import loop
 from benchmarks.figure import CPU, Figure, Measured
@@ -18,42 +21,72 @@ from benchmarks.stage import Stage
 from benchmarks.store.place import LedgerPlace
 from benchmarks.used import Used
 
-__all__ = ["FIGURES", "measure"]
+__all__ = ["FIGURES", "figures_of", "measure"]
 
+_HELD, _FREE = "held", "free"
 FIGURES = (
-    Figure("begin", "at its beginning", "fires/s"),
-    Figure("end", "at its end", "fires/s"),
-    Figure("ratio", "end / beginning", "ratio"),
-    *CPU,
+    Figure(_HELD, "with it, at its end", "fires/s"),
+    Figure(_FREE, "without it, meanwhile", "fires/s"),
+    Figure("ratio", "with / without, at its end", "ratio"),
+    Figure("begin_ratio", "with / without, at its beginning", "ratio"),
+    *(Figure(f"{_HELD}_{each.name}", f"{each.text}, with it", each.unit) for each in CPU),
+    *(Figure(f"{_FREE}_{each.name}", f"{each.text}, without it", each.unit) for each in CPU),
 )
-# The share of the time at each end that is looked at.
+# The share of the turns at each end that is looked at.
 _SHARE = 6
+
+# By place: what each turn of fires took, in seconds and in processor time.
+Turns = Mapping[str, list[tuple[float, Used]]]
 
 
 def measure(stage: Stage) -> Measured:
-    return in_fresh_process(measure_in, stage.ledger, stage.size)
+    with stage.another_place() as beside:
+        places = {_HELD: stage.ledger, _FREE: dataclasses.replace(stage, place=beside).ledger}
+        turns = in_fresh_process(fire_in, places, stage.size)
+        for name, place in places.items():
+            # The first of all was not measured.
+            place.check((1 + len(turns[name])) * stage.size.fires_turn)
+    return figures_of(turns, stage.size.fires_turn)
 
 
-def measure_in(place: LedgerPlace, size: Size) -> dict[str, float]:
-    ends, used = loop.run(_turns(place, size))
-    place.check(len(ends) * size.fires_turn)
-    rates = [size.fires_turn / (after - before) for before, after in pairwise(ends)]
-    some = max(len(rates) // _SHARE, 1)
-    begin, end = sum(rates[:some]) / some, sum(rates[-some:]) / some
-    return {"begin": begin, "end": end, "ratio": end / begin, **used.each(len(rates) * size.fires_turn)}
+def figures_of(turns: Turns, fires: int) -> dict[str, float]:
+    some = max(len(turns[_HELD]) // _SHARE, 1)
+    begin = {name: _rate(each[:some], fires) for name, each in turns.items()}
+    end = {name: _rate(each[-some:], fires) for name, each in turns.items()}
+    used = {
+        f"{name}_{figure}": value
+        for name, each in turns.items()
+        for figure, value in _together(each).each(len(each) * fires).items()
+    }
+    return {**end, "ratio": end[_HELD] / end[_FREE], "begin_ratio": begin[_HELD] / begin[_FREE], **used}
 
 
-async def _turns(place: LedgerPlace, size: Size) -> tuple[list[float], Used]:
-    """When the first turn of fires began, and when each ended; and what all of them took."""
-    async with place.store() as store:
-        await add_schedules(store, size.fired_schedules)
-        await join(store)
-        firing = StoreLoop(store)
-        await fire(firing, size.fires_turn)  # caches are filled, plans are made
-        before, ends = Used.here(place), [time.perf_counter()]
-        async with place.held_open():
-            while ends[-1] - ends[0] < size.held_open_seconds:
-                await fire(firing, size.fires_turn)
-                ends.append(time.perf_counter())
-            used = Used.here(place).since(before)
-    return ends, used
+def _rate(turns: list[tuple[float, Used]], fires: int) -> float:
+    return len(turns) * fires / sum(seconds for seconds, _ in turns)
+
+
+def _together(turns: list[tuple[float, Used]]) -> Used:
+    return Used(sum(used.node for _, used in turns), sum(used.server for _, used in turns))
+
+
+def fire_in(places: Mapping[str, LedgerPlace], size: Size) -> Turns:
+    return loop.run(_fire(places, size))
+
+
+async def _fire(places: Mapping[str, LedgerPlace], size: Size) -> Turns:
+    turns: dict[str, list[tuple[float, Used]]] = {name: [] for name in places}
+    async with AsyncExitStack() as opened:
+        firing = {}
+        for name, place in places.items():
+            store = await opened.enter_async_context(place.store())
+            await add_schedules(store, size.fired_schedules)
+            await join(store)
+            firing[name] = StoreLoop(store)
+            await fire(firing[name], size.fires_turn)  # caches are filled, plans are made
+        await opened.enter_async_context(places[_HELD].held_open())
+        while sum(seconds for seconds, _ in turns[_HELD]) < size.held_open_seconds:
+            for name, place in places.items():
+                before, began = Used.here(place), time.perf_counter()
+                await fire(firing[name], size.fires_turn)
+                turns[name].append((time.perf_counter() - began, Used.here(place).since(before)))
+    return turns

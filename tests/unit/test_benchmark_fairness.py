@@ -21,7 +21,7 @@ sys.path.append(str(ROOT))
 from benchmarks import stage as stages  # noqa: E402
 from benchmarks.contender.contenders import CONTENDERS, EVERTICK, STORES, Contender  # noqa: E402
 from benchmarks.contender.environment import Environment  # noqa: E402
-from benchmarks.measure import next_fires, throughput  # noqa: E402
+from benchmarks.measure import held_open, next_fires, throughput  # noqa: E402
 from benchmarks.processes import Workers  # noqa: E402
 from benchmarks.size import QUICK  # noqa: E402
 from benchmarks.stage import Stage  # noqa: E402
@@ -123,6 +123,21 @@ verbs.main(loop)
     )
 
     assert json.loads(done.stdout) == expected
+
+
+def test_what_is_slower_with_a_transaction_held_open_is_compared_with_the_same_turns_without() -> None:
+    """The machine gets half as fast meanwhile, and the ledger whose transaction is held open half as fast again."""
+    used = Used(node=0.01, server=0.02)
+    turns = {
+        "held": [(1.0, used)] * 6 + [(4.0, used)] * 6,
+        "free": [(1.0, used)] * 6 + [(2.0, used)] * 6,
+    }
+
+    found = held_open.figures_of(turns, fires=100)
+
+    assert (found["begin_ratio"], found["ratio"]) == (1.0, 0.5)
+    assert (found["held"], found["free"]) == (25.0, 50.0)
+    assert (found["held_node_us"], found["free_server_us"]) == pytest.approx((100.0, 200.0))
 
 
 @pytest.fixture
