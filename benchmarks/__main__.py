@@ -187,7 +187,7 @@ def _arguments(given: list[str]) -> argparse.Namespace:
         metavar="NAME",
         help=f"that one alone, of {', '.join(each.name for each in CONTENDERS)}",
     )
-    run.add_argument("--million", action="store_true", help="a million schedules as well: once a minute, and idle")
+    run.add_argument("--million", action="store_true", help="a million schedules as well: once a minute, at once, idle")
     run.add_argument("--rounds", type=_positive, help="how often everything is measured (default 5; quick: 1)")
     run.add_argument("--quick", action="store_true", help="tiny numbers: shows that it works, measures nothing")
     run.add_argument("--json", type=Path, metavar="FILE", help="write all samples there, after every case")

@@ -174,7 +174,7 @@ def _numbers(name: str, store: str, choice: Choice) -> tuple[int, ...]:
     by_name: dict[str, tuple[int, ...]] = {
         "throughput": (size.runs,),
         "minute": (*size.schedules, *million),
-        "herd": size.herd,
+        "herd": (*size.herd, *million),
         "knee": size.knee,
         "idle": million or (size.idle_schedules.get(store, 0),),
         "cost": (size.cost_schedules,),

@@ -72,12 +72,18 @@ class Stage:
     def executed(self) -> int:
         return tally.total(self.place.folder)
 
-    def wait_for(self, executed: int, workers: Workers, seconds: float) -> None:
-        """Until there have been as many executions. Who does nothing at all for a minute will not go on."""
+    def wait_for(
+        self, executed: int, workers: Workers, seconds: float, glance: Callable[[], None] = lambda: None
+    ) -> None:
+        """Until there have been as many executions. Who does nothing at all for a minute will not go on.
+
+        `glance` is called again and again meanwhile.
+        """
         now = time.monotonic()
         until, stalled, before = now + seconds, now + _STALL_SECONDS, 0
         while (seen := self.executed()) < executed:
             workers.check_alive()
+            glance()
             now = time.monotonic()
             assert now < until, f"{seen} of {executed} were executed in {seconds:g} s:\n{workers.said()}"
             if seen > before:

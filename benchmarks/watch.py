@@ -27,7 +27,7 @@ class Watch:
         self.last_megabytes = 0.0
 
     def __enter__(self) -> Self:
-        self._began = time.perf_counter()
+        self._began = self._next = time.perf_counter()
         self._before = self._workers.seconds(), self._place.server_seconds()
         return self
 
@@ -35,8 +35,17 @@ class Watch:
         """Until that moment (seconds since 1970), see to it that nobody dies, and how large they get."""
         while (left := moment - time.time()) > 0:
             self._workers.check_alive()
-            self.megabytes = max(self.megabytes, self._workers.megabytes())
+            self._look()
             time.sleep(min(left, _LOOK_SECONDS))
+
+    def glance(self) -> None:
+        """How large they are, for whoever waits by itself: as seldom as otherwise, however often it is asked."""
+        if time.perf_counter() >= self._next:
+            self._look()
+
+    def _look(self) -> None:
+        self.megabytes = max(self.megabytes, self._workers.megabytes())
+        self._next = time.perf_counter() + _LOOK_SECONDS
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -47,3 +56,4 @@ class Watch:
             self.shares["node"] = (self._workers.seconds() - node) / took * 100
             self.shares["server"] = (self._place.server_seconds() - server) / took * 100
             self.last_megabytes = self._workers.megabytes()
+            self.megabytes = max(self.megabytes, self.last_megabytes)

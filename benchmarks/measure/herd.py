@@ -14,15 +14,18 @@ from benchmarks.figure import CPU, Figure, Measured
 from benchmarks.spread import percentile
 from benchmarks.stage import Stage
 from benchmarks.used import Used
+from benchmarks.watch import Watch
 
 __all__ = ["COST_FIGURES", "FIGURES", "measure", "measure_cost"]
 
 FIGURES = (
     Figure("first", "first late", "ms"),
     Figure("p50", "late p50", "ms"),
+    Figure("p99", "late p99", "ms"),
     Figure("last", "last late", "ms"),
     Figure("rate", "fires", "fires/s"),
     *CPU,
+    Figure("memory", "memory of all nodes", "MB"),
 )
 COST_FIGURES = (
     Figure("statements", "statements", "per fire"),
@@ -40,6 +43,7 @@ class _Burst:
     late: list[float]
     used: Used
     counted: Counted
+    megabytes: float
 
 
 def measure(stage: Stage) -> Measured:
@@ -48,9 +52,11 @@ def measure(stage: Stage) -> Measured:
     return {
         "first": min(late) * 1e3,
         "p50": percentile(late, 50) * 1e3,
+        "p99": percentile(late, 99) * 1e3,
         "last": max(late) * 1e3,
         "rate": len(late) / max(late),
         **burst.used.each(stage.number),
+        "memory": burst.megabytes,
     }
 
 
@@ -72,10 +78,11 @@ def _burst(stage: Stage) -> _Burst:
         workers.go()
         time.sleep(max(first - _READ_SECONDS - time.time(), 0))
         counted, before = Counted.by(workers, stage), Used.by(workers, place)
-        stage.wait_for(count, workers, _LATE_SECONDS)
-        time.sleep(stage.size.end_seconds)
+        with Watch(stage, workers) as watch:
+            stage.wait_for(count, workers, _LATE_SECONDS, watch.glance)
+            time.sleep(stage.size.end_seconds)
         used, counted = Used.by(workers, place).since(before), Counted.by(workers, stage).since(counted)
     stage.check(count)
     seen = stage.witnessed()
     late = [began - due for due, began in zip(seen.dues, seen.begans, strict=True)]
-    return _Burst(late, used, counted)
+    return _Burst(late, used, counted, watch.megabytes)
