@@ -129,10 +129,11 @@ _GROUP_WORDS = {
         "Growth",
         "The same queue beside ten thousand finished runs and beside ten million, by turns; and then the same fires "
         "of schedules, through the store alone, by one process. That history was not run, but written into the "
-        "tables by SQL, spread over ten days. And fires while somebody holds a transaction open: on PostgreSQL "
-        "nothing can be cleaned away meanwhile, on SQLite the log grows. They take turns with the same fires in a "
-        "ledger of which nobody holds anything, each for a minute altogether; compared are the first and the last "
-        "sixth of the turns.",
+        "tables by SQL, spread over ten days. Nothing else is repeated beside it: neither lateness nor latency, "
+        "enqueueing, idle nodes, cost, nor recovery. And fires while somebody holds a transaction open: on "
+        "PostgreSQL nothing can be cleaned away meanwhile, on SQLite the log grows. They take turns with the same "
+        "fires in a ledger of which nobody holds anything, each for a minute altogether; compared are the first and "
+        "the last sixth of the turns.",
     ),
     "time": (
         "Time",
@@ -193,8 +194,8 @@ _LIMITS = """\
 - On SQLite, the log by itself: what a node writes to the disk is counted, log and file together.
 - What the durability of another's connections to SQLite is: that is asked of a new connection to the file. Others count
   their executions as their language can: graphile-worker in an array that is written out every 20 milliseconds.
-- The lateness of years: after ten million finished runs it is measured how many runs and fires there are in a second,
-  not how late they are.
+- Most of it after years: beside ten million finished runs it is measured how many runs and fires there are in a second,
+  and what each takes; not how late they are, nor latency, enqueueing, idle nodes or recovery.
 - Small differences. On a shared machine neighbouring rounds differ by a tenth and more: look at [min..max] first. What
   was measured in one round, or by runs on different days, is weaker still: the tables and the list of runs tell.
 - Upkeep that comes once in minutes or hours (pruning, partitions of the next days), except where it fell into a round.
