@@ -33,6 +33,8 @@ class Size:
     preview_periods: int
     cost_schedules: int
     idle_schedules: dict[str, int]
+    # Until a node that has nothing to do has asked all that it asks once.
+    idle_settle_seconds: float
     idle_seconds: float
     # Of the nodes of which one is killed or stopped.
     held_runs: int
@@ -78,6 +80,7 @@ FULL = Size(
     preview_periods=4,
     cost_schedules=20_000,
     idle_schedules={"sqlite": 100_000, "postgres": 100_000},
+    idle_settle_seconds=20,
     idle_seconds=60,
     held_runs=100,
     lease_seconds=15,
@@ -119,6 +122,7 @@ QUICK = Size(
     preview_periods=1,
     cost_schedules=20,
     idle_schedules={"sqlite": 20, "postgres": 20},
+    idle_settle_seconds=0.2,
     idle_seconds=0.2,
     held_runs=3,
     lease_seconds=1,

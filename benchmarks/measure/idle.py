@@ -25,7 +25,7 @@ def measure(stage: Stage) -> Measured:
     stage.place.settle()
     with stage.workers("work", stage.number) as workers:
         workers.go()
-        time.sleep(stage.size.settle_seconds)
+        time.sleep(stage.size.idle_settle_seconds)
         before = Counted.by(workers, stage)
         began = time.perf_counter()
         with Watch(stage, workers) as watch:
