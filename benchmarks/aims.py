@@ -92,6 +92,16 @@ def _figure(source: _Source, name: str) -> Callable[[Results], _Found]:
     return lambda results: _Found(whole(source.of(results).get(name, [])))
 
 
+def _grown(source: _Source) -> Callable[[Results], _Found]:
+    """From the first period to the last, round by round."""
+
+    def find(results: Results) -> _Found:
+        samples = source.of(results)
+        return _Found(ratios(samples.get("memory_last", []), samples.get("memory_first", [])))
+
+    return find
+
+
 def _ratio(source: _Source, other: _Source, name: str) -> Callable[[Results], _Found]:
     return lambda results: _Found(_ratios_of(results, source, other, name))
 
@@ -169,6 +179,7 @@ def _million() -> Iterator[Aim]:
         text = _minute_text(MILLION, variant)
         # It is not to grow with their number; but what is measured is never the same twice.
         yield Aim(f"{text}: memory, beside {tenth:,}", "at most", 1.25, _TIMES, _ratio(many, fewer, "memory"))
+        yield Aim(f"{text}: memory at the end, beside after the first minute", "at most", 1.1, _TIMES, _grown(many))
         yield Aim(f"{text}: checkpoints meanwhile", "at least", 1, "", _figure(many, "checkpoints"))
 
 

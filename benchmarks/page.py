@@ -37,9 +37,10 @@ _AIMS = (
     "be at least so much is reached from 1 of its aim on, all else up to 1. Evertick has 2,000 runs at once, and as "
     "installed 50, on the event loops that the table below names: uvloop comes with `evertick[fast]`. Schedules of "
     "every minute share sixty rules, and evenly each has one of its own. That memory does not grow with the number of "
-    "schedules is held to be so up to 1.25 times. The knee has no aim but to be known, with what it is made of: how "
-    "much of a core the node and the server have in use there, and in the next step, which breaks. Both together have "
-    "the two cores of the machine, and the Python of a node has one of them."
+    "schedules is held to be so up to 1.25 times, and that it does not grow with time up to 1.1 times. The knee has "
+    "no aim but to be known, with what it is made of: how much of a core the node and the server have in use there, "
+    "and in the next step, which breaks. Both together have the two cores of the machine, and the Python of a node "
+    "has one of them."
 )
 
 _METHOD = """\

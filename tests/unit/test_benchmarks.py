@@ -654,6 +654,15 @@ def test_a_knee_that_was_not_found_is_told_as_such() -> None:
     assert rows[text][1] == "0 fires/s (broken at 500: node 45.0 %)"
 
 
+def test_memory_at_the_end_is_compared_with_that_after_the_first_minute_round_by_round() -> None:
+    samples = {"share": [100.0] * 2, "memory_first": [50.0, 40.0], "memory_last": [60.0, 40.0]}
+
+    rows = aim_rows(measured("minute", "postgres", 1_000_000, evertick=samples))
+
+    text = "1,000,000 schedules a minute: memory at the end, beside after the first minute"
+    assert rows[text] == ["at most 1.1 times", "1.1 [1..1.2] times", "1.00", "yes"]
+
+
 def test_what_is_just_within_its_aim_is_not_shown_as_the_aim() -> None:
     node = {"share": [100.0], "p99": [20.0], "node": [7.99895]}
 
