@@ -144,7 +144,12 @@ _GROUP_WORDS = {
         "One moment after the other, in New York, from March 2026 on, for 0.3 seconds and longer. The last must be the "
         "right one.",
     ),
-    "footprint": ("Footprint", "In an interpreter that has just started, with the files in the system's cache."),
+    "footprint": (
+        "Footprint",
+        "In an interpreter that has just started, with the files in the system's cache. `import evertick` loads no "
+        "store; the rows with one have what is loaded when it is opened, too, and for PostgreSQL its driver. Rows of "
+        "the others have what their own import loads.",
+    ),
     "limits": ("Limits", "Three nodes in processes of their own and one queue, of jobs that do nothing."),
     "handoff": (
         "Hand-over",

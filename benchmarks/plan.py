@@ -201,6 +201,8 @@ def _variants(name: str, choice: Choice) -> tuple[str, ...]:
         return tuple(limits.LIMITS)[-2 if choice.is_quick else 0 :]
     if name == "minute":
         return ("", schedules.EVENLY)
+    if name == "footprint":
+        return ("", *footprint.WITH_STORE)
     return vacuum.VARIANTS if name == "vacuum" else ("",)
 
 
@@ -217,6 +219,8 @@ def _can(contender: Contender, case: Case) -> bool:
         return True
     if case.processes > contender.most_processes:
         return False
+    if case.measurement == "footprint":
+        return not case.variant or contender.has_ledger
     if case.measurement != "minute":
         return True
     # Most others know no moments but those of a crontab.

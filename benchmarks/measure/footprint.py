@@ -1,4 +1,7 @@
-"""How long the import takes in an interpreter that has just started, and how much larger it makes it."""
+"""How long the import takes in an interpreter that has just started, and how much larger it makes it.
+
+The import of Evertick loads no store: that is loaded when it is opened. So it is measured with each of them, too.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import subprocess
 from benchmarks.figure import Figure, Measured
 from benchmarks.stage import Stage
 
-__all__ = ["FIGURES", "measure"]
+__all__ = ["FIGURES", "WITH_STORE", "measure"]
 
 FIGURES = (
     Figure("import", "import", "ms"),
@@ -23,6 +26,8 @@ before, began = resident(), time.perf_counter()
 import {module}
 print(time.perf_counter() - began, resident() - before)
 """
+# Variants: what is imported besides.
+WITH_STORE = {"with SQLite": "evertick.store.sqlite", "with PostgreSQL": "evertick.store.postgres"}
 _PAGE_MEGABYTES = 4096 / 1e6
 
 
@@ -34,7 +39,8 @@ def measure(stage: Stage) -> Measured:
 
 def _one(stage: Stage) -> tuple[float, float]:
     assert stage.contender.module is not None
-    program = _PROGRAM.format(module=stage.contender.module)
+    modules = [stage.contender.module, *([WITH_STORE[stage.variant]] if stage.variant else [])]
+    program = _PROGRAM.format(module=", ".join(modules))
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [*stage.environment.command, "-c", program]
     done = subprocess.run(command, env=environ, check=True, capture_output=True, text=True)

@@ -21,7 +21,7 @@ sys.path.append(str(ROOT))
 from benchmarks import stage as stages  # noqa: E402
 from benchmarks.contender.contenders import CONTENDERS, EVERTICK, STORES, Contender  # noqa: E402
 from benchmarks.contender.environment import Environment  # noqa: E402
-from benchmarks.measure import held_open, next_fires, throughput  # noqa: E402
+from benchmarks.measure import footprint, held_open, next_fires, throughput  # noqa: E402
 from benchmarks.processes import Workers  # noqa: E402
 from benchmarks.size import QUICK  # noqa: E402
 from benchmarks.stage import Stage  # noqa: E402
@@ -138,6 +138,20 @@ def test_what_is_slower_with_a_transaction_held_open_is_compared_with_the_same_t
     assert (found["begin_ratio"], found["ratio"]) == (1.0, 0.5)
     assert (found["held"], found["free"]) == (25.0, 50.0)
     assert (found["held_node_us"], found["free_server_us"]) == pytest.approx((100.0, 200.0))
+
+
+def test_the_import_is_measured_without_a_store_and_with_each() -> None:
+    program = (
+        "import sys, evertick{also}; print(sorted(each for each in sys.modules if each in ('sqlite3', 'asyncpg')))"
+    )
+
+    def loaded(also: str) -> str:
+        command = [sys.executable, "-c", program.format(also=also)]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    found = {variant: loaded(f", {module}") for variant, module in footprint.WITH_STORE.items()}
+    assert loaded("") == "[]"
+    assert found == {"with SQLite": "['sqlite3']", "with PostgreSQL": "['asyncpg']"}
 
 
 @pytest.fixture

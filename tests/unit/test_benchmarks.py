@@ -198,6 +198,15 @@ def test_the_page_tells_how_many_rules_a_node_remembers() -> None:
     assert f"remembers {rules._RULES_MAX:,} rules" in " ".join(page_of(Results({}, {})).split())
 
 
+def test_the_import_with_a_store_is_measured_of_evertick_alone() -> None:
+    found = [case for case in cases(choice(has_peers=True, groups=("footprint",))) if case.variant]
+
+    assert [(case.contender, case.variant) for case in found] == [
+        ("evertick", "with SQLite"),
+        ("evertick", "with PostgreSQL"),
+    ]
+
+
 def test_those_that_are_compared_are_measured_one_after_the_other() -> None:
     order = [case for case in cases(choice(has_peers=True)) if case.measurement == "throughput"]
 
