@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import asyncpg
 import pytest
 
 from evertick import Scheduler
-from evertick.model import Definition
+from evertick.engine.work import Worker
+from evertick.model import Claimed, Definition
 from evertick.store.base import Change
 from evertick.store.sqlite import SqliteStore
 from evertick.when.moment import HOUR
@@ -86,7 +87,7 @@ async def test_the_next_batch_is_asked_for_before_this_one_begins(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[str] = []
-    claim = SqliteStore.claim
+    claim, start = SqliteStore.claim, Worker._start
 
     async def spied(store: Any, *values: Any) -> Any:
         heard.append("asked")
@@ -94,7 +95,12 @@ async def test_the_next_batch_is_asked_for_before_this_one_begins(
         heard.append(f"answered {len(answer.runs)}")
         return answer
 
+    def starting(worker: Worker, runs: Sequence[Claimed], *, had_lease: bool) -> None:
+        heard.append(f"starts {len(runs)}")
+        start(worker, runs, had_lease=had_lease)
+
     monkeypatch.setattr(SqliteStore, "claim", spied)
+    monkeypatch.setattr(Worker, "_start", starting)
     scheduler = Scheduler(f"sqlite:///{tmp_path}/ledger.db", batch_size=5, concurrency=10)
     ended: list[int] = []
 
@@ -107,7 +113,7 @@ async def test_the_next_batch_is_asked_for_before_this_one_begins(
         await tick.enqueue_many({} for _ in range(40))
         await until_idle(scheduler, ended, 40)
     said = " ".join(heard)
-    assert re.search("answered 5 asked (begun )+answered 5", said), said
+    assert re.search("answered 5 asked starts 5 (begun )+answered 5", said), said
 
 
 # --- what the server counts ------------------------------------------------------------------------------------------
