@@ -156,7 +156,7 @@ def _environments(choice: Choice, folder: Path, results: Results) -> dict[str, E
 def _tell(results: Results) -> None:
     for measurement in MEASUREMENTS.values():
         for table in tables_of(results, measurement):
-            print(f"\n{table.title}\n\n{table.text}")
+            print(f"\n{table.title} ({table.rounds})\n\n{table.text}")
     print(f"\nload averages {' '.join(f'{each:.1f}' for each in results.loads)} (before, after each round)")
     for failed in results.failed:
         print(f"failed  {failed}")

@@ -33,10 +33,14 @@ _PEERS = {each.name: each.title for each in CONTENDERS if each.is_peer}
 
 @dataclass(frozen=True)
 class _Found:
-    """A sample for each round; none if it was not measured. `beside` is what else must be said."""
+    """A sample for each round; none if it was not measured. `beside` is what else must be said.
+
+    `rounds` are those of which a single sample was found, where it is of more than one.
+    """
 
     samples: Sequence[float]
     beside: str = ""
+    rounds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ def _grown(source: _Source) -> Callable[[Results], _Found]:
 
 
 def _ratio(source: _Source, other: _Source, name: str) -> Callable[[Results], _Found]:
-    return lambda results: _Found(_ratios_of(results, source, other, name))
+    return lambda results: _Found(_ratios_of(results, source, other, name), rounds=_fewer(results, source, other, name))
 
 
 def _ratios_of(results: Results, source: _Source, other: _Source, name: str) -> list[float]:
@@ -115,6 +119,11 @@ def _ratios_of(results: Results, source: _Source, other: _Source, name: str) -> 
     if not whole(ours) or not whole(theirs):
         return []
     return ratios(ours, theirs) or [statistics.median(whole(ours)) / statistics.median(whole(theirs))]
+
+
+def _fewer(results: Results, source: _Source, other: _Source, name: str) -> int:
+    """Rounds of the one of the two that has fewer."""
+    return min(len(whole(each.of(results).get(name, []))) for each in (source, other))
 
 
 def _best_peer(source: _Source, name: str) -> Callable[[Results], _Found]:
@@ -131,7 +140,8 @@ def _best_peer(source: _Source, name: str) -> Callable[[Results], _Found]:
             return _Found([])
         best = min(measured, key=lambda peer: statistics.median(whole(measured[peer])))
         beside = f"of {_PEERS[best]}, the best of {len(measured)}"
-        return _Found(_ratios_of(results, source, source.beside(best), name), beside)
+        theirs = source.beside(best)
+        return _Found(_ratios_of(results, source, theirs, name), beside, _fewer(results, source, theirs, name))
 
     return find
 
@@ -202,9 +212,14 @@ def _found_knee(source: _Source) -> Callable[[Results], _Found]:
             told.append("the most that was tried")
         else:
             told.append(f"broken at {knee.failed.number:,}: {_shares(results, knee.failed)}")
-        return _Found([0 if knee.last is None else knee.last.number], f"({'; '.join(told)})")
+        least = min(_rounds(results, case) for case in (knee.last, knee.failed) if case is not None)
+        return _Found([0 if knee.last is None else knee.last.number], f"({'; '.join(told)})", least)
 
     return find
+
+
+def _rounds(results: Results, case: Case) -> int:
+    return len(whole(results.cases[case].get("p99", [])))
 
 
 def _shares(results: Results, case: Case) -> str:
@@ -253,23 +268,24 @@ AIMS = (
 
 def aims_table(results: Results) -> str:
     """In Markdown: a row per aim; the median decides."""
-    head = ["", "aim", "measured", "measured / aim", "reached"]
+    head = ["", "aim", "measured", "rounds or turns", "measured / aim", "reached"]
     return "\n".join(line(row) for row in [head, ["---"] * len(head), *(_row(aim, results) for aim in AIMS)])
 
 
 def _row(aim: Aim, results: Results) -> list[str]:
     found = aim.find(results)
     if not found.samples:
-        return [aim.text, aim.limit_text, _NOT_MEASURED, "-", "-"]
+        return [aim.text, aim.limit_text, _NOT_MEASURED, "-", "-", "-"]
     median = statistics.median(found.samples)
     words = [_exact(median) if aim.limit is None else _beside(median, aim.limit)]
     if len(found.samples) > 1:
         words.append(f"[{_exact(min(found.samples))}..{_exact(max(found.samples))}]")
     words += [each for each in (aim.unit, found.beside) if each]
+    rounds = f"{len(found.samples) if found.rounds is None else found.rounds}"
     if aim.limit is None:
-        return [aim.text, aim.limit_text, " ".join(words), "-", "-"]
+        return [aim.text, aim.limit_text, " ".join(words), rounds, "-", "-"]
     reached = "yes" if _REACHED[aim.kind](median, aim.limit) else "**no**"
-    return [aim.text, aim.limit_text, " ".join(words), number_text(median / aim.limit), reached]
+    return [aim.text, aim.limit_text, " ".join(words), rounds, number_text(median / aim.limit), reached]
 
 
 def _exact(value: float) -> str:

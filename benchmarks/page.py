@@ -33,14 +33,14 @@ $ python -m benchmarks report docs/explanation/how-fast.json
 
 _AIMS = (
     "What Evertick is to reach with one process on two cores, with the server on the same machine, and whether the "
-    "median of the rounds does. Beside somebody is the median of the ratios of the same rounds of one run. What is to "
-    "be at least so much is reached from 1 of its aim on, all else up to 1. Evertick has 2,000 runs at once, and as "
-    "installed 50, on the event loops that the table below names: uvloop comes with `evertick[fast]`. Schedules of "
-    "every minute share sixty rules, and evenly each has one of its own. That memory does not grow with the number of "
-    "schedules is held to be so up to 1.25 times, and that it does not grow with time up to 1.1 times. The knee has "
-    "no aim but to be known, with what it is made of: how much of a core the node and the server have in use there, "
-    "and in the next step, which breaks. Both together have the two cores of the machine, and the Python of a node "
-    "has one of them."
+    "median of the rounds does; how many there were is beside it, and one is a weak median. Beside somebody is the "
+    "median of the ratios of the same rounds of one run. What is to be at least so much is reached from 1 of its aim "
+    "on, all else up to 1. Evertick has 2,000 runs at once, and as installed 50, on the event loops that the table "
+    "below names: uvloop comes with `evertick[fast]`. Schedules of every minute share sixty rules, and evenly each "
+    "has one of its own. That memory does not grow with the number of schedules is held to be so up to 1.25 times, "
+    "and that it does not grow with time up to 1.1 times. The knee has no aim but to be known, with what it is made "
+    "of: how much of a core the node and the server have in use there, and in the next step, which breaks. Both "
+    "together have the two cores of the machine, and the Python of a node has one of them."
 )
 
 _METHOD = """\

@@ -70,7 +70,7 @@ def test_a_quick_benchmark_gives_every_figure_on_both_stores_and_leaves_nothing_
         found = {name for samples in cases.values() for name in samples}
         assert found == {figure.name for figure in measurement.figures}, measurement.name
         assert all(value >= 0 for samples in cases.values() for each in samples.values() for value in each)
-        assert measurement.title in done.stdout
+        assert re.search(rf"^{re.escape(measurement.title)}.* \(one round: fewer than 5\)$", done.stdout, re.MULTILINE)
     for name in ("cost", "idle"):
         wanted = {figure.name for figure in MEASUREMENTS[name].figures}
         assert {case.store: set(found) for case, found in results.of(name).items()} == dict.fromkeys(STORES, wanted)
@@ -597,7 +597,7 @@ def measured(measurement: str, store: str, number: int = 0, variant: str = "", *
 def test_an_aim_without_samples_is_not_measured_and_all_are_near_the_top_of_the_page() -> None:
     results = Results({}, {})
 
-    assert {tuple(row[1:]) for row in aim_rows(results).values()} == {("not measured", "-", "-")}
+    assert {tuple(row[1:]) for row in aim_rows(results).values()} == {("not measured", "-", "-", "-")}
     page = page_of(results)
     assert page.index("## Aims") < page.index(aims_table(results)) < page.index("## How it is measured")
 
@@ -627,8 +627,8 @@ def test_runs_and_fires_beside_a_long_history_are_aims_of_their_own() -> None:
     rows = aim_rows(measured("history", "sqlite", 10_000_000, evertick=samples))
 
     text = "{} a second after 10,000,000 on SQLite, beside a fresh ledger"
-    assert rows[text.format("Runs")][1:] == ["0.9 [0.8..1] times", "1.00", "yes"]
-    assert rows[text.format("Fires")][1:] == ["0.7 [0.6..0.8] times", "0.78", "**no**"]
+    assert rows[text.format("Runs")][1:] == ["0.9 [0.8..1] times", "3", "1.00", "yes"]
+    assert rows[text.format("Fires")][1:] == ["0.7 [0.6..0.8] times", "3", "0.78", "**no**"]
 
 
 def knee_results(**late: float) -> Results:
@@ -649,8 +649,8 @@ def test_the_knee_is_the_last_step_that_holds_with_what_it_and_the_next_are_made
     rows = aim_rows(results)
 
     made_of = "8,000 fires/s (node 45.0 %, server 80.0 %; broken at 12,000: node 45.0 %, server 120 %)"
-    assert rows[text.format("PostgreSQL")] == ["to be told", made_of, "-", "-"]
-    assert rows[text.format("SQLite")] == ["to be told", "not measured", "-", "-"]
+    assert rows[text.format("PostgreSQL")] == ["to be told", made_of, "2", "-", "-"]
+    assert rows[text.format("SQLite")] == ["to be told", "not measured", "-", "-", "-"]
 
 
 def test_a_knee_that_was_not_found_is_told_as_such() -> None:
@@ -669,7 +669,7 @@ def test_memory_at_the_end_is_compared_with_that_after_the_first_minute_round_by
     rows = aim_rows(measured("minute", "postgres", 1_000_000, evertick=samples))
 
     text = "1,000,000 schedules a minute: memory at the end, beside after the first minute"
-    assert rows[text] == ["at most 1.1 times", "1.1 [1..1.2] times", "1.00", "yes"]
+    assert rows[text] == ["at most 1.1 times", "1.1 [1..1.2] times", "2", "1.00", "yes"]
 
 
 def test_what_is_just_within_its_aim_is_not_shown_as_the_aim() -> None:
@@ -677,7 +677,7 @@ def test_what_is_just_within_its_aim_is_not_shown_as_the_aim() -> None:
 
     rows = aim_rows(measured("minute", "postgres", 10_000, evertick=node))
 
-    assert rows["10,000 schedules a minute: node"][1:] == ["7.9989 % of a core", "1.00", "yes"]
+    assert rows["10,000 schedules a minute: node"][1:] == ["7.9989 % of a core", "1", "1.00", "yes"]
 
 
 def test_an_aim_beside_somebody_is_the_median_of_the_ratios_of_the_same_rounds() -> None:
@@ -690,11 +690,12 @@ def test_an_aim_beside_somebody_is_the_median_of_the_ratios_of_the_same_rounds()
     assert rows["No-op runs a second on PostgreSQL, beside graphile-worker"] == [
         "at least 1.5 times",
         "1.5 [1.2..3] times",
+        "3",
         "1.00",
         "yes",
     ]
     # Other rounds: the ratio of the medians.
-    assert rows["No-op runs a second on PostgreSQL, beside raw loop"][1:] == ["0.6 times", "1.20", "yes"]
+    assert rows["No-op runs a second on PostgreSQL, beside raw loop"][1:] == ["0.6 times", "1", "1.20", "yes"]
     assert rows["No-op runs a second on PostgreSQL, beside PgQueuer"][1] == "not measured"
 
 
@@ -703,9 +704,9 @@ def test_an_aim_that_is_missed_says_so_and_by_how_much() -> None:
 
     rows = aim_rows(measured("minute", "postgres", 10_000, evertick=ours))
 
-    assert rows["10,000 schedules a minute: began in their minute"][1:] == ["99.999 %", "1.00", "**no**"]
-    assert rows["10,000 schedules a minute: late, p99"] == ["under 50 ms", "62.5 ms", "1.25", "**no**"]
-    assert rows["10,000 schedules a minute: node"][1:] == ["8 % of a core", "1.00", "**no**"]
+    assert rows["10,000 schedules a minute: began in their minute"][1:] == ["99.999 %", "1", "1.00", "**no**"]
+    assert rows["10,000 schedules a minute: late, p99"] == ["under 50 ms", "62.5 ms", "1", "1.25", "**no**"]
+    assert rows["10,000 schedules a minute: node"][1:] == ["8 % of a core", "1", "1.00", "**no**"]
     assert rows["10,000 schedules a minute, evenly: node"][1] == "not measured"
 
 
@@ -722,8 +723,8 @@ def test_the_best_of_the_others_is_named_with_how_many_there_were() -> None:
     rows = aim_rows(results)
 
     beside = "Enqueue to start on PostgreSQL, {}, beside the best of the others"
-    assert rows[beside.format("p50")][1:] == ["0.8 times of graphile-worker, the best of 2", "0.80", "yes"]
-    assert rows[beside.format("p99")][1:] == ["1.25 times of PgQueuer, the best of 2", "1.25", "**no**"]
+    assert rows[beside.format("p50")][1:] == ["0.8 times of graphile-worker, the best of 2", "1", "0.80", "yes"]
+    assert rows[beside.format("p99")][1:] == ["1.25 times of PgQueuer, the best of 2", "1", "1.25", "**no**"]
 
 
 @pytest.mark.parametrize(("percent", "expected"), [(0, 1), (20, 1), (21, 2), (50, 3), (99, 5), (100, 5)])
