@@ -109,10 +109,11 @@ _GROUP_WORDS = {
     "idle": (
         "Idle",
         "Nodes that have many schedules of which none is due for weeks. Heartbeats are in it. Counted is from twenty "
-        "seconds after the start on: the first statements of a connection ask for the types of the server, once. "
-        "Statements are counted as for the cost of a fire. On SQLite they are calls inside of the process, many of "
-        "which only look whether somebody else has written; on PostgreSQL each is a conversation with a server that "
-        "others need, too. So the aim of 40 a minute is one for PostgreSQL.",
+        "seconds after the start on, when a node has asked nearly all that it asks once; what its driver asks about "
+        "a type that a connection meets for the first time may come later, and is counted. Statements are counted as "
+        "for the cost of a fire. On SQLite they are calls inside of the process, many of which only look whether "
+        "somebody else has written; on PostgreSQL each is a conversation with a server that others need, too. So the "
+        "aim of 40 a minute is one for PostgreSQL.",
     ),
     "cost": (
         "Cost",
@@ -141,8 +142,9 @@ _GROUP_WORDS = {
     ),
     "time": (
         "Time",
-        "One moment after the other, in New York, from March 2026 on, for 0.3 seconds and longer. The last must be the "
-        "right one.",
+        "One moment after the other, in New York, from March 2026 on, for 0.3 seconds and longer. The last must be "
+        "the right one. The first question of each rule is not timed: it prepares the rule, and the very first reads "
+        "the table of the zone.",
     ),
     "footprint": (
         "Footprint",
