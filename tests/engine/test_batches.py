@@ -21,6 +21,10 @@ from servers.postgres import postgres_server
 PATIENCE = 60.0
 # At batches of a thousand.
 STATEMENTS_PER_FIRE, COMMITS_PER_FIRE = 0.01, 0.005
+STATEMENTS_A_MINUTE = 40
+# Until a node has said what it says once; and so long that what comes once a minute cannot come twice.
+SETTLE_SECONDS, ALMOST_A_MINUTE = 5.0, 59.0
+NOT_COUNTED = "pg_stat_statements|pg_snapshot_xmax|typeinfo_tree|AS cur, set_config|^(BEGIN|COMMIT|ROLLBACK)"
 NEXT_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
 
 
@@ -131,7 +135,8 @@ def counting_server() -> Iterator[str]:
 class Counting:
     """What the server has been asked since it was told to count anew, by its own count.
 
-    BEGIN and COMMIT do no work of their own and are not counted. A transaction has written if it was given a number.
+    BEGIN and COMMIT do no work of their own and are not counted, nor is what the driver asks once of each connection,
+    about types that it has not met there. A transaction has written if it was given a number.
     """
 
     def __init__(self, connection: Any) -> None:
@@ -152,8 +157,8 @@ class Counting:
     async def statements(self) -> dict[str, int]:
         rows = await self._connection.fetch(
             "SELECT query, sum(calls)::int AS calls FROM pg_stat_statements "
-            "WHERE query !~* 'pg_stat_statements|pg_snapshot_xmax|^(BEGIN|COMMIT|ROLLBACK)' "
-            "GROUP BY query ORDER BY calls DESC"
+            "WHERE query !~* $1 GROUP BY query ORDER BY calls DESC",
+            NOT_COUNTED,
         )
         return {row["query"]: row["calls"] for row in rows}
 
@@ -189,3 +194,24 @@ async def test_a_fire_of_a_herd_costs_a_hundredth_of_a_statement_and_half_of_tha
     assert len(ended) == warm + fires
     assert statements <= STATEMENTS_PER_FIRE * fires
     assert commits <= COMMITS_PER_FIRE * fires
+
+
+async def test_a_node_with_nothing_to_do_asks_forty_times_a_minute_at_most(counting_server: str) -> None:
+    """Heartbeats included. What is asked rarely is asked once a minute, so there is no shorter way to count it."""
+    connection = await asyncpg.connect(counting_server)
+    await connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+    counting = Counting(connection)
+    scheduler = Scheduler(f"{counting_server}?schema=count_idle")
+
+    @scheduler.task
+    async def tick() -> None: ...
+
+    await scheduler.add(key="far", when="every 30d", task=tick)
+    async with scheduler:
+        await asyncio.sleep(SETTLE_SECONDS)
+        await counting.anew()
+        await asyncio.sleep(ALMOST_A_MINUTE)
+        asked = await counting.statements()
+    await connection.close()
+    said = "\n".join(f"{calls} {' '.join(query.split())[:100]}" for query, calls in asked.items())
+    assert 0 < sum(asked.values()) <= STATEMENTS_A_MINUTE, said
