@@ -5,10 +5,11 @@ Cases that are compared stand side by side, so that a slow minute of the machine
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from benchmarks.contender.contenders import BROKER, CONTENDERS, Contender
+from benchmarks.contender.contenders import BROKER, CONTENDERS, STORES, Contender
 from benchmarks.figure import Case, Measurement
 from benchmarks.knee import is_near
 from benchmarks.measure import (
@@ -29,7 +30,7 @@ from benchmarks.measure import (
 )
 from benchmarks.size import Size
 
-__all__ = ["GROUPS", "MEASUREMENTS", "Choice", "cases"]
+__all__ = ["GROUPS", "MEASUREMENTS", "Choice", "cases", "there_is"]
 
 MEASUREMENTS = {
     each.name: each
@@ -100,6 +101,8 @@ MEASUREMENTS = {
     )
 }
 GROUPS = tuple(dict.fromkeys(each.group for each in MEASUREMENTS.values()))
+# Workers on one store, unless others are asked for.
+_PROCESSES = (1, 2)
 # Of the nodes that meet at a limit.
 _LIMITED_PROCESSES = 3
 # Whose nodes can be as many as are asked for. The others have as many as they are about: one that sends to itself, two
@@ -147,6 +150,30 @@ def cases(choice: Choice) -> list[Case]:
         if each.group in choice.groups or each.name in choice.groups
         for case in _cases_of(each.name, choice)
     ]
+
+
+def there_is(choice: Choice) -> str:
+    """Where nothing fits: of those that were asked for, what is measured of each, on which store, by how many."""
+    wide = dataclasses.replace(choice, stores=STORES, processes=_PROCESSES)
+    found = cases(wide) or cases(dataclasses.replace(wide, groups=GROUPS))
+    words = []
+    for contender in dict.fromkeys(case.contender for case in found):
+        by_name: dict[str, list[Case]] = {}
+        for case in found:
+            if case.contender == contender:
+                by_name.setdefault(case.measurement, []).append(case)
+        alike: dict[str, list[str]] = {}
+        for name, each in by_name.items():
+            alike.setdefault(_where(each), []).append(name)
+        words.append(f"{contender}: {', and '.join(', '.join(names) + where for where, names in alike.items())}")
+    return "; ".join(words)
+
+
+def _where(found: Collection[Case]) -> str:
+    stores = dict.fromkeys(case.store for case in found if case.store)
+    processes = sorted({case.processes for case in found})
+    by = f" with {' or '.join(map(str, processes))} process{'es' if processes[-1] > 1 else ''}"
+    return f" on {' or '.join(stores)}{by}" if stores else ""
 
 
 def _cases_of(name: str, choice: Choice) -> Iterator[Case]:

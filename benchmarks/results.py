@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figure import Case, Measured
+from benchmarks.refused import Refused
 
 __all__ = ["Results", "Samples", "whole"]
 
@@ -82,7 +83,7 @@ class Results:
         """Of one run, or of several; what differs of their machines is joined. Of a case that is in several files, the
         last one counts: rounds of different runs are not rounds of one.
         """
-        read = [_read(json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+        read = [_read_file(path) for path in paths]
         together = read[0]
         for more in read[1:]:
             together.ran_in |= {case: len(together.runs) + more.ran_in[case] for case in more.cases}
@@ -111,6 +112,18 @@ def _joined(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, st
 def whole(samples: Iterable[float]) -> list[float]:
     """Without the holes."""
     return [each for each in samples if not math.isnan(each)]
+
+
+def _read_file(path: Path) -> Results:
+    try:
+        return _read(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        why = error.strerror
+    except ValueError:
+        why = "it is no JSON"
+    except (AttributeError, KeyError, TypeError):
+        why = "it has no samples"
+    raise Refused(f"{path} cannot be read: {why}; name what `run --json` has written")
 
 
 def _read(data: Mapping[str, Any]) -> Results:

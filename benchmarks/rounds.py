@@ -145,7 +145,7 @@ def _title(case: Case) -> str:
         case.measurement,
         case.store,
         case.contender,
-        f"{case.processes} processes",
+        f"{case.processes} process{'es' if case.processes > 1 else ''}",
         f"{case.number}",
         case.variant,
     ]

@@ -43,6 +43,7 @@ def environment_of(contender: Contender, folder: Path) -> Environment:
     try:
         if not (own / _DONE).exists():
             shutil.rmtree(own, ignore_errors=True)
+            print(f"installing  {contender.title}: {' '.join(contender.pip or contender.npm)}", flush=True)
             (_install_npm if contender.npm else _install_pip)(contender, own)
             (own / _DONE).touch()
         versions = _versions_of_npm(contender, own) if contender.npm else _versions_of_pip(contender, own)

@@ -11,10 +11,14 @@ from typing import Any
 
 import asyncpg
 
+from benchmarks.refused import Refused
 from benchmarks.store.place import NotDurable
+from evertick.masked import masked
 
 __all__ = ["check_settings", "data_folder", "server", "settings", "version"]
 
+_STATEMENTS = "pg_stat_statements"
+_INSTEAD = "name another server, or leave --dsn out, and one is started"
 # As a careful operator sets them on a machine of this size; what makes the tests fast is put back.
 _SETTINGS = {
     "fsync": "on",
@@ -26,7 +30,7 @@ _SETTINGS = {
     "shared_buffers": "1GB",
     "max_wal_size": "8GB",
     "checkpoint_timeout": "15min",
-    "shared_preload_libraries": "pg_stat_statements",
+    "shared_preload_libraries": _STATEMENTS,
     "pg_stat_statements.track": "top",
     "pg_stat_statements.track_utility": "on",
 }
@@ -43,7 +47,8 @@ def server(given: str | None) -> Iterator[str]:
     Either is asked whether its commits reach the disk, and refused if not.
     """
     if given is not None:
-        check_settings(settings(given))
+        check_settings(found := _settings_of(given))
+        _check_counts(given, found)
         yield given
         return
     with _tests_beside_us():
@@ -61,6 +66,22 @@ def _tests_beside_us() -> Iterator[None]:
         yield
     finally:
         sys.path.remove(folder)
+
+
+def _settings_of(given: str) -> dict[str, str]:
+    """Only a superuser is told all of them."""
+    try:
+        return settings(given)
+    except (OSError, ValueError, asyncpg.PostgresError) as error:
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise Refused(f"--dsn {masked(given)} cannot be used: {said}; {_INSTEAD}") from None
+
+
+def _check_counts(given: str, found: Mapping[str, str]) -> None:
+    if _STATEMENTS not in found["shared_preload_libraries"]:
+        raise Refused(
+            f"--dsn {masked(given)} does not count: add {_STATEMENTS} to its shared_preload_libraries, or {_INSTEAD}"
+        )
 
 
 def check_settings(found: Mapping[str, str]) -> None:

@@ -255,7 +255,7 @@ def test_a_peer_that_fails_in_a_round_has_a_hole_there_and_is_told(
 
     rounds.run_rounds(ground, [case_of("huey")], 3, results, keeping_nothing)
 
-    assert results.failed == ["throughput, sqlite, huey, 1 processes, 100, round 2/3: a worker has ended by itself"]
+    assert results.failed == ["throughput, sqlite, huey, 1 process, 100, round 2/3: a worker has ended by itself"]
     first, hole, last = results.cases[case_of("huey")]["execute"]
     assert (first, math.isnan(hole), last) == (10.0, True, 30.0)
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,196 @@
+"""The two commands: `run` measures what was asked for, `report` writes the page of what was measured."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.arguments import DOCS, arguments
+from benchmarks.contender.contenders import STORES
+from benchmarks.contender.environment import Environment, Unavailable, environment_of
+from benchmarks.machine import describe
+from benchmarks.page import PAGE, write_report
+from benchmarks.plan import GROUPS, MEASUREMENTS, Choice, cases, there_is
+from benchmarks.refused import Refused
+from benchmarks.results import Results
+from benchmarks.rounds import Ground, run_rounds
+from benchmarks.size import FULL, QUICK, Size
+from benchmarks.store.disk import disk_of
+from benchmarks.store.place import NotDurable
+from benchmarks.store.server import data_folder, server, settings, version
+from benchmarks.table import STORE_TITLES, tables_of
+
+__all__ = ["main"]
+
+# Under the folder of the benchmarks; they stay, because installing them takes minutes.
+_PEERS = "peers"
+
+
+def main() -> None:
+    asked = arguments(sys.argv[1:])
+    # Whoever ends the benchmark ends what it has started, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        (_report if asked.command == "report" else _run)(asked)
+    except NotDurable as reason:
+        sys.exit(f"nothing is measured: {reason}")
+    except Refused as reason:
+        sys.exit(str(reason))
+
+
+def _report(asked: argparse.Namespace) -> None:
+    results = Results.read(asked.files)
+    _write(results, asked.folder or DOCS)
+
+
+def _write(results: Results, folder: Path) -> None:
+    write_report(results, folder)
+    print(f"written: {folder / PAGE}, with its pictures and samples")
+
+
+def _run(asked: argparse.Namespace) -> None:
+    choice = Choice(
+        groups=asked.only or GROUPS,
+        stores=tuple(asked.store or STORES),
+        processes=tuple(dict.fromkeys(asked.processes or ((1,) if asked.quick else (1, 2)))),
+        has_peers=asked.peers,
+        names=tuple(asked.contender or ()),
+        has_million=asked.million,
+        size=_size(asked),
+        is_quick=asked.quick,
+    )
+    if not cases(choice):
+        raise Refused(f"nothing to measure: there is no such case, but {there_is(choice)}")
+    if not (asked.quick or asked.json or asked.plots):
+        print("the samples are not kept: --json FILE keeps them, after every case", file=sys.stderr)
+    kept = _Kept(asked.json)
+    with kept.told_when_broken_off(), _folder(asked.folder) as folder, _server(choice, asked.dsn) as dsn:
+        results = Results(describe(folder), {}, quick=asked.quick)
+        _look_at_disks(results, folder, dsn)
+        environments = _environments(choice, folder / _PEERS, results)
+        for name, text in results.machine.items():
+            print(f"{name:<16} {text}", flush=True)
+        wanted = [case for case in cases(choice) if case.contender in environments]
+        run_rounds(Ground(folder, dsn, environments, choice.size), wanted, asked.rounds, results, kept.keep)
+    kept.keep(results)
+    _tell(results)
+    if asked.plots is not None:
+        _write(results, asked.plots)
+
+
+def _size(asked: argparse.Namespace) -> Size:
+    size = QUICK if asked.quick else FULL
+    runs, schedules = asked.runs or size.runs, tuple(dict.fromkeys(asked.schedules or size.schedules))
+    return dataclasses.replace(size, runs=runs, schedules=schedules)
+
+
+@contextmanager
+def _folder(folder: Path) -> Iterator[Path]:
+    """On the disk to measure; what the peers have installed stays in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"--folder {folder} cannot be made: {error.strerror}; name another") from None
+    try:
+        yield folder
+    finally:
+        for each in folder.iterdir():
+            if each.name != _PEERS:
+                shutil.rmtree(each)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+@contextmanager
+def _server(choice: Choice, given: str | None) -> Iterator[str | None]:
+    if not any(case.store == "postgres" for case in cases(choice)):
+        yield None
+        return
+    with server(given) as dsn:
+        yield dsn
+
+
+def _look_at_disks(results: Results, folder: Path, dsn: str | None) -> None:
+    """What is not on one is not measured; a quick run measures nothing anyway, and tells."""
+    disks = [disk_of(folder)]
+    if dsn is not None:
+        results.machine["postgresql"] = version(dsn)
+        results.server = settings(dsn)
+        disks.append(disk_of(data_folder(dsn)))
+        results.machine["disk of postgresql"] = str(disks[-1])
+    for disk in disks if not results.quick else []:
+        disk.check()
+
+
+class _Kept:
+    """What was measured so far, in a file if there is one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path, self._has_any = path, False
+
+    def keep(self, results: Results, broken_off: str = "") -> None:
+        results.runs = [_run_text(results) + (f"; broken off in round {broken_off}" if broken_off else "")]
+        self._has_any = bool(results.cases)
+        if self._path is not None:
+            results.write(self._path)
+
+    @contextmanager
+    def told_when_broken_off(self) -> Iterator[None]:
+        """Whoever breaks it off, or whatever, is told what is left of it."""
+        try:
+            yield
+        except (NotDurable, Refused):
+            raise
+        except BaseException:
+            print(f"broken off; {self._left()}", file=sys.stderr)
+            raise
+
+    def _left(self) -> str:
+        if not self._has_any:
+            return "nothing was measured"
+        return (
+            "what was measured is lost without --json"
+            if self._path is None
+            else f"what was measured is in {self._path}"
+        )
+
+
+def _run_text(results: Results) -> str:
+    """For the page: when, of what, and what was measured."""
+    machine = results.machine
+    of = f"commit {machine['commit']}" if "commit" in machine else f"Evertick {machine['evertick']}"
+    measured = ", ".join(name for name in MEASUREMENTS if results.of(name))
+    stores = " and ".join(STORE_TITLES[each] for each in STORES if any(case.store == each for case in results.cases))
+    return f"{machine['measured']}, {of}: {measured}{f'; on {stores}' if stores else ''}"
+
+
+def _environments(choice: Choice, folder: Path, results: Results) -> dict[str, Environment]:
+    """Of all that can take part. Who cannot is told, with the reason."""
+    environments: dict[str, Environment] = {}
+    for contender in choice.contenders:
+        try:
+            environments[contender.name] = environment_of(contender, folder)
+        except Unavailable as reason:
+            results.skipped[contender.title] = str(reason)
+            print(f"skipped  {contender.title} cannot be installed: {reason}", flush=True)
+            continue
+        results.settings[contender.title] = contender.settings
+        results.machine |= {
+            f"{name} ({contender.title})": v for name, v in environments[contender.name].versions.items()
+        }
+    return environments
+
+
+def _tell(results: Results) -> None:
+    for measurement in MEASUREMENTS.values():
+        for table in tables_of(results, measurement):
+            print(f"\n{table.title} ({table.rounds})\n\n{table.text}")
+    print(f"\nload averages {' '.join(f'{each:.1f}' for each in results.loads)} (before, after each round)")
+    for failed in results.failed:
+        print(f"failed  {failed}")

@@ -1,0 +1,193 @@
+"""What the benchmarks are asked on the command line: what is wrong is told at once, in a line that names the fix."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT))
+
+from benchmarks import command  # noqa: E402
+from benchmarks.arguments import arguments  # noqa: E402
+from benchmarks.contender.contenders import CONTENDERS  # noqa: E402
+from benchmarks.contender.environment import environment_of  # noqa: E402
+
+Ask = Callable[..., str]
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Ask]:
+    """Give the command, which is to end at once, and get its last word."""
+    was = signal.getsignal(signal.SIGTERM)
+    monkeypatch.chdir(tmp_path)
+
+    def ask(*given: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["benchmarks", *map(str, given)])
+        with pytest.raises(SystemExit) as ended:
+            command.main()
+        assert "\n" not in str(ended.value)
+        return str(ended.value)
+
+    yield ask
+    signal.signal(signal.SIGTERM, was)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *given: object) -> str:
+    """The last line of what is said to arguments that cannot be."""
+    with pytest.raises(SystemExit, match=r"^2$"):
+        arguments([*map(str, given)])
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_without_the_development_requirements_the_line_is_told_that_installs_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--help"])
+
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("benchmarks", run_name="__main__")
+
+    assert ended.value.code == "the benchmarks need asyncpg: pip install -c constraints.txt -e '.[dev]'"
+    assert "pip install -c constraints.txt -e '.[dev]'" in (ROOT / "benchmarks" / "README.md").read_text()
+
+
+def test_without_a_command_nothing_is_measured_but_the_commands_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        arguments([])
+
+    said = capsys.readouterr()
+    assert (said.out, said.err.splitlines()[0]) == ("", "usage: python -m benchmarks [-h] {run,report} ...")
+
+
+@pytest.mark.parametrize("given", [["cost,idle"], ["cost", "idle"], ["cost, idle"], ["cost", "--only", "idle,cost"]])
+def test_names_have_commas_or_spaces_between_them_or_an_option_each(given: list[str]) -> None:
+    assert arguments(["run", "--only", *given]).only == ["cost", "idle"]
+
+
+def test_the_store_may_be_called_by_its_whole_name() -> None:
+    assert arguments(["run", "--store", "postgresql,sqlite"]).store == ["postgres", "sqlite"]
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "nearest"),
+    [("--only", "latnecy", "latency"), ("--contender", "apscheduler", "apscheduler3"), ("--store", "sqlit", "sqlite")],
+)
+def test_a_name_that_there_is_not_is_told_those_there_are_the_nearest_first(
+    capsys: pytest.CaptureFixture[str], option: str, name: str, nearest: str
+) -> None:
+    said = refused(capsys, "run", option, name)
+
+    assert f"argument {option}: there is no '{name}', but (nearest first) {nearest}, " in said
+
+
+def test_a_number_has_digits_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("10,000", "0", "-1", "many"):
+        said = refused(capsys, "run", f"--runs={text}")
+        assert said.endswith(f"argument --runs: {text!r} is no whole number from 1 on, in digits alone")
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+
+    assert f"there is no folder {tmp_path}/no for a.json" in refused(
+        capsys, "run", "--json", tmp_path / "no" / "a.json"
+    )
+    assert f"{tmp_path} is a folder; name a file in it" in refused(capsys, "run", "--json", tmp_path)
+    for option in ("--plots", "--folder"):
+        assert "file is a file; name a folder" in refused(capsys, "run", option, tmp_path / "file")
+
+
+def test_a_selection_that_nothing_fits_is_told_what_there_is(ask: Ask) -> None:
+    assert ask("run", "--contender", "huey", "--store", "postgres", "--only", "latency,minute") == (
+        "nothing to measure: there is no such case, but huey: latency on sqlite with 1 or 2 processes, "
+        "and minute on sqlite with 1 process"
+    )
+    assert ask("run", "--store", "sqlite", "--only", "vacuum").endswith("evertick: vacuum on postgres with 1 process")
+    assert ask("run", "--contender", "cronsim", "--only", "idle").endswith("cronsim: next_fires")
+    assert "evertick: idle on sqlite or postgres with 1 or 2 pro" in ask("run", "--only", "idle", "--processes", "9")
+
+
+def test_a_server_that_cannot_be_used_is_named_without_its_password(ask: Ask) -> None:
+    said = ask("run", "--only", "fires", "--dsn", "postgresql://me:secret@127.0.0.1:1/x")
+
+    assert said.startswith("--dsn postgresql://me:***@127.0.0.1:1/x cannot be used: ")
+    assert said.endswith("; name another server, or leave --dsn out, and one is started")
+    assert ask("run", "--only", "fires", "--dsn", "nonsense").startswith("--dsn nonsense cannot be used: invalid DSN")
+
+
+def test_a_server_that_does_not_count_statements_is_told_what_to_load(ask: Ask) -> None:
+    from servers.postgres import postgres_server
+
+    with postgres_server(fsync="on", synchronous_commit="on", full_page_writes="on") as dsn:
+        said = ask("run", "--only", "fires", "--dsn", dsn)
+
+    assert " does not count: add pg_stat_statements to its shared_preload_libraries, or name another server" in said
+
+
+def test_a_folder_that_cannot_be_made_is_told(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    said = ask("run", "--only", "footprint", "--folder", tmp_path / "file" / "deeper")
+
+    assert said == f"--folder {tmp_path}/file/deeper cannot be made: Not a directory; name another"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, "No such file or directory"),
+        ("{}", "it has no samples"),
+        ("[]", "it has no samples"),
+        ("x", "it is no JSON"),
+    ],
+)
+def test_a_file_without_samples_is_told(ask: Ask, tmp_path: Path, text: str | None, why: str) -> None:
+    path = tmp_path / "a.json"
+    if text is not None:
+        path.write_text(text)
+
+    assert ask("report", path) == f"{path} cannot be read: {why}; name what `run --json` has written"
+
+
+def test_a_benchmark_that_is_interrupted_before_its_first_case_says_so_in_a_line(tmp_path: Path) -> None:
+    # There from before: nothing of it was measured now.
+    (tmp_path / "a.json").touch()
+    asked = ["run", "--only", "footprint", "--json", str(tmp_path / "a.json"), "--folder", str(tmp_path / "bench")]
+    program = [sys.executable, "-m", "benchmarks", *asked]
+    # In a group of its own, as a shell starts it; whoever starts a test may ignore what a terminal sends.
+    with subprocess.Popen(
+        program, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        assert running.stdout is not None
+        assert any(line.startswith("python") for line in running.stdout)
+        os.killpg(running.pid, signal.SIGINT)
+        _, said = running.communicate(timeout=60)
+
+    assert (running.returncode, said) == (130, "broken off; nothing was measured\n")
+    assert not (tmp_path / "bench").exists()
+
+
+def test_installing_somebody_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def install(command: list[str], **how: object) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "huey").mkdir(exist_ok=True)
+        return subprocess.CompletedProcess(command, 0, "")
+
+    monkeypatch.setattr(subprocess, "run", install)
+    (huey,) = (each for each in CONTENDERS if each.name == "huey")
+    environment_of(huey, tmp_path)
+    environment_of(huey, tmp_path)
+
+    assert capsys.readouterr().out == "installing  Huey: huey>=2.5\n"
