@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--dsn", help="a server on this machine, with pg_stat_statements (default: our own)")
     report = commands.add_parser("report", help="write the page and its pictures from what was measured")
     report.add_argument("files", nargs="+", type=Path, metavar="FILE", help="what `run --json` has written")
-    report.add_argument("--folder", type=_folder, default=DOCS, help=f"default: {DOCS}")
+    report.add_argument("--folder", type=_folder, help=f"default: {DOCS}, but not of quick runs")
     return parser
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
 import shutil
 import signal
 import sys
@@ -46,6 +47,9 @@ def main() -> None:
 
 def _report(asked: argparse.Namespace) -> None:
     results = Results.read(asked.files)
+    if results.quick and asked.folder is None:
+        files = shlex.join(map(str, asked.files))
+        raise Refused(f"a quick run measures nothing, so its page is not for {DOCS}: report {files} --folder FOLDER")
     _write(results, asked.folder or DOCS)
 
 
@@ -194,3 +198,7 @@ def _tell(results: Results) -> None:
     print(f"\nload averages {' '.join(f'{each:.1f}' for each in results.loads)} (before, after each round)")
     for failed in results.failed:
         print(f"failed  {failed}")
+    if results.quick:
+        print(
+            "\nA quick run measures nothing: the numbers are tiny, and cases ran side by side. It shows that all works."
+        )

@@ -19,9 +19,14 @@ _WIDTH = 120
 # Between paragraphs.
 _NEXT = "\n\n"
 
-_INTRODUCTION = """\
-# How fast is it
+_TITLE = "# How fast is it\n"
 
+_BANNER = """\
+**This is of a quick run, with tiny numbers and cases side by side, to see that everything works: these figures mean
+nothing.**
+"""
+
+_INTRODUCTION = """\
 Beside the same SQL work without a scheduler, and beside other schedulers, by turns on one machine. This page is written
 by the benchmarks from [the samples](how-fast.json) of the runs that are listed below; all of it in one run is:
 
@@ -224,7 +229,8 @@ def write_report(results: Results, folder: Path) -> None:
 
 def page_of(results: Results) -> str:
     groups = (_group(results, group) for group in GROUPS)
-    return "\n".join([_INTRODUCTION, _aims(results), _METHOD, _machine(results), *groups, _LIMITS])
+    banner = [_BANNER] if results.quick else []
+    return "\n".join([_TITLE, *banner, _INTRODUCTION, _aims(results), _METHOD, _machine(results), *groups, _LIMITS])
 
 
 def _aims(results: Results) -> str:
@@ -238,8 +244,6 @@ def _machine(results: Results) -> str:
     if results.server:
         told = ", ".join(f"`{name}={value}`" for name, value in results.server.items())
         notes.insert(0, f"The server, as it told: {told}.")
-    if results.quick:
-        notes.append("**The numbers were tiny, to see that everything works: these figures mean nothing.**")
     notes += [
         f"{title} took no part: it could not be installed ({reason})." for title, reason in results.skipped.items()
     ]

@@ -19,6 +19,9 @@ from benchmarks import command  # noqa: E402
 from benchmarks.arguments import arguments  # noqa: E402
 from benchmarks.contender.contenders import CONTENDERS  # noqa: E402
 from benchmarks.contender.environment import environment_of  # noqa: E402
+from benchmarks.figure import Case  # noqa: E402
+from benchmarks.page import PAGE, page_of  # noqa: E402
+from benchmarks.results import Results  # noqa: E402
 
 Ask = Callable[..., str]
 
@@ -176,6 +179,25 @@ def test_a_benchmark_that_is_interrupted_before_its_first_case_says_so_in_a_line
 
     assert (running.returncode, said) == (130, "broken off; nothing was measured\n")
     assert not (tmp_path / "bench").exists()
+
+
+def test_the_page_of_a_quick_run_is_not_written_where_the_page_is_but_into_a_folder_with_a_banner(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = Results({}, {}, runs=["one"], quick=True)
+    quick.add(Case("footprint", "", "evertick", 1, 1), {"import": 1.0})
+    quick.write(tmp_path / "quick.json")
+
+    assert ask("report", "quick.json") == (
+        "a quick run measures nothing, so its page is not for docs/explanation: report quick.json --folder FOLDER"
+    )
+    assert not (tmp_path / "docs").exists()
+
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "report", "quick.json", "--folder", "page"])
+    command.main()
+    assert capsys.readouterr().out == f"written: page/{PAGE}, with its pictures and samples\n"
+    assert (tmp_path / "page" / PAGE).read_text().splitlines()[2].startswith("**This is of a quick run, ")
+    assert "quick run" not in page_of(Results({}, {}))
 
 
 def test_installing_somebody_is_told(

@@ -81,7 +81,8 @@ def test_a_quick_benchmark_gives_every_figure_on_both_stores_and_leaves_nothing_
     assert len(results.runs) == 1
     assert not folder.exists()
     write_report(results, tmp_path / "page")
-    assert "these figures mean nothing" in (tmp_path / "page" / PAGE).read_text()
+    assert "these figures mean\nnothing" in (tmp_path / "page" / PAGE).read_text()
+    assert done.stdout.splitlines()[-1].startswith("A quick run measures nothing: ")
     for picture in (tmp_path / "page").glob("*.svg"):
         ElementTree.parse(picture)
     assert Results.read([tmp_path / "page" / FIGURES]).cases == results.cases
