@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.arguments import DOCS, arguments
 from benchmarks.contender.contenders import STORES
 from benchmarks.contender.environment import Environment, Unavailable, environment_of
-from benchmarks.machine import describe
+from benchmarks.machine import describe, is_changed_since, run_of
 from benchmarks.page import PAGE, write_report
 from benchmarks.plan import GROUPS, MEASUREMENTS, Choice, cases, there_is
 from benchmarks.refused import Refused
@@ -25,7 +25,7 @@ from benchmarks.size import FULL, QUICK, Size
 from benchmarks.store.disk import disk_of
 from benchmarks.store.place import NotDurable
 from benchmarks.store.server import data_folder, server, settings, version
-from benchmarks.table import STORE_TITLES, tables_of
+from benchmarks.table import tables_of
 
 __all__ = ["main"]
 
@@ -51,6 +51,10 @@ def _report(asked: argparse.Namespace) -> None:
         files = shlex.join(map(str, asked.files))
         raise Refused(f"a quick run measures nothing, so its page is not for {DOCS}: report {files} --folder FOLDER")
     _write(results, asked.folder or DOCS)
+    commits = dict.fromkeys(run.commit for run in results.runs if run.commit)
+    changed = [commit for commit in commits if is_changed_since(commit)]
+    if changed:
+        print(f"src or benchmarks have changed since {' and '.join(changed)}: what is newer is not in the page")
 
 
 def _write(results: Results, folder: Path) -> None:
@@ -75,11 +79,12 @@ def _run(asked: argparse.Namespace) -> None:
         print("the samples are not kept: --json FILE keeps them, after every case", file=sys.stderr)
     kept = _Kept(asked.json)
     with kept.told_when_broken_off(), _folder(asked.folder) as folder, _server(choice, asked.dsn) as dsn:
-        results = Results(describe(folder), {}, quick=asked.quick)
+        results = Results(describe(folder), {}, runs=[run_of(folder)], quick=asked.quick)
         _look_at_disks(results, folder, dsn)
         environments = _environments(choice, folder / _PEERS, results)
-        for name, text in results.machine.items():
-            print(f"{name:<16} {text}", flush=True)
+        for name, text in {**dataclasses.asdict(results.runs[0]), **results.machine}.items():
+            if text:
+                print(f"{name:<16} {text}", flush=True)
         wanted = [case for case in cases(choice) if case.contender in environments]
         run_rounds(Ground(folder, dsn, environments, choice.size), wanted, asked.rounds, results, kept.keep)
     kept.keep(results)
@@ -139,10 +144,10 @@ class _Kept:
         self._path, self._has_any = path, False
 
     def keep(self, results: Results, broken_off: str = "") -> None:
-        results.runs = [_run_text(results) + (f"; broken off in round {broken_off}" if broken_off else "")]
         self._has_any = bool(results.cases)
         if self._path is not None:
-            results.write(self._path)
+            run = dataclasses.replace(results.runs[0], broken_off=broken_off)
+            dataclasses.replace(results, runs=[run]).write(self._path)
 
     @contextmanager
     def told_when_broken_off(self) -> Iterator[None]:
@@ -165,15 +170,6 @@ class _Kept:
         )
 
 
-def _run_text(results: Results) -> str:
-    """For the page: when, of what, and what was measured."""
-    machine = results.machine
-    of = f"commit {machine['commit']}" if "commit" in machine else f"Evertick {machine['evertick']}"
-    measured = ", ".join(name for name in MEASUREMENTS if results.of(name))
-    stores = " and ".join(STORE_TITLES[each] for each in STORES if any(case.store == each for case in results.cases))
-    return f"{machine['measured']}, {of}: {measured}{f'; on {stores}' if stores else ''}"
-
-
 def _environments(choice: Choice, folder: Path, results: Results) -> dict[str, Environment]:
     """Of all that can take part. Who cannot is told, with the reason."""
     environments: dict[str, Environment] = {}
@@ -194,8 +190,9 @@ def _environments(choice: Choice, folder: Path, results: Results) -> dict[str, E
 def _tell(results: Results) -> None:
     for measurement in MEASUREMENTS.values():
         for table in tables_of(results, measurement):
-            print(f"\n{table.title} ({table.rounds})\n\n{table.text}")
-    print(f"\nload averages {' '.join(f'{each:.1f}' for each in results.loads)} (before, after each round)")
+            print(f"\n{table.title} ({table.about})\n\n{table.text}")
+    loads = " ".join(f"{each:.1f}" for each in results.runs[0].loads)
+    print(f"\nload averages {loads} (before, after each round)")
     for failed in results.failed:
         print(f"failed  {failed}")
     if results.quick:

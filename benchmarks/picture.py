@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from benchmarks.aims import HISTORY_AIM, LATE_AIMS
 from benchmarks.contender.contenders import CONTENDERS, STORES
 from benchmarks.figure import Case
-from benchmarks.plot import Bar, Point, bars, lines
-from benchmarks.results import Results, Samples, whole
+from benchmarks.knee import LATE_MS
+from benchmarks.plot import Aim, Axes, Bar, Point, bars, lines
+from benchmarks.results import Results, whole
 from benchmarks.table import STORE_TITLES, case_title
 
 __all__ = ["pictures_of"]
@@ -33,45 +35,62 @@ def _all(results: Results) -> Iterator[tuple[str, str, str]]:
         )
         for measurement, figure, unit, title in wanted:
             cases = {case: each for case, each in results.of(measurement).items() if case.store == store}
-            rows = [bar for case, samples in cases.items() if (bar := _bar(case, samples, figure)) is not None]
-            if rows:
+            found = {case: values for case, each in cases.items() if (values := whole(each.get(figure, [])))}
+            if found:
+                rows = [_spread(case_title(case), values, _kind(case)) for case, values in found.items()]
                 # The best first.
                 rows.sort(key=lambda row: row.value, reverse=figure == "execute")
-                yield f"how-fast-{measurement}-{store}.svg", title, bars(title, unit, rows)
-    yield from _curve(results, "minute", "schedules", "Schedules once a minute: late p99")
-    yield from _curve(results, "knee", "fires a second", "More and more fires: late p99")
+                legend = _spread_legend(found.values(), "rounds")
+                yield f"how-fast-{measurement}-{store}.svg", title, bars(title, unit, rows, legend)
+    late = [Aim(up, across) for across, up in LATE_AIMS.items()]
+    yield from _curve(results, "minute", "schedules", "Schedules once a minute: late p99", late)
+    yield from _curve(results, "knee", "fires a second", "More and more fires: late p99", [Aim(LATE_MS)])
     yield from _growth(results)
 
 
-def _bar(case: Case, samples: Samples, figure: str) -> Bar | None:
-    values = whole(samples.get(figure, []))
-    if not values:
-        return None
-    kind = "raw" if case.contender == "raw" else "peer" if case.contender in _PEERS else "ours"
-    return _spread(case_title(case), values, kind)
+def _kind(case: Case) -> str:
+    return "raw" if case.contender == "raw" else "peer" if case.contender in _PEERS else "ours"
 
 
-def _spread(title: str, values: Sequence[float], kind: str) -> Bar:
-    return Bar(title, statistics.median(values), min(values), max(values), kind)
+def _spread(title: str, values: Sequence[float], kind: str, aim: float | None = None) -> Bar:
+    return Bar(title, statistics.median(values), min(values), max(values), kind, aim)
+
+
+def _spread_legend(samples: Iterable[Sequence[float]], what: str) -> str:
+    counts = sorted({len(each) for each in samples})
+    if counts == [1]:
+        return f"of one {what.removesuffix('s')} each"
+    return f"bars: the median of {_counted(counts)} {what}; lines: from least to greatest"
+
+
+def _counted(counts: Sequence[int]) -> str:
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
 def _growth(results: Results) -> Iterator[tuple[str, str, str]]:
     """Pairs of bars: the shorter history is the yardstick of the longer one."""
     rows: list[Bar] = []
-    for case, samples in results.of("history").items():
+    samples: list[Sequence[float]] = []
+    for case, found in results.of("history").items():
         where = STORE_TITLES[case.store] + (f", {case.processes} processes" if case.processes > 1 else "")
-        wanted = (("short", "short history", "raw"), ("long", f"{case.number:,} runs", "ours"))
-        rows += [
-            _spread(f"{where}, {text}", found, kind) for name, text, kind in wanted if (found := whole(samples[name]))
-        ]
+        short, long = whole(found["short"]), whole(found["long"])
+        if short and long:
+            aim = statistics.median(short) * HISTORY_AIM
+            rows.append(_spread(f"{where}, short history", short, "raw"))
+            rows.append(_spread(f"{where}, {case.number:,} runs", long, "ours", aim))
+            samples += [short, long]
     if rows:
         title = "No-op runs beside a history"
-        yield "how-fast-history.svg", title, bars(title, "runs/s", rows)
+        legend = f"{_spread_legend(samples, 'turns')}; dashed: the aim"
+        yield "how-fast-history.svg", title, bars(title, "runs/s", rows, legend)
 
 
-def _curve(results: Results, measurement: str, across: str, title: str) -> Iterator[tuple[str, str, str]]:
+def _curve(
+    results: Results, measurement: str, across: str, title: str, aims: Sequence[Aim]
+) -> Iterator[tuple[str, str, str]]:
     """A point is hollow where too few began in their period; of jobs that guess their moment it would say nothing."""
     series: dict[str, list[Point]] = {}
+    counts: set[int] = set()
     for case, samples in results.of(measurement).items():
         late, shares = whole(samples["p99"]), whole(samples["share"])
         if not late or statistics.median(late) <= 0:
@@ -80,5 +99,13 @@ def _curve(results: Results, measurement: str, across: str, title: str) -> Itera
         if not (is_behind and case.contender in _GUESSING):
             name = f"{case_title(case)}, {STORE_TITLES[case.store]}"
             series.setdefault(name, []).append(Point(case.number, statistics.median(late), is_behind))
+            counts.add(len(late))
     if series:
-        yield f"how-fast-{measurement}.svg", title, lines(title, across, "ms", series)
+        rounds = f"{_counted(sorted(counts))} round{'s' if max(counts) > 1 else ''}"
+        legend = (
+            f"points: the median of {rounds}; hollow: fewer than {_KEPT_UP} % began in their period; dashed: the aim"
+        )
+        numbers = {point.across for each in series.values() for point in each}
+        near = [aim for aim in aims if aim.across is None or aim.across in numbers]
+        picture = lines(title, Axes(across, "ms", legend, near), series)
+        yield f"how-fast-{measurement}.svg", title, picture

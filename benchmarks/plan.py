@@ -28,9 +28,9 @@ from benchmarks.measure import (
     throughput,
     vacuum,
 )
-from benchmarks.size import Size
+from benchmarks.size import FULL, Size
 
-__all__ = ["GROUPS", "MEASUREMENTS", "Choice", "cases", "there_is"]
+__all__ = ["GROUPS", "MEASUREMENTS", "PLAN", "Choice", "cases", "there_is"]
 
 MEASUREMENTS = {
     each.name: each
@@ -79,7 +79,13 @@ MEASUREMENTS = {
             "stop", "recovery", "Work of a node that was stopped", recovery.FIGURES, recovery.measure_stop, "runs"
         ),
         Measurement(
-            "history", "growth", "After years", history.FIGURES, history.measure, "finished runs", is_once=True
+            "history",
+            "growth",
+            "Beside a long history",
+            history.FIGURES,
+            history.measure,
+            "finished runs",
+            is_once=True,
         ),
         Measurement("held_open", "growth", "A transaction that is held open", held_open.FIGURES, held_open.measure),
         Measurement("next_fires", "time", "Moments of cron expressions", next_fires.FIGURES, next_fires.measure),
@@ -253,3 +259,17 @@ def _can(contender: Contender, case: Case) -> bool:
     # Most others know no moments but those of a crontab.
     is_as_others = not case.variant or not contender.is_peer
     return is_as_others and case.number <= contender.most_schedules and case.processes <= contender.most_planners
+
+
+# All there is: what a run with other schedulers and a million measures.
+PLAN = cases(
+    Choice(
+        groups=GROUPS,
+        stores=STORES,
+        processes=_PROCESSES,
+        has_peers=True,
+        names=(),
+        has_million=True,
+        size=FULL,
+    )
+)

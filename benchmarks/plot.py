@@ -10,32 +10,35 @@ from typing import NamedTuple
 
 from benchmarks.table import number_text
 
-__all__ = ["Bar", "Point", "bars", "lines"]
+__all__ = ["Aim", "Axes", "Bar", "Point", "bars", "lines"]
 
 _WIDTH = 760
 # Of bars: room for their names and figures.
 _LEFT, _RIGHT, _ROW = 260, 100, 22
 # Of lines: room for the scale and the names.
 _SCALE, _NAMES, _LINES_HEIGHT, _TOP, _BOTTOM = 70, 250, 340, 44, 40
-_INK, _GRID = "#888888", "#dddddd"
+# Below either, for what the signs mean; and half of the line of an aim that is at one place.
+_LEGEND, _AIM = 20, 16
+_INK, _GRID, _AIMED = "#888888", "#dddddd", "#e53935"
 _COLOURS = ("#00897b", "#ffb300", "#5c6bc0", "#d81b60", "#6d4c41", "#43a047", "#8e24aa", "#546e7a")
 _OURS, _YARDSTICK, _OTHERS = "#00897b", "#b0bec5", "#ffb300"
 
 
 @dataclass(frozen=True)
 class Bar:
-    """`low` and `high` are the spread."""
+    """`low` and `high` are the spread, `aim` is how far it is to reach."""
 
     title: str
     value: float
     low: float
     high: float
     kind: str
+    aim: float | None = None
 
 
-def bars(title: str, unit: str, rows: Sequence[Bar]) -> str:
+def bars(title: str, unit: str, rows: Sequence[Bar], legend: str) -> str:
     """In the order given, each with its spread as a line."""
-    most = max(row.high for row in rows) or 1
+    most = max(max(row.high, row.aim or 0) for row in rows) or 1
     wide = (_WIDTH - _LEFT - _RIGHT) / most
     parts = [_text(_LEFT, 16, f"{title}, {unit}", "start", 13)]
     for number, row in enumerate(rows):
@@ -47,8 +50,13 @@ def bars(title: str, unit: str, rows: Sequence[Bar]) -> str:
             f'<rect x="{_LEFT}" y="{top}" width="{row.value * wide:.1f}" height="{_ROW - 5}" fill="{colour}"/>'
         )
         parts.append(_line(_LEFT + row.low * wide, middle, _LEFT + row.high * wide, middle, _INK))
-        parts.append(_text(_LEFT + row.high * wide + 6, middle + 4, number_text(row.value), "start"))
-    return _svg(36 + len(rows) * _ROW, parts)
+        if row.aim is not None:
+            parts.append(_dashed(_LEFT + row.aim * wide, top - 2, _LEFT + row.aim * wide, top + _ROW - 3))
+        end = max(row.high, row.aim or 0)
+        parts.append(_text(_LEFT + end * wide + 6, middle + 4, number_text(row.value), "start"))
+    bottom = 36 + len(rows) * _ROW
+    parts.append(_text(_LEFT, bottom + 8, legend, "start"))
+    return _svg(bottom + _LEGEND, parts)
 
 
 class Point(NamedTuple):
@@ -59,16 +67,34 @@ class Point(NamedTuple):
     is_hollow: bool = False
 
 
-def lines(title: str, across: str, up: str, series: Mapping[str, Sequence[Point]]) -> str:
-    """On logarithmic scales; a line per name."""
+class Aim(NamedTuple):
+    """What points are to stay below: there, or wherever they are."""
+
+    up: float
+    across: float | None = None
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What is across and what is up, and what points are to stay below; `legend` says what a point is."""
+
+    across: str
+    up: str
+    legend: str
+    aims: Sequence[Aim] = ()
+
+
+def lines(title: str, axes: Axes, series: Mapping[str, Sequence[Point]]) -> str:
+    """On logarithmic scales; a line per name, and a dashed one for each aim."""
     points = [point for each in series.values() for point in each]
     x = _Scale([point.across for point in points], _SCALE, _WIDTH - _NAMES)
-    y = _Scale([point.up for point in points], _LINES_HEIGHT - _BOTTOM, _TOP)
+    y = _Scale([*(point.up for point in points), *(aim.up for aim in axes.aims)], _LINES_HEIGHT - _BOTTOM, _TOP)
     floor = _LINES_HEIGHT - _BOTTOM
     parts = [
         _text(x.begin, 16, title, "start", 13),
-        _text(x.begin, 32, up, "start"),
-        _text(x.end, floor + 32, across, "end"),
+        _text(x.begin, 32, axes.up, "start"),
+        _text(x.end, floor + 32, axes.across, "end"),
+        _text(x.begin, floor + 48, axes.legend, "start"),
     ]
     for value in x.marks():
         parts += [
@@ -80,13 +106,16 @@ def lines(title: str, across: str, up: str, series: Mapping[str, Sequence[Point]
             _line(x.begin, y(value), x.end, y(value), _GRID),
             _text(x.begin - 6, y(value) + 4, number_text(value), "end"),
         ]
+    for aim in axes.aims:
+        begin, end = (x.begin, x.end) if aim.across is None else (x(aim.across) - _AIM, x(aim.across) + _AIM)
+        parts.append(_dashed(begin, y(aim.up), end, y(aim.up)))
     for number, (name, each) in enumerate(series.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         path = " ".join(f"{x(point.across):.1f},{y(point.up):.1f}" for point in sorted(each))
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [_dot(x(point.across), y(point.up), colour, is_hollow=point.is_hollow) for point in each]
         parts.append(_text(_WIDTH - _NAMES + 10, _TOP + 8 + number * 16, name, "start", colour=colour))
-    return _svg(_LINES_HEIGHT, parts)
+    return _svg(_LINES_HEIGHT + _LEGEND, parts)
 
 
 class _Scale:
@@ -112,6 +141,12 @@ def _svg(height: float, parts: Sequence[str]) -> str:
 
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
+
+
+def _dashed(x1: float, y1: float, x2: float, y2: float) -> str:
+    """Where an aim is."""
+    where = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {where} stroke="{_AIMED}" stroke-width="2" stroke-dasharray="4 3"/>'
 
 
 def _dot(x: float, y: float, colour: str, *, is_hollow: bool) -> str:

@@ -15,26 +15,42 @@ from typing import Any
 from benchmarks.figure import Case, Measured
 from benchmarks.refused import Refused
 
-__all__ = ["Results", "Samples", "whole"]
+__all__ = ["Results", "Run", "Samples", "whole"]
 
 # A round that gave no figure is a hole (NaN, in the file `null`), so that a place is the same round in all cases.
 Samples = dict[str, list[float]]
 
 
 @dataclass
-class Results:
-    """`skipped` is why a contender took no part, `failed` what it did wrong in a round that was thrown away.
+class Run:
+    """One run of the benchmarks: on which day, of which commit if that is known, and how calm the machine was.
 
-    `server` are the settings of the server, as it told them. `runs` is a line for each run of the benchmarks: when, of
-    which commit, and what it measured.
+    `flush_ms` is how long a page took to reach the disk, `loads` are load averages before and after each round.
+    """
+
+    measured: str = ""
+    commit: str = ""
+    flush_ms: float | None = None
+    loads: list[float] = field(default_factory=list)
+    # The round, if there is one that it has not ended.
+    broken_off: str = ""
+
+
+def _one_run() -> list[Run]:
+    return [Run()]
+
+
+@dataclass
+class Results:
+    """Of one run, or of several that were read. `skipped` is why a contender took no part, `failed` what it did wrong
+    in a round that was thrown away. `server` are the settings of the server, as it told them.
     """
 
     machine: dict[str, str]
     settings: dict[str, str]
     server: dict[str, str] = field(default_factory=dict)
-    runs: list[str] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=_one_run)
     quick: bool = False
-    loads: list[float] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     cases: dict[Case, Samples] = field(default_factory=dict)
@@ -43,7 +59,11 @@ class Results:
 
     def are_of_one_run(self, one: Case, other: Case) -> bool:
         """Whether there is a ratio between them: what another run has measured was another minute, or another code."""
-        return self.ran_in.get(one, 0) == self.ran_in.get(other, 0)
+        return self.run_of(one) == self.run_of(other)
+
+    def run_of(self, case: Case) -> int:
+        """As the page counts them, from 1."""
+        return self.ran_in.get(case, 0) + 1
 
     def add(self, case: Case, measured: Measured) -> None:
         samples = self.cases.setdefault(case, {})
@@ -74,6 +94,7 @@ class Results:
             for case, samples in self.cases.items()
         ]
         kept = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "ran_in"}
+        kept["runs"] = [dataclasses.asdict(run) for run in self.runs]
         beside = path.with_name(f"{path.name}.new")
         beside.write_text(json.dumps({**kept, "cases": lines}, indent=1) + "\n", encoding="utf-8")
         os.replace(beside, path)
@@ -81,7 +102,7 @@ class Results:
     @classmethod
     def read(cls, paths: Sequence[Path]) -> Results:
         """Of one run, or of several; what differs of their machines is joined. Of a case that is in several files, the
-        last one counts: rounds of different runs are not rounds of one.
+        last one counts: rounds of different runs are not rounds of one. A run of which nothing counts is forgotten.
         """
         read = [_read_file(path) for path in paths]
         together = read[0]
@@ -92,11 +113,16 @@ class Results:
             together.server = _joined(together.server, more.server)
             together.runs += more.runs
             together.quick |= more.quick
-            together.loads += more.loads
             together.skipped |= more.skipped
             together.failed += more.failed
             together.cases |= more.cases
+        together._forget_unused_runs()
         return together
+
+    def _forget_unused_runs(self) -> None:
+        used = sorted({self.ran_in[case] for case in self.cases})
+        self.runs = [self.runs[each] for each in used]
+        self.ran_in = {case: used.index(self.ran_in[case]) for case in self.cases}
 
     def of(self, measurement: str) -> dict[Case, Samples]:
         return {case: samples for case, samples in self.cases.items() if case.measurement == measurement}
@@ -122,7 +148,7 @@ def _read_file(path: Path) -> Results:
     except ValueError:
         why = "it is no JSON"
     except (AttributeError, KeyError, TypeError):
-        why = "it has no samples"
+        why = "it is not as these benchmarks write it"
     raise Refused(f"{path} cannot be read: {why}; name what `run --json` has written")
 
 
@@ -131,12 +157,13 @@ def _read(data: Mapping[str, Any]) -> Results:
     ran_in: dict[Case, int] = {}
     for line in data["cases"]:
         case = Case(**{each.name: line[each.name] for each in dataclasses.fields(Case)})
-        ran_in[case] = line.get("run", 0)
+        ran_in[case] = line["run"]
         cases[case] = {
             name: [math.nan if sample is None else sample for sample in each["samples"]]
             for name, each in line["figures"].items()
         }
-    return Results(**{**data, "cases": cases, "ran_in": ran_in})
+    runs = [Run(**run) for run in data["runs"]]
+    return Results(**{**data, "runs": runs, "cases": cases, "ran_in": ran_in})
 
 
 def _summary(samples: Sequence[float]) -> dict[str, object]:

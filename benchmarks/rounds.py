@@ -70,7 +70,8 @@ def run_rounds(
     ground: Ground, cases: list[Case], rounds: int, results: Results, keep: Callable[[Results, str], None]
 ) -> None:
     """`keep` is given what there is so far, and in which round it would be broken off, again and again."""
-    results.loads.append(load())
+    loads = results.runs[-1].loads
+    loads.append(load())
     previewed = set() if results.quick else _preview(ground, cases, results, keep)
     for number in range(rounds):
         wanted = [case for case in cases if MEASUREMENTS[case.measurement].has_round(case, results)]
@@ -86,7 +87,7 @@ def run_rounds(
                     del results.cases[case]
                 measure(case)
                 keep(results.broken_off([each for each in wanted[done:] if each not in previewed]), said)
-        results.loads.append(load())
+        loads.append(load())
 
 
 def _preview(ground: Ground, cases: list[Case], results: Results, keep: Callable[[Results, str], None]) -> set[Case]:

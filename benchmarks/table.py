@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.contender.contenders import CONTENDERS
 from benchmarks.figure import Case, Figure, Measurement
 from benchmarks.results import Results, Samples, whole
 
-__all__ = ["STORE_TITLES", "Table", "case_title", "line", "number_text", "ratios", "tables_of"]
+__all__ = ["STORE_TITLES", "Table", "case_title", "contender_title", "line", "number_text", "ratios", "tables_of"]
 
 STORE_TITLES = {"sqlite": "SQLite", "postgres": "PostgreSQL", "broker": "a broker", "": ""}
 # Rounds; the median of fewer is not worth much, and the page says so.
@@ -23,10 +23,10 @@ _TITLES = {each.name: each.title for each in CONTENDERS}
 
 @dataclass(frozen=True)
 class Table:
-    """`rounds` says in how many it was measured."""
+    """`about` says by which run of those on the page, and in how many rounds it was measured."""
 
     title: str
-    rounds: str
+    about: str
     text: str
 
 
@@ -37,8 +37,14 @@ def tables_of(results: Results, measurement: Measurement) -> list[Table]:
     for store in dict.fromkeys(case.store for case in cases):
         here = {case: samples for case, samples in cases.items() if case.store == store}
         title = f"{measurement.title}{f', on {STORE_TITLES[store]}' if store else ''}"
-        tables.append(Table(title, _rounds_text(measurement, here), _text(measurement, here, results)))
+        about = f"{_runs_text(here, results)}; {_rounds_text(measurement, here)}"
+        tables.append(Table(title, about, _text(measurement, here, results)))
     return tables
+
+
+def _runs_text(cases: Iterable[Case], results: Results) -> str:
+    numbers = sorted({results.run_of(case) for case in cases})
+    return f"run{'s' if len(numbers) > 1 else ''} {' and '.join(map(str, numbers))}"
 
 
 def _rounds_text(measurement: Measurement, cases: Mapping[Case, Samples]) -> str:
@@ -55,22 +61,36 @@ def _most(cases: Mapping[Case, Samples]) -> int:
 
 
 def _text(measurement: Measurement, cases: Mapping[Case, Samples], results: Results) -> str:
-    figures = [each for each in measurement.figures if any(whole(one.get(each.name, [])) for one in cases.values())]
+    figures = [each for each in measurement.figures if _is_told(each, cases)]
+    has_runs = len({results.run_of(case) for case in cases}) > 1
     number = [measurement.number_text] if measurement.number_text else []
     head = ["", *number, *(f"{each.text}, {each.unit}" for each in figures)]
     rows, rounds = [], _most(cases)
     for case, samples in cases.items():
         found = max((len(whole(each)) for each in samples.values()), default=0)
-        missing = f" ({found} of {rounds} rounds)" if found < rounds else ""
-        row = [case_title(case) + missing, *([f"{case.number:,}"] if number else [])]
+        about = [f"run {results.run_of(case)}"] if has_runs else []
+        about += [f"{found} of {rounds} rounds"] if found < rounds else []
+        row = [
+            case_title(case) + (f" ({'; '.join(about)})" if about else ""),
+            *([f"{case.number:,}"] if number else []),
+        ]
         beside = _raw(case)
         raw = cases.get(beside) if beside != case and results.are_of_one_run(case, beside) else None
         rows.append(row + [_cell(each, samples, raw) for each in figures])
     return "\n".join(line(row) for row in [head, ["---"] * len(head), *rows])
 
 
+def _is_told(figure: Figure, cases: Mapping[Case, Samples]) -> bool:
+    has_any = any(whole(samples.get(figure.name, [])) for samples in cases.values())
+    return has_any and not (figure.is_of_server and all(case.store == "sqlite" for case in cases))
+
+
+def contender_title(case: Case) -> str:
+    return _TITLES[case.contender]
+
+
 def case_title(case: Case) -> str:
-    words = [_TITLES[case.contender], *([case.variant] if case.variant else [])]
+    words = [contender_title(case), *([case.variant] if case.variant else [])]
     if case.processes > 1:
         words.append(f"{case.processes} processes")
     return ", ".join(words)

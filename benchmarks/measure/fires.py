@@ -28,7 +28,7 @@ from evertick.when.moment import HOUR, SECOND
 __all__ = ["APP", "FIGURES", "StoreLoop", "add_schedules", "fire", "join", "measure"]
 
 FIGURES = (
-    Figure("rate", "through the store", "fires/s"),
+    Figure("rate", "through the store", "fires/s", better="more", beside="raw"),
     Figure("raw", "raw loop", "fires/s"),
     Figure("ratio", "store / raw", "ratio"),
     Figure("statements", "statements", "per fire"),

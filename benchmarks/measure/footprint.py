@@ -15,8 +15,8 @@ from benchmarks.stage import Stage
 __all__ = ["FIGURES", "WITH_STORE", "measure"]
 
 FIGURES = (
-    Figure("import", "import", "ms"),
-    Figure("memory", "memory it adds", "MB"),
+    Figure("import", "import", "ms", better="less"),
+    Figure("memory", "memory it adds", "MB", better="less"),
 )
 _PROGRAM = """
 import time

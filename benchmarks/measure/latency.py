@@ -15,8 +15,8 @@ from benchmarks.watch import Watch
 __all__ = ["FIGURES", "measure", "measure_alone"]
 
 FIGURES = (
-    Figure("p50", "p50", "ms", has_ratio=True),
-    Figure("p99", "p99", "ms", has_ratio=True),
+    Figure("p50", "p50", "ms", has_ratio=True, better="less"),
+    Figure("p99", "p99", "ms", has_ratio=True, better="less"),
     Figure("max", "max", "ms"),
     Figure("node", "node", "% of a core"),
     Figure("server", "server", "% of a core"),

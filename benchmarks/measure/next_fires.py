@@ -47,7 +47,7 @@ EXPRESSIONS = {
     "weekdays": _Expression("0 9 * * 1-5", _weekdays_at_nine),
     "leap": _Expression("0 0 29 2 *", _leap_days),
 }
-FIGURES = tuple(Figure(name, f"`{each.text}`", "moments/s") for name, each in EXPRESSIONS.items())
+FIGURES = tuple(Figure(name, f"`{each.text}`", "moments/s", better="more") for name, each in EXPRESSIONS.items())
 # A leap day is four years away from the next; nobody shall walk through millennia.
 _RARE = 10
 

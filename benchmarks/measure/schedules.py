@@ -35,11 +35,11 @@ __all__ = [
 
 FIGURES = (
     Figure("share", "began in their period", "%"),
-    Figure("p50", "late p50", "ms"),
-    Figure("p99", "late p99", "ms"),
+    Figure("p50", "late p50", "ms", better="less"),
+    Figure("p99", "late p99", "ms", better="less"),
     Figure("max", "late max", "ms"),
     *SHARES,
-    Figure("memory", "memory", "MB"),
+    Figure("memory", "memory", "MB", better="less"),
     Figure("memory_first", "after the first period", "MB"),
     Figure("memory_last", "at the end", "MB"),
     Figure("bytes", "log", "bytes per fire"),

@@ -19,10 +19,10 @@ __all__ = ["FIGURES", "execute", "measure"]
 
 FIGURES = (
     Figure("runs", "in the queue", "runs"),
-    Figure("execute", "executed", "runs/s", has_ratio=True),
+    Figure("execute", "executed", "runs/s", has_ratio=True, better="more"),
     *CPU,
-    Figure("bulk", "enqueued in bulk", "runs/s", has_ratio=True),
-    Figure("single", "one by one", "runs/s", has_ratio=True),
+    Figure("bulk", "enqueued in bulk", "runs/s", has_ratio=True, better="more"),
+    Figure("single", "one by one", "runs/s", has_ratio=True, better="more"),
 )
 # Nobody who is worth a figure takes longer than that for one run.
 _SECONDS_PER_RUN = 0.1

@@ -37,7 +37,7 @@ from benchmarks.page import FIGURES, PAGE, page_of, write_report  # noqa: E402
 from benchmarks.picture import pictures_of  # noqa: E402
 from benchmarks.plan import GROUPS, MEASUREMENTS, Choice, cases  # noqa: E402
 from benchmarks.program import start  # noqa: E402
-from benchmarks.results import Results, Samples  # noqa: E402
+from benchmarks.results import Results, Run, Samples  # noqa: E402
 from benchmarks.size import FULL, QUICK  # noqa: E402
 from benchmarks.spread import percentile  # noqa: E402
 from benchmarks.stage import Stage  # noqa: E402
@@ -70,7 +70,8 @@ def test_a_quick_benchmark_gives_every_figure_on_both_stores_and_leaves_nothing_
         found = {name for samples in cases.values() for name in samples}
         assert found == {figure.name for figure in measurement.figures}, measurement.name
         assert all(value >= 0 for samples in cases.values() for each in samples.values() for value in each)
-        assert re.search(rf"^{re.escape(measurement.title)}.* \(one round: fewer than 5\)$", done.stdout, re.MULTILINE)
+        about = r" \(run 1; one round: fewer than 5\)"
+        assert re.search(rf"^{re.escape(measurement.title)}.*{about}$", done.stdout, re.MULTILINE)
     for name in ("cost", "idle"):
         wanted = {figure.name for figure in MEASUREMENTS[name].figures}
         assert {case.store: set(found) for case, found in results.of(name).items()} == dict.fromkeys(STORES, wanted)
@@ -110,11 +111,12 @@ def test_who_took_no_part_and_who_failed_is_on_the_page() -> None:
 
     assert "Huey took no part: it could not be installed (there is no network)." in page
     assert "- latency, celery: it ended" in page
-    assert page.count("Not measured yet.") == len(GROUPS)
+    assert page.count(": all of it.") == len(MEASUREMENTS)
 
 
 def test_the_page_tells_of_both_ways_to_be_handed_over() -> None:
-    words = page_of(Results({}, {})).partition("## Hand-over")[2].partition("##")[0]
+    page = page_of(measured("handoff", "sqlite", 10_000, evertick={"rate": [1.0]}))
+    words = page.partition("## Hand-over")[2].partition("##")[0]
 
     assert "A full queue of due runs" in words
     assert "schedules that are due, each once" in " ".join(words.split())
@@ -196,7 +198,9 @@ def test_a_million_schedules_with_a_rule_each_are_measured_in_one_round() -> Non
 
 
 def test_the_page_tells_how_many_rules_a_node_remembers() -> None:
-    assert f"remembers {rules._RULES_MAX:,} rules" in " ".join(page_of(Results({}, {})).split())
+    page = page_of(measured("minute", "postgres", 10_000, evertick={"share": [100.0], "p99": [1.0]}))
+
+    assert f"remembers {rules._RULES_MAX:,} rules" in " ".join(page.split())
 
 
 def test_the_import_with_a_store_is_measured_of_evertick_alone() -> None:
@@ -402,7 +406,7 @@ def test_a_benchmark_that_is_ended_leaves_a_file_that_says_so_and_can_be_reporte
 
     assert (running.returncode, said.splitlines()[-1]) == (1, f"broken off; what was measured is in {written}")
     assert benchmarks("report", written, "--folder", page).returncode == 0
-    assert re.search(r"^- .*: footprint; broken off in round \d+/100000$", (page / PAGE).read_text(), re.MULTILINE)
+    assert re.search(r"^1\. .*: footprint; broken off in round \d+/100000; ", (page / PAGE).read_text(), re.MULTILINE)
 
 
 def test_a_peer_that_cannot_be_installed_is_unavailable_and_the_last_word_of_its_installer_says_why(
@@ -457,9 +461,10 @@ def test_a_hole_is_kept_in_the_file_and_read_back(tmp_path: Path) -> None:
 
 
 def test_the_files_of_several_runs_are_one_and_tell_where_their_machines_differ(tmp_path: Path) -> None:
-    first = Results({"cores": "2", "commit": "aaa"}, {"Evertick": "x"}, {"fsync": "on"}, ["one"], loads=[1.0])
+    one, two = Run("monday", "aaa", loads=[1.0]), Run("tuesday", "bbb", loads=[2.0])
+    first = Results({"cores": "2", "disk": "old"}, {"Evertick": "x"}, {"fsync": "on"}, [one])
     first.add(case_of(), {"execute": 10.0})
-    second = Results({"cores": "2", "commit": "bbb"}, {"Huey": "y"}, {"fsync": "on"}, ["two"], loads=[2.0])
+    second = Results({"cores": "2", "disk": "new"}, {"Huey": "y"}, {"fsync": "on"}, [two])
     second.failed.append("it ended")
     second.skipped["Celery beat"] = "no network"
     second.add(case_of("huey"), {"execute": 5.0})
@@ -468,9 +473,10 @@ def test_the_files_of_several_runs_are_one_and_tell_where_their_machines_differ(
 
     both = Results.read([tmp_path / "1.json", tmp_path / "2.json"])
 
-    assert both.machine == {"cores": "2", "commit": "aaa; bbb"}
+    assert both.machine == {"cores": "2", "disk": "old; new"}
     assert (both.settings, both.server) == ({"Evertick": "x", "Huey": "y"}, {"fsync": "on"})
-    assert (both.runs, both.loads) == (["one", "two"], [1.0, 2.0])
+    assert both.runs == [one, two]
+    assert (both.run_of(case_of()), both.run_of(case_of("huey"))) == (1, 2)
     assert (both.failed, both.skipped) == (["it ended"], {"Celery beat": "no network"})
     assert both.cases == {case_of(): {"execute": [10.0]}, case_of("huey"): {"execute": [5.0]}}
 
@@ -537,11 +543,11 @@ def test_a_share_that_is_almost_all_is_not_shown_as_all(share: float, shown: str
 @pytest.mark.parametrize(
     ("measurement", "count", "said"),
     [
-        ("throughput", 5, "(5 rounds)"),
-        ("throughput", 3, "(3 rounds: fewer than 5)"),
-        ("throughput", 1, "(one round: fewer than 5)"),
-        ("history", 5, "(5 turns)"),
-        ("knee", 1, "(one round: fewer than 5)"),
+        ("throughput", 5, "5 rounds"),
+        ("throughput", 3, "3 rounds: fewer than 5"),
+        ("throughput", 1, "one round: fewer than 5"),
+        ("history", 5, "5 turns"),
+        ("knee", 1, "one round: fewer than 5"),
     ],
 )
 def test_a_table_says_how_many_rounds_it_has_and_whether_they_are_few(measurement: str, count: int, said: str) -> None:
@@ -549,7 +555,7 @@ def test_a_table_says_how_many_rounds_it_has_and_whether_they_are_few(measuremen
     names = {figure.name for figure in wanted.figures}
     results.cases[case_of(measurement=measurement)] = {name: [1.0] * count for name in names}
 
-    assert f"**{wanted.title}, on SQLite** {said}" in page_of(results)
+    assert f"**{wanted.title}, on SQLite** (run 1; {said})" in page_of(results)
 
 
 def test_the_picture_of_the_knee_shows_what_is_beyond_it_hollow_and_every_count_of_processes() -> None:
@@ -598,7 +604,7 @@ def measured(measurement: str, store: str, number: int = 0, variant: str = "", *
 def test_an_aim_without_samples_is_not_measured_and_all_are_near_the_top_of_the_page() -> None:
     results = Results({}, {})
 
-    assert {tuple(row[1:]) for row in aim_rows(results).values()} == {("not measured", "-", "-", "-")}
+    assert {tuple(row[1:]) for row in aim_rows(results).values()} == {("not measured", "-", "-", "-", "-")}
     page = page_of(results)
     assert page.index("## Aims") < page.index(aims_table(results)) < page.index("## How it is measured")
 
@@ -607,7 +613,6 @@ def test_there_is_no_ratio_between_what_different_runs_have_measured(tmp_path: P
     ours = measured("throughput", "postgres", 60_000, evertick={"execute": [30.0]}, raw={"execute": [40.0]})
     theirs = measured("throughput", "postgres", 60_000, graphile={"execute": [20.0]})
     for number, each in enumerate((ours, theirs)):
-        each.runs.append(f"run {number}")
         each.write(tmp_path / f"{number}.json")
 
     both = Results.read([tmp_path / "0.json", tmp_path / "1.json"])
@@ -628,8 +633,8 @@ def test_runs_and_fires_beside_a_long_history_are_aims_of_their_own() -> None:
     rows = aim_rows(measured("history", "sqlite", 10_000_000, evertick=samples))
 
     text = "{} a second after 10,000,000 on SQLite, beside a fresh ledger"
-    assert rows[text.format("Runs")][1:] == ["0.9 [0.8..1] times", "3", "1.00", "yes"]
-    assert rows[text.format("Fires")][1:] == ["0.7 [0.6..0.8] times", "3", "0.78", "**no**"]
+    assert rows[text.format("Runs")][1:] == ["0.9 [0.8..1] times", "3 turns", "1", "1.00", "undecided"]
+    assert rows[text.format("Fires")][1:] == ["0.7 [0.6..0.8] times", "3 turns", "1", "0.78", "**no**"]
 
 
 def knee_results(**late: float) -> Results:
@@ -650,8 +655,8 @@ def test_the_knee_is_the_last_step_that_holds_with_what_it_and_the_next_are_made
     rows = aim_rows(results)
 
     made_of = "8,000 fires/s (node 45.0 %, server 80.0 %; broken at 12,000: node 45.0 %, server 120 %)"
-    assert rows[text.format("PostgreSQL")] == ["to be told", made_of, "2", "-", "-"]
-    assert rows[text.format("SQLite")] == ["to be told", "not measured", "-", "-", "-"]
+    assert rows[text.format("PostgreSQL")] == ["to be told", made_of, "2", "1", "-", "-"]
+    assert rows[text.format("SQLite")] == ["to be told", "not measured", "-", "-", "-", "-"]
 
 
 def test_a_knee_that_was_not_found_is_told_as_such() -> None:
@@ -670,7 +675,7 @@ def test_memory_at_the_end_is_compared_with_that_after_the_first_minute_round_by
     rows = aim_rows(measured("minute", "postgres", 1_000_000, evertick=samples))
 
     text = "1,000,000 schedules a minute: memory at the end, beside after the first minute"
-    assert rows[text] == ["at most 1.1 times", "1.1 [1..1.2] times", "2", "1.00", "yes"]
+    assert rows[text] == ["at most 1.1 times", "1.1 [1..1.2] times", "2", "1", "1.00", "undecided"]
 
 
 def test_what_is_just_within_its_aim_is_not_shown_as_the_aim() -> None:
@@ -678,7 +683,7 @@ def test_what_is_just_within_its_aim_is_not_shown_as_the_aim() -> None:
 
     rows = aim_rows(measured("minute", "postgres", 10_000, evertick=node))
 
-    assert rows["10,000 schedules a minute: node"][1:] == ["7.9989 % of a core", "1", "1.00", "yes"]
+    assert rows["10,000 schedules a minute: node"][1:] == ["7.9989 % of a core", "1", "1", "1.00", "yes, in one round"]
 
 
 def test_an_aim_beside_somebody_is_the_median_of_the_ratios_of_the_same_rounds() -> None:
@@ -692,11 +697,14 @@ def test_an_aim_beside_somebody_is_the_median_of_the_ratios_of_the_same_rounds()
         "at least 1.5 times",
         "1.5 [1.2..3] times",
         "3",
+        "1",
         "1.00",
-        "yes",
+        "undecided",
     ]
     # Other rounds: the ratio of the medians.
-    assert rows["No-op runs a second on PostgreSQL, beside raw loop"][1:] == ["0.6 times", "1", "1.20", "yes"]
+    assert rows["No-op runs a second on PostgreSQL, beside raw loop"][1:] == [
+        *("0.6 times", "1", "1", "1.20", "yes, in one round"),
+    ]
     assert rows["No-op runs a second on PostgreSQL, beside PgQueuer"][1] == "not measured"
 
 
@@ -705,9 +713,10 @@ def test_an_aim_that_is_missed_says_so_and_by_how_much() -> None:
 
     rows = aim_rows(measured("minute", "postgres", 10_000, evertick=ours))
 
-    assert rows["10,000 schedules a minute: began in their minute"][1:] == ["99.999 %", "1", "1.00", "**no**"]
-    assert rows["10,000 schedules a minute: late, p99"] == ["under 50 ms", "62.5 ms", "1", "1.25", "**no**"]
-    assert rows["10,000 schedules a minute: node"][1:] == ["8 % of a core", "1", "1.00", "**no**"]
+    once = "**no**, in one round"
+    assert rows["10,000 schedules a minute: began in their minute"][1:] == ["99.999 %", "1", "1", "1.00", once]
+    assert rows["10,000 schedules a minute: late, p99"] == ["under 50 ms", "62.5 ms", "1", "1", "1.25", once]
+    assert rows["10,000 schedules a minute: node"][1:] == ["8 % of a core", "1", "1", "1.00", once]
     assert rows["10,000 schedules a minute, evenly: node"][1] == "not measured"
 
 
@@ -724,8 +733,20 @@ def test_the_best_of_the_others_is_named_with_how_many_there_were() -> None:
     rows = aim_rows(results)
 
     beside = "Enqueue to start on PostgreSQL, {}, beside the best of the others"
-    assert rows[beside.format("p50")][1:] == ["0.8 times of graphile-worker, the best of 2", "1", "0.80", "yes"]
-    assert rows[beside.format("p99")][1:] == ["1.25 times of PgQueuer, the best of 2", "1", "1.25", "**no**"]
+    best = "the best of 2 (3 more not measured)"
+    assert rows[beside.format("p50")][1] == f"0.8 times of graphile-worker, {best}"
+    assert rows[beside.format("p50")][5] == "yes, in one round"
+    assert rows[beside.format("p99")][1] == f"1.25 times of PgQueuer, {best}"
+    assert rows[beside.format("p99")][5] == "**no**, in one round"
+
+
+def test_an_aim_that_some_rounds_reach_and_others_do_not_is_undecided() -> None:
+    def reached(*p99: float) -> str:
+        samples = {"share": [100.0] * len(p99), "p99": [*p99], "node": [1.0] * len(p99)}
+        rows = aim_rows(measured("minute", "postgres", 10_000, evertick=samples))
+        return rows["10,000 schedules a minute: late, p99"][5]
+
+    assert [reached(20.0, 49.0), reached(20.0, 30.0, 51.0), reached(51.0, 60.0)] == ["yes", "undecided", "**no**"]
 
 
 @pytest.mark.parametrize(("percent", "expected"), [(0, 1), (20, 1), (21, 2), (50, 3), (99, 5), (100, 5)])

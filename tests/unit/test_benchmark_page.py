@@ -1,0 +1,236 @@
+"""The page tells a sceptical reader what it is made of: which run, which rounds, what lacks, and who is better."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT))
+
+from benchmarks import machine  # noqa: E402
+from benchmarks.figure import Case  # noqa: E402
+from benchmarks.losses import losses_table  # noqa: E402
+from benchmarks.missing import missing_of  # noqa: E402
+from benchmarks.page import page_of  # noqa: E402
+from benchmarks.picture import pictures_of  # noqa: E402
+from benchmarks.plan import MEASUREMENTS, PLAN  # noqa: E402
+from benchmarks.results import Results, Run, Samples  # noqa: E402
+from benchmarks.table import tables_of  # noqa: E402
+
+
+def case_of(contender: str = "evertick", measurement: str = "throughput", store: str = "sqlite") -> Case:
+    return Case(measurement, store, contender, 1, 60_000 if measurement == "throughput" else 1_000)
+
+
+def section(page: str, title: str) -> str:
+    """Without the breaks of its lines."""
+    return " ".join(page.partition(f"## {title}\n")[2].partition("\n## ")[0].split())
+
+
+def results_of(*cases: Case, **samples: list[float]) -> Results:
+    results = Results({}, {})
+    for case in cases:
+        results.cases[case] = {name: [*each] for name, each in samples.items()}
+    return results
+
+
+def test_a_run_of_which_another_has_measured_everything_again_is_forgotten_and_the_others_are_counted_anew(
+    tmp_path: Path,
+) -> None:
+    days = {"monday": ["evertick", "raw"], "tuesday": ["evertick"], "wednesday": ["evertick", "huey"]}
+    for day, contenders in days.items():
+        run = results_of(*map(case_of, contenders), execute=[10.0])
+        run.runs = [Run(day, f"commit{len(day)}", 0.1 * len(day), [1.0, len(day)])]
+        run.write(tmp_path / day)
+
+    together = Results.read([tmp_path / day for day in days])
+    together.write(tmp_path / "together")
+
+    for results in (together, Results.read([tmp_path / "together"])):
+        assert [run.measured for run in results.runs] == ["monday", "wednesday"]
+        (table,) = tables_of(results, MEASUREMENTS["throughput"])
+        assert table.about.startswith("runs 1 and 2; ")
+        assert [row.split("|")[1].strip() for row in table.text.splitlines()[2:]] == [
+            *("Evertick (run 2)", "raw loop (run 1)", "Huey (run 2)"),
+        ]
+        page = page_of(results)
+        assert "1. monday, commit commit6: throughput on SQLite; loads 1.0, 6.0\n" in page
+        assert "2. wednesday, commit commit9: throughput on SQLite; loads 1.0, 9.0\n" in page
+        assert "| a page reaches the disk in | 0.75 ms [0.60..0.90], before each of 2 runs |" in page
+        assert "Measured at commits `commit6` and `commit9`; newer commits are not in it." in page
+
+
+def test_sqlite_has_no_columns_of_a_server() -> None:
+    results = results_of(*(case_of(store=store) for store in ("sqlite", "postgres")), execute=[1.0], server_us=[0.0])
+
+    sqlite, postgres = tables_of(results, MEASUREMENTS["throughput"])
+
+    assert "server" not in sqlite.text
+    assert "| server, us each |" in postgres.text
+
+
+def test_a_page_of_all_cases_of_the_plan_lacks_nothing() -> None:
+    results = Results({}, {})
+    for case in PLAN:
+        results.cases[case] = {figure.name: [1.0] for figure in MEASUREMENTS[case.measurement].figures}
+
+    page = page_of(results)
+
+    assert "Not measured" not in page
+    assert "- One process and two: " in page
+    assert "The schedules of APScheduler 4 above the first sixty are copies" in section(page, "Schedules")
+
+
+@pytest.mark.parametrize(
+    ("measurement", "kept", "said"),
+    [
+        ("throughput", {"processes": 1}, "on SQLite: 2 processes; on PostgreSQL: 2 processes"),
+        ("throughput", {"store": "sqlite"}, "on PostgreSQL"),
+        (
+            "latency",
+            {"contender": "evertick", "store": "sqlite", "processes": 1},
+            "on PostgreSQL; on SQLite: 2 processes; on SQLite, 1 process: Evertick (as installed), raw loop, Huey",
+        ),
+        ("idle", {"store": "postgres", "processes": 1}, "on SQLite; on PostgreSQL: 2 processes"),
+        ("next_fires", {"contender": "evertick"}, "APScheduler 3, cronsim, croniter"),
+        ("herd", {"number": 1_000_000, "processes": 2}, None),
+        ("vacuum", {}, ""),
+        ("vacuum", {"store": "none"}, "all of it"),
+    ],
+)
+def test_what_the_plan_has_and_the_file_has_not_is_told_as_widely_as_it_is_missing(
+    measurement: str, kept: dict[str, object], said: str | None
+) -> None:
+    planned = [case for case in PLAN if case.measurement == measurement]
+    there = [case for case in planned if all(getattr(case, name) == value for name, value in kept.items())]
+    results = results_of(*there, some=[1.0])
+
+    found = missing_of(results, MEASUREMENTS[measurement])
+
+    if said is None:
+        each = "1 process; on {0}, 2 processes: 1,000, 10,000, 100,000"
+        said = "; ".join(f"on {store}: {each.format(store)}" for store in ("SQLite", "PostgreSQL"))
+    assert found == said
+
+
+def test_of_another_number_than_the_plan_has_only_that_is_missing() -> None:
+    there = [
+        Case("idle", store, "evertick", processes, 100_000) for store in ("sqlite", "postgres") for processes in (1, 2)
+    ]
+
+    found = missing_of(results_of(*there, node=[1.0]), MEASUREMENTS["idle"])
+
+    assert found.split("; ")[0] == "on SQLite, 1 process: 1,000,000"
+    assert found.count("1,000,000") == 4
+
+
+def test_of_what_is_not_measured_at_all_there_are_no_explanations() -> None:
+    page = page_of(results_of(case_of(measurement="minute", store="postgres"), share=[100.0], p99=[1.0]))
+
+    assert section(page, "Recovery") == (
+        "Not measured, though the benchmarks have it: - Work of a node that was killed: all of it. "
+        "- Work of a node that was stopped: all of it."
+    )
+    assert "For the knee" not in section(page, "Schedules")
+    assert "Huey looks at its schedules" not in section(page, "Schedules")
+    assert "More and more fires a second: all of it." in section(page, "Schedules")
+    assert "One process and two" not in page
+
+
+def loss_rows(results: Results) -> list[list[str]]:
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in losses_table(results).splitlines()[2:]]
+
+
+def throughput_of(**contenders: Samples) -> Results:
+    results = Results({}, {})
+    for contender, samples in contenders.items():
+        results.cases[case_of(contender)] = samples
+    return results
+
+
+def test_who_is_better_at_something_is_told_with_how_many_times_and_who_is_not_is_left_out() -> None:
+    results = throughput_of(
+        evertick={"execute": [30.0, 30.0], "single": [10.0, 20.0]},
+        evertick_default={"execute": [90.0, 90.0], "single": [90.0, 90.0]},
+        huey={"execute": [3.0, 3.0], "single": [20.0, 80.0]},
+    )
+
+    assert loss_rows(results) == [
+        [
+            "Runs that wait in a full queue, on SQLite: one by one, runs/s",
+            "Huey",
+            "50.0",
+            "15.0",
+            "3.00 [2.00..4.00]",
+            "2",
+        ]
+    ]
+    assert "## Where others are faster" in page_of(results)
+    results.ran_in[case_of("huey")] = 1
+    assert loss_rows(results) == []
+
+
+def test_less_is_better_where_it_is_time_or_memory_and_a_raw_loop_may_be_in_the_same_case() -> None:
+    results = results_of(case_of(measurement="footprint", store=""), **{"import": [100.0], "memory": [10.0]})
+    results.cases[case_of("huey", "footprint", "")] = {"import": [50.0], "memory": [20.0]}
+    results.cases[case_of(measurement="handoff")] = {"rate": [10.0], "raw": [80.0]}
+
+    assert [[row[1], row[4]] for row in loss_rows(results)] == [["Huey", "2.00"], ["raw loop", "8.00"]]
+
+
+def test_who_left_moments_behind_is_not_better_by_those_that_began() -> None:
+    results = results_of(case_of(measurement="minute"), share=[100.0], p99=[10.0])
+    results.cases[case_of("huey", "minute")] = {"share": [99.0], "p99": [1.0]}
+
+    assert loss_rows(results) == []
+
+
+def texts(picture: str) -> list[str]:
+    return [each.text or "" for each in ElementTree.fromstring(picture).iter() if each.tag.endswith("text")]
+
+
+def dashed(picture: str) -> int:
+    return sum(each.get("stroke-dasharray") is not None for each in ElementTree.fromstring(picture).iter())
+
+
+def test_a_picture_says_what_its_lines_are_and_of_how_many_rounds() -> None:
+    results = throughput_of(evertick={"execute": [1.0, 2.0, 3.0]}, raw={"execute": [2.0, 3.0]})
+
+    _, picture = pictures_of(results)["how-fast-throughput-sqlite.svg"]
+
+    assert texts(picture)[-1] == "bars: the median of 2 to 3 rounds; lines: from least to greatest"
+    assert dashed(picture) == 0
+
+
+def test_a_picture_has_a_dashed_line_for_each_aim() -> None:
+    results = Results({}, {})
+    for number in (1_000, 10_000, 100_000):
+        results.cases[Case("minute", "postgres", "evertick", 1, number)] = {"share": [100.0], "p99": [10.0]}
+        results.cases[Case("knee", "postgres", "evertick", 1, number)] = {"share": [100.0], "p99": [10.0]}
+    results.cases[Case("history", "postgres", "evertick", 1, 10)] = {"short": [1.0], "long": [2.0]}
+
+    pictures = {name: picture for name, (_, picture) in pictures_of(results).items()}
+
+    found = {name: dashed(picture) for name, picture in pictures.items()}
+    assert found == {"how-fast-minute.svg": 2, "how-fast-knee.svg": 1, "how-fast-history.svg": 1}
+    assert "points: the median of 1 round; " in pictures["how-fast-minute.svg"]
+    assert all("dashed: the aim" in picture for picture in pictures.values())
+
+
+def test_a_virtual_machine_is_told_as_such_and_memory_as_one_reads_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = {"cpuinfo": "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: Some\nflags\t: fpu hypervisor lm\n"}
+    told["meminfo"] = "MemTotal:       24684100 kB\nMemFree: 1 kB\n"
+    for name, text in told.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(machine, "_PROC", tmp_path)
+
+    found = machine.describe(tmp_path)
+
+    assert found["cpu"] == "Some (family 25, model 17), in a virtual machine"
+    assert found["memory"] == "23.5 GiB"
