@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
 from benchmarks import loop
@@ -18,6 +19,7 @@ from benchmarks.fresh import in_fresh_process
 from benchmarks.size import Size
 from benchmarks.stage import Stage
 from benchmarks.store.meter import Reading, read_here
+from benchmarks.store.place import LedgerPlace
 from benchmarks.store.postgres import PostgresPlace
 from benchmarks.used import Used
 from evertick.clock import system_clock
@@ -25,7 +27,7 @@ from evertick.model import Cause, Definition, NewRun, Outcome, Verdict
 from evertick.store.base import Advance, Change, DueSchedule, NodeJoin, Store, TaskTerms
 from evertick.when.moment import HOUR, SECOND
 
-__all__ = ["APP", "FIGURES", "StoreLoop", "add_schedules", "fire", "join", "measure"]
+__all__ = ["APP", "FIGURES", "StoreLoop", "add_schedules", "fire", "firing_in", "join", "measure", "timed_turn"]
 
 FIGURES = (
     Figure("rate", "through the store", "fires/s", better="more", beside="raw"),
@@ -250,3 +252,26 @@ class RawLoop:
     async def _end(self, ids: list[str], fence: int) -> None:
         status = await self._ending.execute(_FINISH, ids, fence, NODE)
         assert status == f"INSERT 0 {len(ids)}", status
+
+
+@asynccontextmanager
+async def firing_in(
+    places: Mapping[str, LedgerPlace], schedules: int, warm_up: int
+) -> AsyncIterator[dict[str, StoreLoop]]:
+    """A loop at each place, by its name: schedules are there, caches are filled, and plans are made."""
+    async with AsyncExitStack() as opened:
+        firing = {}
+        for name, place in places.items():
+            store = await opened.enter_async_context(place.store())
+            await add_schedules(store, schedules)
+            await join(store)
+            firing[name] = StoreLoop(store)
+            await fire(firing[name], warm_up)
+        yield firing
+
+
+async def timed_turn(firing: StoreLoop, place: LedgerPlace, count: int) -> tuple[float, Used]:
+    """What so many fires take: seconds, and processor time."""
+    before, began = Used.here(place), time.perf_counter()
+    await fire(firing, count)
+    return time.perf_counter() - began, Used.here(place).since(before)

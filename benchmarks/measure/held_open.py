@@ -8,14 +8,12 @@ down slows both.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 
 from benchmarks import loop
 from benchmarks.figure import CPU, Figure, Measured
 from benchmarks.fresh import in_fresh_process
-from benchmarks.measure.fires import StoreLoop, add_schedules, fire, join
+from benchmarks.measure.fires import firing_in, timed_turn
 from benchmarks.size import Size
 from benchmarks.stage import Stage
 from benchmarks.store.place import LedgerPlace
@@ -75,18 +73,8 @@ def fire_in(places: Mapping[str, LedgerPlace], size: Size) -> Turns:
 
 async def _fire(places: Mapping[str, LedgerPlace], size: Size) -> Turns:
     turns: dict[str, list[tuple[float, Used]]] = {name: [] for name in places}
-    async with AsyncExitStack() as opened:
-        firing = {}
-        for name, place in places.items():
-            store = await opened.enter_async_context(place.store())
-            await add_schedules(store, size.fired_schedules)
-            await join(store)
-            firing[name] = StoreLoop(store)
-            await fire(firing[name], size.fires_turn)  # caches are filled, plans are made
-        await opened.enter_async_context(places[_HELD].held_open())
+    async with firing_in(places, size.fired_schedules, size.fires_turn) as firing, places[_HELD].held_open():
         while sum(seconds for seconds, _ in turns[_HELD]) < size.held_open_seconds:
             for name, place in places.items():
-                before, began = Used.here(place), time.perf_counter()
-                await fire(firing[name], size.fires_turn)
-                turns[name].append((time.perf_counter() - began, Used.here(place).since(before)))
+                turns[name].append(await timed_turn(firing[name], place, size.fires_turn))
     return turns

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 
 from benchmarks import loop
 from benchmarks.figure import CPU, Figure, Measured
 from benchmarks.fresh import in_fresh_process
-from benchmarks.measure.fires import StoreLoop, add_schedules, fire, join
+from benchmarks.measure.fires import firing_in, timed_turn
 from benchmarks.measure.throughput import execute
 from benchmarks.size import Size
 from benchmarks.stage import Stage
 from benchmarks.store.place import LedgerPlace
-from benchmarks.used import Used
 
 __all__ = ["FIGURES", "measure"]
 
@@ -86,20 +83,12 @@ def fire_in(places: Mapping[str, LedgerPlace], size: Size) -> Turns:
 
 async def _fire(places: Mapping[str, LedgerPlace], size: Size) -> Turns:
     turns: dict[str, list[dict[str, float]]] = {length: [] for length in _LENGTHS}
-    async with AsyncExitStack() as open_stores:
-        firing = {}
-        for length, place in places.items():
-            store = await open_stores.enter_async_context(place.store())
-            await add_schedules(store, size.fired_schedules)
-            await join(store)
-            firing[length] = StoreLoop(store)
-            await fire(firing[length], size.fired_schedules)  # caches are filled, plans are made
+    fires = size.fired_schedules
+    async with firing_in(places, schedules=fires, warm_up=fires) as firing:
         for _ in range(size.growth_turns):
             for length, place in places.items():
-                before, began = Used.here(place), time.perf_counter()
-                await fire(firing[length], size.fired_schedules)
-                seconds, used = time.perf_counter() - began, Used.here(place).since(before)
-                turns[length].append({"rate": size.fired_schedules / seconds, **used.each(size.fired_schedules)})
+                seconds, used = await timed_turn(firing[length], place, fires)
+                turns[length].append({"rate": fires / seconds, **used.each(fires)})
     return turns
 
 

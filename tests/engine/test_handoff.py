@@ -509,8 +509,9 @@ async def test_what_waits_for_a_queue_that_was_away_goes_when_it_is_back(url: st
             while len([each for each in await shop.scheduler.messages(states=["waiting"]) if each.attempts]) < 2:
                 await asyncio.sleep(0.01)
         shop.queue.is_away = False
-        await shop.until_pushed(2)
+        assert len(await shop.until_pushed(2)) == 2
         await shop.until(lambda: shop.queue.kills)
+        assert len(shop.queue.kills) == 1
 
 
 async def test_a_delivery_that_set_out_before_its_queue_was_back_is_tried_again_at_once(url: str) -> None:

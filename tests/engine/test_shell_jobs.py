@@ -100,6 +100,11 @@ async def until(is_so: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
+def kill_keeper(mark: str) -> None:
+    [keeper] = [pid for pid, command in marked(mark).items() if "keeper.py" in command]
+    os.kill(keeper, signal.SIGKILL)
+
+
 async def until_line(bench: Bench, run: Run, text: str) -> None:
     async with asyncio.timeout(SECONDS_MAX):
         while text not in [line for _, line in await bench.lines(run)]:
@@ -600,8 +605,7 @@ async def test_a_command_whose_keeper_is_killed_fails_and_ends_as_well(
     async with bench.scheduler:
         run = await job.enqueue()
         await until_line(bench, run, "begun")
-        [keeper] = [pid for pid, command in marked(mark).items() if "keeper.py" in command]
-        os.kill(keeper, signal.SIGKILL)
+        kill_keeper(mark)
         ended = await bench.ended(run)
     assert ended.error == f"its keeper was killed, so it was ended, too{but_for_the_hidden()}: begun"
     await until(lambda: not marked(token, "OWN_MARK"))
@@ -619,8 +623,7 @@ async def test_nothing_of_a_command_outlives_its_keeper_that_was_killed(
     async with bench.scheduler:
         run = await job.enqueue()
         await until_line(bench, run, "deaf")
-        [keeper] = [pid for pid, command in marked(mark).items() if "keeper.py" in command]
-        os.kill(keeper, signal.SIGKILL)
+        kill_keeper(mark)
         ended = await bench.ended(run)
         assert marked(token, "OWN_MARK") == {}
     assert ended.error == f"its keeper was killed, so it was ended, too{but_for_the_hidden()}: deaf"
@@ -634,8 +637,7 @@ async def test_a_node_that_may_not_look_into_every_process_says_what_may_be_left
     async with bench.scheduler:
         run = await job.enqueue()
         await until_line(bench, run, "begun")
-        [keeper] = [pid for pid, command in marked(mark).items() if "keeper.py" in command]
-        os.kill(keeper, signal.SIGKILL)
+        kill_keeper(mark)
         ended = await bench.ended(run)
     assert ended.error == (
         "its keeper was killed, so it was ended, too, but for what lets nobody see its environment (ssh-agent, sudo, "
@@ -652,7 +654,6 @@ async def test_what_a_killed_keeper_has_left_and_nobody_can_end_is_named(
     async with bench.scheduler:
         run = await job.enqueue()
         await until_line(bench, run, "begun")
-        [keeper] = [pid for pid, command in marked(mark).items() if "keeper.py" in command]
-        os.kill(keeper, signal.SIGKILL)
+        kill_keeper(mark)
         ended = await bench.ended(run)
     assert ended.error == "its keeper was killed, and not all of it could be ended: see the processes 4711: begun"
