@@ -38,8 +38,8 @@ class Figure:
 
 # Of a node or worker, and of the server; measured wherever something is at work.
 CPU = (
-    Figure("node_us", "node", "us each"),
-    Figure("server_us", "server", "us each"),
+    Figure("node_us", "node", "us each", better="less"),
+    Figure("server_us", "server", "us each", better="less"),
 )
 
 

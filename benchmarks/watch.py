@@ -12,7 +12,10 @@ from benchmarks.stage import Stage
 
 __all__ = ["SHARES", "Watch"]
 
-SHARES = (Figure("node", "node", "% of a core"), Figure("server", "server", "% of a core"))
+SHARES = (
+    Figure("node", "node", "% of a core", better="less"),
+    Figure("server", "server", "% of a core", better="less"),
+)
 _LOOK_SECONDS = 0.5
 
 

@@ -68,6 +68,7 @@ def _check_durable(scheduler: BackgroundScheduler) -> None:
 
 def alone(runs: int, per_second: float) -> None:
     scheduler = _scheduler()
+    _check_durable(scheduler)
     verbs.ready()
     scheduler.start()
     verbs.pace_in_thread(runs, per_second, lambda *args: scheduler.add_job(apscheduler_jobs.count, args=args))

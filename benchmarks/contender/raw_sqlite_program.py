@@ -144,6 +144,7 @@ async def _empty() -> sqlite3.Connection:
     path = Path(verbs.URL.removeprefix("sqlite:///").partition("?")[0])
     db = sqlite3.connect(path, isolation_level=None, timeout=30)
     db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA temp_store = MEMORY")
     mode, level = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous"))
     assert (mode, level) == ("wal", 2), f"the journal of {path} is {mode}, synchronous is {level}"
     return db

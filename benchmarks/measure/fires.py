@@ -8,6 +8,7 @@ second line of defence and no way to recover: what it does not do is what the di
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,6 +22,7 @@ from benchmarks.stage import Stage
 from benchmarks.store.meter import Reading, read_here
 from benchmarks.store.place import LedgerPlace
 from benchmarks.store.postgres import PostgresPlace
+from benchmarks.turns import in_turn
 from benchmarks.used import Used
 from evertick.clock import system_clock
 from evertick.model import Cause, Definition, NewRun, Outcome, Verdict
@@ -37,7 +39,7 @@ FIGURES = (
     Figure("commits", "commits", "per fire"),
     Figure("bytes", "log", "bytes per fire"),
     Figure("raw_bytes", "log of the raw loop", "bytes per fire"),
-    *CPU,
+    *(dataclasses.replace(each, beside=f"raw_{each.name}") for each in CPU),
     *(Figure(f"raw_{each.name}", f"{each.text}, raw loop", each.unit) for each in CPU),
 )
 APP, NODE, TASK = "default", "bench-node", "count"
@@ -69,9 +71,9 @@ async def _measure(place: PostgresPlace, beside: PostgresPlace, size: Size) -> M
     plans = {"has_plans": True}
     async with place.store() as store, beside.connection(**plans) as first, beside.connection(**plans) as second:
         ours, raw = _Contender(place, StoreLoop(store)), _Contender(beside, RawLoop(first, second))
-        for _ in range(size.fires_each):
-            await ours.take_turn(size.fired_schedules)
-            await raw.take_turn(size.fired_schedules)
+        for turn in range(size.fires_each):
+            for _, contender in in_turn(turn, {"ours": ours, "raw": raw}):
+                await contender.take_turn(size.fired_schedules)
     count = size.fired_schedules * size.fires_each
     return {
         "rate": [size.fired_schedules / each for each in ours.seconds],

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from benchmarks.counted import Counted, counting
 from benchmarks.figure import CPU, Figure, Measured
+from benchmarks.measure.schedules import check_none_early
 from benchmarks.spread import percentile
 from benchmarks.stage import Stage
 from benchmarks.used import Used
@@ -85,4 +86,5 @@ def _burst(stage: Stage) -> _Burst:
     stage.check(count)
     seen = stage.witnessed()
     late = [began - due for due, began in zip(seen.dues, seen.begans, strict=True)]
+    check_none_early(late)
     return _Burst(late, used, counted, watch.megabytes)

@@ -1,8 +1,8 @@
 """Whether a ledger gets slower with its years: the same work beside a short history and beside a long one.
 
-Both are on the same server or disk, and take turns, so that whatever slows the machine down slows both. The long
-history is written by the database itself, up to today. First nodes execute a queue; then, with nobody else there,
-schedules fire through the store alone, as in `fires`, of the app whose history it is.
+Both are on the same server or disk, and take turns, each first in every other one, so that whatever slows the machine
+down slows both. The long history is written by the database itself, up to today. First nodes execute a queue; then,
+with nobody else there, schedules fire through the store alone, as in `fires`, of the app whose history it is.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from benchmarks.measure.throughput import execute
 from benchmarks.size import Size
 from benchmarks.stage import Stage
 from benchmarks.store.place import LedgerPlace
+from benchmarks.turns import in_turn
 
 __all__ = ["FIGURES", "measure"]
 
@@ -68,7 +69,7 @@ def _figures(turns: Turns) -> dict[str, list[float]]:
 def _execute(stages: Mapping[str, Stage]) -> Turns:
     turns: dict[str, list[dict[str, float]]] = {length: [] for length in _LENGTHS}
     for turn in range(stages["short"].size.growth_turns):
-        for length, stage in stages.items():
+        for length, stage in in_turn(turn, stages):
             runs = stage.size.growth_runs
             stage.call("fill", runs, 0)
             stage.place.settle()
@@ -85,8 +86,8 @@ async def _fire(places: Mapping[str, LedgerPlace], size: Size) -> Turns:
     turns: dict[str, list[dict[str, float]]] = {length: [] for length in _LENGTHS}
     fires = size.fired_schedules
     async with firing_in(places, schedules=fires, warm_up=fires) as firing:
-        for _ in range(size.growth_turns):
-            for length, place in places.items():
+        for turn in range(size.growth_turns):
+            for length, place in in_turn(turn, places):
                 seconds, used = await timed_turn(firing[length], place, fires)
                 turns[length].append({"rate": fires / seconds, **used.each(fires)})
     return turns

@@ -10,16 +10,15 @@ import time
 from benchmarks.figure import Figure, Measured
 from benchmarks.spread import percentile
 from benchmarks.stage import Stage
-from benchmarks.watch import Watch
+from benchmarks.watch import SHARES, Watch
 
 __all__ = ["FIGURES", "measure", "measure_alone"]
 
 FIGURES = (
     Figure("p50", "p50", "ms", has_ratio=True, better="less"),
     Figure("p99", "p99", "ms", has_ratio=True, better="less"),
-    Figure("max", "max", "ms"),
-    Figure("node", "node", "% of a core"),
-    Figure("server", "server", "% of a core"),
+    Figure("max", "max", "ms", better="less"),
+    *SHARES,
 )
 PER_SECOND = 50
 _LATE_SECONDS = 60

@@ -26,6 +26,7 @@ __all__ = [
     "EVENLY",
     "FIGURES",
     "MILLION",
+    "check_none_early",
     "check_none_lost",
     "is_needed",
     "measure_knee",
@@ -37,12 +38,12 @@ FIGURES = (
     Figure("share", "began in their period", "%"),
     Figure("p50", "late p50", "ms", better="less"),
     Figure("p99", "late p99", "ms", better="less"),
-    Figure("max", "late max", "ms"),
+    Figure("max", "late max", "ms", better="less"),
     *SHARES,
     Figure("memory", "memory", "MB", better="less"),
     Figure("memory_first", "after the first period", "MB"),
     Figure("memory_last", "at the end", "MB"),
-    Figure("bytes", "log", "bytes per fire"),
+    Figure("bytes", "log", "bytes per fire", better="less"),
     Figure("checkpoints", "checkpoints", "began meanwhile"),
 )
 MILLION = 1_000_000
@@ -54,6 +55,8 @@ _MINUTE = 60
 # Before the first moment: the server is asked what it has counted, when nobody minds.
 _ASKED_SECONDS = 1
 _MICRO = 1_000_000
+# What two floating-point numbers of one moment may differ by.
+_SAME_SECONDS = 1e-5
 
 
 def is_needed(case: Case, results: Results) -> bool:
@@ -119,6 +122,12 @@ def check_none_lost(stage: Stage, begin: float, end: float, period: int, execute
     assert not lost, f"of {expected} moments {executed} were executed and {known} are still to come: {lost} were lost"
 
 
+def check_none_early(late: list[float]) -> None:
+    """A moment is promised not to begin before its time, however much is read and planned ahead."""
+    early = -min(late, default=0.0)
+    assert early < _SAME_SECONDS, f"a run began {early * 1e3:.3f} ms before its moment"
+
+
 def with_missing(late: list[float], expected: int, tail_seconds: float) -> list[float]:
     """In order, with those that had not begun when the watch ended: as late as the latest, and the tail at least.
 
@@ -151,4 +160,5 @@ def _late(stage: Stage, begin: float, end: float) -> list[float]:
     if stage.contender.has_ledger:
         kept = stage.ledger.succeeded(first_us, end_us)
         assert kept == len(late), f"{len(late)} moments were executed, the ledger has {kept}"
+        check_none_early(late)
     return sorted(late)

@@ -21,13 +21,14 @@ sys.path.append(str(ROOT))
 from benchmarks import stage as stages  # noqa: E402
 from benchmarks.contender.contenders import CONTENDERS, EVERTICK, STORES, Contender  # noqa: E402
 from benchmarks.contender.environment import Environment  # noqa: E402
-from benchmarks.measure import footprint, held_open, next_fires, throughput  # noqa: E402
+from benchmarks.measure import fires, footprint, held_open, next_fires, schedules, throughput  # noqa: E402
 from benchmarks.processes import Workers  # noqa: E402
 from benchmarks.size import QUICK  # noqa: E402
 from benchmarks.stage import Stage  # noqa: E402
 from benchmarks.store.place import Place  # noqa: E402
 from benchmarks.store.postgres import PostgresPlace  # noqa: E402
 from benchmarks.store.sqlite import SqlitePlace  # noqa: E402
+from benchmarks.turns import in_turn  # noqa: E402
 from benchmarks.used import Used  # noqa: E402
 
 RAW = next(each for each in CONTENDERS if each.name == "raw")
@@ -95,6 +96,50 @@ def test_the_raw_loop_writes_the_same_rows_as_evertick(
 
     assert len(ours) == 6
     assert raw == ours
+
+
+async def fired_rows(place: PostgresPlace, *, is_raw: bool) -> dict[str, list[dict[str, object]]]:
+    """What a few fires have left behind, without what is another one in each."""
+    count = 4
+    async with place.store() as store, place.connection() as first, place.connection() as second:
+        await fires.add_schedules(store, count)
+        await fires.join(store)
+        await fires.fire(fires.RawLoop(first, second) if is_raw else fires.StoreLoop(store), count)
+        tables = {"history": "fire_at", "due": "schedule_id"}
+        rows = {
+            each: await first.fetch(f"SELECT * FROM evertick.{each} ORDER BY {key}") for each, key in tables.items()
+        }
+    own = {*OWN, "at", "schedule_id"}
+    return {table: [{k: v for k, v in row.items() if k not in own} for row in each] for table, each in rows.items()}
+
+
+def test_the_raw_loop_of_fires_writes_the_same_rows_as_the_store(tmp_path: Path, postgres_dsn: str) -> None:
+    left = []
+    for is_raw in (False, True):
+        folder = tmp_path / str(is_raw)
+        folder.mkdir()
+        place = PostgresPlace.make(folder, postgres_dsn)
+        try:
+            left.append(asyncio.run(fired_rows(place, is_raw=is_raw)))
+        finally:
+            place.close()
+
+    assert [len(rows) for rows in left[0].values()] == [4, 4]
+    assert left[1] == left[0]
+
+
+def test_of_two_that_take_turns_each_goes_first_in_every_other_one() -> None:
+    names = [[name for name, _ in in_turn(turn, {"short": 1, "long": 2})] for turn in range(3)]
+
+    assert names == [["short", "long"], ["long", "short"], ["short", "long"]]
+
+
+def test_a_run_that_begins_before_its_moment_ends_the_benchmark() -> None:
+    schedules.check_none_early([0.0, 0.2])
+    schedules.check_none_early([])
+
+    with pytest.raises(AssertionError, match=r"a run began 20\.000 ms before its moment"):
+        schedules.check_none_early([0.1, -0.02])
 
 
 def test_what_one_process_has_enqueued_is_no_figure_of_two(tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ def _are_among(moved: set[int], advances: Sequence[Advance]) -> list[bool]:
 
 
 def _columns(advances: Sequence[Advance], runs: Sequence[NewRun]) -> list[Any]:
-    """What the statement takes from its seventh parameter on."""
+    """What the statement takes from its seventh parameter on, in the order in which it names them (`AS p`). Empty: as
+    it says there, the moments themselves or what is usual."""
     moments = [run.fire_at for run in runs]
     looks = [advance.at for advance in advances]
     due = [run.due_at for run in runs]
