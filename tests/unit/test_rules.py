@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 from ledger_bench import APP, Bench
 
 from evertick import rules
 from evertick.rules import KnownDefinition, Rules
-from evertick.when import Calendar, Cron, Every
-from evertick.when.moment import HOUR
+from evertick.when import Calendar, Cron, Every, from_us, parse_when
+from evertick.when.moment import HOUR, MINUTE
 
 
 @pytest.fixture
@@ -89,3 +91,32 @@ async def test_a_definition_that_cannot_be_read_is_left_out_and_the_others_are_n
     good, bad = (await bench.store.due_schedules(APP, 100)).schedules
     bad = msgspec.structs.replace(bad, definition='{"task": 7}')
     assert list(await Rules(bench.store, APP).of([good, bad])) == [good.id]
+
+
+async def test_rules_that_differ_by_their_start_are_made_from_one(bench: Bench) -> None:
+    for number in range(3):
+        await bench.add(Every("1h", since="start", start=from_us(bench.start + number * MINUTE)), key=f"k{number}")
+    bench.later(2 * 3600)
+    remembered = Rules(bench.store, APP)
+
+    found = await known(bench, remembered)
+
+    assert [each.rule for each in found.values()] == [parse_when(each.definition.when) for each in found.values()]
+    assert len(remembered._families._founders) == 1
+
+
+async def test_many_new_definitions_do_not_hold_the_event_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "_TURN", 5)
+    for number in range(20):
+        await bench.add(Every(f"{number + 1}m"), key=f"k{number}")
+    bench.later(HOUR / 1e6)
+    due = (await bench.store.due_schedules(APP, 100)).schedules
+
+    learning = asyncio.create_task(Rules(bench.store, APP).of(due))
+    turns = 0
+    while not learning.done():
+        await asyncio.sleep(0)
+        turns += 1
+
+    assert len(learning.result()) == 20
+    assert turns > 20 / 5

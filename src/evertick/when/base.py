@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, Literal, NoReturn, Self
 from zoneinfo import ZoneInfo
@@ -47,7 +48,7 @@ _NAME_LONGEST = 100
 _NAME_ALSO = "._-"
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+class Bounds(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What cuts a rule's sequence, and how far a fire may be delayed. Times in microseconds.
 
     `start` and `end` both belong to the sequence: a moment equal to one of them is still nominal. `max_fires` is kept
@@ -75,8 +76,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
         """The bounds as a user writes them, checked."""
         start_us = None if start is None else to_us(start)
         end_us = None if end is None else to_us(end)
-        if start_us is not None and end_us is not None and end_us < start_us:
-            raise InvalidWhen(f"end {moment_text(end_us)} is before start {moment_text(start_us)}; swap them")
+        _check_order(start_us, end_us)
         if max_fires is not None and (type(max_fires) is not int or max_fires < 1):
             raise InvalidWhen(f"max_fires: {max_fires!r} is not a whole number from 1 on")
         if jitter_mode not in ("stable", "fresh"):
@@ -119,6 +119,11 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
             yield f"delayed by up to {duration_text(self.jitter)}"
 
 
+def _check_order(start: int | None, end: int | None) -> None:
+    if start is not None and end is not None and end < start:
+        raise InvalidWhen(f"end {moment_text(end)} is before start {moment_text(start)}; swap them")
+
+
 def _calendar_name(calendar: str | Calendar) -> str:
     return check_name(calendar if isinstance(calendar, str) else getattr(calendar, "name", None), what="calendar")
 
@@ -140,6 +145,15 @@ def _checked_count(count: int) -> int:
     return count
 
 
+# Past the refusal of a rule to change.
+_set = object.__setattr__
+
+
+@lru_cache(maxsize=64)
+def _slots_of(kind: type) -> tuple[str, ...]:
+    return tuple(name for each in kind.__mro__ for name in getattr(each, "__slots__", ()))
+
+
 # What a rule remembers of its answers, before it was asked.
 _UNASKED: Final = {"_text": None, "_fingerprint": None, "_next": None}
 
@@ -147,8 +161,8 @@ _UNASKED: Final = {"_text": None, "_fingerprint": None, "_next": None}
 class When(ABC):
     """The rule of a schedule: which moments are nominal, in which zone, and how far a fire may be delayed.
 
-    A rule's constructor calls `_fill_common` for the slots below and `_fill` for its own. `is_zone_given` tells a zone
-    that the user wrote (or `bind` settled) from the default that `bind` may still replace.
+    A rule's constructor calls `_fill_common` for the slots below, and for its own that or `_fill`. `is_zone_given`
+    tells a zone that the user wrote (or `bind` settled) from the default that `bind` may still replace.
     """
 
     __slots__ = ("_fingerprint", "_next", "_text", "bounds", "calendar", "is_zone_given", "zone")
@@ -201,24 +215,22 @@ class When(ABC):
     def _fill(self, **slots: object) -> None:
         """Set slots during construction; afterwards a rule does not change."""
         for name, value in slots.items():
-            object.__setattr__(self, name, value)
+            _set(self, name, value)
 
     def _fill_common(
-        self, *, zone: ZoneInfo, is_zone_given: bool, bounds: Bounds, calendar: str | Calendar | None
+        self, *, zone: ZoneInfo, is_zone_given: bool, bounds: Bounds, calendar: str | Calendar | None, **own: object
     ) -> None:
-        """Set what every rule has. A calendar given by name alone stays unresolved until `bind`."""
+        """Set what every rule has, and its own. A calendar given by name alone stays unresolved until `bind`."""
         resolved = None if calendar is None or isinstance(calendar, str) else calendar.in_zone(zone)
-        self._fill(zone=zone, is_zone_given=is_zone_given, bounds=bounds, calendar=resolved, **_UNASKED)
+        self._fill(zone=zone, is_zone_given=is_zone_given, bounds=bounds, calendar=resolved, **_UNASKED, **own)
 
     def _with(self, **changes: object) -> Self:
         """A copy with some slots changed."""
         twin = object.__new__(type(self))
-        twin._fill(**{**self._slots(), **_UNASKED, **changes})
+        changes = {**_UNASKED, **changes}
+        for name in _slots_of(type(self)):
+            _set(twin, name, changes[name] if name in changes else getattr(self, name))
         return twin
-
-    def _slots(self) -> dict[str, object]:
-        names = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
-        return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
     def bind(self, *, key: str, created: int, tz: str = "UTC", calendars: Mapping[str, Calendar] | None = None) -> Self:
         """The complete rule of the schedule `key`, created at that moment.
@@ -234,6 +246,11 @@ class When(ABC):
                 raise InvalidWhen(f"calendar {self.bounds.calendar!r} of {key!r} is not defined; define it first")
             calendar = calendar.in_zone(zone)
         return self._with(zone=zone, is_zone_given=True, calendar=calendar)
+
+    def starting_at(self, start: int) -> Self:
+        """The same rule from that moment on. What does not depend on it is shared, not made anew."""
+        _check_order(start, self.bounds.end)
+        return self._with(bounds=msgspec.structs.replace(self.bounds, start=start))
 
     @property
     def is_complete(self) -> bool:
@@ -260,7 +277,7 @@ class When(ABC):
         if last is not None and last[0] == after:
             return last[1]
         found = self._find_next(after)
-        object.__setattr__(self, "_next", (after, found))
+        _set(self, "_next", (after, found))
         return found
 
     def _find_next(self, after: int) -> int | None:
@@ -404,11 +421,11 @@ class When(ABC):
         return self._fingerprint
 
     def _make_fingerprint(self) -> str:
-        zones = [self.zone.key] if self.calendar is None else [self.zone.key, self.calendar.zone.key]
-        parts = [f"{name}={zone_fingerprint(name)}" for name in dict.fromkeys(zones)]
-        if self.calendar is not None:
-            parts.append(f"{self.calendar.name}={self.calendar.version}")
-        return blake2b(" ".join(parts).encode(), digest_size=8).hexdigest()
+        zone, calendar = self.zone.key, self.calendar
+        if calendar is None:
+            return _hashed(f"{zone}={zone_fingerprint(zone)}")
+        parts = [f"{name}={zone_fingerprint(name)}" for name in dict.fromkeys((zone, calendar.zone.key))]
+        return _hashed(" ".join([*parts, f"{calendar.name}={calendar.version}"]))
 
     def __str__(self) -> str:
         return self.text
@@ -439,6 +456,12 @@ class When(ABC):
     def __reduce__(self) -> tuple[object, ...]:
         # As text, which other versions of Evertick read, too; slots they would not.
         return _restore, (self.text, self.calendar)
+
+
+# Many rules are of one of a few zones.
+@lru_cache(maxsize=1024)
+def _hashed(parts: str) -> str:
+    return blake2b(parts.encode(), digest_size=8).hexdigest()
 
 
 def _restore(text: str, calendar: Calendar | None) -> When:

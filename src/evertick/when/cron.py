@@ -155,6 +155,12 @@ class Cron(When):
         bound._settle(self._fields)
         return bound
 
+    def starting_at(self, start: int) -> Self:
+        """See `When.starting_at`. What is searched by is made once for all of them."""
+        if self._missing_part is None:
+            self._searching()
+        return super().starting_at(start)
+
     @property
     def expression(self) -> str:
         """The canonical expression: five fields, six with seconds, seven with a year; a nickname while unanchored."""

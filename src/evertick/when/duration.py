@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from functools import lru_cache
 
 from evertick.errors import InvalidDuration
 from evertick.when.moment import DAY, HOUR, MILLISECOND, MINUTE, SECOND
@@ -64,6 +65,8 @@ def duration_us(value: Duration, *, what: str = "duration") -> int:
     return us
 
 
+# Many rules have one of a few intervals.
+@lru_cache(maxsize=1024)
 def _parse(text: str, what: str) -> int:
     compact = text.strip().replace(" ", "") if len(text) <= _LONGEST else ""
     total, at, last_unit = 0, 0, max(_UNITS.values()) + 1

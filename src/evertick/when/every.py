@@ -80,9 +80,16 @@ class Every(When):
             start=start, end=end, max_fires=max_fires, jitter=jitter, jitter_mode=jitter_mode, calendar=calendar
         )
         zone = zone_named("UTC" if tz is None else tz)
-        self._fill_common(zone=zone, is_zone_given=tz is not None, bounds=bounds, calendar=calendar)
-        self._fill(interval_us=interval_us, is_after_end=after is not None)
-        self._fill(since=None if self.is_after_end else since or "clock")
+        self._fill_common(
+            zone=zone,
+            is_zone_given=tz is not None,
+            bounds=bounds,
+            calendar=calendar,
+            interval_us=interval_us,
+            is_after_end=after is not None,
+            since=since or "clock" if after is None else None,
+            _grid=None,
+        )
         self._fill(_grid=self._make_grid())
 
     def _make_grid(self) -> Grid | None:
@@ -105,6 +112,13 @@ class Every(When):
         if self.since == "start" and self.bounds.start is None:
             bound = bound._with(bounds=msgspec.structs.replace(self.bounds, start=created))
         return bound._with(_grid=bound._make_grid())
+
+    def starting_at(self, start: int) -> Self:
+        """See `When.starting_at`. The moments of an interval since its start lie elsewhere."""
+        twin = super().starting_at(start)
+        if self.since == "start":
+            twin._fill(_grid=twin._make_grid())
+        return twin
 
     def _missing(self) -> str | None:
         return "the start of its interval" if self._grid is None and not self.is_after_end else None

@@ -36,7 +36,7 @@ class Grid(Protocol):
     def count(self, first: int, last: int, limit: int) -> int: ...
 
 
-class Steps(msgspec.Struct, frozen=True):
+class Steps(msgspec.Struct, frozen=True, gc=False):
     """anchor + n * interval; from the anchor on if it `begins` there, else in both directions."""
 
     interval: int

@@ -92,7 +92,8 @@ def _once(body: str, options: dict[str, Any]) -> Once:
 def _options(kind: str, parts: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for part in parts:
-        name, equals, value = (piece.strip() for piece in part.partition("="))
+        name, equals, value = part.partition("=")
+        name, value = name.strip(), value.strip()
         if not equals or not value:
             raise InvalidWhen(f"option {part.strip()[:_SHOWN]!r} has no value; write it as name=value")
         if name not in _OPTIONS[kind]:
