@@ -118,7 +118,8 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     """Of the rounds that have both. Of a file without holes it is not known which round is which."""
     if len(ours) != len(theirs):
         return []
-    return whole(own / other for own, other in zip(ours, theirs, strict=True))
+    # What is too little to be seen is beside nothing: SQLite has no server, and a core is counted in hundredths.
+    return whole(own / other if other else math.nan for own, other in zip(ours, theirs, strict=True))
 
 
 def line(cells: Sequence[str]) -> str:

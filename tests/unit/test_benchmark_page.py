@@ -182,6 +182,13 @@ def test_less_is_better_where_it_is_time_or_memory_and_a_raw_loop_may_be_in_the_
     assert [[row[1], row[4]] for row in loss_rows(results)] == [["Huey", "2.00"], ["raw loop", "8.00"]]
 
 
+def test_what_is_too_little_to_be_counted_is_beside_nothing() -> None:
+    results = results_of(case_of(measurement="minute"), share=[100.0, 100.0], node=[1.0, 4.0], server=[0.0, 0.0])
+    results.cases[case_of("huey", "minute")] = {"share": [100.0, 100.0], "node": [0.0, 2.0], "server": [0.0, 0.0]}
+
+    assert [row[4] for row in loss_rows(results)] == ["2.00"]
+
+
 def test_who_left_moments_behind_is_not_better_by_those_that_began() -> None:
     results = results_of(case_of(measurement="minute"), share=[100.0], p99=[10.0])
     results.cases[case_of("huey", "minute")] = {"share": [99.0], "p99": [1.0]}
