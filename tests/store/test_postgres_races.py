@@ -623,7 +623,7 @@ async def test_any_number_of_unique_keys_takes_a_bounded_number_of_locks(race: R
 
 async def test_transactions_that_wait_crosswise_are_tried_again(race: Race) -> None:
     first, second = await race.bench.enqueue(), await race.bench.enqueue()
-    turn = asyncio.Event()
+    turn, has_first = asyncio.Event(), asyncio.Event()
     tries = 0
 
     async def crosswise(db: Session) -> None:
@@ -631,12 +631,14 @@ async def test_transactions_that_wait_crosswise_are_tried_again(race: Race) -> N
         tries += 1
         await db.count("cancel.ask", [second.id], "one")
         turn.set()
+        await has_first.wait()
         await db.count("cancel.ask", [first.id], "one")
 
     async def straight(db: Session) -> None:
         nonlocal tries
         tries += 1
         await db.count("cancel.ask", [first.id], "other")
+        has_first.set()
         await turn.wait()
         await db.count("cancel.ask", [second.id], "other")
 
