@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 from zoneinfo import ZoneInfo
 
 from evertick.errors import InvalidWhen
@@ -58,6 +58,10 @@ class Once(When):
         if self.after_us is None:
             return bound
         return bound._with(at_us=_within_reach(created + self.after_us), after_us=None)
+
+    def starting_at(self, start: int) -> NoReturn:
+        """It has one moment, and no start."""
+        raise InvalidWhen(f"{self.text!r} is a single moment and cannot start at {moment_text(start)}")
 
     def _missing(self) -> str | None:
         return "the creation that its delay counts from" if self.at_us is None else None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evertick.errors import InvalidWhen
-from evertick.when import Cron, Every, When, family, from_us, parse_when, to_us
+from evertick.when import Cron, Every, Once, When, family, from_us, parse_when, to_us
 from evertick.when.family import Families
 
 thorough = settings(derandomize=True, deadline=None, max_examples=200)
@@ -98,6 +98,11 @@ def test_what_is_no_rule_is_refused_in_a_family_too(text: str) -> None:
         parse_when(text)
     with pytest.raises(InvalidWhen):
         known.rule(text)
+
+
+def test_a_single_moment_has_no_start() -> None:
+    with pytest.raises(InvalidWhen, match="'once 2026-11-16T18:00:00Z' is a single moment and cannot start at 1970-"):
+        Once(START).starting_at(0)
 
 
 def test_founders_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
