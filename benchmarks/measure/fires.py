@@ -17,12 +17,12 @@ from typing import Any, Protocol
 from benchmarks import loop
 from benchmarks.figure import CPU, Figure, Measured
 from benchmarks.fresh import in_fresh_process
+from benchmarks.order import by_turn
 from benchmarks.size import Size
 from benchmarks.stage import Stage
 from benchmarks.store.meter import Reading, read_here
 from benchmarks.store.place import LedgerPlace
 from benchmarks.store.postgres import PostgresPlace
-from benchmarks.turns import in_turn
 from benchmarks.used import Used
 from evertick.clock import system_clock
 from evertick.model import Cause, Definition, NewRun, Outcome, Verdict
@@ -72,7 +72,7 @@ async def _measure(place: PostgresPlace, beside: PostgresPlace, size: Size) -> M
     async with place.store() as store, beside.connection(**plans) as first, beside.connection(**plans) as second:
         ours, raw = _Contender(place, StoreLoop(store)), _Contender(beside, RawLoop(first, second))
         for turn in range(size.fires_each):
-            for _, contender in in_turn(turn, {"ours": ours, "raw": raw}):
+            for _, contender in by_turn(turn, {"ours": ours, "raw": raw}):
                 await contender.take_turn(size.fired_schedules)
     count = size.fired_schedules * size.fires_each
     return {

@@ -14,10 +14,10 @@ from benchmarks import loop
 from benchmarks.figure import CPU, Figure, Measured
 from benchmarks.fresh import in_fresh_process
 from benchmarks.measure.fires import firing_in, timed_turn
+from benchmarks.order import by_turn
 from benchmarks.size import Size
 from benchmarks.stage import Stage
 from benchmarks.store.place import LedgerPlace
-from benchmarks.turns import in_turn
 from benchmarks.used import Used
 
 __all__ = ["FIGURES", "figures_of", "measure"]
@@ -76,6 +76,6 @@ async def _fire(places: Mapping[str, LedgerPlace], size: Size) -> Turns:
     turns: dict[str, list[tuple[float, Used]]] = {name: [] for name in places}
     async with firing_in(places, size.fired_schedules, size.fires_turn) as firing, places[_HELD].held_open():
         while sum(seconds for seconds, _ in turns[_HELD]) < size.held_open_seconds:
-            for name, place in in_turn(len(turns[_HELD]), places):
+            for name, place in by_turn(len(turns[_HELD]), places):
                 turns[name].append(await timed_turn(firing[name], place, size.fires_turn))
     return turns

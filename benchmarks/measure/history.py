@@ -16,10 +16,10 @@ from benchmarks.figure import CPU, Figure, Measured
 from benchmarks.fresh import in_fresh_process
 from benchmarks.measure.fires import firing_in, timed_turn
 from benchmarks.measure.throughput import execute
+from benchmarks.order import by_turn
 from benchmarks.size import Size
 from benchmarks.stage import Stage
 from benchmarks.store.place import LedgerPlace
-from benchmarks.turns import in_turn
 
 __all__ = ["FIGURES", "measure"]
 
@@ -69,7 +69,7 @@ def _figures(turns: Turns) -> dict[str, list[float]]:
 def _execute(stages: Mapping[str, Stage]) -> Turns:
     turns: dict[str, list[dict[str, float]]] = {length: [] for length in _LENGTHS}
     for turn in range(stages["short"].size.growth_turns):
-        for length, stage in in_turn(turn, stages):
+        for length, stage in by_turn(turn, stages):
             runs = stage.size.growth_runs
             stage.call("fill", runs, 0)
             stage.place.settle()
@@ -87,7 +87,7 @@ async def _fire(places: Mapping[str, LedgerPlace], size: Size) -> Turns:
     fires = size.fired_schedules
     async with firing_in(places, schedules=fires, warm_up=fires) as firing:
         for turn in range(size.growth_turns):
-            for length, place in in_turn(turn, places):
+            for length, place in by_turn(turn, places):
                 seconds, used = await timed_turn(firing[length], place, fires)
                 turns[length].append({"rate": fires / seconds, **used.each(fires)})
     return turns

@@ -10,7 +10,6 @@ again, a rule 9 (an interval) to 22 (cron), and 4 where only its start is new (w
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from hashlib import blake2b
 
@@ -19,6 +18,7 @@ import msgspec
 from evertick.errors import EvertickError, InvalidWhen
 from evertick.model import Definition
 from evertick.store.base import DueSchedule, Store, StoredSchedule
+from evertick.turns import in_turns
 from evertick.when import Calendar, When, parse_when
 from evertick.when.family import Families
 from evertick.when.zone import zone_fingerprint
@@ -36,8 +36,6 @@ __all__ = [
 
 _KNOWN_MAX = 10_000
 _RULES_MAX = 30_000
-# So many are learned in a row: in between the event loop sees to what else is under way.
-_TURN = 100
 
 _definitions = msgspec.json.Decoder(Definition)
 
@@ -128,17 +126,16 @@ class Rules:
             self._known.clear()
         if len(self._rules) > _RULES_MAX:
             self._rules.clear()
-        learned: dict[int, KnownDefinition] = {}
-        for number, (row, definition) in enumerate(readable, 1):
-            # Equal ones may be new together.
-            known = self._known.get(row.definition)
-            if known is None:
-                known, is_shared = self._know(row, definition, calendars)
-                self._known[row.definition if is_shared else (row.id, row.version)] = known
-            learned[row.id] = known
-            if number % _TURN == 0:
-                await asyncio.sleep(0)
-        return learned
+        learned = await in_turns(readable, lambda new: self._remember(*new, calendars))
+        return {row.id: known for (row, _), known in zip(readable, learned, strict=True)}
+
+    def _remember(self, row: DueSchedule, definition: Definition, calendars: dict[str, Calendar]) -> KnownDefinition:
+        # Equal ones may be new together.
+        known = self._known.get(row.definition)
+        if known is None:
+            known, is_shared = self._know(row, definition, calendars)
+            self._known[row.definition if is_shared else (row.id, row.version)] = known
+        return known
 
     def _know(
         self, row: DueSchedule, definition: Definition, calendars: dict[str, Calendar]

@@ -22,13 +22,13 @@ from benchmarks import stage as stages  # noqa: E402
 from benchmarks.contender.contenders import CONTENDERS, EVERTICK, STORES, Contender  # noqa: E402
 from benchmarks.contender.environment import Environment  # noqa: E402
 from benchmarks.measure import fires, footprint, held_open, next_fires, schedules, throughput  # noqa: E402
+from benchmarks.order import by_turn  # noqa: E402
 from benchmarks.processes import Workers  # noqa: E402
 from benchmarks.size import QUICK  # noqa: E402
 from benchmarks.stage import Stage  # noqa: E402
 from benchmarks.store.place import Place  # noqa: E402
 from benchmarks.store.postgres import PostgresPlace  # noqa: E402
 from benchmarks.store.sqlite import SqlitePlace  # noqa: E402
-from benchmarks.turns import in_turn  # noqa: E402
 from benchmarks.used import Used  # noqa: E402
 
 RAW = next(each for each in CONTENDERS if each.name == "raw")
@@ -129,7 +129,7 @@ def test_the_raw_loop_of_fires_writes_the_same_rows_as_the_store(tmp_path: Path,
 
 
 def test_of_two_that_take_turns_each_goes_first_in_every_other_one() -> None:
-    names = [[name for name, _ in in_turn(turn, {"short": 1, "long": 2})] for turn in range(3)]
+    names = [[name for name, _ in by_turn(turn, {"short": 1, "long": 2})] for turn in range(3)]
 
     assert names == [["short", "long"], ["long", "short"], ["short", "long"]]
 

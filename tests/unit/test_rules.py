@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from ledger_bench import APP, Bench
 
-from evertick import rules
+from evertick import rules, turns
 from evertick.rules import KnownDefinition, Rules
 from evertick.when import Calendar, Cron, Every, from_us, parse_when
 from evertick.when.moment import HOUR, MINUTE
@@ -106,17 +106,17 @@ async def test_rules_that_differ_by_their_start_are_made_from_one(bench: Bench) 
 
 
 async def test_many_new_definitions_do_not_hold_the_event_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "_TURN", 5)
+    monkeypatch.setattr(turns, "TURN", 5)
     for number in range(20):
         await bench.add(Every(f"{number + 1}m"), key=f"k{number}")
     bench.later(HOUR / 1e6)
     due = (await bench.store.due_schedules(APP, 100)).schedules
 
     learning = asyncio.create_task(Rules(bench.store, APP).of(due))
-    turns = 0
+    seen = 0
     while not learning.done():
         await asyncio.sleep(0)
-        turns += 1
+        seen += 1
 
     assert len(learning.result()) == 20
-    assert turns > 20 / 5
+    assert seen > 20 / 5

@@ -7,10 +7,8 @@ that reading its text would, or with what a cron expression is searched by a six
 
 from __future__ import annotations
 
-from evertick.errors import EvertickError
 from evertick.when.base import When
 from evertick.when.moment import moment_of
-from evertick.when.once import Once
 from evertick.when.text import parse_when
 
 __all__ = ["Families"]
@@ -33,16 +31,10 @@ class Families:
         if not start or "start=" in family:
             return parse_when(text)
         founder = self._founders.get(family) or self._read(family)
-        # What cannot be read is told by whoever reads all of it.
-        return parse_when(text) if founder is None else founder.starting_at(moment_of(moment, what="start"))
+        return founder.starting_at(moment_of(moment, what="start"))
 
-    def _read(self, family: str) -> When | None:
-        try:
-            founder = parse_when(family)
-        except EvertickError:
-            return None
-        if isinstance(founder, Once):
-            return None  # it has no start
+    def _read(self, family: str) -> When:
+        founder = parse_when(family)
         if len(self._founders) >= _KNOWN_MAX:
             self._founders.clear()
         self._founders[family] = founder
