@@ -230,3 +230,18 @@ async def test_a_cancelled_read_leaves_the_line_in_order(redis: Broker, own: str
         await asyncio.wait({reading})
         assert reading.cancelled()
         assert await broker.push([handing(own, reply=None)]) == [None]
+
+
+async def test_a_read_that_waits_ends_with_the_broker_and_opens_no_line_anew(redis: Broker, own: str) -> None:
+    async with broker_at(redis, own) as broker:
+        await broker.read(1, 0.01)
+        assert broker._client is not None
+        pool = broker._client.connection_pool
+        reading = asyncio.create_task(broker.read(1, 10.0))
+        while not pool._in_use_connections:
+            await asyncio.sleep(0.01)
+        await broker.close()
+        with pytest.raises(BrokerUnavailable):
+            await reading
+    assert not any(each.is_connected for each in pool._available_connections)
+    assert not pool._in_use_connections

@@ -16,6 +16,7 @@ from handing import KILLS, QUEUE, Handing, Queue
 
 from evertick import Constant, Event, InvalidSetting, Message, Run, Scheduler, State, StoreUnavailable, Task, Verdict
 from evertick.driver import registry
+from evertick.driver.handoff import Received
 from evertick.driver.redis_spec import Redis
 from evertick.engine import report
 from evertick.engine.engine import EngineHealth
@@ -598,3 +599,28 @@ async def test_a_channel_of_a_queue_has_no_other_sender() -> None:
 
     with pytest.raises(InvalidSetting, match="'kills' is that of a queue"):
         await shop.scheduler._start()
+
+
+async def test_a_reader_that_misses_its_cancellation_reads_no_more_when_the_node_has_stopped(url: str) -> None:
+    """As one inside a library may: nobody reads from a broker whose lines are being closed."""
+
+    class HardOfHearing(Queue):
+        missed = reading = 0
+
+        async def receive(self, most: int, seconds: float) -> Received:
+            self.reading += 1
+            try:
+                return await super().receive(most, seconds)
+            except asyncio.CancelledError:
+                if self.missed:
+                    raise
+                self.missed += 1
+                return await super().receive(most, seconds)
+            finally:
+                self.reading -= 1
+
+    queue = HardOfHearing()
+    async with a_shop(url, queue=queue):
+        while not queue.reading:
+            await asyncio.sleep(0.01)
+    assert (queue.missed, queue.reading) == (1, 0)

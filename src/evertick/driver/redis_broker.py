@@ -133,6 +133,8 @@ class RedisBroker:
             try:
                 return await question(client)
             except redis.exceptions.ConnectionError:
+                if client is not self._client:  # we closed it ourselves
+                    raise
                 await client.connection_pool.disconnect(inuse_connections=False)
                 return await question(client)
 

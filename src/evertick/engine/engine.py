@@ -200,10 +200,10 @@ class Engine:
         self._node.is_draining = True
         for loop in (self._fire, self._work, self._sweep, self._duty, self._report, self._watch):
             loop.end()
-        self._reports.stop()
         # It waits for other processes, which no wake-up ends.
         self._tasks[self._loops.index(self._watch)].cancel()
         handing_over = await self._hand_over_duties()
+        await self._reports.stop(_LAST_WORDS_SECONDS)
         await self._wait_for_claims()
         await self._wait_for_work(seconds)
         await self._cut_off_work()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from evertick.cancel import cancel_until_over
 from evertick.clock import Clock
 from evertick.driver.handoff import Received, ReportSource
 from evertick.engine.finish import about
@@ -190,11 +191,11 @@ class Reporter:
             hearing_tick(channel): (round((now - until) * 1e6), None) for channel, (_, until) in self.heard().items()
         }
 
-    def stop(self) -> None:
-        """What was not confirmed comes to others."""
-        for reader in self._readers:
-            if reader.task is not None:
-                reader.task.cancel()
+    async def stop(self, seconds: float) -> None:
+        """What was not confirmed comes to others. None reads any more after it: who did would open a line anew that is
+        being closed."""
+        tasks = [reader.task for reader in self._readers if reader.task is not None]
+        await cancel_until_over(tasks, seconds=seconds)
 
     async def apply(self, reports: Sequence[Report]) -> list[ReportAnswer]:
         """Write reports down; whoever may start by that, or is to hear of it, does."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from redis.asyncio import Redis as Client
 from redis.exceptions import RedisError, ResponseError
 
+from evertick.cancel import cancel_until_over
 from evertick.clock import Clock
 from evertick.driver.contract import Handed, Kill, WorkerReport, decode_kill, encode
 from evertick.driver.redis_client import connect, telling_of_redis
@@ -35,6 +36,7 @@ __all__ = ["RedisLine"]
 log = logging.getLogger("evertick.worker")
 
 _LISTEN_AGAIN_SECONDS = 1.0
+_LAST_WORDS_SECONDS = 5.0
 
 
 class RedisLine:
@@ -71,8 +73,7 @@ class RedisLine:
 
     async def close(self) -> None:
         if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.wait({self._listener})
+            await cancel_until_over([self._listener], seconds=_LAST_WORDS_SECONDS)
             self._listener = None
         await self._client.aclose()
 

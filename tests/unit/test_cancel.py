@@ -1,0 +1,48 @@
+"""Tasks that are ended although a cancellation gets lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+from evertick.cancel import cancel_until_over
+
+
+async def test_a_task_that_misses_a_cancellation_is_cancelled_again() -> None:
+    missed = 0
+
+    async def hard_of_hearing() -> None:
+        nonlocal missed
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                missed += 1
+                if missed > 2:
+                    raise
+
+    async def over() -> None: ...
+
+    tasks = [asyncio.create_task(hard_of_hearing()), asyncio.create_task(over())]
+    await asyncio.sleep(0)
+    await cancel_until_over(tasks, seconds=30)
+    assert tasks[0].cancelled()
+    assert not tasks[1].cancelled()
+    assert missed == 3
+
+
+async def test_one_that_never_ends_is_left_when_time_is_up() -> None:
+    may_end = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not may_end.is_set():
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                continue
+
+    task = asyncio.create_task(stubborn())
+    await asyncio.sleep(0)
+    await cancel_until_over([task], seconds=0.6)
+    assert not task.done()
+    may_end.set()
+    await task
