@@ -18,7 +18,7 @@ import time
 from evertick import Constant, Context, Message, Scheduler
 
 url, witness, point = sys.argv[1:]
-scheduler = Scheduler(url, lease="2s", stop_timeout="5s", concurrency=4, node_name="sending")
+scheduler = Scheduler(url, lease="2s", stop_timeout="5s", concurrency=4, node_name=f"sending-{os.getpid()}")
 
 
 def stop_at(place: str) -> None:

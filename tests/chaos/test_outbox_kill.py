@@ -57,6 +57,12 @@ class Post:
         assert [node.stdout.readline().strip() for _ in range(times)] == [point] * times, self.logs()
         self.kill(node)
 
+    def at_work(self) -> list[subprocess.Popen[str]]:
+        """Those that have a run at this moment. One that is still starting has none: its death would prove nothing."""
+        names = {node.id: node.name for node in self.manager.sync.nodes()}
+        working = {names[run.node] for run in self.manager.sync.runs(states=[State.RUNNING]) if run.node}
+        return [node for node in self.nodes if f"sending-{node.pid}" in working]
+
     def enqueue(self, *tasks: str) -> list[Run]:
         return [self.manager.task(lambda: None, name=task).sync.enqueue() for task in tasks]
 
@@ -130,7 +136,7 @@ def test_every_run_that_succeeded_has_sent_its_message_and_no_other_has_though_n
             task.sync.enqueue_many([{}] * (RUNS // KILLS // len(tasks)))
         # In the middle of the work of this wave.
         post.until(lambda before=before: len(post.arrived()) > before, "the first message of a wave")  # type: ignore[misc]
-        post.kill(chance.choice(post.nodes))
+        post.kill(chance.choice(post.at_work() or post.nodes))
         post.start("storm")
     post.until(post.is_settled, "the end of all runs and messages")
     runs = post.manager.sync.runs(limit=1_000)
