@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 
 import evertick
 
@@ -29,10 +28,12 @@ print(' '.join(sorted(new - set(sys.stdlib_module_names) - {'evertick'})))
 """
 
 _SECONDS = """
-from time import perf_counter, process_time
-began, began_work = perf_counter(), process_time()
+from time import process_time
+began = process_time()
+import asyncio
+asyncio_took = process_time() - began
 import evertick
-print(perf_counter() - began, process_time() - began_work)
+print(asyncio_took, process_time() - began)
 """
 
 
@@ -57,12 +58,9 @@ def test_importing_evertick_loads_msgspec_and_nothing_else_beyond_the_standard_l
     assert in_a_fresh_interpreter(_FOREIGN) == ""
 
 
-def test_importing_evertick_takes_less_than_150_milliseconds(record_property: Callable[[str, object], None]) -> None:
+def test_importing_evertick_takes_no_more_than_four_times_what_asyncio_takes() -> None:
+    """Which is a part of it. Beside each other in one interpreter: machines differ, and have slow moments."""
     in_a_fresh_interpreter(_SECONDS)  # the first one may have to compile
-    taken = [in_a_fresh_interpreter(_SECONDS).split() for _ in range(5)]
-    # What else the machine does can only make it longer.
-    elapsed, worked = (min(map(float, column)) for column in zip(*taken, strict=True))
-    record_property("import_ms", round(elapsed * 1000))
-    print(f"import evertick: {elapsed * 1000:.0f} ms, of them {worked * 1000:.0f} ms at work")
-    # The time at work: on a busy machine the rest is spent waiting for a processor.
-    assert worked < 0.150
+    taken = [tuple(map(float, in_a_fresh_interpreter(_SECONDS).split())) for _ in range(5)]
+    ratio = min(whole / part for part, whole in taken)
+    assert 1.0 < ratio < 4.0, f"import asyncio, import evertick: {taken}"
