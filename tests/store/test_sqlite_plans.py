@@ -31,8 +31,8 @@ def db() -> Iterator[sqlite3.Connection]:
 def plan(db: sqlite3.Connection, statement: str) -> list[str]:
     most = max((int(number) for number in re.findall(r"\?(\d+)", statement)), default=0)
     names = dict.fromkeys(re.findall(r":(\w+)", statement))
-    values: object = names or [None] * most
-    return [row["detail"] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", values)]  # type: ignore[arg-type]
+    values = names or {str(number): None for number in range(1, most + 1)}
+    return [row["detail"] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from evertick.store.base import RunFilter
 from evertick.store.sqlite import SqliteStore
 from evertick.store.sqlite.writer import GROUP_MOST
 
+PATIENCE = 20.0
 FORK = """
 import asyncio, os, sys, warnings
 from evertick.clock import system_clock
@@ -63,6 +64,8 @@ class Busy:
 
     def __init__(self, store: SqliteStore) -> None:
         self.statements: list[str] = []
+        # Released with every commit that begins.
+        self.commits = threading.Semaphore(0)
         self._store = store
         self._has_begun = threading.Event()
         self._may_end = threading.Event()
@@ -73,14 +76,22 @@ class Busy:
         await asyncio.get_running_loop().run_in_executor(None, self._has_begun.wait)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    def let_go(self) -> None:
         self._may_end.set()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.let_go()
         await self._work
 
     def _hold(self, db: sqlite3.Connection, _now: int) -> None:
-        db.set_trace_callback(self.statements.append)
+        db.set_trace_callback(self._traced)
         self._has_begun.set()
         self._may_end.wait()
+
+    def _traced(self, text: str) -> None:
+        self.statements.append(text)
+        if text == "COMMIT":
+            self.commits.release()
 
 
 def a_run() -> NewRun:
@@ -107,6 +118,17 @@ async def test_a_group_is_bounded(store: SqliteStore) -> None:
         tasks = await begun(GROUP_MOST + 1, store)
     await asyncio.gather(*tasks)
     assert busy.statements.count("COMMIT") == 3
+
+
+async def test_the_writer_takes_one_group_after_the_other_while_the_event_loop_stands_still(store: SqliteStore) -> None:
+    async with Busy(store) as busy:
+        tasks = await begun(GROUP_MOST + 1, store)
+        busy.let_go()
+        # Nothing else happens on this loop meanwhile, as in a job that blocks it.
+        for _ in range(3):
+            assert busy.commits.acquire(timeout=PATIENCE)
+    await asyncio.gather(*tasks)
+    assert len(await store.runs("a", RunFilter(limit=1_000))) == GROUP_MOST + 1
 
 
 async def test_one_that_fails_fails_alone(store: SqliteStore) -> None:

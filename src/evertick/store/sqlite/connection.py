@@ -17,6 +17,7 @@ from pathlib import Path
 from evertick.clock import Clock
 from evertick.errors import StoreError, StoreRefused, StoreUnavailable
 from evertick.store.sqlite.location import Location
+from evertick.store.sqlite.numbered import STORE_CONNECTION
 
 __all__ = [
     "UNWRITABLE",
@@ -134,7 +135,7 @@ def connect(
     *,
     may_create: bool = False,
     busy_timeout_ms: int | None = None,
-    factory: type[sqlite3.Connection] = sqlite3.Connection,
+    factory: type[sqlite3.Connection] = STORE_CONNECTION,
 ) -> sqlite3.Connection:
     """A connection as the store wants it. The file's own properties (WAL, auto_vacuum) are set by `open_file`."""
     timeout = where.busy_timeout_ms if busy_timeout_ms is None else busy_timeout_ms

@@ -20,6 +20,7 @@ from evertick.model import Outcome
 from evertick.store.sqlite.connection import StoreTime, connect, translated
 from evertick.store.sqlite.endings import finish, still_held
 from evertick.store.sqlite.location import Location
+from evertick.store.sqlite.numbered import by_number, each_by_number
 from evertick.store.sqlite.within import as_we_read
 
 __all__ = ["FileTransaction"]
@@ -230,11 +231,11 @@ class JobCursor(sqlite3.Cursor):
 
     def execute(self, sql: str, parameters: Any = (), /) -> Self:
         with self.connection.turn():
-            return super().execute(sql, parameters)
+            return super().execute(sql, by_number(sql, parameters))
 
     def executemany(self, sql: str, seq_of_parameters: Iterable[Any], /) -> Self:
         with self.connection.turn():
-            return super().executemany(sql, seq_of_parameters)
+            return super().executemany(sql, each_by_number(sql, seq_of_parameters))
 
     def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
         return self.connection.executescript(sql_script)

@@ -21,6 +21,7 @@ from evertick.store.base import FinishAnswer
 from evertick.store.sqlite.connection import StoreTime, savepoint, translated
 from evertick.store.sqlite.endings import finish
 from evertick.store.sqlite.location import Location
+from evertick.store.sqlite.numbered import numbered
 from evertick.store.sqlite.outbox import send
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.runs import enqueue
@@ -78,7 +79,7 @@ class UserTransaction:
     def _perform_here(self, act: Callable[[sqlite3.Connection], T]) -> T:
         with translated(self._where), as_we_read(self._db), _in_transaction(self._db), savepoint(self._db):
             _check_store(self._db, self._where, self._store_id)
-            return act(self._db)
+            return act(numbered(self._db))
 
 
 def _connection_of(given: object) -> tuple[sqlite3.Connection, Any | None]:

@@ -1,0 +1,44 @@
+"""The parameters of our statements, as Python 3.12 and later want them; also where an older one runs the tests."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from evertick.store.sqlite import numbered
+
+ASK, PUT = "SELECT ?2 AS second, ?1 AS first, ?2 AS again", "INSERT INTO t (a, b) VALUES (?1, ?2)"
+
+
+@pytest.fixture(autouse=True)
+def later_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbered, "_WANTS_NAMES", True)
+    monkeypatch.setattr(numbered, "_OURS", frozenset({ASK, PUT}))
+
+
+@pytest.fixture(params=["ours", "of the user"])
+def db(request: pytest.FixtureRequest) -> Iterator[sqlite3.Connection]:
+    factory = numbered.NumberedConnection if request.param == "ours" else sqlite3.Connection
+    with closing(sqlite3.connect(":memory:", factory=factory)) as made:
+        yield made if request.param == "ours" else numbered.numbered(made)
+
+
+def test_they_are_taken_in_their_order_however_often_one_is_used(db: sqlite3.Connection) -> None:
+    assert db.execute(ASK, ("one", "two")).fetchone() == ("two", "one", "two")
+    db.execute("CREATE TABLE t (a, b)")
+    db.executemany(PUT, [(1, 2), (3, 4)])
+    assert db.execute("SELECT * FROM t").fetchall() == [(1, 2), (3, 4)]
+    assert db.in_transaction
+
+
+def test_statements_of_others_are_left_alone(db: sqlite3.Connection) -> None:
+    assert db.execute("SELECT ?, ?", (1, 2)).fetchone() == (1, 2)
+    assert db.execute("SELECT :name", {"name": 3}).fetchone() == (3,)
+
+
+def test_what_has_its_names_keeps_them(db: sqlite3.Connection) -> None:
+    """A connection of ours may come back as one of the user's."""
+    assert numbered.numbered(db).execute(ASK, ("one", "two")).fetchone() == ("two", "one", "two")
