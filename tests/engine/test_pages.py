@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from evertick import Scheduler
@@ -23,12 +26,12 @@ from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
 from evertick.events import Hooks
 from evertick.model import Definition
-from evertick.store.base import Advance, Change, Due, DueSchedule, Recorded, RunFilter, Store
+from evertick.store.base import VERY_FIRST, Advance, Change, Due, DuePlace, Recorded, RunFilter, Store
 from evertick.when.moment import HOUR, SECOND
 
 PATIENCE = 30.0
 APP = "pages"
-# A page is four of them.
+# The first page is one of them, the others are four.
 BATCH = 5
 PAGE = 4 * BATCH
 
@@ -44,14 +47,15 @@ class Watched:
         self.writes_after_looks: dict[int, int] = {}
         # What happens before the look of that number.
         self.before_look: dict[int, Callable[[], Awaitable[None]]] = {}
-        self.failing_look = 0
+        self.failing_look = self.failing_write = 0
+        self.refused = 0
         self.trouble: Exception = StoreUnavailable("it is away")
         self._has_looked = asyncio.Condition()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def due_schedules(self, app: str, limit: int, after: DueSchedule | None = None) -> Due:
+    async def due_schedules(self, app: str, limit: int, after: DuePlace = VERY_FIRST) -> Due:
         if len(self.looks) + 1 == self.failing_look:
             self.failing_look = 0
             raise self.trouble
@@ -68,7 +72,11 @@ class Watched:
         wanted = self.writes_after_looks.get(len(self.written), 0)
         async with self._has_looked:
             await self._has_looked.wait_for(lambda: len(self.looks) >= wanted)
-        return await self._store.record_fires(app, node, advances)
+        if len(self.written) == self.failing_write:
+            raise self.trouble
+        recorded = await self._store.record_fires(app, node, advances)
+        self.refused += recorded.taken.count(False)
+        return recorded
 
 
 class Station:
@@ -112,6 +120,7 @@ class Place:
     """A ledger, and nodes on it."""
 
     def __init__(self, url: str) -> None:
+        self._url = url
         self._scheduler = Scheduler(url, app=APP, concurrency=0)
         # How often the run of each schedule has begun.
         self.begun: Counter[str] = Counter()
@@ -121,10 +130,10 @@ class Place:
         await station.node.store.join(station.node.joining())
         return station
 
-    async def add_due(self, count: int, *, every: dict[int, str] | None = None) -> None:
+    async def add_due(self, count: int, *, every: dict[int, str] | None = None, seconds_ago: int = 1) -> None:
         """The one after the other, and not again for an hour, but for those that are `every` so often."""
         store = await self._scheduler._store()
-        first = await store.now() - SECOND
+        first = await store.now() - seconds_ago * SECOND
         adds = []
         for number in range(count):
             name, at = f"s{number}", first + number
@@ -136,10 +145,23 @@ class Place:
     async def add_earliest(self) -> None:
         """One that is due before all others."""
         store = await self._scheduler._store()
-        at = await store.now() - 10 * SECOND
+        at = await store.now() - 30 * SECOND
         definition = Definition(task="job", when="every 1h", args={"name": "earliest"})
         add = Change(key="earliest", kind="add", definition=definition, created_at=at - HOUR, fire_at=at, at=at)
         assert all(await store.change_schedules(APP, [add]))
+
+    async def damage(self, key: str) -> None:
+        """By hand: what it says of its pause is nothing that can be read."""
+        if self._url.startswith("sqlite"):
+            with contextlib.closing(sqlite3.connect(self._url.removeprefix("sqlite:///"))) as file, file:
+                file.execute("UPDATE evertick_schedules SET pause = '[' WHERE key = ?", (key,))
+            return
+        dsn, _, schema = self._url.partition("?schema=")
+        connection: Any = await asyncpg.connect(dsn)
+        try:
+            await connection.execute(f"UPDATE {schema}.schedules SET pause = '[' WHERE key = $1", key)
+        finally:
+            await connection.close()
 
     async def recorded(self) -> Counter[str | None]:
         store = await self._scheduler._store()
@@ -197,16 +219,16 @@ async def test_two_nodes_at_the_same_pages_record_each_moment_once(place: Place)
 
 
 async def test_the_next_page_is_read_while_the_first_batch_of_this_one_is_written(place: Place) -> None:
-    await place.add_due(2 * PAGE)
+    await place.add_due(BATCH + PAGE)
     station = await place.node()
     station.store.writes_after_looks = {1: 2}
     await station.until_nothing_is_due()
     first, second = (look.schedules for look in station.store.looks[:2])
-    assert len(first) == len(second) == PAGE
+    assert (len(first), len(second)) == (BATCH, PAGE)
     # None of what was being written, or was still to be, is in it.
     assert not {row.id for row in first} & {row.id for row in second}
     assert Counter(id_ for batch in station.store.written for id_ in batch).most_common(1)[0][1] == 1
-    assert await place.recorded() == each_once(2 * PAGE)
+    assert await place.recorded() == each_once(BATCH + PAGE)
 
 
 @pytest.mark.parametrize("place_in_page", [0, PAGE - 1])
@@ -228,8 +250,108 @@ async def test_what_comes_before_the_next_page_meanwhile_is_for_the_next_tick(pl
     await station.step()
     assert len(station.store.looks) == 2
     assert await place.recorded() == each_once(PAGE + 3)
-    await station.until_nothing_is_due()
+    station.recorder.look_at_all()
+    await station.step()
     assert await place.recorded() == each_once(PAGE + 3) + Counter(["earliest"])
+
+
+async def test_what_is_due_for_long_and_came_without_a_word_is_found_a_second_later(place: Place) -> None:
+    await place.add_due(3)
+    station = await place.node()
+    await station.step()
+    await place.add_earliest()
+    await station.step()
+    assert await place.recorded() == each_once(3)
+    await asyncio.sleep(1.0)
+    await station.step()
+    assert await place.recorded() == each_once(3) + Counter(["earliest"])
+
+
+async def test_what_a_tick_has_written_itself_is_not_behind_its_next_look(place: Place) -> None:
+    await place.add_due(BATCH + 3, every={0: "every 1s"})
+    station = await place.node()
+    # The last look is late, and does not see yet what comes of the first batch: that wants to be looked at before it.
+    station.store.before_look[2] = lambda: asyncio.sleep(2.5)
+    station.store.writes_after_looks = {1: 2}
+    await station.step()
+    [first, *_] = station.store.looks[0].schedules
+    written = len(station.store.written)
+    await station.step()
+    assert station.store.written[written:] == [[first.id]]
+
+
+async def at_work_for_a_while(place: Place, count: int) -> list[Station]:
+    """Nodes that have looked at all before, and hear now that much has come due long ago."""
+    stations = [await place.node() for _ in range(count)]
+    for station in stations:
+        await station.step()
+    await place.add_due(12 * PAGE, seconds_ago=10)
+    for station in stations:
+        station.recorder.look_at_all()
+    return stations
+
+
+async def test_nodes_that_are_behind_leave_each_other_their_share(place: Place) -> None:
+    one, two = stations = await at_work_for_a_while(place, 2)
+    for station in stations:
+        station.recorder._company.is_met()
+    assert await asyncio.gather(one.step(), two.step()) == [0.01, 0.01]
+    # What was written at the same time, and by whom: each has done so in full, and nobody in vain.
+    assert (one.store.refused, two.store.refused) == (0, 0)
+    assert all(len(station.store.written) > 4 for station in stations)
+    await asyncio.gather(one.until_nothing_is_due(), two.until_nothing_is_due())
+    assert await place.recorded() == place.begun == each_once(12 * PAGE)
+
+
+async def test_nothing_is_overlooked_by_nodes_that_meet_each_other(place: Place) -> None:
+    one, two = await at_work_for_a_while(place, 2)
+    await asyncio.gather(one.until_nothing_is_due(), two.until_nothing_is_due())
+    assert await place.recorded() == place.begun == each_once(12 * PAGE)
+
+
+async def test_nothing_is_overlooked_of_more_than_one_tick_may_take(place: Place) -> None:
+    [station] = await at_work_for_a_while(place, 1)
+    assert await station.step() == 0.0
+    await station.until_nothing_is_due()
+    assert await place.recorded() == place.begun == each_once(12 * PAGE)
+
+
+async def test_nothing_is_overlooked_after_a_write_that_failed(place: Place) -> None:
+    [station] = await at_work_for_a_while(place, 1)
+    station.store.failing_write = len(station.store.written) + 2
+    with pytest.raises(StoreUnavailable):
+        await station.step()
+    await station.until_nothing_is_due()
+    assert await place.recorded() == each_once(12 * PAGE)
+
+
+async def test_news_that_come_while_a_look_is_under_way_are_looked_for_by_the_next(place: Place) -> None:
+    [station] = await at_work_for_a_while(place, 1)
+
+    async def news() -> None:
+        await place.add_earliest()
+        station.recorder.look_at_all()
+
+    station.store.before_look[len(station.store.looks) + 2] = news
+    await station.until_nothing_is_due()
+    assert await place.recorded() == each_once(12 * PAGE) + Counter(["earliest"])
+
+
+async def test_one_that_cannot_be_read_does_not_hide_the_others(place: Place) -> None:
+    await place.add_due(5 * PAGE)
+    for key in ("s0", *(f"s{number}" for number in range(BATCH, BATCH + PAGE))):
+        await place.damage(key)
+    station = await place.node()
+    await station.step()
+    assert (await place.recorded()).total() == 5 * PAGE - 1 - PAGE
+
+
+async def test_a_node_takes_the_share_of_one_that_does_nothing(place: Place) -> None:
+    await place.add_due(10 * PAGE)
+    station, _idle = await place.node(), await place.node()
+    station.recorder._company.is_met()
+    await station.until_nothing_is_due()
+    assert await place.recorded() == place.begun == each_once(10 * PAGE)
 
 
 async def test_whoever_waits_for_the_lock_gets_it_between_two_pages(place: Place) -> None:
@@ -245,8 +367,8 @@ async def test_whoever_waits_for_the_lock_gets_it_between_two_pages(place: Place
 
     claiming = asyncio.create_task(claim())
     await station.step()
-    # The first page, in full.
-    assert await claiming == 4
+    # The first page.
+    assert await claiming == 1
     assert not station.node.claiming.is_wanted
     assert await place.recorded() == each_once(6 * PAGE)
 
@@ -281,7 +403,7 @@ async def test_what_is_under_way_is_started_though_the_next_page_cannot_be_read(
     station.store.failing_look, station.store.trouble = 2, trouble
     async with nothing_left():
         assert await station.step() == 0.0
-    assert await place.recorded() == place.begun == each_once(PAGE)
+    assert await place.recorded() == place.begun == each_once(BATCH)
     await station.until_nothing_is_due()
     assert await place.recorded() == place.begun == each_once(2 * PAGE)
 
@@ -290,11 +412,11 @@ async def test_a_node_that_drains_ends_its_tick(place: Place) -> None:
     await place.add_due(3 * PAGE)
     station = await place.node()
     # Held up until the drain has begun.
-    station.store.writes_after_looks = {4: 2}
+    station.store.writes_after_looks = {4: 3}
     tick = asyncio.create_task(station.step())
     async with asyncio.timeout(PATIENCE):
         while len(station.store.written) < 4:
             await asyncio.sleep(0)
     station.node.is_draining = True
     await tick
-    assert await place.recorded() == place.begun == each_once(PAGE)
+    assert await place.recorded() == place.begun == each_once(BATCH + PAGE)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from evertick.engine import fire
+from evertick.engine.company import Company
 from evertick.engine.node import LocalNode
 from evertick.testing.simulation import simulate
 from evertick.testing.simulation.mutants import MUTANTS
@@ -36,9 +37,12 @@ def test_every_promise_is_kept_in_the_stories_from(first: int) -> None:
     assert not red, f"\n{told}"
 
 
-def test_every_promise_is_kept_where_ticks_go_over_many_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What only many thousands of due schedules would bring about: each is a batch, and a page, of its own."""
-    make, look, pages = LocalNode.__init__, fire.Recorder._look_ahead, 0
+@pytest.mark.parametrize("batches", [1, 4])
+def test_every_promise_is_kept_where_ticks_go_over_many_pages(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
+    """What only many thousands of due schedules would bring about: each is a batch of its own, and a page of its own or
+    with others, which nodes that are behind then share."""
+    make, look, pages, shares = LocalNode.__init__, fire.Recorder._look_ahead, 0, 0
+    keeps_up = Company.keeps_up
 
     def with_small_batches(self: LocalNode, **options: Any) -> None:
         make(self, **{**options, "batch_size": 1})
@@ -48,8 +52,16 @@ def test_every_promise_is_kept_where_ticks_go_over_many_pages(monkeypatch: pytes
         pages += 1
         return await look(self, under_way)
 
+    def shared(self: Company, ours: Any, theirs: Any) -> bool:
+        nonlocal shares
+        is_left = keeps_up(self, ours, theirs)
+        shares += is_left
+        return is_left
+
     monkeypatch.setattr(LocalNode, "__init__", with_small_batches)
-    monkeypatch.setattr(fire, "_BATCHES_AHEAD", 1)
+    monkeypatch.setattr(fire, "_BATCHES_AHEAD", batches)
     monkeypatch.setattr(fire.Recorder, "_look_ahead", counted)
+    monkeypatch.setattr(Company, "keeps_up", shared)
     assert not _red(range(20))
-    assert pages > 500
+    assert pages > (500 if batches == 1 else 100)
+    assert (shares > 0) == (batches > 1)

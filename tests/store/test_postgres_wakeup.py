@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -192,6 +193,70 @@ async def test_of_a_burst_few_wake_ups_are_sent_and_the_last_is_not_lost(
     for _ in range(2):
         await asyncio.wait_for(said.get(), PATIENCE)
     await connection.close()
+
+
+@pytest.fixture
+def rung_after(pair: tuple[Bench, Store], monkeypatch: pytest.MonkeyPatch) -> list[News]:
+    """What the writer had to say in a statement of its own. It may say something at any time."""
+    after: list[News] = []
+    bell: Any = pair[0].store._bell  # type: ignore[attr-defined]
+    ring = bell.ring
+
+    async def ring_seen(connection: Any, news: dict[str, News]) -> None:
+        after.extend(news.values())
+        await ring(connection, news)
+
+    monkeypatch.setattr(bell, "ring", ring_seen)
+    monkeypatch.setattr(wakeup, "_INTERVAL_SECONDS", 0.0)
+    return after
+
+
+async def test_a_single_run_wakes_the_others_with_its_own_commit(
+    pair: tuple[Bench, Store], rung_after: list[News]
+) -> None:
+    bench, listener = pair
+    assert await heard(listener, bench.enqueue) == "runs"
+    assert rung_after == []
+    # Its key takes more than one statement.
+    assert await heard(listener, lambda: bench.enqueue(unique_key="key")) == "runs"
+    assert rung_after == ["runs"]
+
+
+async def test_where_commits_that_wake_others_are_slow_they_are_woken_after_them(
+    pair: tuple[Bench, Store], rung_after: list[News], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, listener = pair
+    monkeypatch.setattr(wakeup, "_SLOW_SECONDS", 0.0)
+    for _ in range(wakeup._SLOW_MOST):
+        assert await heard(listener, bench.enqueue) == "runs"
+    assert rung_after == []
+    assert await heard(listener, bench.enqueue) == "runs"
+    assert rung_after == ["runs"]
+    # After a while it is tried again.
+    monkeypatch.setattr(bench.store._bell, "_apart_until", 0.0)  # type: ignore[attr-defined]
+    assert await heard(listener, bench.enqueue) == "runs"
+    assert rung_after == ["runs"]
+
+
+async def test_a_slow_commit_is_known_by_its_own_beginning(
+    pair: tuple[Bench, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bell: Any = pair[0].store._bell  # type: ignore[attr-defined]
+    clock = SimpleNamespace(elapsed=lambda: clock.now, now=0.0)
+    monkeypatch.setattr(bell, "_clock", clock)
+
+    def said_at(now: float) -> Any:
+        clock.now = now
+        return bell.with_commit(APP, "runs")
+
+    # Each is sent before the one before it is answered, and takes long.
+    said = [said_at(now) for now in (100.0, 100.02, 100.04)]
+    for clock.now, each in zip((100.05, 100.07, 100.09), said, strict=True):
+        bell.has_committed(each)
+
+    assert None not in said
+    assert said_at(100.2) is None
+    assert said_at(100.09 + wakeup._APART_SECONDS) is not None
 
 
 async def test_a_wake_up_that_was_to_come_a_little_later_comes_when_its_store_closes(pair: tuple[Bench, Store]) -> None:

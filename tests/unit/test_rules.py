@@ -59,6 +59,24 @@ async def test_a_rule_that_is_spread_by_its_key_is_that_of_its_schedule(bench: B
     assert len({each.fire_at for each in stored.values()}) > 1
 
 
+async def test_a_moment_of_equal_rules_is_worked_out_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, work_out = list[int](), Cron._raw_next
+
+    def counted(rule: Cron, after: int) -> int | None:
+        asked.append(after)
+        return work_out(rule, after)
+
+    monkeypatch.setattr(Cron, "_raw_next", counted)
+    for number, key in enumerate(("a", "b", "c")):
+        await bench.add(Cron("0 * * * *"), key=key, args={"n": number})
+    bench.later(3600)
+    found = await known(bench, Rules(bench.store, APP))
+    asked.clear()
+    nexts = {each.rule.next_us(bench.start) for each in found.values() if each.rule is not None}
+
+    assert (len(found), len(nexts), asked) == (3, 1, [bench.start])
+
+
 async def test_a_calendar_that_has_changed_is_seen_at_once(bench: Bench) -> None:
     remembered = Rules(bench.store, APP)
     await bench.editor.put_calendar(Calendar("open", exclude=["2026-02-01"]))

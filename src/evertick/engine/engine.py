@@ -256,6 +256,7 @@ class Engine:
 
     def wake_fires(self) -> None:
         """A schedule was added or changed here."""
+        self._recorder.look_at_all()
         self._fire.wake()
 
     def wake_runs(self) -> None:
@@ -369,6 +370,7 @@ class Engine:
         if news == "runs":  # most news by far; nothing else needs a look for them
             self._worker.queue_has_grown()
             return _WOKEN_LEAST_SECONDS
+        self._recorder.look_at_all()
         self._look_again()
         self._relays.look_again()
         if self._duties.wants_more:

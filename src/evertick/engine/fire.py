@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from evertick.edit import facts_of, run_of
+from evertick.engine.company import Company
 from evertick.engine.node import LocalNode
+from evertick.engine.outlook import Outlook
 from evertick.engine.tick import Batch, Page, Tick
 from evertick.engine.trace import is_traced, trace
 from evertick.engine.work import Worker
@@ -25,7 +27,7 @@ from evertick.fan_out import fan_out
 from evertick.model import Claimed, Definition, NewGap, NewRun, Node, Reason
 from evertick.plan import plan
 from evertick.rules import KnownDefinition, Rules
-from evertick.store.base import Advance, Due, DueSchedule, Recorded
+from evertick.store.base import Advance, Due, DuePlace, DueSchedule, Recorded
 from evertick.unique import gaps_with_duplicates
 from evertick.when.moment import HOUR, MINUTE, from_us
 
@@ -49,7 +51,7 @@ _GATHER_SECONDS, _GATHER_AFTER = 0.025, 16
 # Longer work is done in turns of so many schedules: in between the event loop takes part in what else is under way,
 # above all in the conversation with the store about the batch that is being written.
 _TURN = 100
-# So many batches are read at once.
+# So many batches are read at once, after the first: what is due begins soon, and the others are read meanwhile.
 _BATCHES_AHEAD = 4
 # So many pages belong to one tick at most: each is read while the one before is being written.
 _PAGES_MOST = 8
@@ -67,8 +69,8 @@ class Recorder:
         self._ids: list[str] = []
         # Runs that are being written as claimed, and do not have their slots yet.
         self._being_claimed = 0
-        # Others are at the same schedules.
-        self._has_company = False
+        self._outlook = Outlook(node.clock)
+        self._company = Company(node)
         # By `clock.elapsed`: when we heard what is due, the last times.
         self._looked_at = deque[float](maxlen=_GATHER_AFTER)
         # The shortest distance between a moment and the next of its schedule that we have seen.
@@ -76,7 +78,7 @@ class Recorder:
 
     async def step(self) -> float | None:
         """One tick: look, plan, record, start what was recorded as already ours; page after page while more is due."""
-        tick = Tick(await self._look())
+        tick = Tick(await self._first_look())
         try:
             await self._record_all(tick)
             await tick.end()
@@ -84,6 +86,10 @@ class Recorder:
             await tick.break_off()
             raise
         return self._rest_after(tick)
+
+    def look_at_all(self) -> None:
+        """A schedule was added or changed, here or elsewhere: it may be due for long."""
+        self._outlook.look_at_all()
 
     async def _record_all(self, tick: Tick) -> None:
         """All pages. The lock is given up in between where others wait for it, or the next page is late."""
@@ -109,7 +115,9 @@ class Recorder:
         """A batch at a time. While one is being written, what came of the one before begins, and the next is planned:
         so neither the store nor this process waits for the other. False: others are at the same schedules."""
         page = tick.page
-        for rows in self._batches(page.due):
+        if len(page.due.schedules) > self._node.batch_size:
+            await self._company.look()
+        for rows in self._batches(tick):
             being_claimed = self._being_claimed
             advances = await self._plan_in_turns(page, rows)
             if not advances:
@@ -118,31 +126,40 @@ class Recorder:
             if before is not None and not all((await before.answer).taken):
                 return False
             tick.writes(self._write(rows, page, advances, claims=self._being_claimed - being_claimed))
-            if self._may_look_ahead(tick):
-                tick.ahead = _begun(self._look_ahead(page.due.schedules[-1]), "look")
+            self._begin_to_look_ahead(tick)
             if before is not None:
                 await self._settle(tick, before)
+        self._begin_to_look_ahead(tick)
         return True
 
-    async def _look(self, after: DueSchedule | None = None) -> Page:
-        limit = _BATCHES_AHEAD * self._node.batch_size
+    async def _first_look(self) -> Page:
+        """Of a tick. Whoever shares what is due with others needs several batches to choose from."""
+        due = await self._look(self._outlook.begin(), batches=_BATCHES_AHEAD if self._company.is_here else 1)
+        self._outlook.is_answered()
+        return await self._page(due)
+
+    async def _look(self, after: DuePlace, *, batches: int) -> Due:
+        limit = batches * self._node.batch_size
         since = self._node.clock.elapsed()
         due = await self._node.store.due_schedules(self._node.app, limit, after)
         self._looked_at.append(self._node.clock.elapsed())
         if is_traced(log):
             trace(log, self._node.clock, since, "%d schedules are due, of %d at most,", len(due.schedules), limit)
+        return due
+
+    async def _page(self, due: Due) -> Page:
         known = await self._rules.of(due.schedules)
-        nodes = await self._nodes(due, known)
-        return Page(due=due, known=known, nodes=nodes, is_full=len(due.schedules) == limit)
+        return Page(due=due, known=known, nodes=await self._nodes(due, known))
 
-    def _may_look_ahead(self, tick: Tick) -> bool:
-        """Where others are at the same schedules, what is read early is read in vain."""
-        is_alone = not self._has_company and not self._node.is_draining
-        return is_alone and tick.ahead is None and tick.page.is_full and tick.pages < _PAGES_MOST
+    def _begin_to_look_ahead(self, tick: Tick) -> None:
+        """When the first batch of a page is being written, or nothing of it is to be."""
+        place = tick.page.due.goes_on
+        if place is not None and tick.pages < _PAGES_MOST and tick.ahead is None and not self._node.is_draining:
+            tick.ahead = _begun(self._look_ahead(place), "look")
 
-    async def _look_ahead(self, after: DueSchedule) -> Page | None:
+    async def _look_ahead(self, after: DuePlace) -> Page | None:
         try:
-            return await self._look(after)
+            return await self._page(await self._look(after, batches=_BATCHES_AHEAD))
         except Exception:  # whatever it is, what is under way is seen to its end; the next tick looks, and says so
             return None
 
@@ -154,13 +171,18 @@ class Recorder:
                 await asyncio.sleep(0)
         return advances
 
-    def _batches(self, due: Due) -> Iterator[list[DueSchedule]]:
-        """Longest due first. Where others were at the same rows lately each begins somewhere else."""
-        size, rows = self._node.batch_size, due.schedules
-        begins = range(0, len(rows), size)
-        shift = int(self._node.clock.uniform() * len(begins)) if self._has_company and len(begins) > 1 else 0
-        for begin in (*begins[shift:], *begins[:shift]):
-            if not self._node.is_draining or begin == begins[shift]:
+    def _batches(self, tick: Tick) -> Iterator[list[DueSchedule]]:
+        """Longest due first. Where others are at the same rows each begins with its own, and leaves the rest to them
+        while there is more."""
+        size, rows = self._node.batch_size, tick.page.due.schedules
+        if self._company.is_here and len(rows) > size:
+            ours, theirs = self._company.ours_first(rows)
+            if tick.page.is_full and theirs and self._company.keeps_up(ours, theirs):
+                rows, tick.has_left = ours, True
+            else:
+                rows = ours + theirs
+        for begin in range(0, len(rows), size):
+            if not self._node.is_draining or begin == 0:
                 yield rows[begin : begin + size]
 
     async def _nodes(self, due: Due, known: dict[int, KnownDefinition]) -> list[Node]:
@@ -298,12 +320,14 @@ class Recorder:
 
     def _rest_after(self, tick: Tick) -> float | None:
         self.ticked_at = self._node.clock.elapsed()
-        self._has_company = tick.is_refused
-        if self._has_company:
+        if tick.is_refused:
+            self._company.is_met()
+        if tick.is_refused or tick.has_left:
             return 0.01
         if tick.page.is_full:
             log.info("a tick took all that it may read, %d times; the next follows at once", tick.pages)
             return 0.0
+        self._outlook.has_seen(tick.seen_until)
         if tick.next_at is None:
             return None
         since = self.ticked_at - self._looked_at[-1]

@@ -24,8 +24,11 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     known: dict[int, KnownDefinition]
     # Who is there for what runs on every node.
     nodes: list[Node]
-    # There may be more.
-    is_full: bool
+
+    @property
+    def is_full(self) -> bool:
+        """There may be more."""
+        return self.due.goes_on is not None
 
 
 class Batch:
@@ -75,12 +78,21 @@ class Tick:
         self.ahead: asyncio.Task[Page | None] | None = None
         # Somebody else was at the same schedules.
         self.is_refused = False
+        # Some of what it has seen, to other nodes.
+        self.has_left = False
         # When the first wants to be looked at again of all that were planned: the last look need not have seen it.
         self._next_at: int | None = None
 
     @property
     def next_at(self) -> int | None:
         return _earlier(self.page.due.next_at, self._next_at)
+
+    @property
+    def seen_until(self) -> int:
+        """By the store's time: nothing is left that wants to be looked at before. The last look need not have seen what
+        this tick has written."""
+        now = self.page.due.now
+        return now if self._next_at is None else min(now, self._next_at)
 
     def writes(self, batch: Batch) -> None:
         self.under_way = batch

@@ -10,7 +10,7 @@ import asyncio
 import functools
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -41,9 +41,9 @@ _CLAIMS_OF_A_STEP = 8
 
 
 class _Question(NamedTuple):
-    """A claim that was asked for."""
+    """A claim, and what it was asked for."""
 
-    answer: asyncio.Task[Claim]
+    answer: Awaitable[Claim]
     most: int
     # When it was asked.
     had_lease: bool
@@ -95,11 +95,13 @@ class Worker:
         await node.tell_ended(expired)
         return self._rest_after(claim)
 
-    def _ask(self, room: int) -> _Question:
+    def _ask(self, room: int, *, is_ahead: bool = False) -> _Question:
+        """Only what is asked ahead has a task: who waits for a single run to start waits for every turn of the loop."""
         self._stop_gathering()
         node = self._node
         tasks, most = node.rates.admit(node.terms, min(room, node.batch_size))
-        answer = asyncio.get_running_loop().create_task(self._claim(tasks, most), name="evertick claim")
+        claim = self._claim(tasks, most)
+        answer = asyncio.get_running_loop().create_task(claim, name="evertick claim") if is_ahead else claim
         return _Question(answer, most, node.has_lease)
 
     def _ask_ahead(self, begin: int) -> _Question | None:
@@ -108,7 +110,8 @@ class Worker:
         node = self._node
         room = node.hold.room - begin
         is_in_vain = self.queue_is_short or room < node.batch_size
-        return None if is_in_vain or node.is_draining or node.claiming.is_wanted else self._ask(room)
+        is_ours = not (is_in_vain or node.is_draining or node.claiming.is_wanted)
+        return self._ask(room, is_ahead=True) if is_ours else None
 
     async def _claim(self, tasks: Mapping[str, TaskTerms], most: int) -> Claim:
         node, since = self._node, self._node.clock.elapsed()
@@ -365,7 +368,7 @@ def _is_at_its_step(attempt: Attempt) -> bool:
 
 def _task_maker(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[None]]:
     """What puts a life into a task of its own. Where Python can (3.12), the task takes its first step at once: for a
-    job that never waits, that is a third of the cost. A program that makes its tasks in its own way is asked for them.
+    job that never waits, its turn in the event loop is saved. A program that makes its own kind of tasks is asked.
     """
     if loop.get_task_factory() is not None:
         return loop.create_task

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -54,6 +54,7 @@ __all__ = [
     "LATELY",
     "LATELY_DUE",
     "NO_TICKS",
+    "VERY_FIRST",
     "Advance",
     "Beat",
     "BeatLine",
@@ -66,6 +67,7 @@ __all__ = [
     "Claim",
     "DeclaredBy",
     "Due",
+    "DuePlace",
     "DueSchedule",
     "DutyHold",
     "DutyHolds",
@@ -159,6 +161,17 @@ class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
     stamp: int | None = None
 
 
+class DuePlace(NamedTuple):
+    """A place in the order of those that are due."""
+
+    at: int
+    schedule_id: int
+
+
+# Before any moment that a column can hold.
+VERY_FIRST = DuePlace(-(2**63), 0)
+
+
 class DueSchedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a tick reads of a schedule: all that a plan is made from, as it is at one moment."""
 
@@ -180,12 +193,18 @@ class DueSchedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # Which writing of its row was read, where the store can tell. Whatever records a run of the schedule writes it.
     stamp: int | None = None
 
+    @property
+    def place(self) -> DuePlace:
+        return DuePlace(self.at, self.id)
+
 
 class Due(msgspec.Struct, frozen=True, kw_only=True):
     now: int
     schedules: list[DueSchedule]
     # When the next schedule that is not due yet wants to be looked at.
     next_at: int | None
+    # Where the next look goes on, if this one has found as many as it may; what it could not read counts.
+    goes_on: DuePlace | None
 
 
 class Advance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -709,10 +728,10 @@ class Store(Protocol):
 
     # schedules
 
-    async def due_schedules(self, app: str, limit: int, after: DueSchedule | None = None) -> Due:
+    async def due_schedules(self, app: str, limit: int, after: DuePlace = VERY_FIRST) -> Due:
         """The schedules that want to be looked at by the store's time, longest due first; of those at once, by id.
 
-        `after`: from there on in this order, where an earlier look has ended; what came before it since is left out.
+        `after`: from there on in this order; what comes before it is left out.
         """
         ...
 

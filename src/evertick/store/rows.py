@@ -63,7 +63,6 @@ __all__ = [
     "node_of",
     "overrides_of",
     "phases_text",
-    "place_of",
     "plain_text",
     "read_each",
     "run_of",
@@ -72,9 +71,6 @@ __all__ = [
     "stored_of",
 ]
 
-
-# Before any moment that a column can hold.
-_BEFORE_ALL = -(2**63)
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -195,11 +191,6 @@ def stored_of(row: Row) -> StoredSchedule | None:
         live=row["live"],
         stamp=row["stamp"],
     )
-
-
-def place_of(due: DueSchedule | None) -> tuple[int, int]:
-    """In the order of those that are due; before all of them for none."""
-    return (_BEFORE_ALL, 0) if due is None else (due.at, due.id)
 
 
 def due_of(rows: Iterable[Sequence[Any]]) -> list[DueSchedule]:

@@ -7,8 +7,8 @@ the settings below hold for one transaction at a time.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 import asyncpg
@@ -191,16 +191,20 @@ async def part_from(connection: Connection) -> None:
         await connection.close(timeout=CLOSE_SECONDS)
 
 
-@contextmanager
-def translated(where: Location) -> Iterator[None]:
+class translated:  # noqa: N801 - it is used as a verb, and a generator would cost every statement more
     """Troubles of server and network become StoreUnavailable, with the fix. Mistakes in our SQL stay what they are."""
-    try:
-        yield
-    except Exception as error:
-        trouble = _trouble(error, where)
-        if trouble is None:
-            raise
-        raise StoreUnavailable(f"the {where.description} {trouble}") from error
+
+    __slots__ = ("_where",)
+
+    def __init__(self, where: Location) -> None:
+        self._where = where
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        trouble = _trouble(error, self._where) if isinstance(error, Exception) else None
+        if trouble is not None:
+            raise StoreUnavailable(f"the {self._where.description} {trouble}") from error
 
 
 def refused(error: StoreUnavailable) -> StoreError:

@@ -25,6 +25,8 @@ class Inserted(msgspec.Struct, frozen=True, kw_only=True):
     ids: set[str]
     # Whether one of them waits to be claimed.
     has_waiting: bool
+    # Others were woken by the statement itself.
+    is_told: bool = False
 
 
 async def insert_runs(
@@ -57,8 +59,19 @@ async def insert_runs(
 
 
 async def _insert_one(db: Session, app: str, run: NewRun) -> Inserted:
-    row = await db.only_row("insert_one", app, *moments_of([run], db.clock), *_one(run))
-    return Inserted(now=row["now"], fence=0, ids={run.id} if row["is_new"] else set(), has_waiting=row["is_new"])
+    bell = db.bell
+    said = None if bell is None else bell.with_commit(app, "runs")
+    wake_up = (None, None) if said is None else (said.channel, said.words)
+    row = await db.only_row("insert_one", app, *moments_of([run], db.clock), *_one(run), *wake_up)
+    if bell is not None and said is not None:
+        bell.has_committed(said)
+    return Inserted(
+        now=row["now"],
+        fence=0,
+        ids={run.id} if row["is_new"] else set(),
+        has_waiting=row["is_new"],
+        is_told=said is not None,
+    )
 
 
 def _one(run: NewRun) -> list[Any]:

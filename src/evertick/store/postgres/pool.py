@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
 
 from evertick.errors import StoreUnavailable
 from evertick.store.postgres.connection import CLOSE_SECONDS, Connection, part_from
@@ -21,6 +22,7 @@ from evertick.store.postgres.wakeup import Ear
 
 __all__ = ["Pool", "Pools"]
 
+T = TypeVar("T")
 Connect = Callable[[], Awaitable[Connection]]
 
 
@@ -43,35 +45,35 @@ class Pool:
     async def start(self) -> None:
         await anext(self._ends_with_loop)
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
-        async with self._slots:
-            if self._is_closed:
-                raise StoreUnavailable(f"the {self._description} is closed; open it before using it")
-            connection = self._newest_idle() or await self._connect()
-            is_sure = False
-            try:
-                yield connection
-                is_sure = True
-            except Exception:
-                # An error that the server has answered leaves the line as it was, once the transaction is rolled back.
-                is_sure = not connection.is_closed() and not connection.is_in_transaction()
-                raise
-            finally:
-                if is_sure and not self._is_closed:
-                    self._idle.append(connection)
-                else:
-                    connection.terminate()
-
-    @asynccontextmanager
-    async def deadline(self, seconds: float) -> AsyncIterator[None]:
-        """Around all that one caller does here, the wait for a connection included."""
+    async def lend(self, seconds: float, use: Callable[[Connection], Awaitable[T]]) -> T:
+        """A connection for all that one caller does with it, the wait for one included. No context managers made of
+        generators: every statement comes through here."""
         async with asyncio.timeout(seconds) as deadline:
             self._deadlines.add(deadline)
             try:
-                yield
+                async with self._slots:
+                    return await self._use(use)
             finally:
                 self._deadlines.discard(deadline)
+
+    async def _use(self, use: Callable[[Connection], Awaitable[T]]) -> T:
+        if self._is_closed:
+            raise StoreUnavailable(f"the {self._description} is closed; open it before using it")
+        connection = self._newest_idle() or await self._connect()
+        is_sure = False
+        try:
+            answer = await use(connection)
+            is_sure = True
+            return answer
+        except Exception:
+            # An error that the server has answered leaves the line as it was, once the transaction is rolled back.
+            is_sure = not connection.is_closed() and not connection.is_in_transaction()
+            raise
+        finally:
+            if is_sure and not self._is_closed:
+                self._idle.append(connection)
+            else:
+                connection.terminate()
 
     def renew(self) -> None:
         """Nobody waits any longer on a line that is there now."""

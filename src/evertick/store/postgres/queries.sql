@@ -250,7 +250,8 @@ FROM inserted
 
 -- name: insert_one
 -- The same of one run without a unique key, which is most of what is enqueued: without arrays, and so without what a
--- statement has to set up for each of them, and for counting. Fails if somebody is inserting it at this very moment.
+-- statement has to set up for each of them, and for counting. Wakes others with its commit, if it has words for it ($19
+-- and $20). Fails if somebody is inserting it at this very moment.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 inserted AS (
     INSERT INTO evertick.runs (app, id, task, cause, fire_at, due_at, queue, priority, state, reason, args, labels,
@@ -266,7 +267,8 @@ told AS (
     SELECT $1, @feed_epoch, (SELECT now FROM clock), 'run.recorded', json_build_array(json_build_array(i.id, NULL,
         i.task, i.fire_at, i.due_at, i.cause, NULL, i.reason, 0, NULL))::text
     FROM inserted i WHERE @feed_epoch IS NOT NULL)
-SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM inserted) AS is_new;
+SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM inserted) AS is_new,
+    CASE WHEN $19::text IS NOT NULL THEN pg_notify($19, $20::text) END AS woken;
 
 -- name: run.to_lock
 -- What must be locked before these runs: the gate, if one of them has a key of a limit, and the schedules of those whose

@@ -75,7 +75,7 @@ async def enqueue(line: Line, app: str, runs: Sequence[NewRun]) -> list[Run]:
 async def _insert_boldly(db: Session, app: str, runs: Sequence[NewRun]) -> Inserted:
     db.is_careful = False
     inserted = await insert_runs(db, app, runs)
-    if inserted.ids:
+    if inserted.ids and not inserted.is_told:
         db.wake(app, "runs")
     return inserted
 

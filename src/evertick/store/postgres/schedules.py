@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evertick.model import Schedule, Verdict
-from evertick.store.base import Due, DueSchedule, Failing, ScheduleFilter, StoredSchedule
+from evertick.store.base import Due, DuePlace, Failing, ScheduleFilter, StoredSchedule
 from evertick.store.postgres.session import Session
-from evertick.store.rows import FORMAT, Row, due_of, json_text, place_of, plain_text, schedule_of, stored_of
+from evertick.store.rows import FORMAT, Row, due_of, json_text, plain_text, schedule_of, stored_of
 
 __all__ = [
     "calendar_users",
@@ -42,10 +42,16 @@ _DUE = (
 )
 
 
-async def due_schedules(db: Session, app: str, limit: int, after: DueSchedule | None) -> Due:
-    found = await db.only_row("due_schedules", app, FORMAT, limit, *place_of(after))
+async def due_schedules(db: Session, app: str, limit: int, after: DuePlace) -> Due:
+    found = await db.only_row("due_schedules", app, FORMAT, limit, *after)
     columns = [found[name] or () for name in _DUE]
-    return Due(now=found["now"], schedules=due_of(zip(*columns, strict=True)), next_at=found["next_at"])
+    ids, ats = found["ids"] or [], found["ats"] or []
+    return Due(
+        now=found["now"],
+        schedules=due_of(zip(*columns, strict=True)),
+        next_at=found["next_at"],
+        goes_on=DuePlace(ats[-1], ids[-1]) if len(ids) >= limit else None,
+    )
 
 
 async def stored_schedules(db: Session, app: str, ids: Sequence[int], keys: Sequence[str]) -> list[StoredSchedule]:

@@ -39,14 +39,16 @@ _WARM_MOST = 4
 class Session:
     """A connection, and the statements of the store by name."""
 
-    __slots__ = ("_connection", "_sql", "clock", "has_feed", "is_careful", "is_in_gate", "is_ours", "woken")
+    __slots__ = ("_connection", "_sql", "bell", "clock", "has_feed", "is_careful", "is_in_gate", "is_ours", "woken")
 
-    def __init__(self, connection: Speaks, sql: Mapping[str, str], clock: Clock) -> None:
+    def __init__(self, connection: Speaks, sql: Mapping[str, str], clock: Clock, bell: Bell | None = None) -> None:
         self._connection = connection
         self._sql = sql
         # Only to guess where something may be; what is due is the store's to say.
         self.clock = clock
-        # Apps whose nodes are woken with the commit, and by what.
+        # Of a statement that is a transaction by itself, and so may say with its commit what it has to say.
+        self.bell = bell
+        # Apps whose nodes are woken after the commit, and by what.
         self.woken: dict[str, News] = {}
         # Whether the app has a feed, where a statement has told; None: ask the server, by telling it.
         self.has_feed: bool | None = None
@@ -165,15 +167,14 @@ class Line:
                 tries += 1
                 try:
                     pool = await self._pools.here()
-                    async with pool.deadline(self._where.timeout), pool.connection() as connection:
-                        return await perform(connection)
+                    return await pool.lend(self._where.timeout, perform)
                 except CONFLICTS:
                     if tries == _TRIES_MOST:
                         raise
                 await asyncio.sleep(_PAUSE_SECONDS * tries * (1 + self._clock.uniform()))
 
     async def _at_once(self, connection: Connection, act: Act[T]) -> T:
-        session = Session(connection, self._sql, self._clock)
+        session = Session(connection, self._sql, self._clock, self._bell)
         answer = await act(session)
         await self._bell.ring(connection, session.woken)
         return answer

@@ -167,7 +167,7 @@ class PostgresStore:
 
     # --- schedules -----------------------------------------------------------------------------------------------
 
-    async def due_schedules(self, app: str, limit: int, after: base.DueSchedule | None = None) -> base.Due:
+    async def due_schedules(self, app: str, limit: int, after: base.DuePlace = base.VERY_FIRST) -> base.Due:
         return await self._open_line().ask(lambda db: schedules.due_schedules(db, app, limit, after))
 
     async def stored_schedules(

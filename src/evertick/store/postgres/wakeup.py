@@ -1,9 +1,12 @@
 """Wake-ups: NOTIFY after the commit that made something due, LISTEN on a connection of its own.
 
-A hint, never relied on: whoever misses one finds the work at the next poll. Not inside of the transaction: those that
-notify are committed one after the other by the server, and would wait for each other's disk; one that does nothing else
-waits for no disk. At most a hundred a second are sent by one store object; the last of a burst is always sent, a little
-later.
+A hint, never relied on: whoever misses one finds the work at the next poll. At most a hundred a second are sent by one
+store object; the last of a burst is always sent, a little later.
+
+Not inside of the transaction: those that notify are committed one after the other by the server, and would wait for
+each other's disk; one that does nothing else waits for no disk. A single run that is enqueued is the exception, because
+somebody waits for its start, which a statement for the wake-up would put off. So it is said with the commit while
+such commits are quick; where they are not, the disk is slow or many are at it, and for a while all is said afterwards.
 
 What is said is who says it, what there is, and for which app: all apps of a schema share a channel, and wake only
 their own; and for a run that waits to be claimed nobody looks at schedules.
@@ -16,6 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
+from typing import NamedTuple
 
 from evertick.clock import Clock
 from evertick.errors import StoreError
@@ -23,7 +27,7 @@ from evertick.store.base import News
 from evertick.store.postgres.connection import CLOSE_SECONDS, Connection, Speaks, connect, part_from, translated
 from evertick.store.postgres.location import Location
 
-__all__ = ["EVERY_APP", "UNHEARD_SECONDS", "Bell", "Ear", "add_news", "channel_of"]
+__all__ = ["EVERY_APP", "UNHEARD_SECONDS", "Bell", "Ear", "WithCommit", "add_news", "channel_of"]
 
 log = logging.getLogger("evertick.store")
 
@@ -31,6 +35,9 @@ log = logging.getLogger("evertick.store")
 EVERY_APP = ""
 _NOTIFY = "SELECT pg_notify($1, $2)"
 _INTERVAL_SECONDS = 0.01
+# Statements that notify with their commit and take longer stood in line, or have a slow disk. After so many in a row
+# none does for a while; a single one may be the first of its connection, or have met a checkpoint.
+_SLOW_SECONDS, _SLOW_MOST, _APART_SECONDS = 0.01, 3, 10.0
 # Said in transactions of users, and of jobs: nobody's own voice, so that the node of this very store hears it, too.
 # Only their commit makes the work due, and nothing else tells when that was.
 _FOR_ALL = "all"
@@ -57,6 +64,14 @@ def add_news(known: dict[str, News], app: str, news: News) -> None:
         known[app] = news
 
 
+class WithCommit(NamedTuple):
+    """What a statement says with its commit, and when it was sent."""
+
+    channel: str
+    words: str
+    since: float
+
+
 class Bell:
     """Wakes the others. `name` tells our own voice from theirs."""
 
@@ -66,9 +81,30 @@ class Bell:
         self._send = send
         self.name = clock.new_token()
         self._rung_at = -_INTERVAL_SECONDS
+        # How many that said something with their commit were slow, in a row; until when nothing is said so.
+        self._slow = 0
+        self._apart_until = -_APART_SECONDS
         # By app, what was committed too soon after the last ring.
         self._unsaid: dict[str, News] = {}
         self._later: asyncio.Task[None] | None = None
+
+    def with_commit(self, app: str, what: News) -> WithCommit | None:
+        """For a statement that is about to be sent, if it may notify by itself. None: ring after it.
+
+        What is rung for and never committed leaves nobody waiting but those who come in the next moment, a little.
+        """
+        now = self._clock.elapsed()
+        if self._wait() > 0 or self._unsaid or now < self._apart_until:
+            return None
+        self._rung_at = now
+        return WithCommit(self._channel, _said(self.name, what, app), now)
+
+    def has_committed(self, said: WithCommit) -> None:
+        """What was said with a commit is out. Others may have been said meanwhile: each is timed by itself."""
+        now = self._clock.elapsed()
+        self._slow = self._slow + 1 if now - said.since > _SLOW_SECONDS else 0
+        if self._slow >= _SLOW_MOST:
+            self._slow, self._apart_until = 0, now + _APART_SECONDS
 
     async def ring(self, connection: Connection, news: Mapping[str, News]) -> None:
         """After a commit, on its connection. Not before: who is woken looks once, and would find nothing."""

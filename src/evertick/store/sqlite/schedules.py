@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from evertick.model import Schedule
-from evertick.store.base import Due, DueSchedule, ScheduleFilter, StoredSchedule
-from evertick.store.rows import FORMAT, due_of, json_text, place_of, schedule_of, stored_of
+from evertick.store.base import Due, DuePlace, DueSchedule, ScheduleFilter, StoredSchedule
+from evertick.store.rows import FORMAT, due_of, json_text, schedule_of, stored_of
 from evertick.store.sqlite.parts import PART_MOST
 from evertick.store.sqlite.queries import SQL
 
@@ -32,18 +32,19 @@ _rows = msgspec.json.Decoder(list[tuple[Any, ...]])
 _ID, _AT = DueSchedule.__struct_fields__.index("id"), DueSchedule.__struct_fields__.index("at")
 
 
-def due_schedules(db: sqlite3.Connection, now: int, app: str, limit: int, after: DueSchedule | None) -> Due:
+def due_schedules(db: sqlite3.Connection, now: int, app: str, limit: int, after: DuePlace) -> Due:
     schedules: list[DueSchedule] = []
-    place = place_of(after)
+    goes_on: DuePlace | None = after
     for first in range(0, limit, PART_MOST):
-        most = min(PART_MOST, limit - first)
-        rows = _rows.decode(db.execute(SQL["due_schedules"], (app, now, FORMAT, most, *place)).fetchone()[0])
-        schedules += due_of(rows)
-        if len(rows) < most:
+        if goes_on is None:
             break
-        place = rows[-1][_AT], rows[-1][_ID]
+        most = min(PART_MOST, limit - first)
+        rows = _rows.decode(db.execute(SQL["due_schedules"], (app, now, FORMAT, most, *goes_on)).fetchone()[0])
+        schedules += due_of(rows)
+        goes_on = DuePlace(rows[-1][_AT], rows[-1][_ID]) if len(rows) == most else None
     following = db.execute(SQL["due_schedules.next"], (app, now, FORMAT)).fetchone()
-    return Due(now=now, schedules=schedules, next_at=None if following is None else following["at"])
+    next_at = None if following is None else following["at"]
+    return Due(now=now, schedules=schedules, next_at=next_at, goes_on=goes_on)
 
 
 def stored_schedules(

@@ -181,7 +181,7 @@ class SqliteStore:
 
     # --- schedules -----------------------------------------------------------------------------------------------
 
-    async def due_schedules(self, app: str, limit: int, after: base.DueSchedule | None = None) -> base.Due:
+    async def due_schedules(self, app: str, limit: int, after: base.DuePlace = base.VERY_FIRST) -> base.Due:
         return await self._read(due_schedules, app, limit, after)
 
     async def stored_schedules(
