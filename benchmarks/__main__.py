@@ -14,7 +14,7 @@ _INTERRUPTED = 130
 def main() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        install = "pip install -c constraints.txt -e '.[dev]'"
+        install = f"{sys.executable} -m pip install -c constraints.txt -e '.[dev]'"
         sys.exit(f"the benchmarks need {', '.join(missing)}: {install}")
     try:
         from benchmarks import command

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+import tempfile
 from collections.abc import Collection, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -53,7 +53,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--peers", action="store_true", help="install other schedulers and measure them, too")
     names = [each.name for each in CONTENDERS]
-    run.add_argument("--contender", action=_Names, known=names, metavar="NAME", help=f"alone, of {', '.join(names)}")
+    run.add_argument(
+        "--contender",
+        action=_Names,
+        known=names,
+        metavar="NAME",
+        help=f"alone, of {', '.join(names)}; other schedulers are installed for it, without --peers, too",
+    )
     run.add_argument("--million", action="store_true", help="a million schedules as well: once a minute, at once, idle")
     run.add_argument("--rounds", type=_positive, help="how often everything is measured (default 5; quick: 1)")
     run.add_argument("--quick", action="store_true", help="tiny numbers: shows that it works, measures nothing")
@@ -64,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="write the page and its pictures from what was measured")
     report.add_argument("files", nargs="+", type=Path, metavar="FILE", help="what `run --json` has written")
     report.add_argument("--folder", type=_folder, help=f"default: {DOCS}, but not of quick runs")
+    report.add_argument("--note", metavar="TEXT", help="what the page says first; it is kept with the samples")
     return parser
 
 
@@ -91,7 +98,7 @@ def _nearest_first(name: str, known: Collection[str]) -> list[str]:
 
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on, in digits alone")
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on, in digits alone, such as 10000")
     return int(text)
 
 
@@ -102,13 +109,26 @@ def _file(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"{text} is a folder; name a file in it")
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent} for {path.name}; make it first")
-    if not os.access(path.parent, os.W_OK):
+    if not _can_be_written(path.parent):
         raise argparse.ArgumentTypeError(f"nothing can be written into {path.parent}; name another folder")
     return path
 
 
 def _folder(text: str) -> Path:
+    """One that can be made, if it is not there, and written into."""
     path = Path(text)
     if path.exists() and not path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a file; name a folder")
+    there = next(each for each in (path.resolve(), *path.resolve().parents) if each.exists())
+    if not (there.is_dir() and _can_be_written(there)):
+        raise argparse.ArgumentTypeError(f"nothing can be written into {there}; name another folder")
     return path
+
+
+def _can_be_written(folder: Path) -> bool:
+    """By trying: root is told that it may write everywhere, in /proc, too."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False

@@ -47,6 +47,7 @@ def main() -> None:
 
 def _report(asked: argparse.Namespace) -> None:
     results = Results.read(asked.files)
+    results.note = asked.note or results.note
     if results.quick and asked.folder is None:
         files = shlex.join(map(str, asked.files))
         raise Refused(f"a quick run measures nothing, so its page is not for {DOCS}: report {files} --folder FOLDER")
@@ -73,6 +74,8 @@ def _run(asked: argparse.Namespace) -> None:
         size=_size(asked),
         is_quick=asked.quick,
     )
+    if asked.quick and asked.plots is not None and asked.plots.resolve() == DOCS.resolve():
+        raise Refused(f"a quick run measures nothing, so its page is not for {DOCS}: --plots ANOTHER_FOLDER")
     if not cases(choice):
         raise Refused(f"nothing to measure: there is no such case, but {there_is(choice)}")
     if not (asked.quick or asked.json or asked.plots):
@@ -102,10 +105,7 @@ def _size(asked: argparse.Namespace) -> Size:
 @contextmanager
 def _folder(folder: Path) -> Iterator[Path]:
     """On the disk to measure; what the peers have installed stays in it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refused(f"--folder {folder} cannot be made: {error.strerror}; name another") from None
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         yield folder
     finally:
@@ -141,10 +141,13 @@ class _Kept:
     """What was measured so far, in a file if there is one."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path, self._has_any = path, False
+        self._path = path
+        # What there is, and in which round it would be broken off.
+        self._results: Results | None = None
+        self._round = ""
 
     def keep(self, results: Results, broken_off: str = "") -> None:
-        self._has_any = bool(results.cases)
+        self._results, self._round = results, broken_off
         if self._path is not None:
             run = dataclasses.replace(results.runs[0], broken_off=broken_off)
             dataclasses.replace(results, runs=[run]).write(self._path)
@@ -156,18 +159,28 @@ class _Kept:
             yield
         except (NotDurable, Refused):
             raise
-        except BaseException:
+        except BaseException as error:
+            if self._results is not None:
+                self.keep(self._results, f"{self._round} {_why(error)}".lstrip())
             print(f"broken off; {self._left()}", file=sys.stderr)
             raise
 
     def _left(self) -> str:
-        if not self._has_any:
+        if self._results is None or not self._results.cases:
             return "nothing was measured"
         return (
             "what was measured is lost without --json"
             if self._path is None
             else f"what was measured is in {self._path}"
         )
+
+
+def _why(error: BaseException) -> str:
+    """What a page has to say of a run that did not end: whether somebody stopped it, or something was wrong."""
+    if not isinstance(error, Exception):
+        return "by hand"
+    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"by an error ({': '.join([*getattr(error, '__notes__', ()), said])[:200]})"
 
 
 def _environments(choice: Choice, folder: Path, results: Results) -> dict[str, Environment]:
@@ -192,7 +205,8 @@ def _tell(results: Results) -> None:
         for table in tables_of(results, measurement):
             print(f"\n{table.title} ({table.about})\n\n{table.text}")
     loads = " ".join(f"{each:.1f}" for each in results.runs[0].loads)
-    print(f"\nload averages {loads} (before, after each round)")
+    stolen = " ".join(f"{each:g}" for each in results.runs[0].stolen)
+    print(f"\nload averages {loads} (before, after each round); given to other machines {stolen} % (in each round)")
     for failed in results.failed:
         print(f"failed  {failed}")
     if results.quick:

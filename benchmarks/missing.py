@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.figure import Case, Measurement
 from benchmarks.plan import PLAN
-from benchmarks.results import Results, whole
+from benchmarks.results import Results
 from benchmarks.table import STORE_TITLES, contender_title
 
 __all__ = ["missing_of"]
@@ -30,7 +30,8 @@ def _in_a_list(title: str) -> str:
 def missing_of(results: Results, measurement: Measurement) -> str:
     """Of one measurement; nothing if all of it is there."""
     planned = [case for case in PLAN if case.measurement == measurement.name]
-    there = [case for case, each in results.of(measurement.name).items() if any(map(whole, each.values()))]
+    # Who was tried and failed has a row, and is told of elsewhere.
+    there = list(results.of(measurement.name))
     return "; ".join(_missing(planned, there, _PARTS, ())) if there else "all of it"
 
 

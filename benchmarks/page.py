@@ -7,12 +7,13 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.aims import aims_table
+from benchmarks.aims import aims_table, reasons_of
 from benchmarks.losses import losses_table
 from benchmarks.missing import missing_of
 from benchmarks.picture import pictures_of
 from benchmarks.plan import GROUPS, MEASUREMENTS
 from benchmarks.results import Results
+from benchmarks.summary import summary_table
 from benchmarks.table import STORE_TITLES, tables_of
 from benchmarks.words import GROUP_WORDS
 
@@ -32,19 +33,32 @@ nothing.**
 
 _INTRODUCTION = """\
 Beside the same SQL work without a scheduler, and beside other schedulers, by turns on one machine. This page is written
-by the benchmarks from [the samples](how-fast.json) of the runs that are listed below. All of it in one run is:
+by the benchmarks from [the samples](how-fast.json) of the runs that are listed below. In a checkout, this installs
+what they need, measures for some seconds, then for hours all that is here, and writes such a page into `figures`;
+`benchmarks/README.md` tells the rest:
 
 ```console
-$ python -m benchmarks run --peers --million --json docs/explanation/how-fast.json
-$ python -m benchmarks report docs/explanation/how-fast.json
+$ python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e '.[dev]'
+$ .venv/bin/python -m benchmarks run --store sqlite --only throughput --processes 1 --rounds 1
+$ .venv/bin/python -m benchmarks run --peers --million --json figures.json --plots figures
 ```
 """
+
+_REASONS = "Of those that are not reached in every round, what profiles say:"
+
+_SUMMARY = (
+    "With one process, medians of what the tables below have in full. Evertick is set to 2,000 runs at once, on "
+    "uvloop, and as installed it has 50, on Python's own event loop. The raw loop is the same SQL without a scheduler. "
+    "A dash is what was not measured, or cannot be told. Of Celery only beat is here: whether its queue is faster is "
+    "not known."
+)
 
 _AIMS = (
     "What Evertick is to reach with one process on two cores, with the server on the same machine, and whether it "
     "does: yes if every round does, no if none does; where some do and others do not, it is undecided, whatever the "
     "median says. One round decides little, and the row says so. Beside somebody is the median of the ratios of the "
-    "same rounds of one run. What is to be at least so much is reached from 1 of its aim on, all else up to 1. "
+    "same rounds of one run. An aim of at least so much is reached where measured / aim is 1 or more, any other where "
+    "it is 1 or less. "
     "Evertick has 2,000 runs at once, and as installed 50, on the event loops that the table below names: uvloop "
     "comes with `evertick[fast]`. Schedules of every minute share sixty rules, and evenly each has one of its own. "
     "That memory does not grow with the number of schedules is held to be so up to 1.25 times, and that it does not "
@@ -89,21 +103,26 @@ _TWO_PROCESSES = """\
 """
 
 _METHOD_OF_OTHERS = """\
-- Each of the other schedulers has an environment of its own, and is set up as its documents advise for production. They
-  promise other things: most keep no history of runs, which Evertick does here.
+- Each of the other schedulers has an environment of its own, and is set up for production as its documents say; where
+  they name no number, as of what PgQueuer takes at once or how many jobs Procrastinate has, it is our choice (the table
+  below has them all). They promise other things: most keep no history of runs, which Evertick does here.
 """
 
 _LOSSES = (
-    "Every figure of this page at which somebody else is better than Evertick in the same rounds of one run, or the "
-    "raw loop is: how many times, as the median of the ratios of the rounds, with the least and the greatest. Where "
-    "the least is under 1, it is not so in every round. Of Evertick, it is the row without a word behind it; as "
-    "installed it is slower than that, in the tables below. Who left moments behind is not better by those that "
-    "began."
+    "Every figure of this page at which somebody else is better than Evertick in the same rounds of one run: how many "
+    "times, as the median of the ratios of the rounds, with the least and the greatest. Where the least is under 1, it "
+    "is not so in every round; and where two medians differ the other way round, the rounds do not bear it out. What "
+    "was measured by different runs is not compared. Evertick is the row with 2,000 runs at once; as installed it is "
+    "slower, in the tables below. A scheduler that left moments behind is not called better by those that began."
 )
+
+_RAW_LOSSES = "The same of the raw loops: what Evertick costs beside the bare SQL."
 
 _RUNS = (
     "Measured by these runs of the benchmarks, whose numbers the tables name, with the load averages of the machine "
-    "before the first round and after each:"
+    "before the first round and after each, and with how much of its processors the host gave to other machines in "
+    "each round (stolen), where that was looked at. Where not all had the same processor, each run names its own: what "
+    "runs on different ones have found can be compared by its ratios alone."
 )
 
 _LIMITS = """\
@@ -161,26 +180,40 @@ def write_report(results: Results, folder: Path) -> None:
 def page_of(results: Results) -> str:
     groups = (_group(results, group) for group in GROUPS)
     banner = [_BANNER] if results.quick else []
-    head = [_TITLE, *banner, _introduction(results), _aims(results), *_losses(results), _method(results)]
+    head = [_TITLE, *banner, _introduction(results), *_summary(results), _aims(results), *_losses(results)]
+    head.append(_method(results))
     return "\n".join([*head, _machine(results), *groups, _LIMITS])
 
 
 def _introduction(results: Results) -> str:
+    parts = [_filled(results.note) + "\n"] if results.note else []
+    parts.append(_INTRODUCTION)
     commits = list(dict.fromkeys(f"`{run.commit}`" for run in results.runs if run.commit))
-    if not commits:
-        return _INTRODUCTION
-    at = f"commit{'s' if len(commits) > 1 else ''} {' and '.join(commits)}"
-    return f"{_INTRODUCTION}\n{_filled(f'Measured at {at}; newer commits are not in it.')}\n"
+    if commits:
+        at = f"commit{'s' if len(commits) > 1 else ''} {' and '.join(commits)}"
+        parts.append(_filled(f"Measured at {at}; newer commits are not in it.") + "\n")
+    return "\n".join(parts)
 
 
 def _aims(results: Results) -> str:
-    return _NEXT.join(["## Aims", _filled(_AIMS), aims_table(results)]) + "\n"
+    parts = ["## Aims", _filled(_AIMS), aims_table(results)]
+    if reasons := reasons_of(results):
+        parts += [_filled(_REASONS), "\n".join(_filled(each, "  ") for each in reasons)]
+    return _NEXT.join(parts) + "\n"
+
+
+def _summary(results: Results) -> Iterator[str]:
+    table = summary_table(results)
+    if table:
+        yield _NEXT.join(["## In short", _filled(_SUMMARY), table]) + "\n"
 
 
 def _losses(results: Results) -> Iterator[str]:
-    table = losses_table(results)
-    if table:
-        yield _NEXT.join(["## Where others are faster", _filled(_LOSSES), table]) + "\n"
+    others, raw = losses_table(results, is_raw=False), losses_table(results, is_raw=True)
+    parts = [_filled(_LOSSES), others] if others else []
+    parts += [_filled(_RAW_LOSSES), raw] if raw else []
+    if parts:
+        yield _NEXT.join(["## Where others are faster", *parts]) + "\n"
 
 
 def _method(results: Results) -> str:
@@ -238,6 +271,8 @@ def _run_text(results: Results, number: int) -> str:
     told = [f"{when}: {what}" if when else what]
     told += [f"broken off in round {run.broken_off}"] if run.broken_off else []
     told += [f"loads {', '.join(f'{each:.1f}' for each in run.loads)}"] if run.loads else []
+    told += [f"stolen {', '.join(f'{each:.1f}' for each in run.stolen)} %"] if run.stolen else []
+    told += [f"on {run.cpu}"] if len({each.cpu for each in results.runs}) > 1 else []
     return "; ".join(told)
 
 

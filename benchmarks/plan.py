@@ -87,7 +87,14 @@ MEASUREMENTS = {
             "finished runs",
             is_once=True,
         ),
-        Measurement("held_open", "growth", "A transaction that is held open", held_open.FIGURES, held_open.measure),
+        Measurement(
+            "held_open",
+            "growth",
+            "A transaction that is held open",
+            held_open.FIGURES,
+            held_open.measure,
+            "schedules",
+        ),
         Measurement("next_fires", "time", "Moments of cron expressions", next_fires.FIGURES, next_fires.measure),
         Measurement("footprint", "footprint", "Import", footprint.FIGURES, footprint.measure),
         Measurement("limits", "limits", "Limits under load", limits.FIGURES, limits.measure, "runs"),
@@ -198,7 +205,9 @@ def _stores(name: str, choice: Choice) -> tuple[str, ...]:
         return ("",)
     if name in ("fires", "vacuum"):
         return tuple(each for each in choice.stores if each == "postgres")
-    return (*choice.stores, BROKER) if name == "minute" else choice.stores
+    # Who asks for one store alone does not want a broker.
+    has_broker = name == "minute" and set(choice.stores) == set(STORES)
+    return (*choice.stores, BROKER) if has_broker else choice.stores
 
 
 def _numbers(name: str, store: str, choice: Choice) -> tuple[int, ...]:
@@ -214,6 +223,7 @@ def _numbers(name: str, store: str, choice: Choice) -> tuple[int, ...]:
         "kill": (size.held_runs,),
         "stop": (size.held_runs,),
         "history": (size.large_history,),
+        "held_open": size.held_open_schedules,
         "next_fires": (size.next_fires,),
         "footprint": (size.imports,),
         "limits": (size.limited_runs,),

@@ -20,6 +20,10 @@ _SCALE, _NAMES, _LINES_HEIGHT, _TOP, _BOTTOM = 70, 250, 340, 44, 40
 # Below either, for what the signs mean; and half of the line of an aim that is at one place.
 _LEGEND, _AIM = 20, 16
 _INK, _GRID, _AIMED = "#888888", "#dddddd", "#e53935"
+# Of lines that have the same colour, no two have the same dashes.
+_DASHES = ("", ' stroke-dasharray="8 3"', ' stroke-dasharray="2 3"')
+# Of the names of lines: their distance.
+_NAME = 16
 _COLOURS = ("#00897b", "#ffb300", "#5c6bc0", "#d81b60", "#6d4c41", "#43a047", "#8e24aa", "#546e7a")
 _OURS, _YARDSTICK, _OTHERS = "#00897b", "#b0bec5", "#ffb300"
 
@@ -85,11 +89,11 @@ class Axes:
 
 
 def lines(title: str, axes: Axes, series: Mapping[str, Sequence[Point]]) -> str:
-    """On logarithmic scales; a line per name, and a dashed one for each aim."""
+    """On logarithmic scales; a line per name, and a dashed red one for each aim."""
     points = [point for each in series.values() for point in each]
+    floor = max(_LINES_HEIGHT - _BOTTOM, _TOP + len(series) * _NAME)
     x = _Scale([point.across for point in points], _SCALE, _WIDTH - _NAMES)
-    y = _Scale([*(point.up for point in points), *(aim.up for aim in axes.aims)], _LINES_HEIGHT - _BOTTOM, _TOP)
-    floor = _LINES_HEIGHT - _BOTTOM
+    y = _Scale([*(point.up for point in points), *(aim.up for aim in axes.aims)], floor, _TOP)
     parts = [
         _text(x.begin, 16, title, "start", 13),
         _text(x.begin, 32, axes.up, "start"),
@@ -110,12 +114,15 @@ def lines(title: str, axes: Axes, series: Mapping[str, Sequence[Point]]) -> str:
         begin, end = (x.begin, x.end) if aim.across is None else (x(aim.across) - _AIM, x(aim.across) + _AIM)
         parts.append(_dashed(begin, y(aim.up), end, y(aim.up)))
     for number, (name, each) in enumerate(series.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour, dashes = _COLOURS[number % len(_COLOURS)], _DASHES[number // len(_COLOURS) % len(_DASHES)]
+        stroke = f'fill="none" stroke="{colour}" stroke-width="2"{dashes}'
         path = " ".join(f"{x(point.across):.1f},{y(point.up):.1f}" for point in sorted(each))
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<polyline points="{path}" {stroke}/>')
         parts += [_dot(x(point.across), y(point.up), colour, is_hollow=point.is_hollow) for point in each]
-        parts.append(_text(_WIDTH - _NAMES + 10, _TOP + 8 + number * 16, name, "start", colour=colour))
-    return _svg(_LINES_HEIGHT + _LEGEND, parts)
+        left, middle = _WIDTH - _NAMES + 8, _TOP + 8 + number * _NAME
+        parts.append(f'<polyline points="{left},{middle - 4} {left + 22},{middle - 4}" {stroke}/>')
+        parts.append(_text(left + 28, middle, name, "start", colour=colour))
+    return _svg(floor + _BOTTOM + _LEGEND, parts)
 
 
 class _Scale:

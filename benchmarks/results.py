@@ -25,15 +25,18 @@ Samples = dict[str, list[float]]
 class Run:
     """One run of the benchmarks: on which day, of which commit if that is known, and how calm the machine was.
 
-    `flush_ms` is how long a page took to reach the disk, `loads` are load averages before and after each round.
+    `flush_ms` is how long a page took to reach the disk, `loads` are load averages before and after each round,
+    `stolen` is how much of the processors the host gave to others in each, in percent.
     """
 
     measured: str = ""
     commit: str = ""
     flush_ms: float | None = None
     loads: list[float] = field(default_factory=list)
-    # The round, if there is one that it has not ended.
+    # The round, if there is one that it has not ended, and why.
     broken_off: str = ""
+    cpu: str = ""
+    stolen: list[float] = field(default_factory=list)
 
 
 def _one_run() -> list[Run]:
@@ -54,6 +57,8 @@ class Results:
     skipped: dict[str, str] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     cases: dict[Case, Samples] = field(default_factory=dict)
+    # What the page says first.
+    note: str = ""
     # The place in `runs` of the run that a case was measured in; the first where there is none.
     ran_in: dict[Case, int] = field(default_factory=dict)
 
@@ -105,6 +110,9 @@ class Results:
         last one counts: rounds of different runs are not rounds of one. A run of which nothing counts is forgotten.
         """
         read = [_read_file(path) for path in paths]
+        for each in read:
+            for run in each.runs:
+                run.cpu = run.cpu or each.machine.get("cpu", "")
         together = read[0]
         for more in read[1:]:
             together.ran_in |= {case: len(together.runs) + more.ran_in[case] for case in more.cases}
@@ -113,8 +121,10 @@ class Results:
             together.server = _joined(together.server, more.server)
             together.runs += more.runs
             together.quick |= more.quick
+            together.note = more.note or together.note
             together.skipped |= more.skipped
-            together.failed += more.failed
+            measured_anew = tuple(f"{case.title}, round " for case in more.cases)
+            together.failed = [each for each in together.failed if not each.startswith(measured_anew)] + more.failed
             together.cases |= more.cases
         together._forget_unused_runs()
         return together

@@ -11,6 +11,7 @@ wrong with a peer costs that peer its figure, and is told.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,8 @@ from pathlib import Path
 from benchmarks.contender.contenders import BROKER, CONTENDERS
 from benchmarks.contender.environment import Environment
 from benchmarks.figure import Case
-from benchmarks.machine import load
+from benchmarks.machine import load, processor_ticks, stolen_percent
+from benchmarks.order import in_turn
 from benchmarks.plan import MEASUREMENTS
 from benchmarks.results import Results
 from benchmarks.size import Size
@@ -70,11 +72,13 @@ def run_rounds(
     ground: Ground, cases: list[Case], rounds: int, results: Results, keep: Callable[[Results, str], None]
 ) -> None:
     """`keep` is given what there is so far, and in which round it would be broken off, again and again."""
-    loads = results.runs[-1].loads
-    loads.append(load())
+    run = results.runs[-1]
+    run.loads.append(load())
     previewed = set() if results.quick else _preview(ground, cases, results, keep)
     for number in range(rounds):
-        wanted = [case for case in cases if MEASUREMENTS[case.measurement].has_round(case, results)]
+        before = processor_ticks()
+        needed = [case for case in cases if MEASUREMENTS[case.measurement].has_round(case, results)]
+        wanted = in_turn(number, needed)
         said = f"{number + 1}/{rounds}"
         measure = partial(_measure, ground, results=results, said=said)
         if results.quick:
@@ -85,9 +89,12 @@ def run_rounds(
                 if case in previewed:
                     previewed.discard(case)
                     del results.cases[case]
+                # What the one before has thrown away or not written yet is not to be a burden of this one.
+                os.sync()
                 measure(case)
                 keep(results.broken_off([each for each in wanted[done:] if each not in previewed]), said)
-        loads.append(load())
+        run.loads.append(load())
+        run.stolen.append(stolen_percent(before, processor_ticks()))
 
 
 def _preview(ground: Ground, cases: list[Case], results: Results, keep: Callable[[Results, str], None]) -> set[Case]:
@@ -130,24 +137,13 @@ def _measure(ground: Ground, case: Case, results: Results, said: str, *, is_prev
             results.add(case, measured)
     except Exception as error:
         if not _CONTENDERS[case.contender].is_peer:
+            error.add_note(case.title)
             raise
         # Of a traceback the last line tells.
         lines = str(error).strip().splitlines() or [type(error).__name__]
         why = " ".join(dict.fromkeys((lines[0], lines[-1])))
-        results.failed.append(f"{_title(case)}, round {said}: {why}"[:300])
+        results.failed.append(f"{case.title}, round {said}: {why}"[:300])
         results.add_hole(case, [figure.name for figure in MEASUREMENTS[case.measurement].figures])
         print(f"failed  {results.failed[-1]}", flush=True)
         return
-    print(f"round {said}  {_title(case)}  {time.monotonic() - began:.1f} s", flush=True)
-
-
-def _title(case: Case) -> str:
-    words = [
-        case.measurement,
-        case.store,
-        case.contender,
-        f"{case.processes} process{'es' if case.processes > 1 else ''}",
-        f"{case.number}",
-        case.variant,
-    ]
-    return ", ".join(word for word in words if word)
+    print(f"round {said}  {case.title}  {time.monotonic() - began:.1f} s", flush=True)

@@ -44,9 +44,12 @@ class Size:
     large_history: int
     growth_runs: int
     growth_turns: int
-    # Fires through the store: schedules, how often each, and for how long while a transaction is held open.
+    # Fires through the store: schedules, and how often each.
     fired_schedules: int
     fires_each: int
+    # While a transaction is held open: some that fire all the time, and so many that none does much more often than
+    # schedules do.
+    held_open_schedules: tuple[int, ...]
     held_open_seconds: float
     # Fires between two looks at the time.
     fires_turn: int
@@ -74,7 +77,7 @@ FULL = Size(
     tail_seconds=5,
     end_seconds=0.5,
     herd=(1_000, 10_000, 100_000),
-    knee=(4_000, 8_000, 16_000, 20_000, 24_000, 28_000, 32_000),
+    knee=(4_000, 6_000, 8_000, 12_000, 16_000, 20_000, 24_000, 28_000, 32_000),
     knee_period=5,
     knee_periods=12,
     preview_periods=4,
@@ -91,6 +94,7 @@ FULL = Size(
     growth_turns=5,
     fired_schedules=10_000,
     fires_each=10,
+    held_open_schedules=(10_000, 100_000),
     held_open_seconds=60,
     fires_turn=10_000,
     vacuum_seconds=120,
@@ -133,6 +137,7 @@ QUICK = Size(
     growth_turns=1,
     fired_schedules=200,
     fires_each=1,
+    held_open_schedules=(200,),
     held_open_seconds=0.3,
     fires_turn=100,
     vacuum_seconds=0.2,

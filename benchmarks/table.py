@@ -9,9 +9,20 @@ from dataclasses import dataclass
 
 from benchmarks.contender.contenders import CONTENDERS
 from benchmarks.figure import Case, Figure, Measurement
+from benchmarks.plan import PLAN
 from benchmarks.results import Results, Samples, whole
 
-__all__ = ["STORE_TITLES", "Table", "case_title", "contender_title", "line", "number_text", "ratios", "tables_of"]
+__all__ = [
+    "STORE_TITLES",
+    "Table",
+    "case_title",
+    "contender_title",
+    "figure_values",
+    "line",
+    "number_text",
+    "ratios",
+    "tables_of",
+]
 
 STORE_TITLES = {"sqlite": "SQLite", "postgres": "PostgreSQL", "broker": "a broker", "": ""}
 # Rounds; the median of fewer is not worth much, and the page says so.
@@ -19,6 +30,10 @@ _ENOUGH = 5
 # From here on one digit would make a hundred of it: of a share, all instead of nearly all.
 _ALMOST = 99.95
 _TITLES = {each.name: each.title for each in CONTENDERS}
+_PLACES = {case: place for place, case in enumerate(PLAN)}
+_GUESSING = {each.name for each in CONTENDERS if each.is_guessing}
+# What is made of how late each moment was.
+_LATENESS = ("p50", "p99", "max")
 
 
 @dataclass(frozen=True)
@@ -31,8 +46,9 @@ class Table:
 
 
 def tables_of(results: Results, measurement: Measurement) -> list[Table]:
-    """The tables of one measurement, one for each store."""
-    cases = results.of(measurement.name)
+    """The tables of one measurement, one for each store, in the order of the plan, whenever each was measured."""
+    found = results.of(measurement.name)
+    cases = {case: found[case] for case in sorted(found, key=lambda case: _PLACES.get(case, len(_PLACES)))}
     tables = []
     for store in dict.fromkeys(case.store for case in cases):
         here = {case: samples for case, samples in cases.items() if case.store == store}
@@ -76,7 +92,7 @@ def _text(measurement: Measurement, cases: Mapping[Case, Samples], results: Resu
         ]
         beside = _raw(case)
         raw = cases.get(beside) if beside != case and results.are_of_one_run(case, beside) else None
-        rows.append(row + [_cell(each, samples, raw) for each in figures])
+        rows.append(row + [_cell(each, case, samples, raw) for each in figures])
     return "\n".join(line(row) for row in [head, ["---"] * len(head), *rows])
 
 
@@ -100,9 +116,17 @@ def _raw(case: Case) -> Case:
     return Case(case.measurement, case.store, "raw", case.processes, case.number, case.variant)
 
 
-def _cell(figure: Figure, samples: Samples, raw: Samples | None) -> str:
+def figure_values(case: Case, samples: Samples, name: str) -> list[float]:
+    """All samples of a figure, holes included. None of those who guess their moments and left some behind: what was
+    later than a minute is not known to have been."""
+    has_left_some = min(whole(samples.get("share", [])), default=100) < 100
+    is_guessed = case.contender in _GUESSING and name in _LATENESS and has_left_some
+    return [] if is_guessed else samples.get(name, [])
+
+
+def _cell(figure: Figure, case: Case, samples: Samples, raw: Samples | None) -> str:
     """Median [min..max]; and how that is to the raw loop, round by round."""
-    values = whole(samples.get(figure.name, []))
+    values = whole(figure_values(case, samples, figure.name))
     if not values:
         return "-"
     text = number_text(statistics.median(values))

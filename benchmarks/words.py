@@ -39,7 +39,18 @@ GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
     ),
     "latency": (
         "Latency",
-        (Words("50 calls a second; from the call that enqueues to the first line of the job."),),
+        (
+            Words(
+                "50 calls a second for ten seconds; from the call that enqueues to the first line of the job. So p99 "
+                "of a round is the fifth of its 500 from the end, and the spread of the rounds says how much that is "
+                "worth."
+            ),
+            Words(
+                "A worker that sends to itself begins with it as soon as it has started, while its connections are "
+                "being opened: its max is that of the first calls.",
+                ("latency_alone",),
+            ),
+        ),
     ),
     "schedules": (
         "Schedules",
@@ -55,9 +66,10 @@ GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
             Words(
                 "Where all of one second are due at the same moment, all schedules share sixty rules, and those of the "
                 "knee five. Evenly, each has a rule of its own, an interval with its own start. A node remembers "
-                "30,000 rules. Others it reads anew each time, which takes 9 microseconds for an interval and 22 for a "
-                "cron expression, or makes in 4 from one that has all but the start in common. So a million evenly "
-                "show what rules cost that are too many to be remembered; they are watched in one round.",
+                "30,000 rules. Others it reads anew each time, or makes from one that has all but the start in common, "
+                "in half the time. So a million evenly show what rules cost that are too many to be remembered; they "
+                "are watched in one round. The memory of a node grows with the number of schedules until what it "
+                "remembers is full (those 30,000 rules, and 10,000 definitions), and not beyond.",
                 ("minute", "knee"),
             ),
             Words("At one instant, all are due at the same microsecond.", ("herd",)),
@@ -67,7 +79,8 @@ GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
                 "are looked at once, for four periods. After that, each round watches the last two that hold and the "
                 "first two that do not, as far as is known, for twelve periods: a minute, in which a checkpoint of the "
                 "server seldom falls (its column tells), so that the knee is one without checkpoints. The rows of the "
-                "other steps are of that one look, and say so as one round.",
+                "other steps are of that one look, and say so as one round. What a node and the server do "
+                "at the knee is in `ARCHITECTURE.md` (where the time of a fire goes).",
                 ("knee",),
             ),
             Words(
@@ -78,9 +91,9 @@ GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
             ),
             Words(
                 "The jobs of PgQueuer, APScheduler, Celery and Huey are not told their moment here and take the last "
-                "one that fits: one that is late by more than a minute seems to be late by what is left of it. Where "
-                "fewer than all of theirs began in their minute, their percentiles mean nothing, and below 99 % they "
-                "have no point in the pictures.",
+                "one that fits: one that is late by more than a minute seems to be late by what is left of it, and two "
+                "of one moment may be one of the minute before. Where fewer than all of theirs began in their minute, "
+                "there is a dash in place of how late they were, and below 99 % they have no point in the pictures.",
                 ("minute",),
                 ("pgqueuer", "apscheduler3", "apscheduler4", "celery", "huey"),
             ),
@@ -130,7 +143,9 @@ GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
             Words(
                 "Two nodes, one of which has all the work. From its end to the first, the middle and the last of its "
                 "runs that the other has begun. Killed (`kill -9`), it is believed dead when its lease of 15 seconds "
-                "has run out. Stopped, it gives back what has not ended after a second."
+                "has run out, counted from its last beat, which is up to three seconds back: so that is found out 12 "
+                "to 15 seconds after the end, and at the next beat of the other at the latest. Stopped, it gives back "
+                "what has not ended after a second."
             ),
         ),
     ),
@@ -147,7 +162,9 @@ GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
             Words(
                 "Fires while somebody holds a transaction open: on PostgreSQL nothing can be cleaned away meanwhile, "
                 "on SQLite the log grows. They take turns with the same fires in a ledger of which nobody holds "
-                "anything, each for a minute altogether; compared are the first and the last sixth of the turns.",
+                "anything, each for a minute altogether; compared are the first and the last sixth of the turns. The "
+                "fewer schedules there are, the more often each fires meanwhile, and the more of its own dead rows it "
+                "meets: of 10,000 each does so about a hundred times a minute, of 100,000 about ten.",
                 ("held_open",),
             ),
         ),

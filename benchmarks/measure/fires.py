@@ -26,7 +26,7 @@ from benchmarks.store.postgres import PostgresPlace
 from benchmarks.used import Used
 from evertick.clock import system_clock
 from evertick.model import Cause, Definition, NewRun, Outcome, Verdict
-from evertick.store.base import Advance, Change, DueSchedule, NodeJoin, Store, TaskTerms
+from evertick.store.base import VERY_FIRST, Advance, Change, DuePlace, DueSchedule, NodeJoin, Store, TaskTerms
 from evertick.when.moment import HOUR, SECOND
 
 __all__ = ["APP", "FIGURES", "StoreLoop", "add_schedules", "fire", "firing_in", "join", "measure", "timed_turn"]
@@ -44,6 +44,8 @@ FIGURES = (
 )
 APP, NODE, TASK = "default", "bench-node", "count"
 BATCH = 1_000
+# As a node that is behind looks: each look goes on where the one before has ended, and one in so many begins anew.
+_LOOKS = 30
 _LEASE = 24 * HOUR
 
 
@@ -154,14 +156,32 @@ async def join(store: Store) -> None:
     )
 
 
+class _Walk:
+    """Where the next look begins."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+        self._place = VERY_FIRST
+
+    @property
+    def place(self) -> DuePlace:
+        self._looks += 1
+        return VERY_FIRST if self._looks % _LOOKS == 1 else self._place
+
+    def comes_to(self, place: DuePlace) -> None:
+        self._place = place
+
+
 class StoreLoop:
     """Through the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._walk = _Walk()
 
     async def record(self, batch: int) -> Coroutine[None, None, None]:
-        due = await self._store.due_schedules(APP, batch)
+        due = await self._store.due_schedules(APP, batch, self._walk.place)
+        self._walk.comes_to(due.schedules[-1].place)
         ids = system_clock.new_ids(len(due.schedules))
         advances = [_advance_of(row, id_) for row, id_ in zip(due.schedules, ids, strict=True)]
         recorded = await self._store.record_fires(APP, NODE, advances)
@@ -204,9 +224,10 @@ def _advance_of(row: DueSchedule, id_: str) -> Advance:
 
 _DUE = """
 SELECT array_agg(d.schedule_id) AS ids, array_agg(s.key) AS keys, array_agg(d.version) AS versions,
-    array_agg(d.fire_at) AS fire_ats
-FROM (SELECT schedule_id, version, fire_at FROM evertick.due
-    WHERE app = $1 AND at <= (SELECT evertick.now_us()) ORDER BY at LIMIT $2) d
+    array_agg(d.fire_at) AS fire_ats, max(d.at) AS last_at
+FROM (SELECT schedule_id, version, fire_at, at FROM evertick.due
+    WHERE app = $1 AND at <= (SELECT evertick.now_us()) AND (at, schedule_id) > ($3, $4)
+    ORDER BY at, schedule_id LIMIT $2) d
     JOIN evertick.schedules s ON s.id = d.schedule_id
 """
 _RECORD = """
@@ -242,9 +263,12 @@ class RawLoop:
     def __init__(self, recording: Any, ending: Any) -> None:
         self._recording = recording
         self._ending = ending
+        self._walk = _Walk()
 
     async def record(self, batch: int) -> Coroutine[None, None, None]:
-        due = await self._recording.fetchrow(_DUE, APP, batch)
+        due = await self._recording.fetchrow(_DUE, APP, batch, *self._walk.place)
+        # No two of these schedules want to be looked at at the same moment.
+        self._walk.comes_to(DuePlace(due["last_at"] + 1, 0))
         ids = system_clock.new_ids(len(due["ids"]))
         wanted = (due["ids"], due["keys"], due["versions"], due["fire_ats"], ids, NODE)
         recorded = await self._recording.fetchrow(_RECORD, APP, *wanted)

@@ -41,7 +41,7 @@ Turns = Mapping[str, list[tuple[float, Used]]]
 def measure(stage: Stage) -> Measured:
     with stage.another_place() as beside:
         places = {_HELD: stage.ledger, _FREE: dataclasses.replace(stage, place=beside).ledger}
-        turns = in_fresh_process(fire_in, places, stage.size)
+        turns = in_fresh_process(fire_in, places, stage.number, stage.size)
         for name, place in places.items():
             # The first of all was not measured.
             place.check((1 + len(turns[name])) * stage.size.fires_turn)
@@ -68,13 +68,13 @@ def _together(turns: list[tuple[float, Used]]) -> Used:
     return Used(sum(used.node for _, used in turns), sum(used.server for _, used in turns))
 
 
-def fire_in(places: Mapping[str, LedgerPlace], size: Size) -> Turns:
-    return loop.run(_fire(places, size))
+def fire_in(places: Mapping[str, LedgerPlace], schedules: int, size: Size) -> Turns:
+    return loop.run(_fire(places, schedules, size))
 
 
-async def _fire(places: Mapping[str, LedgerPlace], size: Size) -> Turns:
+async def _fire(places: Mapping[str, LedgerPlace], schedules: int, size: Size) -> Turns:
     turns: dict[str, list[tuple[float, Used]]] = {name: [] for name in places}
-    async with firing_in(places, size.fired_schedules, size.fires_turn) as firing, places[_HELD].held_open():
+    async with firing_in(places, schedules, size.fires_turn) as firing, places[_HELD].held_open():
         while sum(seconds for seconds, _ in turns[_HELD]) < size.held_open_seconds:
             for name, place in by_turn(len(turns[_HELD]), places):
                 turns[name].append(await timed_turn(firing[name], place, size.fires_turn))

@@ -8,6 +8,7 @@ of the node which goes on, and of the server, from the end of the other to the l
 from __future__ import annotations
 
 import dataclasses
+import random
 import time
 from collections.abc import Callable
 
@@ -27,11 +28,15 @@ FIGURES = (
     *SHARES,
 )
 _LATE_SECONDS = 120
+# Of the lease: from one beat of a node to the next.
+_BEAT_SHARE = 0.2
 
 
 def measure_kill(stage: Stage) -> Measured:
-    # Who has just begun judges nobody for one lease.
-    return _handed_over(stage, Workers.kill, wait_seconds=stage.size.lease_seconds * 1.1)
+    # Who has just begun judges nobody for one lease. How long ago the last beat was decides when it is over, so each
+    # round ends the node at another moment between two beats.
+    lease = stage.size.lease_seconds
+    return _handed_over(stage, Workers.kill, wait_seconds=lease * 1.1 + random.uniform(0, lease * _BEAT_SHARE))
 
 
 def measure_stop(stage: Stage) -> Measured:

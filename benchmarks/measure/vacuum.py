@@ -62,10 +62,10 @@ async def _measure(place: PostgresPlace, size: Size, has_options: bool) -> tuple
     async with place.store() as store:
         await add_schedules(store, size.vacuum_schedules)
         await join(store)
-        before = await _state(place)
+        firing, before = StoreLoop(store), await _state(place)
         used, turns, began = Used.here(place), 0, time.perf_counter()
         while time.perf_counter() - began < size.vacuum_seconds:
-            await fire(StoreLoop(store), size.fires_turn)
+            await fire(firing, size.fires_turn)
             turns += 1
         seconds, used = time.perf_counter() - began, Used.here(place).since(used)
     after = await _state(place)

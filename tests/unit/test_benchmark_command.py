@@ -60,8 +60,9 @@ def test_without_the_development_requirements_the_line_is_told_that_installs_the
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("benchmarks", run_name="__main__")
 
-    assert ended.value.code == "the benchmarks need asyncpg: pip install -c constraints.txt -e '.[dev]'"
-    assert "pip install -c constraints.txt -e '.[dev]'" in (ROOT / "benchmarks" / "README.md").read_text()
+    install = "pip install -c constraints.txt -e '.[dev]'"
+    assert ended.value.code == f"the benchmarks need asyncpg: {sys.executable} -m {install}"
+    assert install in (ROOT / "benchmarks" / "README.md").read_text()
 
 
 def test_without_a_command_nothing_is_measured_but_the_commands_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +97,7 @@ def test_a_name_that_there_is_not_is_told_those_there_are_the_nearest_first(
 def test_a_number_has_digits_alone(capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("10,000", "0", "-1", "many"):
         said = refused(capsys, "run", f"--runs={text}")
-        assert said.endswith(f"argument --runs: {text!r} is no whole number from 1 on, in digits alone")
+        assert said.endswith(f"argument --runs: {text!r} is no whole number from 1 on, in digits alone, such as 10000")
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
@@ -110,6 +111,21 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
     assert f"{tmp_path} is a folder; name a file in it" in refused(capsys, "run", "--json", tmp_path)
     for option in ("--plots", "--folder"):
         assert "file is a file; name a folder" in refused(capsys, "run", option, tmp_path / "file")
+        said = refused(capsys, "run", option, tmp_path / "file" / "deeper")
+        assert f"nothing can be written into {tmp_path / 'file'}; name another folder" in said
+    # There, not even root can make one.
+    for option, path in (("--plots", "/proc/no/page"), ("--folder", "/proc/no"), ("--json", "/proc/no.json")):
+        assert "nothing can be written into /proc; name another folder" in refused(capsys, "run", option, path)
+
+
+def test_the_page_of_a_quick_run_is_not_written_over_that_of_the_docs(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+
+    said = ask("run", "--quick", "--only", "time", "--plots", "docs/explanation")
+
+    assert said == "a quick run measures nothing, so its page is not for docs/explanation: --plots ANOTHER_FOLDER"
 
 
 def test_a_selection_that_nothing_fits_is_told_what_there_is(ask: Ask) -> None:
@@ -137,14 +153,6 @@ def test_a_server_that_does_not_count_statements_is_told_what_to_load(ask: Ask) 
         said = ask("run", "--only", "fires", "--dsn", dsn)
 
     assert " does not count: add pg_stat_statements to its shared_preload_libraries, or name another server" in said
-
-
-def test_a_folder_that_cannot_be_made_is_told(ask: Ask, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-
-    said = ask("run", "--only", "footprint", "--folder", tmp_path / "file" / "deeper")
-
-    assert said == f"--folder {tmp_path}/file/deeper cannot be made: Not a directory; name another"
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,11 @@ sys.path.append(str(ROOT))
 from benchmarks import stage as stages  # noqa: E402
 from benchmarks.contender.contenders import CONTENDERS, EVERTICK, STORES, Contender  # noqa: E402
 from benchmarks.contender.environment import Environment  # noqa: E402
+from benchmarks.figure import Case  # noqa: E402
+from benchmarks.machine import processor_ticks, stolen_percent  # noqa: E402
 from benchmarks.measure import fires, footprint, held_open, next_fires, schedules, throughput  # noqa: E402
-from benchmarks.order import by_turn  # noqa: E402
+from benchmarks.order import by_turn, in_turn  # noqa: E402
+from benchmarks.plan import Choice, cases  # noqa: E402
 from benchmarks.processes import Workers  # noqa: E402
 from benchmarks.size import QUICK  # noqa: E402
 from benchmarks.stage import Stage  # noqa: E402
@@ -132,6 +135,30 @@ def test_of_two_that_take_turns_each_goes_first_in_every_other_one() -> None:
     names = [[name for name, _ in by_turn(turn, {"short": 1, "long": 2})] for turn in range(3)]
 
     assert names == [["short", "long"], ["long", "short"], ["short", "long"]]
+
+
+def test_of_those_that_are_compared_another_goes_first_in_the_next_round() -> None:
+    one, two = (Case("latency", "sqlite", contender, 1, 0) for contender in ("evertick", "raw"))
+    alone = replace(one, store="postgres")
+
+    assert [in_turn(number, [one, two, alone]) for number in (0, 1, 2)] == [
+        [one, two, alone],
+        [two, one, alone],
+        [one, two, alone],
+    ]
+
+
+def test_what_the_host_gave_to_others_is_a_share_of_all_that_there_was() -> None:
+    before, after = [10, 0, 10, 70, 0, 0, 0, 10], [20, 0, 20, 140, 0, 0, 0, 20]
+    assert stolen_percent(before, after) == 10.0
+    assert stolen_percent(before, before) == stolen_percent([], []) == 0.0
+    assert len(processor_ticks()) == 8
+
+
+def test_who_asks_for_one_store_alone_gets_no_broker() -> None:
+    choice = Choice(("minute",), ("sqlite", "postgres"), (1,), has_peers=True, names=(), has_million=False, size=QUICK)
+    assert {case.store for case in cases(choice)} == {"sqlite", "postgres", "broker"}
+    assert {case.store for case in cases(replace(choice, stores=("sqlite",)))} == {"sqlite"}
 
 
 def test_a_run_that_begins_before_its_moment_ends_the_benchmark() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,6 +19,7 @@ from benchmarks.missing import missing_of  # noqa: E402
 from benchmarks.page import page_of  # noqa: E402
 from benchmarks.picture import pictures_of  # noqa: E402
 from benchmarks.plan import MEASUREMENTS, PLAN  # noqa: E402
+from benchmarks.plot import Axes, Point, lines  # noqa: E402
 from benchmarks.results import Results, Run, Samples  # noqa: E402
 from benchmarks.table import tables_of  # noqa: E402
 
@@ -142,7 +144,9 @@ def test_of_what_is_not_measured_at_all_there_are_no_explanations() -> None:
 
 
 def loss_rows(results: Results) -> list[list[str]]:
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in losses_table(results).splitlines()[2:]]
+    """Of others, then of the raw loop."""
+    tables = (losses_table(results, is_raw=is_raw) for is_raw in (False, True))
+    return [[cell.strip() for cell in row.strip("|").split("|")] for text in tables for row in text.splitlines()[2:]]
 
 
 def throughput_of(**contenders: Samples) -> Results:
@@ -194,6 +198,93 @@ def test_who_left_moments_behind_is_not_better_by_those_that_began() -> None:
     results.cases[case_of("huey", "minute")] = {"share": [99.0], "p99": [1.0]}
 
     assert loss_rows(results) == []
+
+
+def test_a_draw_is_no_loss() -> None:
+    results = throughput_of(evertick={"execute": [1_000.0]}, huey={"execute": [1_001.0]})
+
+    assert loss_rows(results) == []
+
+
+def test_the_page_begins_with_a_row_for_everybody_and_says_what_another_run_has_found() -> None:
+    results = throughput_of(evertick={"execute": [10.0, 30.0]}, huey={"execute": [3.0, 3.0]})
+    results.cases[case_of("huey", "latency")] = {"p50": [5.0], "p99": [7.0]}
+    results.cases[case_of(measurement="latency")] = {"p50": [2.0], "p99": [4.0]}
+    results.runs, results.ran_in[case_of("huey", "latency")] = [Run(), Run()], 1
+
+    page = page_of(results)
+
+    assert page.index("## In short") < page.index("## Aims")
+    assert (
+        "| Evertick | SQLite | 20.0 | 2.00 | 4.00 | - | - | | Huey | SQLite | 3.00 | 5.00 (run 2) | 7.00 (run 2)"
+        in (section(page, "In short"))
+    )
+    assert "## In short" not in page_of(throughput_of(evertick={"execute": [10.0]}))
+
+
+def test_how_late_they_were_is_not_told_of_those_who_guess_and_left_moments_behind() -> None:
+    results = results_of(case_of("huey", "minute"), share=[11.0], p99=[59_973.0], node=[5.0])
+    results.cases[case_of("graphile", "minute")] = {"share": [11.0], "p99": [59_973.0], "node": [5.0]}
+
+    (table,) = tables_of(results, MEASUREMENTS["minute"])
+
+    assert [row.split("|")[3:-1] for row in table.text.splitlines()[2:]] == [
+        [" 11.0 ", " - ", " 5.00 "],
+        [" 11.0 ", " 59,973 ", " 5.00 "],
+    ]
+
+
+def test_rows_are_in_the_order_of_the_plan_whenever_they_were_measured() -> None:
+    steps = [Case("knee", "sqlite", "evertick", 1, number) for number in (24_000, 4_000, 8_000)]
+
+    (table,) = tables_of(results_of(*steps, share=[100.0], p99=[1.0]), MEASUREMENTS["knee"])
+
+    assert [row.split("|")[2].strip() for row in table.text.splitlines()[2:]] == ["4,000", "8,000", "24,000"]
+
+
+def test_who_guesses_and_has_no_figure_at_all_has_dashes() -> None:
+    results = results_of(case_of("huey", "minute"), share=[math.nan], p99=[math.nan], node=[math.nan])
+    results.cases[case_of(measurement="minute")] = {"share": [100.0], "p99": [1.0], "node": [5.0]}
+
+    (table,) = tables_of(results, MEASUREMENTS["minute"])
+
+    assert table.text.splitlines()[3] == "| Huey (0 of 1 rounds) | 1,000 | - | - | - |"
+
+
+def test_a_run_on_another_processor_names_its_own(tmp_path: Path) -> None:
+    for number, cpu in enumerate(("quick", "slow")):
+        run = results_of(case_of(measurement="idle" if number else "cost"), node=[1.0])
+        run.machine, run.runs = {"cpu": cpu}, [Run(cpu=cpu if number else "", stolen=[0.5, 2.0])]
+        run.write(tmp_path / cpu)
+
+    page = page_of(Results.read([tmp_path / "quick", tmp_path / "slow"]))
+
+    assert "1. cost on SQLite; stolen 0.5, 2.0 %; on quick\n2. idle on SQLite; stolen 0.5, 2.0 %; on slow\n" in page
+    assert "; on quick" not in page_of(Results.read([tmp_path / "quick"]))
+
+
+def test_what_others_failed_at_is_forgotten_when_it_is_measured_anew(tmp_path: Path) -> None:
+    first, second = results_of(case_of("huey"), execute=[1.0]), results_of(case_of("huey"), execute=[1.0])
+    # Another case whose title begins in the same way.
+    first.failed = [f"{case_of('huey').title}, round 1/1: twice", f"{case_of('huey').title}, evenly, round 1/1: why"]
+    second.failed = [f"{case_of('huey').title}, round 2/5: it was lost"]
+    first.write(tmp_path / "first")
+    second.write(tmp_path / "second")
+
+    together = Results.read([tmp_path / "first", tmp_path / "second"])
+
+    assert together.failed == [first.failed[1], *second.failed]
+
+
+def test_no_two_lines_of_a_picture_look_alike() -> None:
+    many = {f"line {number}": [Point(10, number + 1)] for number in range(20)}
+
+    drawn = ElementTree.fromstring(lines("many", Axes("across", "up", "legend"), many))
+
+    looks = [(each.get("stroke"), each.get("stroke-dasharray")) for each in drawn if each.tag.endswith("polyline")]
+    assert len(set(looks)) == 20
+    names = [float(each.get("y", 0)) for each in drawn if (each.text or "").startswith("line ")]
+    assert max(names) < float((drawn.get("viewBox") or "").split()[3])
 
 
 def texts(picture: str) -> list[str]:

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
 from benchmarks import rounds, statements  # noqa: E402
-from benchmarks.aims import AIMS, aims_table  # noqa: E402
+from benchmarks.aims import AIMS, aims_table, reasons_of  # noqa: E402
 from benchmarks.contender.contenders import CONTENDERS, EVERTICK, STORES, Contender  # noqa: E402
 from benchmarks.contender.environment import Environment, Unavailable, environment_of  # noqa: E402
 from benchmarks.figure import Case, Measured, Measurement  # noqa: E402
@@ -96,12 +96,19 @@ def test_a_group_that_there_is_not_is_refused_with_those_there_are() -> None:
     assert all(group in done.stderr for group in GROUPS)
 
 
-def test_the_page_of_the_docs_is_written_from_its_figures(tmp_path: Path) -> None:
-    results = Results.read([DOCS / FIGURES])
+@pytest.mark.parametrize("folder", [DOCS, DOCS / "slower-machine"], ids=lambda folder: folder.name)
+def test_the_page_of_the_docs_is_written_from_its_figures(tmp_path: Path, folder: Path) -> None:
+    results = Results.read([folder / FIGURES])
     write_report(results, tmp_path)
     for path in tmp_path.iterdir():
-        assert path.read_bytes() == (DOCS / path.name).read_bytes(), f"write docs/explanation/{path.name} anew"
-    assert {path.name for path in DOCS.glob("how-fast*")} == {path.name for path in tmp_path.iterdir()}
+        assert path.read_bytes() == (folder / path.name).read_bytes(), f"write {folder / path.name} anew"
+    assert {path.name for path in folder.glob("how-fast*")} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_page_begins_with_the_note_that_it_was_given(tmp_path: Path) -> None:
+    Results({}, {}, note="On a boat.").write(tmp_path / "figures.json")
+
+    assert page_of(Results.read([tmp_path / "figures.json"])).startswith("# How fast is it\n\nOn a boat.\n\nBeside")
 
 
 def test_who_took_no_part_and_who_failed_is_on_the_page() -> None:
@@ -373,16 +380,18 @@ def test_what_was_measured_before_a_run_broke_is_kept_and_what_its_last_round_la
         told.append(said)
         results.write(path)
 
-    with pytest.raises(AssertionError, match="1 was lost"):
+    with pytest.raises(AssertionError, match="1 was lost") as broken:
         rounds.run_rounds(ground, [case_of(), case_of("raw")], 2, Results({}, {}), keep)
 
     kept = Results.read([path])
     assert told == ["1/2", "1/2", "2/2"]
-    assert kept.cases[case_of()] == {"execute": [10.0, 30.0]}
-    first, hole = kept.cases[case_of("raw")]["execute"]
-    assert (first, math.isnan(hole)) == (20.0, True)
+    # Who was the last of a round is the first of the next.
+    assert broken.value.__notes__ == [case_of().title]
+    assert kept.cases[case_of("raw")] == {"execute": [20.0, 30.0]}
+    first, hole = kept.cases[case_of()]["execute"]
+    assert (first, math.isnan(hole)) == (10.0, True)
     rows = table_rows(kept)
-    assert (rows["Evertick"], rows["raw loop (1 of 2 rounds)"]) == (["20.0 [10.0..30.0], 0.50 of raw"], ["20.0"])
+    assert (rows["Evertick (1 of 2 rounds)"], rows["raw loop"]) == (["10.0, 0.50 of raw"], ["25.0 [20.0..30.0]"])
     assert [path.name for path in tmp_path.iterdir()] == ["kept.json"]
 
 
@@ -406,7 +415,8 @@ def test_a_benchmark_that_is_ended_leaves_a_file_that_says_so_and_can_be_reporte
 
     assert (running.returncode, said.splitlines()[-1]) == (1, f"broken off; what was measured is in {written}")
     assert benchmarks("report", written, "--folder", page).returncode == 0
-    assert re.search(r"^1\. .*: footprint; broken off in round \d+/100000; ", (page / PAGE).read_text(), re.MULTILINE)
+    told = r"^1\. .*: footprint; broken off in round \d+/100000 by hand; "
+    assert re.search(told, (page / PAGE).read_text(), re.MULTILINE)
 
 
 def test_a_peer_that_cannot_be_installed_is_unavailable_and_the_last_word_of_its_installer_says_why(
@@ -607,6 +617,17 @@ def test_an_aim_without_samples_is_not_measured_and_all_are_near_the_top_of_the_
     assert {tuple(row[1:]) for row in aim_rows(results).values()} == {("not measured", "-", "-", "-", "-")}
     page = page_of(results)
     assert page.index("## Aims") < page.index(aims_table(results)) < page.index("## How it is measured")
+
+
+def test_the_page_says_why_an_aim_is_not_reached_and_nothing_of_one_that_is() -> None:
+    def reasons(ours: float) -> list[str]:
+        found = measured("throughput", "sqlite", 60_000, evertick={"execute": [ours]}, huey={"execute": [10.0]})
+        assert ("what profiles say" in page_of(found)) == bool(reasons_of(found))
+        return reasons_of(found)
+
+    [reason] = reasons(99.0)
+    assert reason.startswith("- No-op runs a second on SQLite, beside Huey. Huey writes one run at a time")
+    assert reasons(100.0) == []
 
 
 def test_there_is_no_ratio_between_what_different_runs_have_measured(tmp_path: Path) -> None:
