@@ -11,7 +11,7 @@ import pytest
 
 from evertick.clock import system_clock
 from evertick.limits import Concurrency, Rate, Subject
-from evertick.model import Cause, Definition, NewRun, Outcome, Verdict
+from evertick.model import Cause, Definition, NewGap, NewRun, Outcome, Reason, State, Verdict
 from evertick.store.base import Advance, Change, DueSchedule, NodeJoin, RunFilter, TaskTerms
 from evertick.store.sqlite import SqliteStore
 from evertick.store.sqlite.lines import InlineLine
@@ -48,6 +48,7 @@ def plan(db: sqlite3.Connection, statement: str) -> list[str]:
         ("record_fires.advance", "evertick_due USING INTEGER PRIMARY KEY (rowid=?)"),
         ("record_fires.fitting", "d USING INTEGER PRIMARY KEY (rowid=?)"),
         ("record_fires.fitting", "evertick_runs_blocked (app=? AND schedule_id=? AND blocked_on>?)"),
+        ("record_fires.gaps", "s USING INTEGER PRIMARY KEY (rowid=?)"),
         ("record_fires.run", "evertick_history_moment (schedule_id=? AND fire_at=?)"),
         ("changed.waiting", "evertick_runs USING PRIMARY KEY (app=?)"),
         ("claim.lanes", "evertick_runs_claim (app=? AND queue=? AND priority<?)"),
@@ -261,8 +262,9 @@ async def test_the_end_of_a_run_finds_the_next_of_every_lane_however_many_are_he
     assert many <= few * 1.5
 
 
-async def statements_of_a_batch(store: SqliteStore, size: int) -> list[int]:
-    """How many statements it takes to enqueue, claim and end so many runs; to read, record and end so many fires."""
+async def statements_of_a_batch(store: SqliteStore, size: int, *, gaps: int = 0, blocked: int = 0) -> list[int]:
+    """How many statements it takes to enqueue, claim and end so many runs; to read, record and end so many fires, each
+    with so many gaps, and so many of them blocked."""
     assert isinstance(store._line, InlineLine)
     db, said, counts = store._line.shared.db, list[str](), list[int]()
 
@@ -285,7 +287,7 @@ async def statements_of_a_batch(store: SqliteStore, size: int) -> list[int]:
     count()
     due = await store.due_schedules("a", size)
     count()
-    plans = [a_plan(schedule) for schedule in due.schedules]
+    plans = [a_plan(each, gaps, is_blocked=place < blocked) for place, each in enumerate(due.schedules)]
     recorded = await store.record_fires("a", "n", plans)
     count()
     await store.finish("a", "n", [ended(run.id, recorded.fence) for plan in plans for run in plan.runs])
@@ -293,6 +295,7 @@ async def statements_of_a_batch(store: SqliteStore, size: int) -> list[int]:
     db.set_trace_callback(None)
     assert (len(claim.runs), recorded.taken) == (size, [True] * size)
     assert len(await store.runs("a", RunFilter(verdicts=(Verdict.SUCCEEDED,), limit=1_000))) >= 2 * size
+    assert len(await store.gaps("a", RunFilter(limit=1_000))) >= gaps * size
     return counts
 
 
@@ -300,11 +303,21 @@ def ended(run: str, fence: int) -> Outcome:
     return Outcome(id=run, fence=fence, kind="done", verdict=Verdict.SUCCEEDED, attempts=1)
 
 
-def a_plan(due: DueSchedule) -> Advance:
+def a_plan(due: DueSchedule, gaps: int, *, is_blocked: bool) -> Advance:
     assert due.fire_at is not None
     run = NewRun(
-        id=system_clock.new_id(), task="t", cause=Cause.FIRE, fire_at=due.fire_at, schedule_id=due.id, is_claimed=True
+        id=system_clock.new_id(),
+        task="t",
+        cause=Cause.FIRE,
+        fire_at=due.fire_at,
+        schedule_id=due.id,
+        is_claimed=True,
+        # On nothing, as it turns out.
+        state=State.BLOCKED if is_blocked else State.WAITING,
     )
+    missed = [
+        NewGap(first_at=at, last_at=at, count=1, verdict=Verdict.SKIPPED, reason=Reason.COALESCED) for at in range(gaps)
+    ]
     later = due.fire_at + 60_000_000
     return Advance(
         schedule_id=due.id,
@@ -315,6 +328,7 @@ def a_plan(due: DueSchedule) -> Advance:
         next_fire_at=later,
         next_at=later,
         runs=(run,),
+        gaps=tuple(missed),
     )
 
 
@@ -334,6 +348,18 @@ async def test_a_batch_takes_a_few_statements_however_large_it_is(store: SqliteS
     few, many = await statements_of_a_batch(store, 2), await statements_of_a_batch(store, 200)
     assert few == many
     assert max(many) <= 20
+
+
+async def test_after_an_outage_a_batch_takes_a_few_statements_too(store: SqliteStore) -> None:
+    few, many = await statements_of_a_batch(store, 2, gaps=2), await statements_of_a_batch(store, 200, gaps=2)
+    assert few == many
+    assert max(many) <= 20
+
+
+async def test_a_fire_that_has_to_wait_for_another_costs_those_beside_it_nothing(store: SqliteStore) -> None:
+    few = await statements_of_a_batch(store, 2, blocked=1)
+    many = await statements_of_a_batch(store, 200, blocked=1)
+    assert few == many
 
 
 async def test_a_damaged_cursor_does_not_hide_what_is_due_beside_it(store: SqliteStore) -> None:

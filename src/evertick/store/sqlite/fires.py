@@ -1,8 +1,8 @@
 """Recording fires: runs and gaps into the ledger and the cursor forward, guarded, many schedules in one batch.
 
 The guard reads the narrow row `due`: it is what the plan was made from, or nothing of the plan is written. Nobody else
-can write before the transaction ends. Plans that only move the cursor and bring runs are taken together, by a few
-statements for all; the others one by one. The unique index on (schedule, fire_at) stands behind the guard.
+can write before the transaction ends. Plans that only move the cursor and bring runs and gaps are taken together, by a
+few statements for all; the others one by one. The unique index on (schedule, fire_at) stands behind the guard.
 """
 
 from __future__ import annotations
@@ -13,13 +13,20 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from evertick.model import Cause, Reason, Verdict
+from evertick.model import Cause, NewGap, Reason, Verdict
 from evertick.store.base import Advance, Recorded
 from evertick.store.ending import Ending
 from evertick.store.rows import json_text, plain_text
 from evertick.store.sqlite.endings import count_from_end, end
 from evertick.store.sqlite.feed import tell
-from evertick.store.sqlite.new_runs import Claimant, as_numbers, insert_run, insert_together, is_duplicate
+from evertick.store.sqlite.new_runs import (
+    Claimant,
+    as_numbers,
+    goes_together,
+    insert_run,
+    insert_together,
+    is_duplicate,
+)
 from evertick.store.sqlite.outbox import write_messages
 from evertick.store.sqlite.parts import in_parts
 from evertick.store.sqlite.queries import SQL
@@ -65,10 +72,10 @@ def _record_all(db: sqlite3.Connection, now: int, app: str, node: str | None, ad
 
 
 def _is_plain(advance: Advance) -> bool:
-    """Whether it only moves the cursor and brings runs."""
+    """Whether it only moves the cursor, and brings runs and gaps that need no look at others."""
     return (
         advance.error is None
-        and not advance.gaps
+        and all(map(goes_together, advance.runs))
         and not advance.messages
         and not advance.ends_pause
         and not advance.replaces_live
@@ -81,13 +88,14 @@ def _is_plain(advance: Advance) -> bool:
 def _take_together(
     db: sqlite3.Connection, now: int, app: str, advances: Sequence[Advance], claimant: Claimant
 ) -> Mapping[int, bool]:
-    """Which schedules' advances were taken. Empty: nothing is written, for one of their runs has to be looked at."""
+    """Which schedules' advances were taken. Empty: nothing is written, for one of their runs is known already."""
     fitting = {schedule for part in in_parts(advances) for schedule in _fitting(db, app, part)}
     taken = [advance for advance in advances if advance.schedule_id in fitting]
     if not insert_together(db, now, app, [run for advance in taken for run in advance.runs], claimant):
         return {}
     for part in in_parts(taken):
         _move_cursors(db, [(advance, 0, fires_counted(advance.runs)) for advance in part])
+    _insert_gaps(db, now, app, [(advance.schedule_id, gap) for advance in taken for gap in advance.gaps], claimant)
     return {advance.schedule_id: advance.schedule_id in fitting for advance in advances}
 
 
@@ -197,11 +205,21 @@ def _write_rows(db: sqlite3.Connection, now: int, app: str, advance: Advance, cl
         if answer == "duplicate":
             duplicates.append(run)
     claimant.duplicates += [run.id for run in duplicates]
-    for gap in gaps_with_duplicates(advance.gaps, advance.runs, {run.id for run in duplicates}):
-        stretch = (gap.first_at, gap.last_at, gap.count, gap.is_exact, gap.verdict, plain_text(gap.reason), now)
-        written = db.execute(SQL["record_fires.gap"], (app, advance.schedule_id, *stretch))
-        if written.rowcount == 1 and written.lastrowid is not None:
-            claimant.wrote_gap(written.lastrowid)
+    gaps = gaps_with_duplicates(advance.gaps, advance.runs, {run.id for run in duplicates})
+    _insert_gaps(db, now, app, [(advance.schedule_id, gap) for gap in gaps], claimant)
+
+
+def _insert_gaps(
+    db: sqlite3.Connection, now: int, app: str, gaps: Sequence[tuple[int, NewGap]], claimant: Claimant
+) -> None:
+    """Each with its schedule. After an outage every schedule has one."""
+    as_numbers(number for _, gap in gaps for number in (gap.first_at, gap.last_at, gap.count))
+    for part in in_parts(gaps):
+        rows = [
+            (schedule, gap.first_at, gap.last_at, gap.count, int(gap.is_exact), gap.verdict, plain_text(gap.reason))
+            for schedule, gap in part
+        ]
+        claimant.wrote_gaps(row["id"] for row in db.execute(SQL["record_fires.gaps"], (app, json_text(rows), now)))
 
 
 def _is_early(db: sqlite3.Connection, app: str, advance: Advance, run: str) -> bool:

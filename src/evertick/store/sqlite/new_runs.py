@@ -20,7 +20,16 @@ from evertick.store.sqlite.fence import draw_fence, is_alive
 from evertick.store.sqlite.parts import in_parts
 from evertick.store.sqlite.queries import SQL
 
-__all__ = ["Claimant", "Inserted", "as_numbers", "insert_run", "insert_together", "is_duplicate", "key_holder"]
+__all__ = [
+    "Claimant",
+    "Inserted",
+    "as_numbers",
+    "goes_together",
+    "insert_run",
+    "insert_together",
+    "is_duplicate",
+    "key_holder",
+]
 
 Inserted = Literal["new", "known", "duplicate"]
 # A run with the state it gets, and the one that it is blocked on.
@@ -62,8 +71,8 @@ class Claimant:
         if self.has(run, state):
             self.fence = self._fence
 
-    def wrote_gap(self, gap: int) -> None:
-        self._gaps.append(gap)
+    def wrote_gaps(self, gaps: Iterable[int]) -> None:
+        self._gaps += gaps
 
     def tell(self, now: int, app: str) -> None:
         """Into the feed, as few rows for many schedules; before anything becomes of these runs."""
@@ -72,11 +81,16 @@ class Claimant:
         self._runs, self._gaps = [], []
 
 
+def goes_together(run: NewRun) -> bool:
+    """Whether it can be inserted beside others, without a look at what became of the one before."""
+    return run.unique_key is None and run.state is not State.BLOCKED
+
+
 def insert_together(db: sqlite3.Connection, now: int, app: str, runs: Sequence[NewRun], claimant: Claimant) -> bool:
     """All of them at once. False: nothing is written, for one of them is known, or has to be looked at alone."""
     if not runs:
         return True
-    if not all(run.unique_key is None and run.state is not State.BLOCKED for run in runs):
+    if not all(map(goes_together, runs)):
         return False
     if any(claimant.has(run, run.state) for run in runs):
         # Before the savepoint, or rolling back would give the same fence twice.

@@ -198,10 +198,13 @@ WHERE schedule_id = ?1 AND app = ?2 AND version = ?5 AND fire_at IS ?6 AND at IS
 -- A fire that turned out to be recorded already was counted too early.
 UPDATE evertick_due SET fires = fires - 1 WHERE schedule_id = ?1;
 
--- name: record_fires.gap
--- Moments that get no run.
+-- name: record_fires.gaps
+-- Moments that get no run, given as rows of schedule, first, last, count, whether that is exact, verdict and reason.
 INSERT INTO evertick_gaps (app, schedule_id, schedule_key, first_at, last_at, count, is_exact, verdict, reason, recorded_at)
-SELECT ?1, id, key, ?3, ?4, ?5, ?6, ?7, ?8, ?9 FROM evertick_schedules WHERE id = ?2;
+SELECT ?1, s.id, s.key, json_extract(gap.value, '$[1]'), json_extract(gap.value, '$[2]'), json_extract(gap.value, '$[3]'),
+    json_extract(gap.value, '$[4]'), json_extract(gap.value, '$[5]'), json_extract(gap.value, '$[6]'), ?3
+FROM json_each(?2) gap CROSS JOIN evertick_schedules s ON s.id = json_extract(gap.value, '$[0]')
+RETURNING id;
 
 -- name: record_fires.last_in_line
 -- What a blocked run waits for: nobody else does, or two would start at its end.

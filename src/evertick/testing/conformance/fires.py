@@ -252,6 +252,22 @@ class Fires:
         assert (stored.fire_at, stored.at, stored.fingerprint) == (1, 2, "f")
         assert stored.version == schedule.version
 
+    async def test_of_many_plans_each_that_is_taken_has_its_own_gaps(self, bench: Bench) -> None:
+        schedules = [await bench.add(f"s{number}") for number in range(5)]
+        plans = [
+            an_advance(each, a_fire(each), gaps=tuple(a_gap(number, number + place) for place in range(number)))
+            for number, each in enumerate(schedules)
+        ]
+        plans[2] = msgspec.structs.replace(plans[2], version=99)
+        plans[3] = msgspec.structs.replace(plans[3], runs=(a_fire(schedules[3], state=State.BLOCKED),))
+        assert (await bench.record(*plans)).taken == [True, True, False, True, True]
+        assert sorted((each.schedule_key, us(each.first_at), us(each.last_at)) for each in await bench.gaps()) == [
+            ("s1", 1, 1),
+            *(("s3", 3, 3 + place) for place in range(3)),
+            *(("s4", 4, 4 + place) for place in range(4)),
+        ]
+        assert sorted(run.schedule_key or "" for run in await bench.runs()) == ["s0", "s1", "s3", "s4"]
+
     @pytest.mark.parametrize(
         "stale",
         [{"version": 99}, {"fire_at": 1}, {"fire_at": None}, {"at": 1}, {"at": None}, {"live": 1}, {"schedule_id": -1}],
