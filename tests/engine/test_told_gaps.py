@@ -13,9 +13,11 @@ from evertick.testing import virtual_time
 SCHEDULES = 25
 
 
-async def gaps_after_downtime(count: int, caplog: pytest.LogCaptureFixture) -> tuple[list[str], Counter[str]]:
+async def gaps_after_downtime(
+    count: int, caplog: pytest.LogCaptureFixture, *, batch_size: int = 1_000
+) -> tuple[list[str], Counter[str]]:
     """What log and hooks have said of schedules that were owed several moments each."""
-    scheduler = Scheduler("sqlite://")
+    scheduler = Scheduler("sqlite://", batch_size=batch_size)
     heard: Counter[str] = Counter()
 
     @scheduler.task
@@ -43,9 +45,12 @@ async def test_each_of_a_few_gaps_has_its_line(caplog: pytest.LogCaptureFixture)
     assert sum(heard.values()) == 3
 
 
-async def test_many_gaps_are_told_together_and_hooks_hear_of_each(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("batch_size", [1_000, 4])
+async def test_many_gaps_are_told_together_and_hooks_hear_of_each(
+    caplog: pytest.LogCaptureFixture, batch_size: int
+) -> None:
     with caplog.at_level(logging.INFO, "evertick.fire"):
-        lines, heard = await gaps_after_downtime(SCHEDULES, caplog)
+        lines, heard = await gaps_after_downtime(SCHEDULES, caplog, batch_size=batch_size)
     assert len(lines) == 11
     assert lines[-1] == "moments of 15 more schedules: skipped (coalesced); the ledger has each of them"
     assert heard == Counter({f"s{number}": 1 for number in range(SCHEDULES)})

@@ -85,6 +85,8 @@ class Recorder:
         except (Exception, asyncio.CancelledError):
             await tick.break_off()
             raise
+        finally:
+            _log_gaps(tick.gaps)
         return self._rest_after(tick)
 
     def look_at_all(self) -> None:
@@ -260,7 +262,7 @@ class Recorder:
             tick.under_way = None
         tick.is_refused = tick.is_refused or not all(recorded.taken)
         await self._start(batch)
-        self._follow_up(batch)
+        tick.gaps += self._follow_up(batch)
 
     async def _start(self, batch: Batch) -> None:
         recorded = batch.answer.result()
@@ -275,8 +277,9 @@ class Recorder:
             self._being_claimed -= len(turn)
             self._worker.start(turn, had_lease=batch.had_lease)
 
-    def _follow_up(self, batch: Batch) -> None:
-        """Whom it concerns: the work loop, the runs that are replaced, the hooks; and when to look again."""
+    def _follow_up(self, batch: Batch) -> list[tuple[str, NewGap]]:
+        """Whom it concerns: the work loop, the runs that are replaced, the hooks; and when to look again. Answers what
+        the log is to say."""
         self._note_distances(batch)
         taken = batch.taken()
         if any(not run.is_claimed for advance in taken for run in advance.runs):
@@ -288,10 +291,8 @@ class Recorder:
                 self._worker.stop_schedule(advance.schedule_id)
         is_told = bool(duplicates) or self._node.hooks.wants("scheduled")
         to_tell = taken if is_told else [advance for advance in taken if advance.gaps]
-        if to_tell:
-            keys = {row.id: row.key for row in batch.rows}
-            gaps = [gap for advance in to_tell for gap in self._tell(keys[advance.schedule_id], advance, duplicates)]
-            _log_gaps(gaps)
+        keys = {row.id: row.key for row in batch.rows} if to_tell else {}
+        return [gap for advance in to_tell for gap in self._tell(keys[advance.schedule_id], advance, duplicates)]
 
     def _tell(self, key: str, advance: Advance, duplicates: set[str]) -> list[tuple[str, NewGap]]:
         """What the hooks hear of it. Answers what the log is to say."""

@@ -10,7 +10,7 @@ import asyncio
 
 import msgspec
 
-from evertick.model import Node
+from evertick.model import NewGap, Node
 from evertick.rules import KnownDefinition
 from evertick.store.base import Advance, Due, DueSchedule, Recorded
 
@@ -80,6 +80,9 @@ class Tick:
         self.is_refused = False
         # Some of what it has seen, to other nodes.
         self.has_left = False
+        # By schedule key, what it has written that the log is to tell: once for all, or a node that is behind would say
+        # little else.
+        self.gaps: list[tuple[str, NewGap]] = []
         # When the first wants to be looked at again of all that were planned: the last look need not have seen it.
         self._next_at: int | None = None
 
