@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
+import msgspec
 
 from benchmarks.contender import verbs
 from evertick import Scheduler
@@ -46,7 +47,8 @@ UPDATE evertick.runs SET state = 'running', node = $3, fence = (SELECT fence FRO
 WHERE id = ANY(ARRAY(SELECT id FROM picked)) RETURNING id, args, fence
 """
 _BATCH = 1_000
-# As Evertick writes arguments.
+# As Evertick reads and writes arguments.
+_args = msgspec.json.Decoder(dict[str, int | float])
 _SHORT = (",", ":")
 # A wake-up may be lost.
 _POLL_SECONDS = 1.0
@@ -101,7 +103,7 @@ async def send(runs: int, per_second: float) -> None:
 
 
 async def _count(args: str) -> None:
-    wanted = json.loads(args)
+    wanted = _args.decode(args)
     verbs.tally.count(wanted["number"], wanted.get("sent_at", 0.0))
 
 

@@ -16,6 +16,8 @@ import time
 import uuid
 from pathlib import Path
 
+import msgspec
+
 from benchmarks.contender import verbs
 from evertick import Scheduler
 
@@ -35,7 +37,8 @@ _FORGET = f"DELETE FROM {_HELD}"
 # How a run ends; all else stays as it was.
 _ENDED = {"state": "'done'", "verdict": "'succeeded'", "attempts": "1", "finished_at": "?2"}
 _BATCH = 1_000
-# As Evertick writes arguments.
+# As Evertick reads and writes arguments.
+_args = msgspec.json.Decoder(dict[str, int | float])
 _SHORT = (",", ":")
 # How often somebody with nothing to do looks.
 _POLL_SECONDS = 0.01
@@ -82,7 +85,7 @@ async def send(runs: int, per_second: float) -> None:
 
 
 async def _count(args: str) -> None:
-    wanted = json.loads(args)
+    wanted = _args.decode(args)
     verbs.tally.count(wanted["number"], wanted.get("sent_at", 0.0))
 
 

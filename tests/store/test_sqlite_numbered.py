@@ -1,8 +1,9 @@
-"""The parameters of our statements, as Python 3.12 and later want them; also where an older one runs the tests."""
+"""The parameters of our statements, as some releases of Python want them; also where another one runs the tests."""
 
 from __future__ import annotations
 
 import sqlite3
+import warnings
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -14,7 +15,7 @@ ASK, PUT = "SELECT ?2 AS second, ?1 AS first, ?2 AS again", "INSERT INTO t (a, b
 
 
 @pytest.fixture(autouse=True)
-def later_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def particular_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbered, "_WANTS_NAMES", True)
     monkeypatch.setattr(numbered, "_OURS", frozenset({ASK, PUT}))
 
@@ -42,3 +43,10 @@ def test_statements_of_others_are_left_alone(db: sqlite3.Connection) -> None:
 def test_what_has_its_names_keeps_them(db: sqlite3.Connection) -> None:
     """A connection of ours may come back as one of the user's."""
     assert numbered.numbered(db).execute(ASK, ("one", "two")).fetchone() == ("two", "one", "two")
+
+
+def test_the_python_at_hand_has_nothing_to_say_against_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbered, "_WANTS_NAMES", numbered._wants_names())
+    with closing(sqlite3.connect(":memory:", factory=numbered.NumberedConnection)) as db, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert db.execute(ASK, ("one", "two")).fetchone() == ("two", "one", "two")

@@ -50,7 +50,8 @@ async def due_schedules(db: Session, app: str, limit: int, after: DuePlace) -> D
         now=found["now"],
         schedules=due_of(zip(*columns, strict=True)),
         next_at=found["next_at"],
-        goes_on=DuePlace(ats[-1], ids[-1]) if len(ids) >= limit else None,
+        # Arrays are in the order of the index by their plan, which SQL does not promise.
+        goes_on=DuePlace(*max(zip(ats, ids, strict=True))) if len(ids) >= limit else None,
     )
 
 

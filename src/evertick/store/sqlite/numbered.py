@@ -1,14 +1,14 @@
 """Parameters by their numbers.
 
-Our statements say `?1`, and many say it twice. Python takes such parameters in their order up to 3.11; later it wants
-them by name, and the name is the number: a warning before 3.14, an error from then on. Where it need not be it is not
-done: names cost a dictionary for every statement.
+Our statements say `?1`, and many say it twice. Python takes such parameters in their order; only some releases of 3.12
+hold the number for a name, and warn of a sequence as they do for names that later Pythons refuse. They are asked once,
+and where it need not be the numbers are not given: they cost a dictionary for every statement.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import sys
+import warnings
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -16,7 +16,21 @@ from evertick.store.sqlite.queries import SQL
 
 __all__ = ["STORE_CONNECTION", "NumberedConnection", "by_number", "each_by_number", "numbered"]
 
-_WANTS_NAMES = sys.version_info >= (3, 12)
+
+def _wants_names() -> bool:
+    db = sqlite3.connect(":memory:")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            db.execute("SELECT ?1", (0,))
+    except (DeprecationWarning, sqlite3.Error):
+        return True
+    finally:
+        db.close()
+    return False
+
+
+_WANTS_NAMES = _wants_names()
 _OURS = frozenset(text for text in SQL.values() if "?1" in text)
 _NAMES = tuple(map(str, range(1, 100)))
 
