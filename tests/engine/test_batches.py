@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from evertick import Scheduler
+from evertick.engine.finish import Finisher
 from evertick.engine.work import Worker
 from evertick.model import Claimed, Definition
 from evertick.store.base import Change
@@ -118,6 +119,51 @@ async def test_the_next_batch_is_asked_for_before_this_one_begins(
         await until_idle(scheduler, ended, 40)
     said = " ".join(heard)
     assert re.search("answered 5 asked starts 5 (begun )+answered 5", said), said
+
+
+@pytest.mark.parametrize("source", ["queue", "schedules"])
+async def test_no_more_is_done_than_a_few_batches_ahead_of_what_is_written(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """If the node dies, all of that is done again."""
+    batch_size, concurrency, count = 10, 20, 300
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/ledger.db", batch_size=batch_size, concurrency=concurrency)
+    unwritten: list[int] = []
+    ended: list[int] = []
+    may_write = asyncio.Event()
+    finish, put, holds_up = SqliteStore.finish, Finisher.put, Finisher.holds_up_claims
+
+    async def finish_later(store: Any, *values: Any) -> Any:
+        await may_write.wait()
+        return await finish(store, *values)
+
+    def put_counted(finisher: Finisher, *values: Any) -> None:
+        put(finisher, *values)
+        unwritten.append(len(finisher))
+
+    def holds_up_seen(finisher: Finisher) -> bool:
+        answer = holds_up(finisher)
+        if answer or len(ended) == count:
+            may_write.set()
+        return answer
+
+    monkeypatch.setattr(SqliteStore, "finish", finish_later)
+    monkeypatch.setattr(Finisher, "put", put_counted)
+    monkeypatch.setattr(Finisher, "holds_up_claims", holds_up_seen)
+
+    @scheduler.task
+    async def tick() -> None:
+        ended.append(1)
+
+    async with scheduler:
+        if source == "queue":
+            await tick.enqueue_many([{}] * count)
+        else:
+            await add_due(scheduler, count)
+            scheduler._engine.wake_fires()  # type: ignore[union-attr]
+        await until_idle(scheduler, ended, count)
+    assert len(ended) == count
+    assert 4 * batch_size < max(unwritten) <= 4 * batch_size + concurrency + batch_size
 
 
 # --- what the server counts ------------------------------------------------------------------------------------------

@@ -140,6 +140,7 @@ class Engine:
         self._worker.on_slot_free = self._work.wake
         self._finisher.on_outcome = self._finish.wake
         self._finisher.on_freed = self._look_again
+        self._finisher.on_caught_up = self._worker.queue_has_grown
         self._finisher.on_failed = failures.failed
         self._finisher.on_sent = self._relays.look_again
         self._relays.on_change = self._relay.wake

@@ -193,7 +193,7 @@ class Recorder:
         return await self._node.store.nodes(self._node.app) if is_asked else []
 
     def _plan(self, due: Due, known: dict[int, KnownDefinition], nodes: list[Node]) -> list[Advance]:
-        may_claim = not self._node.is_draining and self._worker.queue_is_short
+        may_claim = not self._node.is_draining and self._worker.may_take_fires
         room = first_room = self._node.hold.free - self._being_claimed if may_claim else 0
         self._ids = self._node.clock.new_ids(len(due.schedules))[::-1]
         advances = []

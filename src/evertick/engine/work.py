@@ -74,8 +74,8 @@ class Worker:
         async with node.claiming:
             # Counted under the lock: while we wait for it, a fused claim may take the slots.
             room = node.hold.room + self._line.look()
-            if room <= 0 or node.is_draining:
-                self.queue_is_short = False  # nobody has looked; the next free slot does
+            if room <= 0 or node.is_draining or self._finisher.holds_up_claims():
+                self.queue_is_short = False  # nobody has looked; the next free slot does, or the next written outcome
                 return None
             asked, expired = self._ask(room), list[str]()
             for left in reversed(range(_CLAIMS_OF_A_STEP)):
@@ -109,7 +109,7 @@ class Worker:
         room, nothing more to find, or somebody else who waits for his turn."""
         node = self._node
         room = node.hold.room - begin
-        is_in_vain = self.queue_is_short or room < node.batch_size
+        is_in_vain = self.queue_is_short or room < node.batch_size or self._finisher.holds_up_claims()
         is_ours = not (is_in_vain or node.is_draining or node.claiming.is_wanted)
         return self._ask(room, is_ahead=True) if is_ours else None
 
@@ -200,6 +200,11 @@ class Worker:
             if any(run.verdict is Verdict.SUCCEEDED and (run.node, run.fence) == claim for run in runs):
                 context._own_end = "committed"
         return context._own_end == "committed"
+
+    @property
+    def may_take_fires(self) -> bool:
+        """Whether a run may begin as it is recorded: nothing waits ahead of it, and what was done before is written."""
+        return self.queue_is_short and not self._finisher.holds_up_claims()
 
     def queue_has_grown(self) -> None:
         """A run was put into the queue that nobody has claimed yet."""
