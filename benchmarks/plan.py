@@ -13,6 +13,7 @@ from benchmarks.contender.contenders import BROKER, CONTENDERS, STORES, Contende
 from benchmarks.figure import Case, Measurement
 from benchmarks.knee import is_near
 from benchmarks.measure import (
+    enqueue,
     fires,
     footprint,
     handoff,
@@ -39,6 +40,7 @@ MEASUREMENTS = {
         Measurement(
             "throughput", "throughput", "Runs that wait in a full queue", throughput.FIGURES, throughput.measure
         ),
+        Measurement("enqueue", "throughput", "Enqueued by several at once", enqueue.FIGURES, enqueue.measure, "runs"),
         Measurement(
             "latency", "latency", "From enqueue to start, sent by another process", latency.FIGURES, latency.measure
         ),
@@ -122,6 +124,7 @@ _LIMITED_PROCESSES = 3
 # of which one ends, the steps of one store, or no node at all.
 _BY_PROCESSES = (
     "throughput",
+    "enqueue",
     "latency",
     "minute",
     "herd",
@@ -215,6 +218,7 @@ def _numbers(name: str, store: str, choice: Choice) -> tuple[int, ...]:
     million = (schedules.MILLION,) if choice.has_million and store != BROKER else ()
     by_name: dict[str, tuple[int, ...]] = {
         "throughput": (size.runs,),
+        "enqueue": (size.runs,),
         "minute": (*size.schedules, *million),
         "herd": (*size.herd, *million),
         "knee": size.knee,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,12 +52,21 @@ class Stage:
 
     def call(self, verb: str, *values: object) -> Any:
         """Call a verb of the program, in a process of its own."""
-        out = self.place.folder / f"{verb}.out"
-        out.unlink(missing_ok=True)
-        code = start(self._command(verb, *values), self._variables(), out).wait(_CALL_SECONDS)
-        said = out.read_text(errors="replace")
-        assert code == 0, f"{self.contender.title}, {verb}, exit code {code}: {said[-2_000:]}"
-        return json.loads(said.splitlines()[-1])
+        return self.call_all(verb, [values])[0]
+
+    def call_all(self, verb: str, values: Sequence[Sequence[object]]) -> list[Any]:
+        """The same with all of these at once, each in a process of its own."""
+        outs = [self.place.folder / f"{verb}{place}.out" for place in range(len(values))]
+        for out in outs:
+            out.unlink(missing_ok=True)
+        started = [
+            start(self._command(verb, *own), self._variables(), out) for own, out in zip(values, outs, strict=True)
+        ]
+        codes = [each.wait(_CALL_SECONDS) for each in started]
+        said = [out.read_text(errors="replace") for out in outs]
+        for code, text in zip(codes, said, strict=True):
+            assert code == 0, f"{self.contender.title}, {verb}, exit code {code}: {text[-2_000:]}"
+        return [json.loads(text.splitlines()[-1]) for text in said]
 
     @contextmanager
     def workers(self, verb: str, *values: object, count: int | None = None) -> Iterator[Workers]:

@@ -32,8 +32,14 @@ GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
         (
             Words(
                 "A queue that was filled before the workers started, of jobs that only count. From the first execution "
-                "to the last. The queue of a slower one is shorter. Enqueued in bulk is a thousand per call; one by "
-                "one, each waits for its commit. One process enqueues, so rows of two workers have a dash there."
+                "to the last; of Evertick and the raw loop, until the last end of a run is written down. The queue of "
+                "a slower one is shorter. Enqueued in bulk is a thousand per call; one by one, each waits for its "
+                "commit. One process enqueues, so rows of two workers have a dash there."
+            ),
+            Words(
+                "Several processes enqueue at one moment, in bulk and then one by one, each on a connection of its "
+                "own; from the first that begins to the last that is done.",
+                ("enqueue",),
             ),
         ),
     ),

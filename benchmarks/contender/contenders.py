@@ -66,7 +66,7 @@ EVERTICK = Contender(
     program="evertick_program.py",
     stores=STORES,
     measurements=(
-        *_QUEUE,
+        *(*_QUEUE, "enqueue"),
         *("latency_alone", "minute", "herd", "knee", "idle", "cost", "fires", "kill", "stop", "history", "held_open"),
         *("next_fires", "footprint", "limits", "handoff", "handoff_due", "vacuum"),
     ),
@@ -95,7 +95,7 @@ CONTENDERS = (
         title="raw loop",
         program="raw_{store}_program.py",
         stores=STORES,
-        measurements=_QUEUE,
+        measurements=(*_QUEUE, "enqueue"),
         settings=f"batches of 1,000, one commit each, the same tables and indexes; {_LOOP}",
         has_ledger=True,
     ),

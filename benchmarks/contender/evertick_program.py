@@ -61,6 +61,20 @@ async def fill(runs: int, singles: int) -> dict[str, float]:
     return {"bulk_seconds": filled - began, "single_seconds": done - filled}
 
 
+async def enqueue(first: int, runs: int, is_bulk: bool, at: float) -> tuple[float, float]:
+    await scheduler.health()
+    began = verbs.wait_until(at)
+    if is_bulk:
+        for numbers in verbs.bulks(runs):
+            await count.enqueue_many({"number": first + number} for number in numbers)
+    else:
+        for number in range(runs):
+            await count.enqueue(number=first + number)
+    ended = time.time()
+    await scheduler.close()
+    return began, ended
+
+
 def _args(number: int) -> dict[str, int]:
     return {"number": number, "key": number % _keys} if _keys else {"number": number}
 
@@ -169,4 +183,4 @@ def _walk(expression: str) -> Callable[[int], datetime]:
 
 
 if __name__ == "__main__":
-    verbs.main(fill, fill_held, work, send, alone, plan, plan_evenly, plan_herd, next_fires)
+    verbs.main(fill, enqueue, fill_held, work, send, alone, plan, plan_evenly, plan_herd, next_fires)

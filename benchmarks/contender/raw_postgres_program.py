@@ -67,6 +67,16 @@ async def fill(runs: int, singles: int) -> dict[str, float]:
     return {"bulk_seconds": filled - began, "single_seconds": done - filled}
 
 
+async def enqueue(first: int, runs: int, is_bulk: bool, at: float) -> tuple[float, float]:
+    connection = await _open()
+    began = verbs.wait_until(at)
+    for numbers in verbs.bulks(runs) if is_bulk else ([number] for number in range(runs)):
+        await _insert(connection, [{"number": first + number} for number in numbers])
+    ended = time.time()
+    await connection.close()
+    return began, ended
+
+
 async def work(schedules: int) -> None:
     connection, listening = await _open(), await asyncpg.connect(verbs.URL)
     woken = asyncio.Event()
@@ -121,4 +131,4 @@ async def _open() -> Any:
 
 
 if __name__ == "__main__":
-    verbs.main(fill, work, send)
+    verbs.main(fill, enqueue, work, send)

@@ -54,6 +54,16 @@ def fill(runs: int, singles: int) -> dict[str, float]:
     return {"bulk_seconds": bulk, "single_seconds": single}
 
 
+def enqueue(first: int, runs: int, is_bulk: bool, at: float) -> tuple[float, float]:
+    rows = asyncio.run(_rows(runs))  # which number is in a row does not matter here
+    db = asyncio.run(_empty())
+    began = verbs.wait_until(at)
+    _insert(db, rows, verbs.BULK if is_bulk else 1)
+    ended = time.time()
+    db.close()
+    return began, ended
+
+
 async def work(schedules: int) -> None:
     db = await _empty()
     verbs.ready()
@@ -154,4 +164,4 @@ async def _empty() -> sqlite3.Connection:
 
 
 if __name__ == "__main__":
-    verbs.main(fill, work, send)
+    verbs.main(fill, enqueue, work, send)

@@ -4,6 +4,8 @@ A program answers to those verbs that it has a function for:
 
 - `fill(count, singles)`: put runs 0 to count - 1 into the empty store in bulk, and `singles` more one by one; answers
   how long both took.
+- `enqueue(first, count, is_bulk, at)`: put as many runs, numbered from `first` on, into the store from that moment on,
+  in bulk or one by one; answers when that began and ended.
 - `fill_due(first, count)`: put schedules into the store that are due once, and at once; `first` is the number of the
   first, for those before it are there still.
 - `work(schedules)`: execute what there is until TERM. `schedules` is 0, or how many `plan` has made.
@@ -55,6 +57,7 @@ __all__ = [
     "ready",
     "tally",
     "until_stopped",
+    "wait_until",
     "wait_until_stopped",
     "walked",
 ]
@@ -100,6 +103,12 @@ def wait_until_stopped() -> None:
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     stopped.wait()
+
+
+def wait_until(moment: float) -> float:
+    """A starting line for several processes. Answers when it was crossed."""
+    time.sleep(max(moment - time.time(), 0))
+    return time.time()
 
 
 def bulks(count: int) -> list[range]:

@@ -1,8 +1,10 @@
 """Runs per second of workers that find a full queue, and how fast it was filled: in bulk, and one by one.
 
-One process fills it, however many workers there are, so how fast that was is told of one worker only.
+One process fills it, however many workers there are, so how fast that was is told of one worker only; `enqueue.py` has
+several.
 
-The time is from the first execution to the last, for everybody: starting is not in it, and neither is the commit of the
+The time is from the first execution to the last. Where there is a ledger it is longer: until the store wrote down the
+last end of a run, for workers may be ahead of what is written. Starting is not in it, and neither is the commit of the
 last batch, which is nothing beside tens of thousands of runs. Processor time is from when all have imported and set up
 what they need, and are let go, until what was executed has ended, too: the half second after the last has begun.
 """
@@ -26,6 +28,8 @@ FIGURES = (
 )
 # Nobody who is worth a figure takes longer than that for one run.
 _SECONDS_PER_RUN = 0.1
+# Before it is executed, a run is due no longer than that.
+_DUE_SECONDS = 3_600
 
 
 def measure(stage: Stage) -> Measured:
@@ -52,4 +56,12 @@ def execute(stage: Stage, count: int, kept: int = 0) -> dict[str, float]:
         time.sleep(stage.size.end_seconds)
         used = Used.by(workers, stage.place).since(before)
     stage.check(count, kept)
-    return {"execute": count / stage.witnessed().seconds, **used.each(count)}
+    return {"execute": count / _seconds(stage), **used.each(count)}
+
+
+def _seconds(stage: Stage) -> float:
+    seen = stage.witnessed()
+    if not stage.contender.has_ledger:
+        return seen.seconds
+    first = min(seen.begans)
+    return max(max(seen.begans), stage.ledger.last_written(round((first - _DUE_SECONDS) * 1e6))) - first

@@ -54,6 +54,14 @@ class LedgerPlace(Place, Protocol):
         """The ledger has so many succeeded runs besides its older history, and nothing else."""
         ...
 
+    def waiting(self) -> int:
+        """How many runs wait to be claimed."""
+        ...
+
+    def last_written(self, since_us: int) -> float:
+        """When the store wrote down the last end of a run that was due since then, in seconds since 1970."""
+        ...
+
     def succeeded(self, first_us: int, end_us: int) -> int:
         """How many runs of moments in that time have succeeded."""
         ...

@@ -123,6 +123,13 @@ class PostgresPlace:
             live = await connection.fetchval("SELECT count(*) FROM evertick.runs")
             compare(count, live, dict(await connection.fetch(verdicts)))
 
+    def waiting(self) -> int:
+        return asyncio.run(self._fetch("SELECT count(*) FROM evertick.runs WHERE state = 'waiting'"))
+
+    def last_written(self, since_us: int) -> float:
+        question = "SELECT max(finished_at) FROM evertick.history WHERE fire_at >= $1"
+        return asyncio.run(self._fetch(question, since_us)) / 1e6
+
     def succeeded(self, first_us: int, end_us: int) -> int:
         question = (
             "SELECT count(*) FROM evertick.history WHERE verdict = 'succeeded' AND fire_at >= $1 AND fire_at < $2"

@@ -84,6 +84,16 @@ class SqlitePlace:
             question = "SELECT verdict, count(*) FROM evertick_history WHERE node IS NOT 'node' GROUP BY verdict"
             compare(count, live, dict(db.execute(question).fetchall()))
 
+    def waiting(self) -> int:
+        with self._open() as db:
+            count: int = db.execute("SELECT count(*) FROM evertick_runs WHERE state = 'waiting'").fetchone()[0]
+            return count
+
+    def last_written(self, since_us: int) -> float:
+        question = "SELECT max(finished_at) FROM evertick_history WHERE app = 'default' AND fire_at >= ?"
+        with self._open() as db:
+            return float(db.execute(question, (since_us,)).fetchone()[0]) / 1e6
+
     def succeeded(self, first_us: int, end_us: int) -> int:
         question = "SELECT count(*) FROM evertick_history WHERE verdict = 'succeeded' AND fire_at >= ? AND fire_at < ?"
         with self._open() as db:
