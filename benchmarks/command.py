@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.arguments import DOCS, arguments
 from benchmarks.contender.contenders import STORES
 from benchmarks.contender.environment import Environment, Unavailable, environment_of
-from benchmarks.machine import describe, is_changed_since, run_of
+from benchmarks.machine import describe, is_changed_since, is_known, run_of
 from benchmarks.page import PAGE, write_report
 from benchmarks.plan import GROUPS, MEASUREMENTS, Choice, cases, there_is
 from benchmarks.refused import Refused
@@ -54,6 +54,9 @@ def _report(asked: argparse.Namespace) -> None:
     _write(results, asked.folder or DOCS)
     commits = dict.fromkeys(run.commit for run in results.runs if run.commit)
     changed = [commit for commit in commits if is_changed_since(commit)]
+    unknown = [commit for commit in commits if not is_known(commit)]
+    if unknown:
+        print(f"nobody can check out {' and '.join(unknown)}: this checkout does not know it")
     if changed:
         print(f"src or benchmarks have changed since {' and '.join(changed)}: what is newer is not in the page")
 

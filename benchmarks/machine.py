@@ -16,7 +16,7 @@ import evertick
 from benchmarks.results import Run
 from benchmarks.store.disk import disk_of, flush_milliseconds
 
-__all__ = ["describe", "is_changed_since", "load", "processor_ticks", "run_of", "stolen_percent"]
+__all__ = ["describe", "is_changed_since", "is_known", "load", "processor_ticks", "run_of", "stolen_percent"]
 
 _DIRTY = "-dirty"
 _PROC = Path("/proc")
@@ -66,6 +66,12 @@ def stolen_percent(before: Sequence[int], after: Sequence[int]) -> float:
 def is_changed_since(commit: str) -> bool:
     """Whether this checkout measures something else, or in another way, as far as it knows that commit."""
     return _git("diff", "--quiet", commit.removesuffix(_DIRTY), "--", "src", "benchmarks") == (1, "")
+
+
+def is_known(commit: str) -> bool:
+    """Whether somebody could check out what was measured; so where there is nothing to look it up in."""
+    code, _ = _git("cat-file", "-e", f"{commit.removesuffix(_DIRTY)}^{{commit}}")
+    return code in (0, -1)
 
 
 def _commit() -> str:

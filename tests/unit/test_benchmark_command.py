@@ -16,13 +16,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
-from benchmarks import command  # noqa: E402
+from benchmarks import command, machine  # noqa: E402
 from benchmarks.arguments import arguments  # noqa: E402
 from benchmarks.contender.contenders import CONTENDERS  # noqa: E402
 from benchmarks.contender.environment import environment_of  # noqa: E402
 from benchmarks.figure import Case  # noqa: E402
 from benchmarks.page import PAGE, page_of  # noqa: E402
-from benchmarks.results import Results  # noqa: E402
+from benchmarks.results import Results, Run  # noqa: E402
 
 Ask = Callable[..., str]
 
@@ -228,3 +228,26 @@ def test_installing_somebody_is_told(
     environment_of(huey, tmp_path)
 
     assert capsys.readouterr().out == "installing  Huey: huey>=2.5\n"
+
+
+def test_a_report_tells_whose_commits_nobody_can_check_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [Run(measured="2026-11-01", commit=commit) for commit in ("0123456789ab", "ba9876543210-dirty")]
+    results = Results({}, {}, runs=runs)
+    for place, store in enumerate(("sqlite", "postgres")):
+        case = Case("throughput", store, "evertick", 1, 1_000)
+        results.add(case, {"execute": 1.0})
+        results.ran_in[case] = place
+    results.write(tmp_path / "figures.json")
+    known = {"ba9876543210"}
+
+    def git(*words: str) -> tuple[int, str]:
+        return (0 if words[-1].partition("^")[0] in known else 128), ""
+
+    monkeypatch.setattr(machine, "_git", git)
+    command._report(arguments(["report", str(tmp_path / "figures.json"), "--folder", str(tmp_path / "page")]))
+
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "nobody can check out 0123456789ab: this checkout does not know it"
+    )
