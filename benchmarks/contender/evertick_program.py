@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 from benchmarks import statements
 from benchmarks.contender import verbs
 from evertick import Context, Cron, Every, Scheduler
+from evertick.collector import calm_collector
 from evertick.task import TaskOptions
 from evertick.when import When
 
@@ -88,6 +89,7 @@ async def fill_held(runs: int) -> None:
 async def work(schedules: int) -> None:
     verbs.ready()
     async with scheduler:
+        calm_collector()  # as `evertick run` does
         await verbs.until_stopped()
 
 
@@ -100,6 +102,7 @@ async def send(runs: int, per_second: float) -> None:
 async def alone(runs: int, per_second: float) -> None:
     verbs.ready()
     async with scheduler:
+        calm_collector()
         await verbs.pace(runs, per_second, _send_one)
         await verbs.until_stopped()
 

@@ -19,6 +19,7 @@ import msgspec
 from benchmarks.contender import verbs
 from evertick import Scheduler
 from evertick.clock import system_clock
+from evertick.collector import calm_collector
 from evertick.store.postgres.connection import PLAIN_PLANS
 
 _ENQUEUE = """
@@ -81,6 +82,7 @@ async def work(schedules: int) -> None:
     connection, listening = await _open(), await asyncpg.connect(verbs.URL)
     woken = asyncio.Event()
     await listening.add_listener("bench_raw", lambda *_: woken.set())
+    calm_collector()
     verbs.ready()
     stopped = asyncio.create_task(verbs.until_stopped())
     node, fence = str(uuid.uuid4()), 0

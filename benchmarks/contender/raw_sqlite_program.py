@@ -20,6 +20,7 @@ import msgspec
 
 from benchmarks.contender import verbs
 from evertick import Scheduler
+from evertick.collector import calm_collector
 
 _CLAIM = """
 UPDATE evertick_runs SET state = 'running', node = ?4, fence = ?2, started_at = ?3
@@ -66,6 +67,7 @@ def enqueue(first: int, runs: int, is_bulk: bool, at: float) -> tuple[float, flo
 
 async def work(schedules: int) -> None:
     db = await _empty()
+    calm_collector()
     verbs.ready()
     stopped = asyncio.create_task(verbs.until_stopped())
     node, fence = str(uuid.uuid4()), 0

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from evertick.collector import calm_collector
 from evertick.errors import EvertickError, Refused, StoreUnavailable, WouldBlock
 from evertick.plain import is_on_event_loop
 
@@ -151,6 +152,7 @@ async def _serve(scheduler: Scheduler, attendant: Attendant) -> int:
     with _signals(stop, attendant.signals()):
         if await _has_started(scheduler, wanted, attendant):
             try:
+                calm_collector()
                 attendant.started()
                 await _attended(attendant, wanted)
             finally:

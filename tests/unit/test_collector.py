@@ -1,0 +1,68 @@
+"""The garbage collector is calmed where the process is ours, and left alone where somebody has set it."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evertick.collector import calm_collector
+
+RUN = """
+import gc, os, signal
+from evertick import Scheduler
+
+scheduler = Scheduler("sqlite:///ledger.db")
+
+@scheduler.every("1s", catch_up="latest")
+def look():
+    print(gc.get_threshold()[0], gc.get_freeze_count() > 10_000, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+scheduler.run()
+"""
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.enable()
+    gc.set_threshold(*thresholds)
+
+
+@pytest.mark.parametrize("objects", [700, 2_000])
+def test_it_looks_more_rarely_and_not_at_what_is_there(objects: int) -> None:
+    gc.set_threshold(objects, 10, 11)
+    calm_collector()
+    assert gc.get_threshold() == (10_000, 10, 11)
+    assert gc.get_freeze_count() > 10_000
+
+
+@pytest.mark.parametrize("objects", [0, 500, 50_000])
+def test_who_has_set_it_keeps_it(objects: int) -> None:
+    gc.set_threshold(objects, 10, 10)
+    frozen = gc.get_freeze_count()
+    calm_collector()
+    assert gc.get_threshold() == (objects, 10, 10)
+    assert gc.get_freeze_count() == frozen
+
+
+def test_who_has_turned_it_off_keeps_it_off() -> None:
+    gc.set_threshold(700, 10, 10)
+    gc.disable()
+    calm_collector()
+    assert gc.get_threshold() == (700, 10, 10)
+    assert not gc.isenabled()
+
+
+def test_a_process_that_runs_a_scheduler_is_ours(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(RUN)
+    done = subprocess.run([sys.executable, "job.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "10000 True"
