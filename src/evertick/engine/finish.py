@@ -41,7 +41,7 @@ class Finisher:
         self._notes = notes
         self._backlog: deque[tuple[Attempt, Outcome]] = deque()
         self._is_writing = False
-        self._holds_up_claims = False
+        self._has_held_up = False
         self.on_outcome: Callable[[], None] = lambda: None
         self.on_freed: Callable[[], None] = lambda: None
         # Those who were held up may claim again.
@@ -61,7 +61,7 @@ class Finisher:
 
     def holds_up_claims(self) -> bool:
         """Asked by whoever is about to claim, and is woken if the answer is yes."""
-        self._holds_up_claims = self._holds_up_claims or self.is_behind
+        self._has_held_up = self._has_held_up or self.is_behind
         return self.is_behind
 
     def put(self, attempt: Attempt, outcome: Outcome) -> None:
@@ -83,8 +83,8 @@ class Finisher:
         # batch is written once more, and answered in the same way.
         await self._node.tell_ended(own_ends)
         self._settle(batch, finished.answers)
-        if self._holds_up_claims and not self.is_behind:
-            self._holds_up_claims = False
+        if self._has_held_up and not self.is_behind:
+            self._has_held_up = False
             self.on_caught_up()
         if finished.freed or own_ends:
             self.on_freed()
