@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import shlex
 import shutil
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 from benchmarks.arguments import DOCS, arguments
 from benchmarks.contender.contenders import STORES
 from benchmarks.contender.environment import Environment, Unavailable, environment_of
-from benchmarks.machine import describe, is_changed_since, is_known, run_of
+from benchmarks.machine import describe, is_changed_since, is_known, load, run_of
 from benchmarks.page import PAGE, write_report
 from benchmarks.plan import GROUPS, MEASUREMENTS, Choice, cases, there_is
 from benchmarks.refused import Refused
@@ -56,7 +57,7 @@ def _report(asked: argparse.Namespace) -> None:
     changed = [commit for commit in commits if is_changed_since(commit)]
     unknown = [commit for commit in commits if not is_known(commit)]
     if unknown:
-        print(f"nobody can check out {' and '.join(unknown)}: this checkout does not know it")
+        print(f"this checkout does not know {' and '.join(unknown)}: nobody can look at what was measured there")
     if changed:
         print(f"src or benchmarks have changed since {' and '.join(changed)}: what is newer is not in the page")
 
@@ -83,6 +84,9 @@ def _run(asked: argparse.Namespace) -> None:
         raise Refused(f"nothing to measure: there is no such case, but {there_is(choice)}")
     if not (asked.quick or asked.json or asked.plots):
         print("the samples are not kept: --json FILE keeps them, after every case", file=sys.stderr)
+    if not asked.quick and load() > (cores := os.cpu_count() or 1) / 2:
+        busy = f"the machine is busy, with a load of {load():.1f} on {cores} cores"
+        print(f"{busy}: these figures will not be those of a calm one", file=sys.stderr)
     kept = _Kept(asked.json)
     with kept.told_when_broken_off(), _folder(asked.folder) as folder, _server(choice, asked.dsn) as dsn:
         results = Results(describe(folder), {}, runs=[run_of(folder)], quick=asked.quick)

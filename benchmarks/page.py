@@ -32,9 +32,9 @@ nothing.**
 """
 
 _INTRODUCTION = """\
-Beside the same SQL work without a scheduler, and beside other schedulers, by turns on one machine. This page is written
-by the benchmarks from [the samples](how-fast.json) of the runs that are listed below. In a checkout, this installs
-what they need, measures for some seconds, then for hours all that is here, and writes such a page into `figures`;
+Beside the same SQL work without a scheduler, and beside other schedulers, by turns on the same machine. This page is
+written by the benchmarks from [the samples](how-fast.json) of the runs that are listed below. In a checkout, this
+installs what they need, measures for a minute, then for hours all that is here, and writes such a page into `figures`;
 `benchmarks/README.md` tells the rest:
 
 ```console
@@ -48,9 +48,11 @@ _REASONS = "Of those that are not reached in every round, what profiles say:"
 
 _SUMMARY = (
     "With one process, medians of what the tables below have in full. Evertick is set to 2,000 runs at once, on "
-    "uvloop, and as installed it has 50, on Python's own event loop. The raw loop is the same SQL without a scheduler. "
-    "A dash is what was not measured, or cannot be told. Of Celery only beat is here: whether its queue is faster is "
-    "not known."
+    "uvloop, and as installed it has 50, on Python's own event loop. The raw loop is the same SQL without a scheduler; "
+    "on SQLite it looks for work every 10 ms. Schedules are spread over the seconds of the minute; those of a "
+    "scheduler without seconds are due all at once, which is harder: Evertick's at one instant are further below. A "
+    "dash is what was not measured, or cannot be told. Of Celery only beat is here: whether its queue is faster is not "
+    "known."
 )
 
 _AIMS = (
@@ -113,10 +115,13 @@ _LOSSES = (
     "times, as the median of the ratios of the rounds, with the least and the greatest. Where the least is under 1, it "
     "is not so in every round; and where two medians differ the other way round, the rounds do not bear it out. What "
     "was measured by different runs is not compared. Evertick is the row with 2,000 runs at once; as installed it is "
-    "slower, in the tables below. A scheduler that left moments behind is not called better by those that began."
+    "slower at most of them, as the tables below tell. A scheduler that left moments behind is not called better by "
+    "those that began."
 )
 
-_RAW_LOSSES = "The same of the raw loops: what Evertick costs beside the bare SQL."
+_RAW_LOSSES = "At what the raw loops are better, in the same way: what Evertick costs beside the bare SQL."
+
+_NO_LOSSES = "At nothing that was measured here in the same run as Evertick; or no others were."
 
 _RUNS = (
     "Measured by these runs of the benchmarks, whose numbers the tables name, with the load averages of the machine "
@@ -134,14 +139,16 @@ _LIMITS = """\
 - A network: server and nodes share one machine and its cores, so each slows the other down. A server of its own makes
   everything but the shortest latencies faster. More than two nodes, except at a limit, or nodes on several machines,
   whose clocks differ.
-- Other machines and settings: one kind of processor and disk, one version of Python, of PostgreSQL and of SQLite, with
-  uvloop where the table above names it, on Linux. From Python 3.12 on, a run begins in another way, at once.
+- Other machines and settings: few kinds of processor and disk, one version of Python, of PostgreSQL and of SQLite, with
+  uvloop where the table above names it, on Linux. From Python 3.12 on a job begins in the step that starts it, which
+  makes a full queue on PostgreSQL faster; that is not in these figures.
 - A replica that commits wait for, data larger than memory, or months of running: the longest that anything is watched
   is five minutes. The ten million finished runs are rows that SQL has written, not runs that came and went.
 - Latency at another pace than 50 a second, or beside a full queue. It begins with the call: where a caller is held up
   by its own call before, the next begins later, and that wait is in no figure.
 - A million cron expressions that all differ. Cron schedules share sixty rules here, which a node reads once; a million
-  with a rule each are intervals that differ by their start, which takes a sixth of the time.
+  with a rule each are intervals that differ by their start, which takes a
+  sixth of what a cron expression with its first moment does.
 - Catching up after hours in which no node ran.
 - Workers. The hand-over is of `mode="forget"`, whose runs are over when the queue has them; by default (`finish`) a run
   stays handed until its worker has reported its start and its end, two more writes for each.
@@ -210,9 +217,9 @@ def _summary(results: Results) -> Iterator[str]:
 
 def _losses(results: Results) -> Iterator[str]:
     others, raw = losses_table(results, is_raw=False), losses_table(results, is_raw=True)
-    parts = [_filled(_LOSSES), others] if others else []
+    parts = [_filled(_LOSSES), others] if others else [_NO_LOSSES]
     parts += [_filled(_RAW_LOSSES), raw] if raw else []
-    if parts:
+    if others or raw:
         yield _NEXT.join(["## Where others are faster", *parts]) + "\n"
 
 

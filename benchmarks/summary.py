@@ -14,6 +14,8 @@ from benchmarks.table import STORE_TITLES, contender_title, figure_values, line,
 __all__ = ["summary_table"]
 
 _SCHEDULES = 10_000
+# Theirs are all due when the minute begins, which is harder than spread over it.
+_WITHOUT_SECONDS = frozenset(each.name for each in CONTENDERS if not each.has_seconds)
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,12 @@ def _row(results: Results, contender: str, store: str) -> list[str] | None:
 
 
 def _cell(results: Results, column: _Column, contender: str, store: str) -> str:
-    """Where it is not by the run that has the figure of Evertick there, it says so."""
+    """Where it is not of the same load, or not by the run that has the figure of Evertick there, it says so."""
     found = column.of(results, contender, store)
     if found is None:
         return "-"
     text, run = found
     ours = column.of(results, EVERTICK.name, store)
-    return text if ours is None or ours[1] == run else f"{text} (run {run})"
+    about = ["all at once"] if column.measurement == "minute" and contender in _WITHOUT_SECONDS else []
+    about += [f"run {run}"] if ours is not None and ours[1] != run else []
+    return f"{text} ({'; '.join(about)})" if about else text

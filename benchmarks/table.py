@@ -81,11 +81,15 @@ def _text(measurement: Measurement, cases: Mapping[Case, Samples], results: Resu
     has_runs = len({results.run_of(case) for case in cases}) > 1
     number = [measurement.number_text] if measurement.number_text else []
     head = ["", *number, *(f"{each.text}, {each.unit}" for each in figures)]
-    rows, rounds = [], _most(cases)
+    rows, most = [], _most(cases)
     for case, samples in cases.items():
         found = max((len(whole(each)) for each in samples.values()), default=0)
+        rounds = _most({each: cases[each] for each in cases if results.are_of_one_run(each, case)})
         about = [f"run {results.run_of(case)}"] if has_runs else []
-        about += [f"{found} of {rounds} rounds"] if found < rounds else []
+        if found < rounds:
+            about.append(f"{found} of {rounds} round{'s' if rounds > 1 else ''}")
+        elif found < most:
+            about.append(f"{found} round{'s' if found > 1 else ''}")
         row = [
             case_title(case) + (f" ({'; '.join(about)})" if about else ""),
             *([f"{case.number:,}"] if number else []),

@@ -143,6 +143,7 @@ def test_what_cannot_be_dropped_is_refused_without_a_question(messages, evertick
         ("show", "fax", "'fax' is a channel"),
         ("why", "post@host", "'post@host' is a node, `evertick nodes` tells of it"),
         ("trigger", "make_report", "'make_report' is a task, and its schedules are quick, report"),
+        ("history", "make_report()", "`evertick history --task make_report` tell of its runs"),
     ],
 )
 def test_the_name_of_something_else_is_answered_with_what_it_is(messages, evertick, command, word, told):

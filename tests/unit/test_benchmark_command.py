@@ -22,6 +22,7 @@ from benchmarks.contender.contenders import CONTENDERS  # noqa: E402
 from benchmarks.contender.environment import environment_of  # noqa: E402
 from benchmarks.figure import Case  # noqa: E402
 from benchmarks.page import PAGE, page_of  # noqa: E402
+from benchmarks.refused import Refused  # noqa: E402
 from benchmarks.results import Results, Run  # noqa: E402
 
 Ask = Callable[..., str]
@@ -192,7 +193,8 @@ def test_a_benchmark_that_is_interrupted_before_its_first_case_says_so_in_a_line
         os.killpg(running.pid, signal.SIGINT)
         _, said = running.communicate(timeout=60)
 
-    assert (running.returncode, said) == (130, "broken off; nothing was measured\n")
+    # Where the machine is busy that is told before.
+    assert (running.returncode, said.splitlines()[-1]) == (130, "broken off; nothing was measured")
     assert not (tmp_path / "bench").exists()
 
 
@@ -249,5 +251,22 @@ def test_a_report_tells_whose_commits_nobody_can_check_out(
     command._report(arguments(["report", str(tmp_path / "figures.json"), "--folder", str(tmp_path / "page")]))
 
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "nobody can check out 0123456789ab: this checkout does not know it"
+        "this checkout does not know 0123456789ab: nobody can look at what was measured there"
     )
+
+
+@pytest.mark.parametrize(("seen", "is_told"), [(9.0, True), (0.0, False)])
+def test_a_busy_machine_is_told(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seen: float, is_told: bool
+) -> None:
+    monkeypatch.setattr(command, "load", lambda: seen)
+    monkeypatch.setattr(command.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(command, "_folder", refuse_the_folder)
+
+    assert ask("run", "--only", "next_fires") == "not here"
+    said = "the machine is busy, with a load of 9.0 on 2 cores: these figures will not be those of a calm one\n"
+    assert capsys.readouterr().err.endswith(said) is is_told
+
+
+def refuse_the_folder(_folder: Path) -> None:
+    raise Refused("not here")

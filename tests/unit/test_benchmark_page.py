@@ -248,7 +248,7 @@ def test_who_guesses_and_has_no_figure_at_all_has_dashes() -> None:
 
     (table,) = tables_of(results, MEASUREMENTS["minute"])
 
-    assert table.text.splitlines()[3] == "| Huey (0 of 1 rounds) | 1,000 | - | - | - |"
+    assert table.text.splitlines()[3] == "| Huey (0 of 1 round) | 1,000 | - | - | - |"
 
 
 def test_a_run_on_another_processor_names_its_own(tmp_path: Path) -> None:

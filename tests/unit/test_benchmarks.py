@@ -168,7 +168,7 @@ def test_two_processes_are_measured_beside_one_where_more_can_help() -> None:
     both = [case for case in cases(choice()) if case.contender == "evertick"]
 
     found = {name: {case.processes for case in both if case.measurement == name} for name in MEASUREMENTS}
-    for name in ("throughput", "latency", "minute", "herd", "knee", "idle", "cost", "history"):
+    for name in ("throughput", "enqueue", "latency", "minute", "herd", "knee", "idle", "cost", "history"):
         assert found.pop(name) == {1, 2}, name
     assert found.pop("handoff") == found.pop("handoff_due") == {1, 2}
     assert found.pop("kill") == found.pop("stop") == {2}

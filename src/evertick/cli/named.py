@@ -100,10 +100,12 @@ async def _of_another_kind(store: Store, app: str, word: str) -> str | None:
     if any(word in (node.name, node.id) for node in nodes):
         return "a node, `evertick nodes` tells of it"
     page = await store.schedules(app, ScheduleFilter(limit=_KEYS_COMPARED, with_counts=False))
-    keys = [schedule.key for schedule in page if schedule.task == word]
-    if keys or any(word in node.tasks for node in nodes):
+    # Listings show the run of a task without a schedule as a call.
+    task = word.removesuffix("()")
+    keys = [schedule.key for schedule in page if schedule.task == task]
+    if keys or any(task in node.tasks for node in nodes):
         named = f"its schedules are {', '.join(keys[:_KEYS_NAMED])}" if keys else "no schedule has it"
-        return f"a task, and {named}; `evertick why {word}` tells of its runs"
+        return f"a task, and {named}; `evertick why {task}` and `evertick history --task {task}` tell of its runs"
     return None
 
 
