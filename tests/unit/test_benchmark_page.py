@@ -21,6 +21,7 @@ from benchmarks.picture import pictures_of  # noqa: E402
 from benchmarks.plan import MEASUREMENTS, PLAN  # noqa: E402
 from benchmarks.plot import Axes, Point, lines  # noqa: E402
 from benchmarks.results import Results, Run, Samples  # noqa: E402
+from benchmarks.summary import summary_table  # noqa: E402
 from benchmarks.table import tables_of  # noqa: E402
 
 
@@ -332,3 +333,27 @@ def test_a_virtual_machine_is_told_as_such_and_memory_as_one_reads_it(
 
     assert found["cpu"] == "Some (family 25, model 17), in a virtual machine"
     assert found["memory"] == "23.5 GiB"
+
+
+def test_a_row_of_another_run_tells_its_own_rounds_and_not_those_it_never_had() -> None:
+    results = Results({}, {}, runs=[Run(), Run()])
+    ours, theirs = (Case("throughput", "postgres", name, 1, 1_000) for name in ("evertick", "graphile"))
+    results.add(ours, {"execute": [1.0, 2.0, 3.0]})
+    results.add(theirs, {"execute": [1.0]})
+    results.ran_in = {ours: 1, theirs: 0}
+
+    [table] = tables_of(results, MEASUREMENTS["throughput"])
+
+    titles = [row.split(" | ")[0].removeprefix("| ") for row in table.text.splitlines()[2:]]
+    assert titles == ["Evertick (run 2)", "graphile-worker (run 1; 1 round)"]
+
+
+def test_in_short_those_whose_schedules_are_due_all_at_once_are_marked() -> None:
+    results = Results({}, {})
+    for name in ("evertick", "graphile"):
+        results.add(Case("minute", "postgres", name, 1, 10_000), {"share": [100.0], "p99": [20.0]})
+
+    rows = {row.split(" | ")[0].removeprefix("| "): row for row in summary_table(results).splitlines()[2:]}
+
+    assert "(all at once)" not in rows["Evertick"]
+    assert rows["graphile-worker"].count("(all at once)") == 2
