@@ -152,8 +152,8 @@ async def _serve(scheduler: Scheduler, attendant: Attendant) -> int:
     with _signals(stop, attendant.signals()):
         if await _has_started(scheduler, wanted, attendant):
             try:
-                calm_collector()
                 attendant.started()
+                calm_collector()
                 await _attended(attendant, wanted)
             finally:
                 await scheduler._stop()
