@@ -160,6 +160,8 @@ def test_a_daemon_by_another_file_says_whose_jobs_it_pauses_and_how_to_keep_them
     job = "[jobs.{}]\nevery = '1d'\nshell = 'true'\n"
     site.config.write_text(CONFIGURATION + job.format("first"))
     first = site.started()
+    # It says so a moment after its node is there.
+    until((site.folder / "state" / f"daemon.{first.pid}.json").exists, "the first daemon has its report")
     first.send_signal(end)
     first.wait(60)
     other = site.folder / "other.toml"
