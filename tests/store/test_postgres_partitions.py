@@ -111,11 +111,16 @@ async def test_ten_that_make_the_days_at_once_make_each_of_them_once(
     bench: Bench, postgres_stores: PostgresStores
 ) -> None:
     await bench.pass_time(30 * DAY)
-    before = await names(postgres_stores)
-    await asyncio.gather(*(keep(postgres_stores) for _ in range(10)))
-    for parent in ("history", "attempts", "log_chunks"):
-        new = set(await names(postgres_stores, parent)) - {name.replace("history", parent) for name in before}
-        assert len(new) == 5
+    parents = ("history", "attempts", "log_chunks")
+    before = {parent: len(await names(postgres_stores, parent)) for parent in parents}
+    new: dict[str, int] = {}
+    # Whoever finds somebody in the way tries again later, as nodes do: on a busy machine that may be all of them.
+    for _ in range(10):
+        await asyncio.gather(*(keep(postgres_stores) for _ in range(10)))
+        new = {parent: len(await names(postgres_stores, parent)) - before[parent] for parent in parents}
+        if min(new.values()) > 0:
+            break
+    assert new == dict.fromkeys(parents, 5)
 
 
 # --- dropping --------------------------------------------------------------------------------------------------------
