@@ -90,6 +90,9 @@ _METHOD = """\
   where the folder is in memory.
 - Processor time is that of the kernel: of the workers with all their children, and of the whole server, with what it
   does in the background. It begins when the workers have imported and set up what they need, and are let go.
+- Python's garbage collector looks more rarely in Evertick's nodes, also as installed, and in the raw loops: as
+  `evertick run` and `scheduler.run()` have it since commit e652c6c. A scheduler inside another program leaves it as it
+  is there, and so do the other schedulers here. Runs of earlier commits have it as Python does.
 - The raw loop writes the same rows to the same tables with the same indexes, in batches of a thousand, and starts a
   task per run. It cannot recover, retry, limit or stop. On PostgreSQL it has one connection and one statement at a
   time, and waits for each answer; Evertick has several under way. So the loop is a yardstick there and no ceiling:
@@ -153,8 +156,7 @@ _LIMITS = """\
 - Workers. The hand-over is of `mode="forget"`, whose runs are over when the queue has them; by default (`finish`) a run
   stays handed until its worker has reported its start and its end, two more writes for each.
 - Others at everything. One instant, the knee, idle, cost, recovery and growth are measured of Evertick alone, and so is
-  a million schedules; a hundred thousand are tried with APScheduler 3, too. Celery has a broker and neither of the two
-  stores, so of it only beat is here.
+  a million schedules. Celery has a broker and neither of the two stores, so of it only beat is here.
 - What the experts of another scheduler could reach. Their settings are those of their documents; whoever knows better
   ones, they are a line each in `benchmarks/contender`. Evertick has 2,000 runs at once, and once what it is installed
   with.

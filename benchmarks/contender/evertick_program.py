@@ -1,4 +1,4 @@
-"""Evertick, by its public interface alone."""
+"""Evertick, by its public interface, with the garbage collector as `evertick run` sets it."""
 
 from __future__ import annotations
 
