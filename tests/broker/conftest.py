@@ -11,6 +11,7 @@ from bench import Bench, bench_on
 
 from evertick.clock import system_clock
 from evertick.driver import plain_text
+from evertick.engine import report as report_module
 from evertick.worker import worker as worker_module
 from servers.broker import Broker, nats_server, redis_server
 
@@ -44,8 +45,10 @@ async def bench(own: str, request: pytest.FixtureRequest) -> AsyncIterator[Bench
 
 @pytest.fixture(autouse=True)
 def ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is told to stop waits for the fetch that is under way."""
+    """A worker that is told to stop waits for the fetch that is under way; a node that is to know that no worker has a
+    run, for the end of the read that is under way."""
     monkeypatch.setattr(worker_module, "FETCH_SECONDS", 0.05)
+    monkeypatch.setattr(report_module, "WAIT_SECONDS", 0.5)
 
 
 @pytest.fixture

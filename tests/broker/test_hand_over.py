@@ -216,6 +216,7 @@ async def test_what_no_worker_has_is_over_soon_and_a_worker_that_finds_it_leaves
     async with node:
         await node.add(key="builds", when=Every("1h"), task=job)
         run = await until(node, await node.trigger("builds"), _is_pushed)
+        await _until_heard(node)
         await (node.cancel(run.id) if how == "cancel" else node.remove("builds"))
         given_up = await ended(node, run)
         # Told behind its end; the message is still in the queue.
@@ -570,3 +571,10 @@ async def test_a_broker_that_is_back_gets_at_once_what_waited_for_it(own: str, k
 
 def _is_pushed(run: Run) -> bool:
     return run.handed is not None and run.handed.pushed_at is not None
+
+
+async def _until_heard(node: Scheduler) -> None:
+    """Who is asked to cancel before it hears the workers cannot know that none has the run, and gives one its time."""
+    assert node._engine is not None
+    while not node._engine._reports.heard():
+        await asyncio.sleep(0.01)
