@@ -6,7 +6,8 @@ import dataclasses
 import math
 import operator
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.contender.contenders import CONTENDERS
@@ -166,7 +167,10 @@ def _compared(results: Results, source: _Source, other: _Source, name: str) -> _
 
 
 def _best_peer(source: _Source, name: str) -> Callable[[Results], _Found]:
-    """The ratio to the least of all others that were measured."""
+    """The ratio to the least of all others that the same run has measured, whoever that is in each round.
+
+    One that was picked by its median may be the best in few of them, and all the others would be beside nobody.
+    """
 
     def find(results: Results) -> _Found:
         all_of = {peer: source.beside(peer).of(results).get(name, []) for peer in _PEERS}
@@ -177,16 +181,41 @@ def _best_peer(source: _Source, name: str) -> Callable[[Results], _Found]:
         }
         if not measured:
             return _Found([])
-        best = min(measured, key=lambda peer: statistics.median(whole(measured[peer])))
-        beside = f"of {_PEERS[best]}, the best of {len(measured)}"
-        missing = len(
-            {case.contender for case in PLAN if case.contender in _PEERS and source.is_alike(case)} - set(measured)
-        )
-        if missing:
-            beside += f" ({missing} more not measured)"
-        return dataclasses.replace(_compared(results, source, source.beside(best), name), beside=beside)
+        planned = {case.contender for case in PLAN if case.contender in _PEERS and source.is_alike(case)}
+        return _beside_best(results, source, name, measured, missing=len(planned - set(measured)))
 
     return find
+
+
+def _beside_best(
+    results: Results, source: _Source, name: str, measured: Mapping[str, Sequence[float]], missing: int
+) -> _Found:
+    """Round by round; where somebody has other rounds, of medians."""
+    ours = source.of(results)[name]
+    if any(len(each) != len(ours) for each in measured.values()):
+        best = min(measured, key=lambda peer: statistics.median(whole(measured[peer])))
+        found, bests = _compared(results, source, source.beside(best), name), [best]
+    else:
+        rounds = [
+            {peer: each[at] for peer, each in measured.items() if not math.isnan(each[at])} for at in range(len(ours))
+        ]
+        least = [min(each.values(), default=math.nan) for each in rounds]
+        found = _Found(ratios(ours, least), source.case(results))
+        bests = [
+            min(each, key=each.__getitem__)
+            for own, each in zip(ours, rounds, strict=True)
+            if each and not math.isnan(own)
+        ]
+    return dataclasses.replace(found, beside=_bests_text(bests, len(measured), missing))
+
+
+def _bests_text(bests: Sequence[str], count: int, missing: int) -> str:
+    """Who was the best of so many, and in how many rounds where there are several."""
+    more = [f"{missing} more not measured by this run"] if missing else []
+    if len(bests) == 1:
+        return f"of {_PEERS[bests[0]]}, the best of {count}" + (f" ({more[0]})" if more else "")
+    named = [f"{_PEERS[peer]}: {times}" for peer, times in Counter(bests).most_common()]
+    return f"of the best of {count} in each round ({'; '.join([*named, *more])})"
 
 
 def _throughput(store: str, least: dict[str, float]) -> Iterator[Aim]:

@@ -753,11 +753,41 @@ def test_the_best_of_the_others_is_named_with_how_many_there_were() -> None:
     rows = aim_rows(results)
 
     beside = "Enqueue to start on PostgreSQL, {}, beside the best of the others"
-    best = "the best of 2 (3 more not measured)"
+    best = "the best of 2 (3 more not measured by this run)"
     assert rows[beside.format("p50")][1] == f"0.8 times of graphile-worker, {best}"
     assert rows[beside.format("p50")][5] == "yes, in one round"
     assert rows[beside.format("p99")][1] == f"1.25 times of PgQueuer, {best}"
     assert rows[beside.format("p99")][5] == "**no**, in one round"
+
+
+def test_the_best_of_the_others_is_another_one_in_each_round() -> None:
+    """Each of them is beaten where it is bad, and by its median: so is whoever is the best by that."""
+    results = measured(
+        "latency",
+        "postgres",
+        evertick={"p50": [2.0, 2.0, 2.0, math.nan]},
+        graphile={"p50": [3.0, 3.0, 3.0, 1.0]},
+        pgqueuer={"p50": [4.0, 4.0, 1.0, 1.0]},
+        procrastinate={"p50": [1.0, 4.0, 4.0, 1.0]},
+    )
+    results.cases[Case("latency", "postgres", "apscheduler4", 1, 0)] = {"p50": [0.1] * 4}
+    results.ran_in[Case("latency", "postgres", "apscheduler4", 1, 0)] = 1
+
+    row = aim_rows(results)["Enqueue to start on PostgreSQL, p50, beside the best of the others"]
+
+    who = "Procrastinate: 1; graphile-worker: 1; PgQueuer: 1; 2 more not measured by this run"
+    assert row[1:3] == [f"2 [0.67..2] times of the best of 3 in each round ({who})", "3"]
+    assert row[5] != "yes"
+
+
+def test_beside_others_of_other_rounds_the_best_is_found_by_medians() -> None:
+    results = measured(
+        "latency", "postgres", evertick={"p50": [2.0, 2.0]}, graphile={"p50": [4.0, 4.0]}, pgqueuer={"p50": [1.0]}
+    )
+
+    row = aim_rows(results)["Enqueue to start on PostgreSQL, p50, beside the best of the others"]
+
+    assert row[1] == "2 times of PgQueuer, the best of 2 (3 more not measured by this run)"
 
 
 def test_an_aim_that_some_rounds_reach_and_others_do_not_is_undecided() -> None:
