@@ -80,6 +80,10 @@ class _Found:
     beside: str = ""
     rounds: int = 0
 
+    @property
+    def count(self) -> int:
+        return self.rounds or len(self.samples)
+
 
 @dataclass(frozen=True)
 class Aim:
@@ -99,6 +103,9 @@ class Aim:
     @property
     def limit_text(self) -> str:
         return f"{self.kind} {'' if self.limit is None else f'{_exact(self.limit)} {self.unit}'}".rstrip()
+
+    def is_reached_by(self, value: float) -> bool:
+        return self.limit is None or _REACHED[self.kind](value, self.limit)
 
 
 @dataclass(frozen=True)
@@ -354,8 +361,7 @@ def reasons_of(results: Results) -> list[str]:
     """What is known of those that are not reached in every round; one reason for all that have it."""
     by_reason: dict[str, list[str]] = {}
     for aim in AIMS:
-        found = aim.find(results)
-        if aim.why and aim.limit is not None and not all(_REACHED[aim.kind](each, aim.limit) for each in found.samples):
+        if aim.why and not all(map(aim.is_reached_by, aim.find(results).samples)):
             by_reason.setdefault(aim.why, []).append(aim.text)
     return [f"- {'; '.join(texts)}. {why}" for why, texts in by_reason.items()]
 
@@ -369,20 +375,21 @@ def _row(aim: Aim, results: Results) -> list[str]:
     if len(found.samples) > 1:
         words.append(f"[{_exact(min(found.samples))}..{_exact(max(found.samples))}]")
     words += [each for each in (aim.unit, found.beside) if each]
-    count = found.rounds or len(found.samples)
-    turns = " turns" if MEASUREMENTS[found.case.measurement].is_once and count > 1 else ""
-    row = [aim.text, aim.limit_text, " ".join(words), f"{count}{turns}", str(results.run_of(found.case))]
+    has_turns = MEASUREMENTS[found.case.measurement].is_once and found.count > 1
+    count = f"{found.count}{' turns' if has_turns else ''}"
+    row = [aim.text, aim.limit_text, " ".join(words), count, str(results.run_of(found.case))]
     if aim.limit is None:
         return [*row, "-", "-"]
-    return [*row, number_text(median / aim.limit), _verdict(aim.kind, aim.limit, found.samples, count)]
+    return [*row, number_text(median / aim.limit), _verdict(aim, found, "turns" if has_turns else "rounds")]
 
 
-def _verdict(kind: str, limit: float, samples: Sequence[float], count: int) -> str:
-    """Of rounds that disagree there is none."""
-    verdicts = {_REACHED[kind](each, limit) for each in samples}
-    if len(verdicts) > 1:
-        return "undecided"
-    return ("yes" if verdicts.pop() else "**no**") + (", in one round" if count == 1 else "")
+def _verdict(aim: Aim, found: _Found, rounds: str) -> str:
+    """By the median; where the rounds disagree, with how many of them reach it. `rounds` is what they are called."""
+    reaching = sum(map(aim.is_reached_by, found.samples))
+    verdict = "yes" if aim.is_reached_by(statistics.median(found.samples)) else "**no**"
+    if 0 < reaching < len(found.samples):
+        return f"{verdict} ({reaching} of {len(found.samples)} {rounds})"
+    return verdict + (", in one round" if found.count == 1 else "")
 
 
 def _exact(value: float) -> str:
