@@ -1,10 +1,14 @@
-"""Where others are better than Evertick, or the raw loop is: every such figure of the same rounds, from the file."""
+"""Where others are better than Evertick, or the raw loop is: every such figure, from the file.
+
+Of the same rounds where one run has measured both. Where different runs have, of their medians, in a table of its own:
+it is weaker, but who measures Evertick alone once more does not lose sight of those that are better.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.contender.contenders import CONTENDERS, EVERTICK
@@ -13,7 +17,7 @@ from benchmarks.plan import MEASUREMENTS
 from benchmarks.results import Results, Samples, whole
 from benchmarks.table import STORE_TITLES, contender_title, line, number_text, ratios
 
-__all__ = ["losses_table"]
+__all__ = ["losses_by_runs_table", "losses_table"]
 
 # Who takes part beside Evertick, by whatever settings.
 _OTHERS = tuple(each.name for each in CONTENDERS if each.program != EVERTICK.program)
@@ -22,7 +26,7 @@ _RAW = "raw"
 
 @dataclass(frozen=True)
 class _Loss:
-    """`times` is how many times better, round by round."""
+    """`times` is how many times better: round by round, or once, of medians, where `runs` says whose they are."""
 
     case: Case
     figure: Figure
@@ -30,6 +34,7 @@ class _Loss:
     ours: Sequence[float]
     theirs: Sequence[float]
     times: Sequence[float]
+    runs: str = ""
 
     @property
     def row(self) -> list[str]:
@@ -42,36 +47,73 @@ class _Loss:
         times = number_text(statistics.median(self.times))
         if len(self.times) > 1:
             times += f" [{number_text(min(self.times))}..{number_text(max(self.times))}]"
-        medians = (number_text(statistics.median(whole(each))) for each in (self.theirs, self.ours))
-        return [text, contender_title(self.other), *medians, times, str(len(self.times))]
+        theirs, ours = whole(self.theirs), whole(self.ours)
+        medians = (number_text(statistics.median(each)) for each in (theirs, ours))
+        rounds = f"{len(theirs)} and {len(ours)}" if self.runs else str(len(self.times))
+        return [text, contender_title(self.other), *medians, times, rounds, *([self.runs] if self.runs else [])]
 
 
 def losses_table(results: Results, *, is_raw: bool) -> str:
-    """In Markdown, of the raw loop or of all others; nothing if there is none."""
-    rows = [loss.row for loss in _losses(results) if (loss.other.contender == _RAW) == is_raw]
+    """Within one run. In Markdown, of the raw loop or of all others; nothing if there is none."""
+    return _table(_losses(results), is_raw=is_raw)
+
+
+def losses_by_runs_table(results: Results, *, is_raw: bool) -> str:
+    """The same of those that Evertick shares no run with."""
+    return _table(_losses_by_runs(results), "runs", is_raw=is_raw)
+
+
+def _table(losses: Iterable[_Loss], *columns: str, is_raw: bool) -> str:
+    rows = [loss.row for loss in losses if (loss.other.contender == _RAW) == is_raw]
     if not rows:
         return ""
-    head = ["", "who", "has", "Evertick has", "times better", "rounds"]
+    head = ["", "who", "has", "Evertick has", "times better", "rounds", *columns]
     return "\n".join(line(row) for row in [head, ["---"] * len(head), *rows])
 
 
 def _losses(results: Results) -> Iterator[_Loss]:
-    ours = [case for name in MEASUREMENTS for case in results.of(name) if case.contender == EVERTICK.name]
-    for case in ours:
-        for figure in (each for each in MEASUREMENTS[case.measurement].figures if each.better):
-            for other, theirs in _others(results, case, figure):
-                loss = _compared(results.cases[case], case, figure, other, theirs)
-                if loss is not None:
-                    yield loss
+    for case, figure in _ours(results):
+        ours = results.cases[case].get(figure.name, [])
+        if figure.beside:
+            raw = dataclasses.replace(case, contender=_RAW)
+            yield from _loss(case, figure, raw, ours, results.cases[case].get(figure.beside, []))
+        for other in _others(results, case):
+            if results.are_of_one_run(case, other):
+                yield from _loss(case, figure, other, ours, results.cases[other].get(figure.name, []))
 
 
-def _others(results: Results, case: Case, figure: Figure) -> Iterator[tuple[Case, Sequence[float]]]:
-    if figure.beside:
-        yield dataclasses.replace(case, contender=_RAW), results.cases[case].get(figure.beside, [])
+def _losses_by_runs(results: Results) -> Iterator[_Loss]:
+    for case, figure in _ours(results):
+        ours = results.cases[case].get(figure.name, [])
+        for other in _others(results, case):
+            theirs = results.cases[other].get(figure.name, [])
+            if whole(ours) and whole(theirs) and not results.are_of_one_run(case, other):
+                medians = ([statistics.median(whole(each))] for each in (ours, theirs))
+                for loss in _loss(case, figure, other, *medians):
+                    yield dataclasses.replace(loss, ours=ours, theirs=theirs, runs=_runs_text(results, case, other))
+
+
+def _runs_text(results: Results, case: Case, other: Case) -> str:
+    """Whose is which, and whether they can be compared at all."""
+    theirs, ours = results.run_of(other), results.run_of(case)
+    is_same = results.runs[theirs - 1].cpu == results.runs[ours - 1].cpu
+    return f"{theirs} and {ours}{'' if is_same else ', on different processors'}"
+
+
+def _ours(results: Results) -> Iterator[tuple[Case, Figure]]:
+    """All that others may be better at."""
+    for name, measurement in MEASUREMENTS.items():
+        for case in (each for each in results.of(name) if each.contender == EVERTICK.name):
+            for figure in (each for each in measurement.figures if each.better):
+                yield case, figure
+
+
+def _others(results: Results, case: Case) -> Iterator[Case]:
+    """At the same as that case."""
     for name in _OTHERS:
         other = dataclasses.replace(case, contender=name)
-        if other in results.cases and results.are_of_one_run(case, other) and _is_told(results.cases[other]):
-            yield other, results.cases[other].get(figure.name, [])
+        if other in results.cases and _is_told(results.cases[other]):
+            yield other
 
 
 def _is_told(samples: Samples) -> bool:
@@ -80,10 +122,9 @@ def _is_told(samples: Samples) -> bool:
     return not shares or min(shares) >= 100
 
 
-def _compared(samples: Samples, case: Case, figure: Figure, other: Case, theirs: Sequence[float]) -> _Loss | None:
-    ours = samples.get(figure.name, [])
+def _loss(case: Case, figure: Figure, other: Case, ours: Sequence[float], theirs: Sequence[float]) -> Iterator[_Loss]:
+    """One, or none."""
     times = ratios(theirs, ours) if figure.better == "more" else ratios(ours, theirs)
     # What cannot be told apart from a draw in the digits that are shown is none.
-    if not times or float(number_text(statistics.median(times)).replace(",", "")) <= 1:
-        return None
-    return _Loss(case, figure, other, ours, theirs, times)
+    if times and float(number_text(statistics.median(times)).replace(",", "")) > 1:
+        yield _Loss(case, figure, other, ours, theirs, times)

@@ -14,7 +14,7 @@ sys.path.append(str(ROOT))
 
 from benchmarks import machine  # noqa: E402
 from benchmarks.figure import Case  # noqa: E402
-from benchmarks.losses import losses_table  # noqa: E402
+from benchmarks.losses import losses_by_runs_table, losses_table  # noqa: E402
 from benchmarks.missing import missing_of  # noqa: E402
 from benchmarks.page import page_of  # noqa: E402
 from benchmarks.picture import pictures_of  # noqa: E402
@@ -175,8 +175,36 @@ def test_who_is_better_at_something_is_told_with_how_many_times_and_who_is_not_i
         ]
     ]
     assert "## Where others are faster" in page_of(results)
-    results.ran_in[case_of("huey")] = 1
+    assert losses_by_runs_table(results, is_raw=False) == ""
+
+
+def test_who_is_better_in_another_run_than_evertick_is_told_apart_by_medians() -> None:
+    """Whoever measures Evertick alone anew finds the same others better."""
+    results = throughput_of(
+        evertick={"execute": [30.0, 30.0], "single": [10.0, 20.0]},
+        huey={"execute": [3.0, 60.0, 2.0], "single": [20.0, 80.0, math.nan, 35.0]},
+        raw={"execute": [60.0]},
+    )
+    results.runs, results.ran_in[case_of()] = [Run(cpu="quick"), Run(cpu="quick")], 1
+
     assert loss_rows(results) == []
+    where = "Runs that wait in a full queue, on SQLite: {}, runs/s"
+    assert losses_by_runs_table(results, is_raw=False).splitlines()[2:] == [
+        f"| {where.format('one by one')} | Huey | 35.0 | 15.0 | 2.33 | 3 and 2 | 1 and 2 |"
+    ]
+    assert losses_by_runs_table(results, is_raw=True).splitlines()[2:] == [
+        f"| {where.format('executed')} | raw loop | 60.0 | 30.0 | 2.00 | 1 and 2 | 1 and 2 |"
+    ]
+    assert "That is weaker evidence" in section(page_of(results), "Where others are faster")
+    results.runs[1].cpu = "slow"
+    assert losses_by_runs_table(results, is_raw=True).endswith("| 1 and 2, on different processors |")
+
+
+def test_what_one_of_two_runs_has_not_measured_is_not_compared_between_them() -> None:
+    results = throughput_of(evertick={"execute": [30.0]}, huey={"execute": [math.nan], "single": [20.0]})
+    results.runs, results.ran_in[case_of()] = [Run(), Run()], 1
+
+    assert losses_by_runs_table(results, is_raw=False) == ""
 
 
 def test_less_is_better_where_it_is_time_or_memory_and_a_raw_loop_may_be_in_the_same_case() -> None:
