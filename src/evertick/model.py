@@ -168,6 +168,7 @@ class Reason(StrEnum):
     NODE_GONE = "node_gone"  # it was for one node alone, which has left or died
     NO_NODE = "no_node"  # for every node, and no live one knew the task
     SHUTDOWN = "shutdown"  # cut off by a stop, and must not run twice or elsewhere
+    NO_SLOT = "no_slot"  # given back unbegun: the node that had claimed it had no slot free for it in time
     NOT_TAKEN = "not_taken"  # handed over, and no worker took it in its time
     NO_PROGRESS = "no_progress"  # its worker fell silent
     UNDELIVERED = "undelivered"  # the queue it was to be handed to would not take it

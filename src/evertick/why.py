@@ -55,6 +55,7 @@ _REASONS: dict[str, str] = {
     Reason.NO_NODE: "it is for every node, and no live one knew the task",
     Reason.SHUTDOWN: "its node was shut down, and it must not run twice, or elsewhere",
     Reason.UNREACHABLE: "its node could not reach the store",
+    Reason.NO_SLOT: "the node that had claimed it had no slot free for it in time",
     Reason.NOT_TAKEN: "no worker took it in its time",
     Reason.NO_PROGRESS: "its worker fell silent",
     Reason.UNDELIVERED: "the queue that it was to be handed to did not take it",

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from evertick.context import Context
 from evertick.driver.base import OnLost, Work
 from evertick.driver.function import FunctionDriver, Threads
-from evertick.engine import loops
+from evertick.engine import loops, work
 from evertick.engine.finish import Finisher
 from evertick.engine.judge import Stop
 from evertick.engine.loop import Loop
@@ -18,6 +19,7 @@ from evertick.engine.node import Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.engine.work import Worker
 from evertick.events import Hooks
+from evertick.every_node import own_queue
 from evertick.model import Claimed, Outcome
 from evertick.store.base import Claim, Finished
 from evertick.testing.simulation.clock import TrueClock
@@ -30,7 +32,8 @@ STORE_SECONDS = 0.001
 class Queue:
     """A store that takes a millisecond for everything, with a queue that has no end."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "default") -> None:
+        self.name = name
         self.wanted: list[int] = []
         self.outcomes: list[Outcome] = []
 
@@ -38,7 +41,10 @@ class Queue:
         await asyncio.sleep(STORE_SECONDS)
         self.wanted.append(limit)
         names = [f"{len(self.wanted)}.{number}" for number in range(limit)]
-        runs = [Claimed(id=id_, fence=1, task="job", args=b"{}", fire_at=0, due_at=0, claimed_at=0) for id_ in names]
+        runs = [
+            Claimed(id=id_, fence=1, task="job", args=b"{}", fire_at=0, due_at=0, claimed_at=0, queue=self.name)
+            for id_ in names
+        ]
         return Claim(now=0, fence=1, runs=runs, expired=[], next_due_at=None)
 
     async def finish(self, app: str, node: str, outcomes: list[Outcome]) -> Finished:
@@ -50,9 +56,10 @@ class Queue:
 class Station:
     """A node at work on the queue. Its jobs take no time until they are told to take for ever."""
 
-    def __init__(self, loop: VirtualLoop, on_lost: OnLost = "rerun") -> None:
-        self.queue = Queue()
+    def __init__(self, loop: VirtualLoop, on_lost: OnLost = "rerun", queue: str = "default") -> None:
+        self.queue = Queue(queue)
         self.begun = 0
+        self.ran: set[str] = set()
         self.at_work = self.most_at_work = 0
         self._may_end = asyncio.Event()
         self._may_end.set()
@@ -79,8 +86,9 @@ class Station:
         self.worker.on_slot_free, finisher.on_outcome = claiming.wake, writing.wake
         self._loops = (claiming, writing)
 
-    async def _job(self) -> None:
+    async def _job(self, ctx: Context) -> None:
         self.begun += 1
+        self.ran.add(ctx.run_id)
         self.at_work += 1
         self.most_at_work = max(self.most_at_work, self.at_work)
         await asyncio.sleep(0)
@@ -159,6 +167,48 @@ def test_who_waits_too_long_for_a_slot_is_given_back(loop: VirtualLoop) -> None:
         assert not station.in_line()
 
     story(loop, hang)
+
+
+def test_a_run_for_this_node_alone_that_waits_too_long_for_a_slot_is_not_lost(loop: VirtualLoop) -> None:
+    async def hang(station: Station) -> None:
+        waiting = {attempt.run.id for attempt in await station.until_full()}
+        await asyncio.sleep(0.3)
+        given_back = [each for each in station.queue.outcomes if each.id in waiting]
+        assert {(each.kind, each.reason) for each in given_back} == {("release", "no_slot")}
+        assert {each.id for each in given_back} == waiting
+
+    story(loop, hang, queue=own_queue("n1"))
+
+
+def test_a_run_that_another_of_its_claim_stops_before_it_has_begun_never_begins(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Python 3.12 on a job takes its first step while the others of its claim are still to begin."""
+    stopped: list[str] = []
+
+    async def stop_the_last_of_each_claim(station: Station) -> None:
+        make = work._task_maker
+
+        def stopping(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[None]]:
+            begin = make(loop)
+
+            def begin_and_stop(life: Any, *, name: str) -> asyncio.Task[None]:
+                in_line = station.worker._line._attempts
+                to_begin = [each for each in station.node.hold if each.task is None and each not in in_line]
+                if not stopped and len(to_begin) > 1:
+                    stopped.append(to_begin[-1].run.id)
+                    station.worker.stop(to_begin[-1], Stop.REQUESTED)
+                return begin(life, name=name)
+
+            return begin_and_stop
+
+        monkeypatch.setattr(work, "_task_maker", stopping)
+        await asyncio.sleep(0.05)
+
+    station = story(loop, stop_the_last_of_each_claim)
+    assert len(stopped) == 1
+    assert [each.verdict for each in station.queue.outcomes if each.id == stopped[0]] == ["cancelled"]
+    assert stopped[0] not in station.ran
 
 
 def test_who_waits_for_a_slot_begins_when_one_is_free(loop: VirtualLoop) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -81,3 +82,41 @@ async def test_a_schedule_of_a_few_milliseconds_misses_nothing_beside_many_other
         quick = await node.scheduler.schedule("quick")
         assert quick.fires == 800
         assert await node.scheduler.gaps("quick") == []
+
+
+async def test_a_schedule_of_a_few_milliseconds_that_is_gone_keeps_nobody_from_being_gathered(ticks: list[int]) -> None:
+    node = Node()
+    async with virtual_time(node.scheduler, start=START) as kit:
+        await node.add("quick", Every("5ms"), overlap="allow")
+        await kit.advance("1s")
+        await node.scheduler.remove("quick")
+        await node.spread(200)
+        await kit.advance("2s")
+        ticks.clear()
+        await kit.advance("4s")
+    assert sum(ticks) >= 200 * 4 - 5
+    assert len(ticks) < 200 * 4 / 3
+
+
+async def test_a_schedule_that_waits_for_its_forerunner_keeps_nobody_from_being_gathered(ticks: list[int]) -> None:
+    """Its plans leave the cursor where it is: no distance between moments."""
+    node = Node()
+
+    @node.scheduler.task
+    async def take_long() -> None:
+        await asyncio.sleep(3600)
+
+    async with virtual_time(node.scheduler, start=START) as kit:
+        when = Every("10s", since="start", start=START)
+        await node.scheduler.add(key="slow", when=when, task="take_long", catch_up="all", overlap="skip")
+        await kit.downtime("1m")
+        await kit.advance("5s")
+        assert (await node.scheduler.runs())[-1].state == "running"
+        for number in range(200):
+            start = kit.now + timedelta(seconds=1 + number / 200)
+            await node.add(f"s{number}", Every("1s", since="start", start=start))
+        await kit.advance("2s")
+        ticks.clear()
+        await kit.advance("4s")
+    assert sum(ticks) >= 200 * 4 - 5
+    assert len(ticks) < 200 * 4 / 3

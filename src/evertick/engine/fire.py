@@ -41,13 +41,9 @@ T = TypeVar("T")
 _EXPECTED = frozenset({Reason.OVERLAP, Reason.DUPLICATE, Reason.BY_HAND, Reason.BLACKOUT})
 # So many of a batch have a line each in the log.
 _GAPS_LOGGED = 10
-
-
 # Where so many ticks in a row came at less than this distance, they keep it: what comes due in between goes together,
 # at a fraction of the cost.
 _GATHER_SECONDS, _GATHER_AFTER = 0.025, 16
-
-
 # Longer work is done in turns of so many schedules: in between the event loop takes part in what else is under way,
 # above all in the conversation with the store about the batch that is being written.
 _TURN = 100
@@ -73,8 +69,9 @@ class Recorder:
         self._company = Company(node)
         # By `clock.elapsed`: when we heard what is due, the last times.
         self._looked_at = deque[float](maxlen=_GATHER_AFTER)
-        # The shortest distance between a moment and the next of its schedule that we have seen.
-        self._closest_us = HOUR
+        # The shortest distance between a moment and the next of its schedule, of each of the last ticks that had any.
+        # Not of all times: what has gone since must not keep the others from being gathered.
+        self._closest_us = deque[int](maxlen=_GATHER_AFTER)
 
     async def step(self) -> float | None:
         """One tick: look, plan, record, start what was recorded as already ours; page after page while more is due."""
@@ -338,12 +335,18 @@ class Recorder:
         """How long after the last look the next comes at the soonest. Never so long that a schedule could owe two."""
         looks = self._looked_at
         is_busy = len(looks) == _GATHER_AFTER and looks[-1] - looks[0] < _GATHER_AFTER * _GATHER_SECONDS
-        return min(_GATHER_SECONDS, self._closest_us / 2e6) if is_busy else 0.0
+        return min(_GATHER_SECONDS, min(self._closest_us, default=HOUR) / 2e6) if is_busy else 0.0
 
     def _note_distances(self, batch: Batch) -> None:
-        for advance in batch.advances:
-            if advance.next_fire_at is not None and advance.fire_at is not None:
-                self._closest_us = min(self._closest_us, advance.next_fire_at - advance.fire_at)
+        """A plan that only waits, for a forerunner or the end of a blackout, leaves the cursor where it is."""
+        distances = (
+            advance.next_fire_at - advance.fire_at
+            for advance in batch.advances
+            if advance.next_fire_at is not None and advance.fire_at is not None
+        )
+        closest = min((distance for distance in distances if distance > 0), default=None)
+        if closest is not None:
+            self._closest_us.append(closest)
 
 
 def _begun(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:

@@ -36,6 +36,8 @@ class Stop(StrEnum):
     TIMEOUT = "timeout"
     SHUTDOWN = "shutdown"
     UNREACHABLE = "unreachable"
+    # Claimed ahead, and no slot came free for it in time: it has not begun.
+    NO_SLOT = "no_slot"
     # The claim is no longer ours: whatever comes of the attempt, nothing may be written.
     LOST = "lost"
 
@@ -164,7 +166,10 @@ def _judge_stop(
             is_bound = why is Stop.SHUTDOWN and is_own_queue(run.queue)
             if work.on_lost == "fail" or is_bound:
                 return _done(run, Verdict.LOST, reason, result=result, phases=phases)
-            return Outcome(id=run.id, fence=run.fence, kind="release", reason=reason, attempts=run.attempts)
+            return _release(run, reason)
+        case Stop.NO_SLOT:
+            # Whatever it must not do twice it has not done once; and its own node, if it has one, is still there.
+            return _release(run, Reason.NO_SLOT)
         case _:
             assert_never(why)
 
@@ -208,6 +213,10 @@ def _may_retry(work: Work, error: BaseException) -> bool:
     if isinstance(error, Reported):
         return error.is_a(work.retry_on) and not error.is_a(work.give_up_on)
     return isinstance(error, work.retry_on) and not isinstance(error, work.give_up_on)
+
+
+def _release(run: Claimed, reason: Reason) -> Outcome:
+    return Outcome(id=run.id, fence=run.fence, kind="release", reason=reason, attempts=run.attempts)
 
 
 def _done(

@@ -63,7 +63,7 @@ class Worker:
         # Slots that come free while a claim is under way are looked at when it is answered.
         self._is_claiming = False
         self._gathering: asyncio.TimerHandle | None = None
-        self._line = Line(node, self._begin, lambda attempt: self.stop(attempt, Stop.SHUTDOWN))
+        self._line = Line(node, self._begin, lambda attempt: self.stop(attempt, Stop.NO_SLOT))
         self.claimed_at: float | None = None
         self.on_slot_free: Callable[[], None] = lambda: None
 
@@ -161,13 +161,18 @@ class Worker:
         if log.isEnabledFor(logging.DEBUG):
             for run in (attempt.run for attempt in attempts):
                 log.debug("%s: run %s begins", run.schedule_key or run.task, run.id, extra=about(run))
-        begin = _task_maker(loop)
+        # All of them first: where a job begins within this call, it may stop another of them before that one has begun.
         for attempt in attempts:
             self._node.hold.give_slot(attempt)
             timeout = attempt.work.timeout
             if timeout is not None:
                 self._timeouts.watch(attempt, timeout)
-            attempt.task = begin(self._live(attempt), name=f"evertick {attempt.run.task}")
+        begin = _task_maker(loop)
+        for attempt in attempts:
+            if attempt.why is None:
+                attempt.task = begin(self._live(attempt), name=f"evertick {attempt.run.task}")
+            else:
+                self._end(attempt, StoppedBy(attempt.why))
 
     def _tell_started(self, runs: Sequence[Claimed]) -> None:
         for run in runs:
