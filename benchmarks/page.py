@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from benchmarks.aims import aims_table, reasons_of
+from benchmarks.figure import Case
 from benchmarks.losses import losses_by_runs_table, losses_table
 from benchmarks.missing import missing_of
 from benchmarks.picture import pictures_of
@@ -92,7 +93,10 @@ _METHOD = """\
   server before they begin and from each database after its measurement, and refuse to measure where it is not so, or
   where the folder is in memory.
 - Processor time is that of the kernel: of the workers with all their children, and of the whole server, with what it
-  does in the background. It begins when the workers have imported and set up what they need, and are let go.
+  does in the background. It begins when the workers are let go. Evertick is let go when it is imported, before it opens
+  its ledger, joins, and on PostgreSQL rehearses its statements: where a full queue waits for it, these are in its
+  figures. The raw loops are let go when they have connected, and so are most of the others; graphile-worker and
+  APScheduler 4 before. The runs a second of a full queue begin with the first execution, so none of it is in them.
 - Python's garbage collector looks more rarely in Evertick's nodes, also as installed, and in the raw loops: as
   `evertick run` and `scheduler.run()` have it since commit e652c6c. A scheduler inside another program leaves it as it
   is there, and so do the other schedulers here. Runs of earlier commits have it as Python does.
@@ -119,10 +123,10 @@ _METHOD_OF_OTHERS = """\
 _LOSSES = (
     "Every figure of this page at which somebody else is better than Evertick in the same rounds of one run: how many "
     "times, as the median of the ratios of the rounds, with the least and the greatest. Where the least is under 1, it "
-    "is not so in every round; and where two medians differ the other way round, the rounds do not bear it out. What "
-    "different runs have measured stands apart. Evertick is the row with 2,000 runs at once; as installed it is slower "
-    "at most of them, as the tables below tell. A scheduler that left moments behind is not called better by those "
-    "that began."
+    "is not so in every round. The median of the ratios and the ratio of the two medians may disagree; the former "
+    "counts. What different runs have measured stands apart. Evertick is the row with 2,000 runs at once; as installed "
+    "it is slower at most of them, as the tables below tell. A scheduler that left moments behind is not called better "
+    "by those that began."
 )
 
 _LOSSES_BY_RUNS = (
@@ -196,11 +200,11 @@ def write_report(results: Results, folder: Path) -> None:
 
 
 def page_of(results: Results) -> str:
-    groups = (_group(results, group) for group in GROUPS)
+    groups = (_group(results, group) for group in GROUPS if _cases_of(results, group))
     banner = [_BANNER] if results.quick else []
     head = [_TITLE, *banner, _introduction(results), *_summary(results), _aims(results), *_losses(results)]
     head.append(_method(results))
-    return "\n".join([*head, _machine(results), *groups, _LIMITS])
+    return "\n".join([*head, _machine(results), *groups, _limits(results)])
 
 
 def _introduction(results: Results) -> str:
@@ -299,9 +303,18 @@ def _run_text(results: Results, number: int) -> str:
 
 def _group(results: Results, group: str) -> str:
     title, paragraphs = GROUP_WORDS[group]
-    cases = [case for case in results.cases if MEASUREMENTS[case.measurement].group == group]
-    words = [_filled(each.text) for each in paragraphs if each.are_about(cases)]
-    return _NEXT.join([f"## {title}", *words, *_parts(results, group), *_missing(results, group)]) + "\n"
+    words = [_filled(each.of(results)) for each in paragraphs if each.are_about(_cases_of(results, group))]
+    return _NEXT.join([f"## {title}", *words, *_parts(results, group), *_missing(results, [group])]) + "\n"
+
+
+def _cases_of(results: Results, group: str) -> list[Case]:
+    return [case for case in results.cases if MEASUREMENTS[case.measurement].group == group]
+
+
+def _limits(results: Results) -> str:
+    """With the groups of which there is nothing, and so no section."""
+    nothing = [group for group in GROUPS if not _cases_of(results, group)]
+    return "\n".join([_LIMITS, *(f"{each}\n" for each in _missing(results, nothing))])
 
 
 def _parts(results: Results, group: str) -> Iterator[str]:
@@ -315,11 +328,11 @@ def _parts(results: Results, group: str) -> Iterator[str]:
                 yield f"![{text}]({name})"
 
 
-def _missing(results: Results, group: str) -> Iterator[str]:
+def _missing(results: Results, groups: Collection[str]) -> Iterator[str]:
     """A quick run is of other numbers than those of the plan."""
     if results.quick:
         return
-    lacking = {each.title: missing_of(results, each) for each in MEASUREMENTS.values() if each.group == group}
+    lacking = {each.title: missing_of(results, each) for each in MEASUREMENTS.values() if each.group in groups}
     items = [_filled(f"- {title}: {words}.", "  ") for title, words in lacking.items() if words]
     if items:
         yield "Not measured, though the benchmarks have it:"

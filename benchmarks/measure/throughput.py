@@ -5,8 +5,9 @@ several.
 
 The time is from the first execution to the last. Where there is a ledger it is longer: until the store wrote down the
 last end of a run, for workers may be ahead of what is written. Starting is not in it, and neither is the commit of the
-last batch, which is nothing beside tens of thousands of runs. Processor time is from when all have imported and set up
-what they need, and are let go, until what was executed has ended, too: the half second after the last has begun.
+last batch, which is nothing beside tens of thousands of runs. Processor time is from when all are let go until what was
+executed has ended, too: the half second after the last has begun. Whoever opens its store after that, as Evertick does,
+is charged for it; the raw loops have connected before.
 """
 
 from __future__ import annotations

@@ -134,14 +134,40 @@ def test_of_another_number_than_the_plan_has_only_that_is_missing() -> None:
 def test_of_what_is_not_measured_at_all_there_are_no_explanations() -> None:
     page = page_of(results_of(case_of(measurement="minute", store="postgres"), share=[100.0], p99=[1.0]))
 
-    assert section(page, "Recovery") == (
-        "Not measured, though the benchmarks have it: - Work of a node that was killed: all of it. "
-        "- Work of a node that was stopped: all of it."
-    )
+    assert "## Recovery" not in page
+    left_out = section(page, "What this does not measure")
+    assert "Not measured, though the benchmarks have it: - Runs that wait in a full queue: all of it. " in left_out
+    assert "- Work of a node that was killed: all of it. - Work of a node that was stopped: all of it. - " in left_out
+    assert "More and more fires" not in left_out
     assert "For the knee" not in section(page, "Schedules")
     assert "Huey looks at its schedules" not in section(page, "Schedules")
     assert "More and more fires a second: all of it." in section(page, "Schedules")
     assert "One process and two" not in page
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (
+            16_000,
+            "On SQLite the knee of one process is 12,000 fires a second, so a million schedules a minute (16,667 ",
+        ),
+        (20_000, None),
+        (None, None),
+    ],
+)
+def test_that_a_million_schedules_a_minute_are_beyond_the_knee_of_sqlite_is_told_where_the_steps_say_so(
+    broken: int | None, said: str | None
+) -> None:
+    results = Results({}, {})
+    for number in (12_000, 16_000, 20_000):
+        for store in ("sqlite", "postgres"):
+            p99 = 9_000.0 if store == "sqlite" and broken is not None and number >= broken else 10.0
+            results.cases[Case("knee", store, "evertick", 1, number)] = {"share": [100.0], "p99": [p99]}
+
+    words = section(page_of(results), "Schedules")
+
+    assert said in words if said else "On SQLite the knee" not in words
 
 
 def loss_rows(results: Results) -> list[list[str]]:

@@ -655,6 +655,8 @@ def test_runs_and_fires_beside_a_long_history_are_aims_of_their_own() -> None:
     text = "{} a second after 10,000,000 on SQLite, beside a fresh ledger"
     assert rows[text.format("Runs")][1:] == ["0.9 [0.8..1] times", "3 turns", "1", "1.00", "yes (2 of 3 turns)"]
     assert rows[text.format("Fires")][1:] == ["0.7 [0.6..0.8] times", "3 turns", "1", "0.78", "**no**"]
+    [reason] = reasons_of(measured("history", "sqlite", 10_000_000, evertick=samples))
+    assert reason.startswith(f"- {text.format('Runs')}; {text.format('Fires')}. What it is due to was not looked at.")
 
 
 def knee_results(**late: float) -> Results:
