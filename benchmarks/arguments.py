@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="write the page and its pictures from what was measured")
     report.add_argument("files", nargs="+", type=Path, metavar="FILE", help="what `run --json` has written")
     report.add_argument("--folder", type=_folder, help=f"default: {DOCS}, but not of quick runs")
-    report.add_argument("--note", metavar="TEXT", help="what the page says first; it is kept with the samples")
+    report.add_argument("--note", metavar="TEXT", help="what the page says of its runs; it is kept with the samples")
     return parser
 
 

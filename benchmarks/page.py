@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import textwrap
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from benchmarks.aims import aims_table, reasons_of
@@ -13,7 +13,7 @@ from benchmarks.losses import losses_by_runs_table, losses_table
 from benchmarks.missing import missing_of
 from benchmarks.picture import pictures_of
 from benchmarks.plan import GROUPS, MEASUREMENTS
-from benchmarks.results import Results
+from benchmarks.results import Results, Run
 from benchmarks.summary import summary_table
 from benchmarks.table import STORE_TITLES, tables_of
 from benchmarks.words import GROUP_WORDS
@@ -34,9 +34,8 @@ nothing.**
 
 _INTRODUCTION = """\
 Beside the same SQL work without a scheduler, and beside other schedulers, by turns on the same machine. This page is
-written by the benchmarks from [the samples](how-fast.json) of the runs that are listed below. In a checkout, this
-installs what they need, measures for a minute, then for hours all that is here, and writes such a page into `figures`;
-`benchmarks/README.md` tells the rest:
+written by the benchmarks from [the samples](how-fast.json). In a checkout, this installs what they need, measures for a
+minute, then for hours all that is here, and writes such a page into `figures`; `benchmarks/README.md` tells the rest:
 
 ```console
 $ python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e '.[dev]'
@@ -116,8 +115,8 @@ _TWO_PROCESSES = """\
 
 _METHOD_OF_OTHERS = """\
 - Each of the other schedulers has an environment of its own, and is set up for production as its documents say; where
-  they name no number, as of what PgQueuer takes at once or how many jobs Procrastinate has, it is our choice (the table
-  below has them all). They promise other things: most keep no history of runs, which Evertick does here.
+  they name no number, as of what PgQueuer takes at once or how many jobs Procrastinate has, it is our choice ([all of
+  them](#on-what) are below). They promise other things: most keep no history of runs, which Evertick does here.
 """
 
 _LOSSES = (
@@ -135,7 +134,12 @@ _LOSSES_BY_RUNS = (
     "have changed, or the machine been slower, and where they had different processors it is hardly any."
 )
 
-_RAW_LOSSES = "At what the raw loops are better, in the same way: what Evertick costs beside the bare SQL."
+_RAW_LOSSES = (
+    "Told in the same way as where others are faster: what Evertick costs beside the bare SQL. A raw loop is no "
+    "scheduler, and does nothing else."
+)
+
+_RAW_ELSEWHERE = "[At what the raw loops are better](#at-what-the-raw-loops-are-better) is told near the end."
 
 _NO_LOSSES = "At nothing that was measured here in the same run as Evertick; or no others were."
 
@@ -156,7 +160,7 @@ _LIMITS = """\
   everything but the shortest latencies faster. More than two nodes, except at a limit, or nodes on several machines,
   whose clocks differ.
 - Other machines and settings: few kinds of processor and disk, one version of Python, of PostgreSQL and of SQLite, with
-  uvloop where the table above names it, on Linux. From Python 3.12 on a job begins in the step that starts it, which
+  uvloop where [it is named](#on-what), on Linux. From Python 3.12 on a job begins in the step that starts it, which
   makes a full queue on PostgreSQL faster; that is not in these figures.
 - A replica that commits wait for, data larger than memory, or months of running: the longest that anything is watched
   is five minutes. The ten million finished runs are rows that SQL has written, not runs that came and went.
@@ -200,21 +204,23 @@ def write_report(results: Results, folder: Path) -> None:
 
 
 def page_of(results: Results) -> str:
-    groups = (_group(results, group) for group in GROUPS if _cases_of(results, group))
+    """What most readers came for is first; what the figures were found on, and by which runs, is last."""
     banner = [_BANNER] if results.quick else []
     head = [_TITLE, *banner, _introduction(results), *_summary(results), _aims(results), *_losses(results)]
-    head.append(_method(results))
-    return "\n".join([*head, _machine(results), *groups, _limits(results)])
+    groups = (_group(results, group) for group in GROUPS if _cases_of(results, group))
+    tail = [_limits(results), *_raw_losses(results), _machine(results), *_runs(results)]
+    return "\n".join([*head, _method(results), *groups, *tail])
 
 
 def _introduction(results: Results) -> str:
-    parts = [_filled(results.note) + "\n"] if results.note else []
-    parts.append(_INTRODUCTION)
-    commits = list(dict.fromkeys(f"`{run.commit}`" for run in results.runs if run.commit))
-    if commits:
-        at = f"commit{'s' if len(commits) > 1 else ''} {' and '.join(commits)}"
-        parts.append(_filled(f"Measured at {at}; newer commits are not in it.") + "\n")
-    return "\n".join(parts)
+    if not results.cases:
+        return _INTRODUCTION
+    runs = [results.runs[at - 1] for at in _used_runs(results)]
+    commits, processors = len(_commits(runs)), len({run.cpu for run in runs} - {""})
+    of = [_counted(len(runs), "run"), f"at {_counted(commits, 'commit')}" if commits else ""]
+    of.append(f"on {_counted(processors, 'kind')} of processor" if processors else "")
+    told = f"The figures are of {', '.join(each for each in of if each)}: [the list of them](#runs) is at the end."
+    return f"{_INTRODUCTION}\n{_filled(told)}\n"
 
 
 def _aims(results: Results) -> str:
@@ -231,14 +237,21 @@ def _summary(results: Results) -> Iterator[str]:
 
 
 def _losses(results: Results) -> Iterator[str]:
-    others, raw = (losses_table(results, is_raw=is_raw) for is_raw in (False, True))
-    others_by_runs, raw_by_runs = (losses_by_runs_table(results, is_raw=is_raw) for is_raw in (False, True))
-    parts = [_filled(_LOSSES), others] if others else [_NO_LOSSES]
-    parts += [_filled(_LOSSES_BY_RUNS), others_by_runs] if others_by_runs else []
-    parts += [_filled(_RAW_LOSSES), raw] if raw else []
-    parts += [_filled(_LOSSES_BY_RUNS), raw_by_runs] if raw_by_runs else []
-    if others or raw or others_by_runs or raw_by_runs:
+    within, by_runs = losses_table(results, is_raw=False), losses_by_runs_table(results, is_raw=False)
+    parts = [_filled(_LOSSES), within] if within else [_NO_LOSSES]
+    parts += [_filled(_LOSSES_BY_RUNS), by_runs] if by_runs else []
+    has_raw = any(_raw_losses(results))
+    parts += [_RAW_ELSEWHERE] if has_raw else []
+    if within or by_runs or has_raw:
         yield _NEXT.join(["## Where others are faster", *parts]) + "\n"
+
+
+def _raw_losses(results: Results) -> Iterator[str]:
+    within, by_runs = losses_table(results, is_raw=True), losses_by_runs_table(results, is_raw=True)
+    parts = [within] if within else []
+    parts += [_filled(_LOSSES_BY_RUNS), by_runs] if by_runs else []
+    if parts:
+        yield _NEXT.join(["## At what the raw loops are better", _filled(_RAW_LOSSES), *parts]) + "\n"
 
 
 def _method(results: Results) -> str:
@@ -261,13 +274,32 @@ def _machine(results: Results) -> str:
         parts.append("\n".join(["| | set up with |", "|---|---|", *settings]))
     if notes:
         parts.append(_NEXT.join(_filled(note) for note in notes))
+    return _NEXT.join(parts) + "\n"
+
+
+def _runs(results: Results) -> Iterator[str]:
+    parts = [_filled(results.note)] if results.note else []
     if results.cases:
+        used = _used_runs(results)
         parts.append(_filled(_RUNS))
-        parts.append("\n".join(_filled(f"{at}. {_run_text(results, at)}", "   ") for at in _used_runs(results)))
+        if commits := _commits(results.runs[at - 1] for at in used):
+            at_them = f"commit{'s' if len(commits) > 1 else ''} {' and '.join(commits)}"
+            parts.append(_filled(f"Measured at {at_them}; newer commits are not in it."))
+        parts.append("\n".join(_filled(f"{at}. {_run_text(results, at)}", "   ") for at in used))
     if results.failed:
         parts.append("Rounds of others that gave no figure:")
         parts.append("\n".join(_filled(f"- {' '.join(each.split())}", "  ") for each in results.failed))
-    return _NEXT.join(parts) + "\n"
+    if parts:
+        yield _NEXT.join(["## Runs", *parts]) + "\n"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}s" if count > 1 else f"one {what}"
+
+
+def _commits(runs: Iterable[Run]) -> list[str]:
+    """Each once."""
+    return list(dict.fromkeys(f"`{run.commit}`" for run in runs if run.commit))
 
 
 def _flush(results: Results) -> dict[str, str]:

@@ -57,7 +57,7 @@ class Results:
     skipped: dict[str, str] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     cases: dict[Case, Samples] = field(default_factory=dict)
-    # What the page says first.
+    # What the page says of its runs, before it lists them.
     note: str = ""
     # The place in `runs` of the run that a case was measured in; the first where there is none.
     ran_in: dict[Case, int] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -65,6 +66,30 @@ def test_a_run_of_which_another_has_measured_everything_again_is_forgotten_and_t
         assert "2. wednesday, commit commit9: throughput on SQLite; loads 1.0, 9.0\n" in page
         assert "| a page reaches the disk in | 0.75 ms [0.60..0.90], before each of 2 runs |" in page
         assert "Measured at commits `commit6` and `commit9`; newer commits are not in it." in page
+
+
+def test_a_page_has_first_what_readers_came_for_and_last_by_which_runs_it_was_found() -> None:
+    results = throughput_of(
+        evertick={"execute": [30.0], "single": [10.0]}, raw={"execute": [40.0]}, huey={"single": [20.0]}
+    )
+    results.runs = [Run("monday", "commit6", cpu="quick")]
+
+    page = page_of(results)
+
+    titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    assert titles == [
+        *("In short", "Aims", "Where others are faster", "How it is measured", "Throughput"),
+        *("What this does not measure", "At what the raw loops are better", "On what", "Runs"),
+    ]
+    introduction = page.partition("## In short")[0]
+    assert (
+        "of one run, at one commit, on one kind of processor: [the list of them](#runs) is at the end." in introduction
+    )
+    assert "Huey" in section(page, "Where others are faster")
+    assert "raw loop |" not in section(page, "Where others are faster")
+    assert "| raw loop | 40.0 | 30.0 | 1.33 |" in section(page, "At what the raw loops are better")
+    anchors = {title.lower().replace(" ", "-") for title in titles}
+    assert set(re.findall(r"\(#([a-z-]+)\)", page)) <= anchors
 
 
 def test_sqlite_has_no_columns_of_a_server() -> None:

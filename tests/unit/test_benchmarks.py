@@ -104,10 +104,15 @@ def test_the_page_of_the_docs_is_written_from_its_figures(tmp_path: Path) -> Non
     assert {path.name for path in DOCS.glob("how-fast*")} == {path.name for path in tmp_path.iterdir()}
 
 
-def test_a_page_begins_with_the_note_that_it_was_given(tmp_path: Path) -> None:
-    Results({}, {}, note="On a boat.").write(tmp_path / "figures.json")
+def test_the_note_that_a_page_was_given_is_before_the_list_of_its_runs(tmp_path: Path) -> None:
+    results = throughput_of(evertick=[10.0])
+    results.note = "On a boat."
+    results.write(tmp_path / "figures.json")
 
-    assert page_of(Results.read([tmp_path / "figures.json"])).startswith("# How fast is it\n\nOn a boat.\n\nBeside")
+    page = page_of(Results.read([tmp_path / "figures.json"]))
+
+    assert page.partition("## Runs\n\n")[2].startswith("On a boat.\n\nMeasured by these runs")
+    assert page.count("On a boat.") == 1
 
 
 def test_who_took_no_part_and_who_failed_is_on_the_page() -> None:
