@@ -63,7 +63,8 @@ GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
             ),
             Words(
                 "Several processes enqueue at one moment, in bulk and then one by one, each on a connection of its "
-                "own; from the first that begins to the last that is done.",
+                "own; from the first that begins to the last that is done. Processor time is that of both kinds "
+                "together, of all runs; on SQLite the raw loop has made its rows before.",
                 ("enqueue",),
             ),
         ),

@@ -62,18 +62,18 @@ async def fill(runs: int, singles: int) -> dict[str, float]:
     return {"bulk_seconds": filled - began, "single_seconds": done - filled}
 
 
-async def enqueue(first: int, runs: int, is_bulk: bool, at: float) -> tuple[float, float]:
+async def enqueue(first: int, runs: int, is_bulk: bool, at: float) -> tuple[float, float, float]:
     await scheduler.health()
-    began = verbs.wait_until(at)
+    began, before = verbs.wait_until(at), time.process_time()
     if is_bulk:
         for numbers in verbs.bulks(runs):
             await count.enqueue_many({"number": first + number} for number in numbers)
     else:
         for number in range(runs):
             await count.enqueue(number=first + number)
-    ended = time.time()
+    ended, used = time.time(), time.process_time() - before
     await scheduler.close()
-    return began, ended
+    return began, ended, used
 
 
 def _args(number: int) -> dict[str, int]:

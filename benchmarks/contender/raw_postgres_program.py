@@ -68,14 +68,14 @@ async def fill(runs: int, singles: int) -> dict[str, float]:
     return {"bulk_seconds": filled - began, "single_seconds": done - filled}
 
 
-async def enqueue(first: int, runs: int, is_bulk: bool, at: float) -> tuple[float, float]:
+async def enqueue(first: int, runs: int, is_bulk: bool, at: float) -> tuple[float, float, float]:
     connection = await _open()
-    began = verbs.wait_until(at)
+    began, before = verbs.wait_until(at), time.process_time()
     for numbers in verbs.bulks(runs) if is_bulk else ([number] for number in range(runs)):
         await _insert(connection, [{"number": first + number} for number in numbers])
-    ended = time.time()
+    ended, used = time.time(), time.process_time() - before
     await connection.close()
-    return began, ended
+    return began, ended, used
 
 
 async def work(schedules: int) -> None:

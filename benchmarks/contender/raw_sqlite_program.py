@@ -55,14 +55,14 @@ def fill(runs: int, singles: int) -> dict[str, float]:
     return {"bulk_seconds": bulk, "single_seconds": single}
 
 
-def enqueue(first: int, runs: int, is_bulk: bool, at: float) -> tuple[float, float]:
+def enqueue(first: int, runs: int, is_bulk: bool, at: float) -> tuple[float, float, float]:
     rows = asyncio.run(_rows(runs))  # which number is in a row does not matter here
     db = asyncio.run(_empty())
-    began = verbs.wait_until(at)
+    began, before = verbs.wait_until(at), time.process_time()
     _insert(db, rows, verbs.BULK if is_bulk else 1)
-    ended = time.time()
+    ended, used = time.time(), time.process_time() - before
     db.close()
-    return began, ended
+    return began, ended, used
 
 
 async def work(schedules: int) -> None:

@@ -5,7 +5,7 @@ A program answers to those verbs that it has a function for:
 - `fill(count, singles)`: put runs 0 to count - 1 into the empty store in bulk, and `singles` more one by one; answers
   how long both took.
 - `enqueue(first, count, is_bulk, at)`: put as many runs, numbered from `first` on, into the store from that moment on,
-  in bulk or one by one; answers when that began and ended.
+  in bulk or one by one; answers when that began and ended, and the processor time of this process between the two.
 - `fill_due(first, count)`: put schedules into the store that are due once, and at once; `first` is the number of the
   first, for those before it are there still.
 - `work(schedules)`: execute what there is until TERM. `schedules` is 0, or how many `plan` has made.

@@ -23,7 +23,7 @@ from benchmarks.contender.contenders import CONTENDERS, EVERTICK, STORES, Conten
 from benchmarks.contender.environment import Environment  # noqa: E402
 from benchmarks.figure import Case  # noqa: E402
 from benchmarks.machine import processor_ticks, stolen_percent  # noqa: E402
-from benchmarks.measure import fires, footprint, held_open, next_fires, schedules, throughput  # noqa: E402
+from benchmarks.measure import enqueue, fires, footprint, held_open, next_fires, schedules, throughput  # noqa: E402
 from benchmarks.order import by_turn, in_turn  # noqa: E402
 from benchmarks.plan import Choice, cases  # noqa: E402
 from benchmarks.processes import Workers  # noqa: E402
@@ -174,6 +174,26 @@ def test_what_one_process_has_enqueued_is_no_figure_of_two(tmp_path: Path) -> No
     two = replace(stage_of(EVERTICK, tmp_path / "two"), processes=2)
 
     assert set(throughput.measure(one)) - set(throughput.measure(two)) == {"bulk", "single"}
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("contender", [EVERTICK, RAW], ids=lambda each: str(each.name))
+def test_what_it_takes_a_node_to_enqueue_is_measured(
+    tmp_path: Path, store: str, contender: Contender, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enqueue, "_AHEAD_SECONDS", 0)
+    dsn = request.getfixturevalue("postgres_dsn") if store == "postgres" else None
+    stage = replace(stage_of(contender, tmp_path / contender.name, dsn), processes=2)
+
+    try:
+        found = enqueue.measure(stage)
+    finally:
+        stage.place.close()
+
+    assert set(found) - {"server_us"} == {"bulk", "single", "node_us"}
+    node = found["node_us"]
+    assert isinstance(node, float)
+    assert 0 < node < 1e6
 
 
 @pytest.mark.parametrize(

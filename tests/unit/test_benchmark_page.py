@@ -101,6 +101,18 @@ def test_sqlite_has_no_columns_of_a_server() -> None:
     assert "| server, us each |" in postgres.text
 
 
+def test_samples_from_before_the_node_was_charged_for_enqueueing_have_a_dash_beside_those_that_have_it() -> None:
+    old, new = (case_of(name, "enqueue") for name in ("raw", "evertick"))
+    results = results_of(old, bulk=[10.0], single=[1.0])
+
+    (table,) = tables_of(results, MEASUREMENTS["enqueue"])
+    assert "node, us each" not in table.text
+    results.cases[new] = {"bulk": [10.0], "single": [1.0], "node_us": [7.0]}
+    (table,) = tables_of(results, MEASUREMENTS["enqueue"])
+    assert [row.split("|")[-2].strip() for row in table.text.splitlines()] == ["node, us each", "---", "-", "7.00"]
+    assert loss_rows(results) == []
+
+
 def test_a_page_of_all_cases_of_the_plan_lacks_nothing() -> None:
     results = Results({}, {})
     for case in PLAN:
