@@ -35,7 +35,7 @@ def describe(folder: Path) -> dict[str, str]:
         "memory": _memory(),
         "disk": str(disk_of(folder)),
         "system": platform.platform(),
-        "python": f"{platform.python_implementation()} {platform.python_version()}{_unoptimised()}",
+        "python": _python(),
         "sqlite": sqlite3.sqlite_version,
         **{name: version for name in _LIBRARIES if (version := _version(name))},
     }
@@ -43,7 +43,8 @@ def describe(folder: Path) -> dict[str, str]:
 
 def run_of(folder: Path) -> Run:
     """The one that begins now."""
-    return Run(f"{datetime.now(UTC):%Y-%m-%d}", _commit(), round(flush_milliseconds(folder), 3), cpu=_cpu())
+    flush_ms = round(flush_milliseconds(folder), 3)
+    return Run(f"{datetime.now(UTC):%Y-%m-%d}", _commit(), flush_ms, cpu=_cpu(), python=_python())
 
 
 def load() -> float:
@@ -92,9 +93,11 @@ def _git(*words: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def _unoptimised() -> str:
-    """Whoever builds it without these has a Python that is slower by a tenth and more."""
-    return "" if "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") else ", built without PGO"
+def _python() -> str:
+    """Whoever builds it without optimizations has one that is slower by a tenth and more."""
+    is_optimised = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    version = f"{platform.python_implementation()} {platform.python_version()}"
+    return version if is_optimised else f"{version}, built without PGO"
 
 
 def _version(name: str) -> str:

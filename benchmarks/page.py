@@ -146,8 +146,8 @@ _NO_LOSSES = "At nothing that was measured here in the same run as Evertick; or 
 _RUNS = (
     "Measured by these runs of the benchmarks, whose numbers the tables name, with the load averages of the machine "
     "before the first round and after each, and with how much of its processors the host gave to other machines in "
-    "each round (stolen), where that was looked at. Where not all had the same processor, each run names its own: what "
-    "runs on different ones have found can be compared by its ratios alone."
+    "each round (stolen), where that was looked at. Where not all had the same processor, or the same Python, each run "
+    "names its own, as far as it is known: what runs on different ones have found can be compared by its ratios alone."
 )
 
 _LIMITS = """\
@@ -329,7 +329,8 @@ def _run_text(results: Results, number: int) -> str:
     told += [f"broken off in round {run.broken_off}"] if run.broken_off else []
     told += [f"loads {', '.join(f'{each:.1f}' for each in run.loads)}"] if run.loads else []
     told += [f"stolen {', '.join(f'{each:.1f}' for each in run.stolen)} %"] if run.stolen else []
-    told += [f"on {run.cpu}"] if len({each.cpu for each in results.runs}) > 1 else []
+    told += [f"on {run.cpu}"] if run.cpu and len({each.cpu for each in results.runs}) > 1 else []
+    told += [f"by {run.python}"] if run.python and len({each.python for each in results.runs}) > 1 else []
     return "; ".join(told)
 
 

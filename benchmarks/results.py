@@ -19,6 +19,8 @@ __all__ = ["Results", "Run", "Samples", "whole"]
 
 # A round that gave no figure is a hole (NaN, in the file `null`), so that a place is the same round in all cases.
 Samples = dict[str, list[float]]
+# What the machines of several runs differ in.
+_BETWEEN = "; "
 
 
 @dataclass
@@ -36,6 +38,8 @@ class Run:
     # The round, if there is one that it has not ended, and why.
     broken_off: str = ""
     cpu: str = ""
+    # With how it was built.
+    python: str = ""
     stolen: list[float] = field(default_factory=list)
 
 
@@ -112,7 +116,8 @@ class Results:
         read = [_read_file(path) for path in paths]
         for each in read:
             for run in each.runs:
-                run.cpu = run.cpu or each.machine.get("cpu", "")
+                run.cpu = run.cpu or _only(each.machine, "cpu")
+                run.python = run.python or _only(each.machine, "python")
         together = read[0]
         for more in read[1:]:
             together.ran_in |= {case: len(together.runs) + more.ran_in[case] for case in more.cases}
@@ -138,10 +143,16 @@ class Results:
         return {case: samples for case, samples in self.cases.items() if case.measurement == measurement}
 
 
+def _only(machine: Mapping[str, str], name: str) -> str:
+    """What all runs of a file have in common; of several that differ, it is not known which run had which."""
+    text = machine.get(name, "")
+    return "" if _BETWEEN in text else text
+
+
 def _joined(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
     joined = {**second, **first}
     for name in first.keys() & second.keys():
-        joined[name] = "; ".join(dict.fromkeys([*first[name].split("; "), *second[name].split("; ")]))
+        joined[name] = _BETWEEN.join(dict.fromkeys([*first[name].split(_BETWEEN), *second[name].split(_BETWEEN)]))
     return joined
 
 

@@ -355,6 +355,26 @@ def test_a_run_on_another_processor_names_its_own(tmp_path: Path) -> None:
     assert "; on quick" not in page_of(Results.read([tmp_path / "quick"]))
 
 
+def test_a_run_by_another_python_names_its_own_where_it_is_known_which_one_that_was(tmp_path: Path) -> None:
+    built = ("CPython 3.11.7", "CPython 3.11.7, built without PGO")
+    for number, python in enumerate(built):
+        run = results_of(case_of(measurement="idle" if number else "cost"), node=[1.0])
+        run.machine, run.runs = {"python": python}, [Run(python=python if number else "")]
+        run.write(tmp_path / str(number))
+    together = Results.read([tmp_path / "0", tmp_path / "1"])
+    together.write(tmp_path / "together")
+
+    for results in (together, Results.read([tmp_path / "together"])):
+        assert [run.python for run in results.runs] == [*built]
+        assert f"1. cost on SQLite; by {built[0]}\n2. idle on SQLite; by {built[1]}\n" in page_of(results)
+    assert "; by CPython" not in page_of(Results.read([tmp_path / "0"]))
+    # A file of several runs that was written before each of them had its own.
+    for run_of_both in together.runs:
+        run_of_both.python = ""
+    together.write(tmp_path / "old")
+    assert "; by CPython" not in page_of(Results.read([tmp_path / "old"]))
+
+
 def test_what_others_failed_at_is_forgotten_when_it_is_measured_anew(tmp_path: Path) -> None:
     first, second = results_of(case_of("huey"), execute=[1.0]), results_of(case_of("huey"), execute=[1.0])
     # Another case whose title begins in the same way.
