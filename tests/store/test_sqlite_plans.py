@@ -142,6 +142,12 @@ def test_what_comes_in_order_is_not_sorted(db: sqlite3.Connection, name: str) ->
     assert not any("ORDER BY" in step for step in plan(db, SQL[name])), plan(db, SQL[name])
 
 
+def test_what_a_node_asks_at_its_start_sorts_no_schedules(db: sqlite3.Connection) -> None:
+    """Sorted in memory, a million of them would stay in it."""
+    sorting = [step for step in plan(db, SQL["fingerprints"]) if "B-TREE" in step]
+    assert sorting == ["USE TEMP B-TREE FOR DISTINCT"], "which has an entry for each value"
+
+
 def test_every_statement_is_valid(db: sqlite3.Connection) -> None:
     for name, statement in SQL.items():
         if "{index}" not in statement:
