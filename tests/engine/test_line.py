@@ -18,6 +18,7 @@ from evertick.engine.loop import Loop
 from evertick.engine.node import Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.engine.work import Worker
+from evertick.errors import StoreUnavailable
 from evertick.events import Hooks
 from evertick.every_node import own_queue
 from evertick.model import Claimed, Outcome
@@ -35,6 +36,7 @@ class Queue:
     def __init__(self, name: str = "default") -> None:
         self.name = name
         self.wanted: list[int] = []
+        self.too_old: list[str] = []
         self.outcomes: list[Outcome] = []
 
     async def claim(self, app: str, node: str, queues: object, tasks: object, limit: int) -> Claim:
@@ -45,7 +47,8 @@ class Queue:
             Claimed(id=id_, fence=1, task="job", args=b"{}", fire_at=0, due_at=0, claimed_at=0, queue=self.name)
             for id_ in names
         ]
-        return Claim(now=0, fence=1, runs=runs, expired=[], next_due_at=None)
+        expired, self.too_old = self.too_old, []
+        return Claim(now=0, fence=1, runs=runs, expired=expired, next_due_at=None)
 
     async def finish(self, app: str, node: str, outcomes: list[Outcome]) -> Finished:
         await asyncio.sleep(STORE_SECONDS)
@@ -234,6 +237,26 @@ def test_who_is_told_to_stop_before_it_has_a_slot_never_begins(loop: VirtualLoop
         assert station.begun == begun
 
     story(loop, stop_one)
+
+
+def test_what_was_too_old_to_start_is_told_though_the_first_try_to_tell_fails(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[list[str]] = []
+
+    async def expire(station: Station) -> None:
+        async def tell_ended(run_ids: list[str]) -> None:
+            if run_ids:
+                tries.append(list(run_ids))
+                if len(tries) == 1:
+                    raise StoreUnavailable("away for a moment")
+
+        monkeypatch.setattr(station.node, "tell_ended", tell_ended)
+        station.queue.too_old = ["old"]
+        await asyncio.sleep(1)
+
+    story(loop, expire)
+    assert tries == [["old"], ["old"]]
 
 
 def test_a_node_that_was_frozen_begins_nothing_that_waits_for_a_slot(

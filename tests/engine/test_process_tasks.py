@@ -337,7 +337,7 @@ async def test_a_child_that_is_stopping_at_leisure_is_ended_at_once_when_its_cla
         run = await task.enqueue(began=str(tmp_path / "began"))
         await pid_in(tmp_path / "began")
         assert bench.scheduler._engine is not None
-        [attempt] = bench.scheduler._engine._node.hold.with_id(run.id)
+        [attempt] = bench.scheduler._engine._node.hold.with_ids({run.id})
         bench.scheduler._engine._worker.stop(attempt, Stop.REQUESTED)
         await asyncio.sleep(0)
         bench.scheduler._engine._worker.stop(attempt, Stop.LOST)

@@ -252,7 +252,7 @@ async def test_a_slow_commit_is_known_by_its_own_beginning(
     # Each is sent before the one before it is answered, and takes long.
     said = [said_at(now) for now in (100.0, 100.02, 100.04)]
     for clock.now, each in zip((100.05, 100.07, 100.09), said, strict=True):
-        bell.has_committed(each)
+        bell.note_commit(each)
 
     assert None not in said
     assert said_at(100.2) is None

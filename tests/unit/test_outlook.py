@@ -29,15 +29,15 @@ def seen(watch: Watch, took: float = 0.0) -> Outlook:
     outlook = Outlook(watch)
     assert outlook.begin() == VERY_FIRST
     watch.seconds += took
-    outlook.is_answered()
-    outlook.has_seen(NOW)
+    outlook.note_answer()
+    outlook.note_seen(NOW)
     return outlook
 
 
 def test_most_looks_begin_a_second_before_the_end_of_the_last(watch: Watch) -> None:
     outlook = seen(watch)
     assert outlook.begin() == DuePlace(NOW - SECOND, 0)
-    outlook.has_seen(NOW + 7)
+    outlook.note_seen(NOW + 7)
     assert outlook.begin() == DuePlace(NOW + 7 - SECOND, 0)
 
 
@@ -45,16 +45,16 @@ def test_what_was_not_seen_to_its_end_is_looked_for_again(watch: Watch) -> None:
     outlook = Outlook(watch)
     for _ in range(3):
         assert outlook.begin() == VERY_FIRST
-        outlook.is_answered()
-    outlook.has_seen(NOW)
+        outlook.note_answer()
+    outlook.note_seen(NOW)
     assert outlook.begin() == DuePlace(NOW - SECOND, 0)
     # One that was not, later: from where it began, and when its time has come from the very first.
-    outlook.is_answered()
+    outlook.note_answer()
     assert outlook.begin() == DuePlace(NOW - SECOND, 0)
     watch.seconds += 1
     for _ in range(3):
         assert outlook.begin() == VERY_FIRST
-        outlook.is_answered()
+        outlook.note_answer()
 
 
 @pytest.mark.parametrize(("took", "distance"), [(0.0, 1.0), (0.01, 1.0), (0.2, 4.0), (60.0, 10.0)])
@@ -70,8 +70,8 @@ def test_news_are_looked_for_from_the_very_first(watch: Watch) -> None:
     outlook = seen(watch)
     outlook.look_at_all()
     assert outlook.begin() == VERY_FIRST
-    outlook.is_answered()
-    outlook.has_seen(NOW)
+    outlook.note_answer()
+    outlook.note_seen(NOW)
     assert outlook.begin() == DuePlace(NOW - SECOND, 0)
 
 
@@ -80,8 +80,8 @@ def test_news_while_a_look_is_under_way_are_for_the_next(watch: Watch, is_answer
     outlook = Outlook(watch)
     outlook.begin()
     if is_answered:
-        outlook.is_answered()
+        outlook.note_answer()
     outlook.look_at_all()
-    outlook.is_answered()
-    outlook.has_seen(NOW)
+    outlook.note_answer()
+    outlook.note_seen(NOW)
     assert outlook.begin() == VERY_FIRST

@@ -32,7 +32,7 @@ class Company:
         # Which of how many this node is.
         self._number, self._count = 0, 1
 
-    def is_met(self) -> None:
+    def meet(self) -> None:
         """Another node has taken what this one wanted to take."""
         self._is_here_until = self._node.clock.elapsed() + _REMEMBERED_SECONDS
 

@@ -2,6 +2,13 @@
 
 Reading and planning happen outside of any transaction. What is written is guarded by what was read, so that of several
 nodes with the same idea one is taken and the others find nothing left to do.
+
+Where much is due, four things go on at the same time, so that neither the store nor this process waits for the other:
+
+    the next page     is read
+    a batch           is being written; one at a time
+    the batch before  begins its runs
+    the batch after   is planned
 """
 
 from __future__ import annotations
@@ -11,8 +18,6 @@ import logging
 from collections import Counter, deque
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
-
-import msgspec
 
 from evertick.edit import facts_of, run_of
 from evertick.engine.company import Company
@@ -63,8 +68,6 @@ class Recorder:
         self.ticked_at: float | None = None
         # For the runs that are being planned, the first one last.
         self._ids: list[str] = []
-        # Runs that are being written as claimed, and do not have their slots yet.
-        self._being_claimed = 0
         self._outlook = Outlook(node.clock)
         self._company = Company(node)
         # By `clock.elapsed`: when we heard what is due, the last times.
@@ -100,9 +103,9 @@ class Recorder:
 
     async def _record_pages(self, tick: Tick) -> None:
         """Those that follow each other without a pause. Afterwards nothing is being written."""
-        self._being_claimed = 0
-        while await self._record_page(tick) and await self._may_go_on(tick) and await tick.turn():
-            pass
+        while await self._record_page(tick):
+            if not await self._may_go_on(tick) or not await tick.turn():
+                break
         if tick.under_way is not None:
             await self._settle(tick, tick.under_way)
 
@@ -117,14 +120,14 @@ class Recorder:
         if len(page.due.schedules) > self._node.batch_size:
             await self._company.look()
         for rows in self._batches(tick):
-            being_claimed = self._being_claimed
-            advances = await self._plan_in_turns(page, rows)
+            reserved = tick.reserved
+            advances = await self._plan_in_turns(tick, rows)
             if not advances:
                 continue
             before = tick.under_way
             if before is not None and not all((await before.answer).taken):
                 return False
-            tick.writes(self._write(rows, page, advances, claims=self._being_claimed - being_claimed))
+            tick.writes(self._write(rows, page, advances, claims=tick.reserved - reserved))
             self._begin_to_look_ahead(tick)
             if before is not None:
                 await self._settle(tick, before)
@@ -134,7 +137,7 @@ class Recorder:
     async def _first_look(self) -> Page:
         """Of a tick. Whoever shares what is due with others needs several batches to choose from."""
         due = await self._look(self._outlook.begin(), batches=_BATCHES_AHEAD if self._company.is_here else 1)
-        self._outlook.is_answered()
+        self._outlook.note_answer()
         return await self._page(due)
 
     async def _look(self, after: DuePlace, *, batches: int) -> Due:
@@ -159,13 +162,15 @@ class Recorder:
     async def _look_ahead(self, after: DuePlace) -> Page | None:
         try:
             return await self._page(await self._look(after, batches=_BATCHES_AHEAD))
-        except Exception:  # whatever it is, what is under way is seen to its end; the next tick looks, and says so
+        except Exception as error:
+            # Whatever it is, what is under way is seen to its end; the next tick looks, and says so.
+            log.debug("the look at the next page failed: %s", error)
             return None
 
-    async def _plan_in_turns(self, page: Page, rows: list[DueSchedule]) -> list[Advance]:
+    async def _plan_in_turns(self, tick: Tick, rows: list[DueSchedule]) -> list[Advance]:
         advances: list[Advance] = []
         for turn in _turns(rows):
-            advances += self._plan(msgspec.structs.replace(page.due, schedules=turn), page.known, page.nodes)
+            advances += self._plan(tick, turn)
             if len(turn) < len(rows):
                 await asyncio.sleep(0)
         return advances
@@ -189,20 +194,20 @@ class Recorder:
         is_asked = any(each.definition.mode == "every-node" for each in known.values())
         return await self._node.store.nodes(self._node.app) if is_asked else []
 
-    def _plan(self, due: Due, known: dict[int, KnownDefinition], nodes: list[Node]) -> list[Advance]:
-        may_claim = not self._node.is_draining and self._worker.may_take_fires
-        room = first_room = self._node.hold.free - self._being_claimed if may_claim else 0
-        self._ids = self._node.clock.new_ids(len(due.schedules))[::-1]
+    def _plan(self, tick: Tick, rows: list[DueSchedule]) -> list[Advance]:
+        page, may_claim = tick.page, not self._node.is_draining and self._worker.may_take_fires
+        room = first_room = self._node.hold.free - tick.reserved if may_claim else 0
+        self._ids = self._node.clock.new_ids(len(rows))[::-1]
         advances = []
-        for row in due.schedules:
-            definition = known.get(row.id)
+        for row in rows:
+            definition = page.known.get(row.id)
             if definition is not None:
-                planned = self._plan_one(row, definition, due.now, room)
-                advance = fan_out(planned, definition.definition, nodes)
+                planned = self._plan_one(row, definition, page.due.now, room)
+                advance = fan_out(planned, definition.definition, page.nodes)
                 for run in advance.runs:
                     room -= run.is_claimed
                 advances.append(advance)
-        self._being_claimed += first_room - room
+        tick.reserved += first_room - room
         return advances
 
     def _plan_one(self, row: DueSchedule, known: KnownDefinition, now: int, room: int) -> Advance:
@@ -258,38 +263,45 @@ class Recorder:
         if tick.under_way is batch:
             tick.under_way = None
         tick.is_refused = tick.is_refused or not all(recorded.taken)
-        await self._start(batch)
-        tick.gaps += self._follow_up(batch)
+        await self._start(tick, batch)
+        self._note_distances(batch)
+        self._wake_others(batch)
+        tick.gaps += self._tell_hooks(batch)
 
-    async def _start(self, batch: Batch) -> None:
+    async def _start(self, tick: Tick, batch: Batch) -> None:
         recorded = batch.answer.result()
         left_out, fused = set(recorded.left_out), list[Claimed]()
         for advance in batch.taken() if recorded.fence else ():
             for run in advance.runs:
                 if run.is_claimed and run.id not in left_out:
                     fused.append(_claimed(run, batch.known[advance.schedule_id].args, recorded))
-        self._being_claimed -= batch.claims - len(fused)
+        tick.reserved -= batch.claims - len(fused)
         for turn in _turns(fused):
             await asyncio.sleep(0)
-            self._being_claimed -= len(turn)
+            tick.reserved -= len(turn)
             self._worker.start(turn, had_lease=batch.had_lease)
 
-    def _follow_up(self, batch: Batch) -> list[tuple[str, NewGap]]:
-        """Whom it concerns: the work loop, the runs that are replaced, the hooks; and when to look again. Answers what
-        the log is to say."""
-        self._note_distances(batch)
-        taken = batch.taken()
+    def _wake_others(self, batch: Batch) -> None:
+        """The work loop, for what waits to be claimed; and the runs that are replaced."""
+        taken, duplicates = batch.taken(), set(batch.answer.result().duplicates)
         if any(not run.is_claimed for advance in taken for run in advance.runs):
             self._worker.queue_has_grown()
-        duplicates = set(batch.answer.result().duplicates)
-        for advance in taken:
-            # One whose unique key is taken does not run, and replaces nobody.
-            if advance.replaces_live and not any(run.id in duplicates for run in advance.runs):
-                self._worker.stop_schedule(advance.schedule_id)
-        is_told = bool(duplicates) or self._node.hooks.wants("scheduled")
-        to_tell = taken if is_told else [advance for advance in taken if advance.gaps]
-        keys = {row.id: row.key for row in batch.rows} if to_tell else {}
-        return [gap for advance in to_tell for gap in self._tell(keys[advance.schedule_id], advance, duplicates)]
+        # One whose unique key is taken does not run, and replaces nobody.
+        self._worker.stop_schedules(
+            {
+                advance.schedule_id
+                for advance in taken
+                if advance.replaces_live and not any(run.id in duplicates for run in advance.runs)
+            }
+        )
+
+    def _tell_hooks(self, batch: Batch) -> list[tuple[str, NewGap]]:
+        """Answers what the log is to say."""
+        taken, duplicates = batch.taken(), set(batch.answer.result().duplicates)
+        concerns_all = bool(duplicates) or self._node.hooks.wants("scheduled")
+        concerned = taken if concerns_all else [advance for advance in taken if advance.gaps]
+        keys = {row.id: row.key for row in batch.rows} if concerned else {}
+        return [gap for advance in concerned for gap in self._tell(keys[advance.schedule_id], advance, duplicates)]
 
     def _tell(self, key: str, advance: Advance, duplicates: set[str]) -> list[tuple[str, NewGap]]:
         """What the hooks hear of it. Answers what the log is to say."""
@@ -319,13 +331,13 @@ class Recorder:
     def _rest_after(self, tick: Tick) -> float | None:
         self.ticked_at = self._node.clock.elapsed()
         if tick.is_refused:
-            self._company.is_met()
+            self._company.meet()
         if tick.is_refused or tick.has_left:
             return 0.01
         if tick.page.is_full:
-            log.info("a tick took all that it may read, %d times; the next follows at once", tick.pages)
+            log.info("more is due than a tick has read (%d pages); the next follows at once", tick.pages)
             return 0.0
-        self._outlook.has_seen(tick.seen_until)
+        self._outlook.note_seen(tick.seen_until)
         if tick.next_at is None:
             return None
         since = self.ticked_at - self._looked_at[-1]

@@ -69,8 +69,8 @@ class Line:
     def leave(self, attempt: Attempt) -> None:
         self._attempts.remove(attempt)
 
-    def has_ended(self) -> None:
-        """A run; its slot is for the next in line. Not at once: one that begins may end at once, and so on."""
+    def run_ended(self) -> None:
+        """Its slot is for the next in line. Not at once: one that begins may end at once, and so on."""
         self._ended += 1
         if self._attempts and not self._is_filling:
             self._is_filling = True

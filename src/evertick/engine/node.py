@@ -7,7 +7,7 @@ no longer its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -103,8 +103,8 @@ class Hold:
     def __len__(self) -> int:
         return len(self._attempts)
 
-    def with_id(self, run_id: str) -> list[Attempt]:
-        return [attempt for attempt in self._attempts.values() if attempt.run.id == run_id]
+    def with_ids(self, run_ids: Collection[str]) -> list[Attempt]:
+        return [attempt for attempt in self._attempts.values() if attempt.run.id in run_ids]
 
     def take(self, attempt: Attempt) -> None:
         claim = (attempt.run.id, attempt.run.fence)

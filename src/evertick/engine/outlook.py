@@ -49,10 +49,10 @@ class Outlook:
         self._is_all = self._seen_until is None or self._began_at >= self._all_again_at
         return VERY_FIRST if self._seen_until is None or self._is_all else DuePlace(self._seen_until - _BACK_US, 0)
 
-    def is_answered(self) -> None:
+    def note_answer(self) -> None:
         self._took = self._clock.elapsed() - self._began_at
 
-    def has_seen(self, until: int) -> None:
+    def note_seen(self, until: int) -> None:
         """Nothing is left undone of what the look has found, up to this moment by the store's time."""
         self._seen_until = until
         if self._is_all:

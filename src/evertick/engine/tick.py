@@ -76,6 +76,8 @@ class Tick:
         self.under_way: Batch | None = None
         # The next page, if it is being read; None comes of a look that failed.
         self.ahead: asyncio.Task[Page | None] | None = None
+        # Slots that are spoken for: of runs that are planned or written as claimed, and have not begun.
+        self.reserved = 0
         # Somebody else was at the same schedules.
         self.is_refused = False
         # Some of what it has seen, to other nodes.

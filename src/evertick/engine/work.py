@@ -10,7 +10,7 @@ import asyncio
 import functools
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -65,6 +65,8 @@ class Worker:
         self._gathering: asyncio.TimerHandle | None = None
         self._line = Line(node, self._begin, lambda attempt: self.stop(attempt, Stop.NO_SLOT))
         self.claimed_at: float | None = None
+        # Runs that claims have found to be too old, of which the hooks have not heard.
+        self._expired: list[str] = []
         self.on_slot_free: Callable[[], None] = lambda: None
 
     async def step(self) -> float | None:
@@ -77,23 +79,30 @@ class Worker:
             if room <= 0 or node.is_draining or self._finisher.holds_up_claims():
                 self.queue_is_short = False  # nobody has looked; the next free slot does, or the next written outcome
                 return None
-            asked, expired = self._ask(room), list[str]()
-            for left in reversed(range(_CLAIMS_OF_A_STEP)):
-                claim = await asked.answer
-                expired += claim.expired
-                # Before anything is started: what ends at once must not look for more where there is none.
-                self.queue_is_short = len(claim.runs) < asked.most
-                node.rates.started(claim.runs)
-                ahead = self._ask_ahead(len(claim.runs)) if left else None
-                if ahead is not None:
-                    # On its way to the store first: a thousand runs take milliseconds to begin.
-                    await asyncio.sleep(0)
-                self._start(claim.runs, had_lease=asked.had_lease)
-                if ahead is None:
-                    break
-                asked = ahead
-        await node.tell_ended(expired)
+            claim = await self._claim_and_start(self._ask(room))
+        # What could not be told is told by the next step.
+        await node.tell_ended(self._expired)
+        self._expired.clear()
         return self._rest_after(claim)
+
+    async def _claim_and_start(self, asked: _Question) -> Claim:
+        """One claim after the other while each fills its batch; not for ever, since others wait for the lock. Answers
+        the last."""
+        claims = 1
+        while True:
+            claim = await asked.answer
+            self._expired += claim.expired
+            # Before anything is started: what ends at once must not look for more where there is none.
+            self.queue_is_short = len(claim.runs) < asked.most
+            self._node.rates.started(claim.runs)
+            ahead = self._ask_ahead(len(claim.runs)) if claims < _CLAIMS_OF_A_STEP else None
+            if ahead is None:
+                self._start(claim.runs, had_lease=asked.had_lease)
+                return claim
+            # On its way to the store first: a thousand runs take milliseconds to begin.
+            await asyncio.sleep(0)
+            self._start(claim.runs, had_lease=asked.had_lease)
+            asked, claims = ahead, claims + 1
 
     def _ask(self, room: int, *, is_ahead: bool = False) -> _Question:
         """Only what is asked ahead has a task: who waits for a single run to start waits for every turn of the loop."""
@@ -216,10 +225,10 @@ class Worker:
         self.queue_is_short = False
         self.on_slot_free()
 
-    def stop_schedule(self, schedule_id: int) -> None:
-        """A newer fire replaces what runs of this schedule; the beat would bring the request later."""
-        for attempt in self._node.hold:
-            if attempt.run.schedule_id == schedule_id:
+    def stop_schedules(self, schedule_ids: Collection[int]) -> None:
+        """Newer fires replace what runs of these schedules; the beat would bring the request later."""
+        for attempt in self._node.hold if schedule_ids else ():
+            if attempt.run.schedule_id in schedule_ids:
                 self.stop(attempt, Stop.REPLACED)
 
     # --- the life of one run
@@ -285,7 +294,7 @@ class Worker:
         if attempt.has_slot:
             if attempt.work.timeout is not None:
                 self._timeouts.forget(attempt, attempt.work.timeout)
-            self._line.has_ended()
+            self._line.run_ended()
         if attempt.is_abandoned:
             run = attempt.run
             log.warning("the abandoned run %s of %r has come back", run.id, run.task, extra=about(run))

@@ -64,7 +64,7 @@ async def _insert_one(db: Session, app: str, run: NewRun) -> Inserted:
     wake_up = (None, None) if said is None else (said.channel, said.words)
     row = await db.only_row("insert_one", app, *moments_of([run], db.clock), *_one(run), *wake_up)
     if bell is not None and said is not None:
-        bell.has_committed(said)
+        bell.note_commit(said)
     return Inserted(
         now=row["now"],
         fence=0,

@@ -100,7 +100,7 @@ class Bell:
         self._rung_at = now
         return WithCommit(self._channel, _said(self.name, what, app), now)
 
-    def has_committed(self, said: WithCommit) -> None:
+    def note_commit(self, said: WithCommit) -> None:
         """What was said with a commit is out. Others may have been said meanwhile: each is timed by itself."""
         now = self._clock.elapsed()
         self._slow = self._slow + 1 if now - said.since > _SLOW_SECONDS else 0

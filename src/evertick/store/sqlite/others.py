@@ -55,7 +55,7 @@ class Others:
             news = await self._look(app, loop.time())
             now = loop.time()
             if news is not None:
-                self._watch.was_of_use()
+                self._watch.note_use()
             if news is not None or now >= end:
                 return news
             tell_at = self._told_at + _ANYTHING_SECONDS if self._is_untold else math.inf

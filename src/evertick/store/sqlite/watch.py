@@ -78,7 +78,7 @@ class Watch:
         """A look has found a commit. If nothing was written just before it, that was all: the next will be heard."""
         self._growth = _AFTER_FOUND if self._has_heard else math.inf
 
-    def was_of_use(self) -> None:
+    def note_use(self) -> None:
         """What was found was news: listen closely."""
         self._rest = _REST_LEAST_SECONDS
 
