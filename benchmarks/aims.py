@@ -69,7 +69,7 @@ _SLOW_NODE = (
 )
 _SHORT_TURNS = (
     "What it is due to was not looked at. A turn takes less than a second, and neighbouring turns of the same ledger "
-    "differ by a tenth and more: see the spread of each."
+    "may differ by a tenth and more: see the spread of each."
 )
 
 
