@@ -111,6 +111,11 @@ class Station:
     def in_line(self) -> list[Attempt]:
         return [attempt for attempt in self.node.hold if not attempt.has_slot and not attempt.is_over]
 
+    def to_begin(self) -> list[Attempt]:
+        """Those that have left the line, and are not at work yet, but for the one whose turn it is."""
+        in_line = set(self.worker._line._attempts)
+        return [attempt for attempt in self.node.hold if attempt.task is None and attempt not in in_line][1:]
+
     async def until_full(self) -> list[Attempt]:
         """Jobs hang, all slots are taken, and others wait for one."""
         self.hang()
@@ -196,11 +201,9 @@ def test_a_run_that_another_of_its_claim_stops_before_it_has_begun_never_begins(
             begin = make(loop)
 
             def begin_and_stop(life: Any, *, name: str) -> asyncio.Task[None]:
-                in_line = station.worker._line._attempts
-                to_begin = [each for each in station.node.hold if each.task is None and each not in in_line]
-                if not stopped and len(to_begin) > 1:
-                    stopped.append(to_begin[-1].run.id)
-                    station.worker.stop(to_begin[-1], Stop.REQUESTED)
+                if not stopped and (others := station.to_begin()):
+                    stopped.append(others[-1].run.id)
+                    station.worker.stop(others[-1], Stop.REQUESTED)
                 return begin(life, name=name)
 
             return begin_and_stop
@@ -253,7 +256,7 @@ def test_what_was_too_old_to_start_is_told_though_the_first_try_to_tell_fails(
 
         monkeypatch.setattr(station.node, "tell_ended", tell_ended)
         station.queue.too_old = ["old"]
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.2)
 
     story(loop, expire)
     assert tries == [["old"], ["old"]]
