@@ -11,10 +11,11 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from benchmarks.contender.contenders import EVERTICK
 from benchmarks.figure import Case
 from benchmarks.results import Results, Samples, whole
 
-__all__ = ["LATE_MS", "Knee", "is_near", "knee_of"]
+__all__ = ["LATE_MS", "Knee", "is_near", "knee_of", "knee_of_one_node"]
 
 _SHARE_LEAST = 100
 # What 99 % are to stay below.
@@ -37,6 +38,14 @@ def knee_of(results: Results, steps: Iterable[Case]) -> Knee:
     count = _holding(results, ordered)
     last = ordered[count - 1] if count else None
     return Knee(last, ordered[count] if count < len(ordered) else None)
+
+
+def knee_of_one_node(results: Results, store: str) -> Knee:
+    """Of Evertick, as the page tells it; without any step where it was not looked for."""
+    wanted = (store, EVERTICK.name, 1)
+    return knee_of(
+        results, (case for case in results.of("knee") if (case.store, case.contender, case.processes) == wanted)
+    )
 
 
 def is_near(case: Case, results: Results) -> bool:

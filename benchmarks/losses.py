@@ -17,7 +17,7 @@ from benchmarks.plan import MEASUREMENTS
 from benchmarks.results import Results, Samples, whole
 from benchmarks.table import STORE_TITLES, contender_title, line, number_text, ratios
 
-__all__ = ["losses_by_runs_table", "losses_table"]
+__all__ = ["largest_losses", "losses_by_runs_table", "losses_table"]
 
 # Who takes part beside Evertick, by whatever settings.
 _OTHERS = tuple(each.name for each in CONTENDERS if each.program != EVERTICK.program)
@@ -37,20 +37,44 @@ class _Loss:
     runs: str = ""
 
     @property
-    def row(self) -> list[str]:
+    def is_in_every_round(self) -> bool:
+        return min(self.times) > 1
+
+    @property
+    def what(self) -> str:
         case = self.case
         where = [MEASUREMENTS[case.measurement].title, STORE_TITLES[case.store] and f"on {STORE_TITLES[case.store]}"]
         where += [f"{case.processes} processes" if case.processes > 1 else "", case.variant]
         number = MEASUREMENTS[case.measurement].number_text
         where.append(f"{case.number:,} {number}" if number else "")
-        text = f"{', '.join(each for each in where if each)}: {self.figure.text}, {self.figure.unit}"
+        return f"{', '.join(each for each in where if each)}: {self.figure.text}, {self.figure.unit}"
+
+    @property
+    def row(self) -> list[str]:
         times = number_text(statistics.median(self.times))
         if len(self.times) > 1:
             times += f" [{number_text(min(self.times))}..{number_text(max(self.times))}]"
         theirs, ours = whole(self.theirs), whole(self.ours)
         medians = (number_text(statistics.median(each)) for each in (theirs, ours))
         rounds = f"{len(theirs)} and {len(ours)}" if self.runs else str(len(self.times))
-        return [text, contender_title(self.other), *medians, times, rounds, *([self.runs] if self.runs else [])]
+        return [self.what, contender_title(self.other), *medians, times, rounds, *([self.runs] if self.runs else [])]
+
+
+def largest_losses(results: Results, count: int) -> list[str]:
+    """Of others within one run, where every round has it so: of each other the worst case of each figure."""
+    worst: dict[tuple[str, str, str], _Loss] = {}
+    for loss in _losses(results):
+        if loss.other.contender != _RAW and loss.is_in_every_round:
+            key = (loss.case.measurement, loss.figure.name, loss.other.contender)
+            worst[key] = max(loss, worst.get(key, loss), key=_median_times)
+    largest = sorted(worst.values(), key=_median_times, reverse=True)[:count]
+    return [
+        f"{each.what} ({contender_title(each.other)} by {number_text(_median_times(each))} times)" for each in largest
+    ]
+
+
+def _median_times(loss: _Loss) -> float:
+    return statistics.median(loss.times)
 
 
 def losses_table(results: Results, *, is_raw: bool) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.aims import aims_table, reasons_of
 from benchmarks.figure import Case
+from benchmarks.front import front_of
 from benchmarks.losses import losses_by_runs_table, losses_table
 from benchmarks.missing import missing_of
 from benchmarks.picture import pictures_of
@@ -233,7 +234,8 @@ def _aims(results: Results) -> str:
 def _summary(results: Results) -> Iterator[str]:
     table = summary_table(results)
     if table:
-        yield _NEXT.join(["## In short", _filled(_SUMMARY), table]) + "\n"
+        front = map(_filled, front_of(results))
+        yield _NEXT.join(["## In short", *front, _filled(_SUMMARY), table]) + "\n"
 
 
 def _losses(results: Results) -> Iterator[str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from benchmarks.contender.contenders import EVERTICK
 from benchmarks.figure import Case
-from benchmarks.knee import knee_of
+from benchmarks.knee import knee_of_one_node
 from benchmarks.measure.schedules import MILLION
 from benchmarks.results import Results
 
@@ -37,12 +36,7 @@ class Words:
 
 def _million_on_sqlite(results: Results) -> str:
     """Nothing where no step says that so many are too many."""
-    steps = [
-        case
-        for case in results.of("knee")
-        if (case.store, case.contender, case.processes) == ("sqlite", EVERTICK.name, 1)
-    ]
-    knee, per_second = knee_of(results, steps), MILLION / 60
+    knee, per_second = knee_of_one_node(results, "sqlite"), MILLION / 60
     if knee.last is None or knee.failed is None or knee.failed.number > per_second:
         return ""
     return (

@@ -468,3 +468,64 @@ def test_in_short_those_whose_schedules_are_due_all_at_once_are_marked() -> None
 
     assert "(all at once)" not in rows["Evertick"]
     assert rows["graphile-worker"].count("(all at once)") == 2
+
+
+def front_results() -> Results:
+    results = Results({"cores": "2", "cpu": "Some (family 25), in a virtual machine"}, {})
+    for store, factor in (("sqlite", 1.0), ("postgres", 2.0)):
+        results.cases[Case("throughput", store, "evertick", 1, 60_000)] = {"execute": [30_000 * factor] * 3}
+        results.cases[Case("latency", store, "evertick", 1, 0)] = {"p50": [2.5 * factor]}
+        results.cases[Case("minute", store, "evertick", 1, 10_000)] = {"share": [100.0], "p99": [20.0 * factor]}
+    results.cases[Case("throughput", "sqlite", "huey", 1, 60_000)] = {"execute": [3_000.0] * 3}
+    return results
+
+
+def test_in_short_begins_with_what_evertick_does_on_which_machine_and_what_is_not_measured() -> None:
+    short = section(page_of(front_results()), "In short")
+
+    assert short.startswith(
+        "Measured in a virtual machine with 2 cores. Of a full queue of no-op runs, one process of Evertick executes "
+        "30,000 a second on SQLite and 60,000 a second on PostgreSQL. From the call that enqueues a run to its start "
+        "it takes 2.50 ms on SQLite and 5.00 ms on PostgreSQL, at the median. Of 10,000 schedules a minute, 99 % are "
+        "late by at most 20.0 ms on SQLite and 40.0 ms on PostgreSQL. The job does nothing and is `async`: real jobs, plain functions in threads, "
+    )
+    assert "Others are better" not in short
+    assert "the knee" not in short
+
+
+def test_in_short_a_figure_that_is_missing_takes_its_sentence_with_it() -> None:
+    results = front_results()
+    for case in [case for case in results.cases if case.measurement == "latency" or case.store == "postgres"]:
+        del results.cases[case]
+    results.machine = {}
+
+    short = section(page_of(results), "In short")
+
+    assert short.startswith(
+        "Of a full queue of no-op runs, one process of Evertick executes 30,000 a second on SQLite. Of 10"
+    )
+
+
+def test_in_short_names_the_largest_of_what_others_are_better_at_in_every_round() -> None:
+    results = front_results()
+    ours, theirs = (results.cases[Case("throughput", "sqlite", name, 1, 60_000)] for name in ("evertick", "huey"))
+    ours |= {"single": [10.0, 10.0, 10.0], "bulk": [10.0, 10.0, 10.0]}
+    theirs |= {"single": [20.0, 30.0, 40.0], "bulk": [9.0, 90.0, 90.0]}
+
+    short = section(page_of(results), "In short")
+
+    assert (
+        "Others are better at some of it ([all](#where-others-are-faster)), by most at: Runs that wait in a full "
+        "queue, on SQLite: one by one, runs/s (Huey by 3.00 times). "
+    ) in short
+
+
+def test_in_short_says_that_a_million_a_minute_do_not_fit_on_sqlite_where_the_knee_says_so() -> None:
+    results = front_results()
+    for number, share in ((12_000, 100.0), (16_000, 40.0)):
+        results.cases[Case("knee", "sqlite", "evertick", 1, number)] = {"share": [share], "p99": [10.0]}
+
+    said = "On SQLite one node manages 12,000 fires a second (the knee); a million schedules a minute, which are 16,667"
+    assert f"{said} a second, do not fit there. " in section(page_of(results), "In short")
+    results.cases[Case("minute", "sqlite", "evertick", 1, 1_000_000)] = {"share": [4.76], "p99": [9_000.0]}
+    assert "do not fit there: 4.76 % of them began in their minute. " in section(page_of(results), "In short")

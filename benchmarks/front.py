@@ -1,0 +1,93 @@
+"""The first sentences of the page: what Evertick does and on which machine, and at what others are better.
+
+All of it is from the samples: a figure that was not measured takes its sentence with it, or its part of one.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+from benchmarks.contender.contenders import EVERTICK, STORES
+from benchmarks.knee import knee_of_one_node
+from benchmarks.losses import largest_losses
+from benchmarks.measure.schedules import MILLION
+from benchmarks.results import Results, whole
+from benchmarks.table import STORE_TITLES, number_text
+
+__all__ = ["front_of"]
+
+_SCHEDULES = 10_000
+# So many of those that others are better at are named here; their table has all.
+_LOSSES = 4
+_NOT_MEASURED = (
+    "The job does nothing and is `async`: real jobs, plain functions in threads, and a network between node and "
+    "server are [not measured](#what-this-does-not-measure)."
+)
+
+
+def front_of(results: Results) -> list[str]:
+    """Paragraphs; none where nothing of it was measured."""
+    paragraphs = ([*_speed(results)], [*_losses(results)], [*_beyond_sqlite(results)])
+    return [" ".join(each) for each in paragraphs if each]
+
+
+def _speed(results: Results) -> Iterator[str]:
+    executed = _by_store(results, "throughput", "execute", " a second")
+    started = _by_store(results, "latency", "p50", " ms")
+    late = _by_store(results, "minute", "p99", " ms", _SCHEDULES)
+    if not (executed or started or late):
+        return
+    yield from _machine(results)
+    if executed:
+        yield f"Of a full queue of no-op runs, one process of Evertick executes {executed}."
+    if started:
+        yield f"From the call that enqueues a run to its start it takes {started}, at the median."
+    if late:
+        yield f"Of {_SCHEDULES:,} schedules a minute, 99 % are late by at most {late}."
+    yield _NOT_MEASURED
+
+
+def _machine(results: Results) -> Iterator[str]:
+    cores, processors = (results.machine.get(name, "").split("; ") for name in ("cores", "cpu"))
+    if cores != [""]:
+        is_virtual = all("virtual machine" in each for each in processors)
+        where = "in a virtual machine" if is_virtual else "on a machine"
+        yield f"Measured {where} with {' or '.join(cores)} core{'' if cores == ['1'] else 's'}."
+
+
+def _losses(results: Results) -> Iterator[str]:
+    if largest := largest_losses(results, _LOSSES):
+        yield f"Others are better at some of it ([all](#where-others-are-faster)), by most at: {'; '.join(largest)}."
+
+
+def _beyond_sqlite(results: Results) -> Iterator[str]:
+    """Where a step below a million a minute says that so many are too many."""
+    knee = knee_of_one_node(results, "sqlite")
+    if knee.last is None or knee.failed is None or knee.failed.number > MILLION / 60:
+        return
+    began = _median(results, "minute", "share", "sqlite", MILLION)
+    tried = "" if began is None or began >= 100 else f": {number_text(began)} % of them began in their minute"
+    yield (
+        f"On SQLite one node manages {knee.last.number:,} fires a second (the knee); a million schedules a minute, "
+        f"which are {MILLION / 60:,.0f} a second, do not fit there{tried}."
+    )
+
+
+def _by_store(results: Results, measurement: str, figure: str, unit: str, number: int | None = None) -> str:
+    """The medians, each with its store."""
+    found = {store: _median(results, measurement, figure, store, number) for store in STORES}
+    words = [
+        f"{number_text(median)}{unit} on {STORE_TITLES[store]}" for store, median in found.items() if median is not None
+    ]
+    return " and ".join(words)
+
+
+def _median(results: Results, measurement: str, figure: str, store: str, number: int | None) -> float | None:
+    """Of Evertick with one process, as the table below has it."""
+    for case, samples in results.of(measurement).items():
+        is_ours = (case.contender, case.store, case.processes, case.variant) == (EVERTICK.name, store, 1, "")
+        if is_ours and number in (None, case.number):
+            values = whole(samples.get(figure, []))
+            return statistics.median(values) if values else None
+    return None
