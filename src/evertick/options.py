@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, overload
+from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
 import msgspec
 
@@ -25,8 +25,8 @@ from evertick.model import (
     ScheduleMode,
     UniqueUntil,
 )
-from evertick.settings import check_key, check_labels, check_one_of, check_queue
-from evertick.task import Task, TaskOptions, check_priority, check_unique_for, check_unique_until
+from evertick.settings import check_key, check_labels, check_one_of, check_queue, refuse_other_names
+from evertick.task import TASK_OTHER_NAMES, Task, TaskOptions, check_priority, check_unique_for, check_unique_until
 from evertick.when.base import JitterMode, check_name
 from evertick.when.calendar import Calendar
 from evertick.when.duration import Duration, duration_us
@@ -43,8 +43,10 @@ __all__ = [
     "WhenOptions",
     "blackout_given",
     "make_definition",
+    "refuse_rule_option",
     "refuse_task_options",
     "split",
+    "split_added",
 ]
 
 P = ParamSpec("P")
@@ -120,12 +122,58 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-def split(options: Mapping[str, Any], where: str, kind: type) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The options of the rule, of the schedule and of the task, apart. `kind` says which are known."""
-    unknown = sorted(set(options) - set(kind.__annotations__))
-    if unknown:
-        known = ", ".join(sorted(kind.__annotations__))
-        raise InvalidSetting(f"{where}: unknown option {unknown[0]!r}; known are {known}")
+_KINDS: dict[str, tuple[type, tuple[str, ...]]] = {
+    "cron": (CronOptions, ("key", "name")),
+    "every": (EveryOptions, ("after", "key", "name")),
+    "once": (OnceOptions, ("after", "key", "name")),
+    "when": (WhenOptions, ("key", "name")),
+}
+Apart = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
+# What other libraries call these, where it is only a name that differs.
+_OTHER_NAMES = {
+    **TASK_OTHER_NAMES,
+    **dict.fromkeys(("timezone", "zone"), "tz"),
+    **dict.fromkeys(("id", "job_id", "schedule_id"), "key"),
+    **dict.fromkeys(("start_date", "start_time"), "start"),
+    **dict.fromkeys(("end_date", "end_time"), "end"),
+    **dict.fromkeys(("kwargs", "arguments", "params"), "args"),
+    **dict.fromkeys(("misfire_grace_time", "starting_deadline"), "grace"),
+    **dict.fromkeys(("unique_key", "dedupe"), "unique"),
+    "coalesce": "catch_up='latest': of the moments that were missed, only the last",
+    "tags": "labels",
+}
+
+
+def split(options: Mapping[str, Any], call: str, given: str = "") -> Apart:
+    """The options of the rule, of the schedule and of the task, apart. `call` says which are known, `given` what stands
+    in it before them."""
+    kind, beside = _KINDS[call]
+    unknown = {name: value for name, value in options.items() if name not in kind.__annotations__}
+    _refuse_unknown(unknown, sorted([*kind.__annotations__, *beside]), call, f"{call}({given})")
+    return _apart(options)
+
+
+def split_added(options: Mapping[str, Any], key: str) -> Apart:
+    """The same of a schedule that is added: which of them have no place there, its caller says."""
+    known = ["key", "when", "task", *PolicyOptions.__annotations__]
+    unknown = {name: value for name, value in options.items() if name not in CronOptions.__annotations__}
+    _refuse_unknown(unknown, known, "add", f"add({key!r})")
+    return _apart(options)
+
+
+def _refuse_unknown(unknown: Mapping[str, Any], known: list[str], call: str, where: str) -> None:
+    for name in unknown:
+        # No slip of the pen, so nothing that only looks like it is meant.
+        own = _OTHER_NAMES.get(name, name)
+        takers = [f"{other}()" for other, (kind, more) in _KINDS.items() if own in (*kind.__annotations__, *more)]
+        if takers and own not in known:
+            take = f"{takers[0]} takes" if len(takers) == 1 else f"{', '.join(takers[:-1])} and {takers[-1]} take"
+            it = "it" if own == name else f"it as {own}"
+            raise InvalidSetting(f"{where}: {name}: {take} {it}; {call}() takes {', '.join(known)}")
+    refuse_other_names(unknown, known, _OTHER_NAMES, "option", call, where=where)
+
+
+def _apart(options: Mapping[str, Any]) -> Apart:
     policies, tasks = set(PolicyOptions.__annotations__), set(TaskOptions.__annotations__)
     return (
         {name: value for name, value in options.items() if name not in policies | tasks},
@@ -139,7 +187,7 @@ def make_definition(task: str, options: Mapping[str, Any], base: Definition | No
     changes: dict[str, Any] = {}
     for name, value in options.items():
         if name not in _CHECKS:
-            raise InvalidSetting(f"unknown option {name!r} of a schedule; known are {', '.join(sorted(_CHECKS))}")
+            _refuse_change(name, value, task)
         changes[name] = _CHECKS[name](value)
     changes |= _unique(options, base)
     _check_fate(options, base)
@@ -157,6 +205,18 @@ def blackout_given(options: Mapping[str, Any]) -> Calendar | None:
 def refuse_task_options(options: Mapping[str, Any], task: str) -> None:
     if options:
         raise InvalidSetting(f"{next(iter(options))}: set it where the task {task!r} is made, not on a schedule")
+
+
+def refuse_rule_option(name: str, rule: str = "Cron") -> Never:
+    raise InvalidSetting(f"{name}: it belongs to the rule; write it there, in when={rule}(…)")
+
+
+def _refuse_change(name: str, value: Any, task: str) -> None:
+    if name in TaskOptions.__annotations__:
+        refuse_task_options({name: value}, task)
+    if name in CronOptions.__annotations__ or name in EveryOptions.__annotations__:
+        refuse_rule_option(name)
+    refuse_other_names({name: value}, ["when", *sorted(_CHECKS)], _OTHER_NAMES, "option of a schedule")
 
 
 def _arguments(value: Any) -> dict[str, Any]:

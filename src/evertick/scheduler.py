@@ -302,7 +302,7 @@ class Scheduler(
         self, text: str, *, key: str | None = None, name: str | None = None, **options: Unpack[CronOptions]
     ) -> TaskDecorator:
         """Run the function by a cron expression: `@scheduler.cron("0 9 * * mon-fri", tz="Europe/Berlin")`."""
-        rules, policies, tasks = split(options, f"cron({text!r})", CronOptions)
+        rules, policies, tasks = split(options, "cron", repr(text))
         return self._declaring(cron_rule(text, **rules), key, name, policies, tasks, calling_place(1))
 
     def every(
@@ -315,7 +315,7 @@ class Scheduler(
         **options: Unpack[EveryOptions],
     ) -> TaskDecorator:
         """Run the function at an interval: `@scheduler.every("30s")`; with `after="end"`, counted from the last end."""
-        rules, policies, tasks = split(options, f"every({interval!r})", EveryOptions)
+        rules, policies, tasks = split(options, "every", repr(interval))
         return self._declaring(Every(interval, after=after, **rules), key, name, policies, tasks, calling_place(1))  # type: ignore[arg-type]
 
     def once(
@@ -328,14 +328,14 @@ class Scheduler(
         **options: Unpack[OnceOptions],
     ) -> TaskDecorator:
         """Run the function once: `@scheduler.once(datetime(...))`, or `after="10m"` counted from the first start."""
-        rules, policies, tasks = split(options, "once()", OnceOptions)
+        rules, policies, tasks = split(options, "once")
         return self._declaring(Once(at, after=after, **rules), key, name, policies, tasks, calling_place(1))
 
     def when(
         self, rule: When | str, *, key: str | None = None, name: str | None = None, **options: Unpack[WhenOptions]
     ) -> TaskDecorator:
         """Run the function by a rule or by text: `@scheduler.when("weekdays at 18:30")`, `"every 15 minutes"`."""
-        _, policies, tasks = split(options, f"when({rule!r})", WhenOptions)
+        _, policies, tasks = split(options, "when", repr(rule))
         return self._declaring(rule_given(rule), key, name, policies, tasks, calling_place(1))
 
     def duty(

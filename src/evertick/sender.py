@@ -11,7 +11,8 @@ from evertick.driver.sender import REMEMBER, RETRY, TIMEOUT, Sender
 from evertick.errors import InvalidSetting
 from evertick.message import check_name
 from evertick.policy import RetryPolicy
-from evertick.settings import check_exceptions, refuse_bare
+from evertick.settings import check_exceptions, refuse_bare, refuse_other_names
+from evertick.task import TASK_OTHER_NAMES
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import DAY
 
@@ -40,10 +41,9 @@ def check_channel(channel: Any) -> str:
 
 def make_sender(channel: str, function: Callable[..., Any], options: SenderOptions, threads: Threads) -> Sender:
     name = check_channel(channel)
-    unknown = sorted(set(options) - set(SenderOptions.__annotations__))
-    if unknown:
-        known = ", ".join(SenderOptions.__annotations__)
-        raise InvalidSetting(f"sender {name!r}: unknown option {unknown[0]!r}; known are {known}")
+    known = list(SenderOptions.__annotations__)
+    unknown = {option: value for option, value in options.items() if option not in known}
+    refuse_other_names(unknown, known, TASK_OTHER_NAMES, "option", "sender", where=f"sender {name!r}")
     if not callable(function) or isinstance(function, type):
         raise InvalidSetting(f"sender {name!r}: {function!r} is no function")
     _check_takes_message(function, name)

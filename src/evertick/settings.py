@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
@@ -14,6 +13,7 @@ import msgspec
 from evertick.driver.registry import IN_PYTHON, check_drivers
 from evertick.errors import InvalidKey, InvalidSetting, InvalidWhen
 from evertick.masked import masked
+from evertick.nearest import alike
 from evertick.schedule_limits import ScheduleLimits, check_allowed
 from evertick.store.url import check_location
 from evertick.when.duration import Duration, duration_us
@@ -178,17 +178,30 @@ def refuse_unknown(given: Mapping[str, object]) -> None:
 
 
 def refuse_other_names(
-    given: Mapping[str, object], known: Sequence[str], others: Mapping[str, str], what: str, call: str
+    given: Mapping[str, object],
+    known: Sequence[str],
+    others: Mapping[str, str],
+    what: str,
+    call: str = "",
+    *,
+    where: str = "",
 ) -> None:
-    """Say how it is called here what was given to `call` under another name."""
+    """Say how it is called here what was given to `call` under another name. One of the others that is written
+    otherwise, too, is said as it is to be written: `name=value`."""
     if not given:
         return
     name, value = next(iter(given.items()))
-    meant = others.get(name) or next(iter(get_close_matches(name, known, 1)), None)
-    if meant is None:
-        raise InvalidSetting(f"{name}: no such {what}; there are {', '.join(known)}")
+    fitting = {other: meant for other, meant in others.items() if meant.partition("=")[0] in known}
+    near = name if name in fitting else alike(name, [*known, *fitting])
+    refused = f"{where}{': ' if where else ''}{name}: no such {what}"
+    if near is None:
+        raise InvalidSetting(f"{refused}; there are {', '.join(known)}")
+    meant = fitting.get(near, near)
+    if "=" in meant:
+        raise InvalidSetting(f"{refused}; write {meant}")
     shown = masked(value) if meant == "url" and isinstance(value, str) else value
-    raise InvalidSetting(f"{name}: no such {what}; it is called {meant}: {call}({meant}={shown!r:.60})")
+    written = f"{meant}={shown!r:.60}"
+    raise InvalidSetting(f"{refused}; it is called {meant}: {f'{call}({written})' if call else written}")
 
 
 def refuse_bare(given: object, decorator: str, what: str, example: str) -> None:

@@ -29,7 +29,16 @@ from evertick.when.moment import DAY, to_us
 if TYPE_CHECKING:
     from evertick.scheduler import Scheduler
 
-__all__ = ["ENQUEUE_MANY_MAX", "Enqueuer", "SyncEnqueuer", "Task", "TaskOptions", "task_of_function", "task_of_spec"]
+__all__ = [
+    "ENQUEUE_MANY_MAX",
+    "TASK_OTHER_NAMES",
+    "Enqueuer",
+    "SyncEnqueuer",
+    "Task",
+    "TaskOptions",
+    "task_of_function",
+    "task_of_spec",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,6 +83,18 @@ class Placing(msgspec.Struct, frozen=True, kw_only=True):
 # Options of a call, and what other libraries call them.
 _OPTIONS = (*Placing.__struct_fields__, "connection")
 _OTHER_NAMES = {"countdown": "delay", "eta": "at", "run_at": "at", "unique_key": "unique", "dedupe": "unique"}
+
+# What other libraries call the options of a task. Where theirs is a number, ours is a policy: how often and how soon.
+_RETRY = "retry=Constant('10s', attempts=4): the first try and three more, ten seconds apart"
+TASK_OTHER_NAMES = {
+    **dict.fromkeys(("retries", "max_retries", "max_attempts", "attempts", "tries", "max_tries"), _RETRY),
+    **dict.fromkeys(("retry_delay", "default_retry_delay", "retry_backoff", "backoff"), _RETRY),
+    **dict.fromkeys(("time_limit", "max_runtime"), "timeout"),
+    "autoretry_for": "retry_on",
+    "dont_autoretry_for": "give_up_on",
+    "max_instances": "concurrency",
+    "rate_limit": "rate",
+}
 
 
 class Task(Generic[P, R]):
@@ -308,10 +329,10 @@ def task_of_spec(scheduler: Scheduler, name: str, spec: Spec, options: TaskOptio
 
 def make_work(name: str, driver: Driver, arguments: Signature | FreeArguments, options: TaskOptions) -> Work:
     """Check a task's options."""
-    unknown = sorted(set(options) - set(TaskOptions.__annotations__))
-    if unknown:
-        known = ", ".join(TaskOptions.__annotations__)
-        raise InvalidSetting(f"task {name!r}: unknown option {unknown[0]!r}; known are {known}")
+    unknown = {option: value for option, value in options.items() if option not in TaskOptions.__annotations__}
+    call, more = ("task", ["name"]) if isinstance(arguments, Signature) else ("job", [])
+    known = [*TaskOptions.__annotations__, *more]
+    refuse_other_names(unknown, known, TASK_OTHER_NAMES, "option", call, where=f"task {name!r}")
     retry = options.get("retry", never_again)
     if not isinstance(retry, RetryPolicy):
         raise InvalidSetting(f"task {name!r}: retry: {retry!r} is no policy; pass Constant, Linear or Exponential")

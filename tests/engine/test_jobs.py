@@ -332,7 +332,11 @@ def test_a_job_cannot_be_called_nor_put_into_a_process() -> None:
         (lambda s: s.job(" x", Echo(word="b")), InvalidKey, "task: ' x' must not begin or end with space"),
         (lambda s: s.job("x", Echo(word=1)), InvalidSetting, "task 'x': echo: word: 1 is not text; write it in quotes"),
         (lambda s: s.job("x", "echo hello"), InvalidSetting, "task 'x': 'echo hello' is no specification"),
-        (lambda s: s.job("x", Echo(word="b"), retires=3), InvalidSetting, "task 'x': unknown option 'retires'"),
+        (
+            lambda s: s.job("x", Echo(word="b"), retires=3),
+            InvalidSetting,
+            "task 'x': retires: no such option; write retry=Constant\\('10s'",
+        ),
     ],
 )
 def test_a_job_that_cannot_be_is_refused_where_it_is_written(

@@ -435,7 +435,7 @@ async def test_a_dead_message_is_delivered_anew_when_somebody_asks_for_it() -> N
         ({"concurrency": 0}, "concurrency: 0 must be a whole number from 1"),
         ({"timeout": 0}, "timeout: 0 must be more than nothing"),
         ({"give_up_on": "ValueError"}, "give_up_on: 'ValueError' is no type of exception"),
-        ({"retries": 3}, "unknown option 'retries'; known are retry"),
+        ({"retries": 3}, "retries: no such option; write retry=Constant\\('10s', attempts=4\\)"),
     ],
 )
 def test_a_wrong_option_of_a_sender_is_refused_where_it_is_written(options: Any, said: str) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,9 @@ def test_a_taken_key_leaves_no_task_behind(scheduler: Scheduler) -> None:
 
 
 def test_options_of_another_rule_are_refused_with_those_that_are_known(scheduler: Scheduler) -> None:
-    with pytest.raises(InvalidSetting, match=r"every\('1s'\): unknown option 'dst'; known are .*since"):
+    with pytest.raises(InvalidSetting, match=r"every\('1s'\): dst: cron\(\) takes it; every\(\) takes after, .*since"):
         scheduler.every("1s", dst="skip")  # type: ignore[call-arg]
-    with pytest.raises(InvalidSetting, match="unknown option 'since'"):
+    with pytest.raises(InvalidSetting, match=r"since: every\(\) takes it; cron\(\) takes .*key.*name"):
         scheduler.cron("* * * * *", since="start")  # type: ignore[call-arg]
 
 
@@ -70,6 +71,53 @@ def test_an_option_of_a_call_under_another_name_is_refused_with_its_own(
         task.options(**{given: "5m"})  # type: ignore[arg-type]
     with pytest.raises(InvalidSetting, match="zzz: no such option; there are delay, at, priority"):
         task.options(zzz=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("declare", "told"),
+    [
+        (
+            lambda s: s.cron("* * * * *", retires=3),
+            "cron('* * * * *'): retires: no such option; write retry=Constant('10s'",
+        ),
+        (
+            lambda s: s.every("1h", max_retries=3),
+            "every('1h'): max_retries: no such option; write retry=Constant('10s'",
+        ),
+        (lambda s: s.every("1h", timeot="5s"), "no such option; it is called timeout: every(timeout='5s')"),
+        (
+            lambda s: s.when("hourly", timezone="UTC"),
+            "timezone: cron(), every() and once() take it as tz; when() takes",
+        ),
+        (lambda s: s.cron("* * * * *", timezone="UTC"), "it is called tz: cron(tz='UTC')"),
+        (lambda s: s.cron("* * * * *", id="k"), "it is called key: cron(key='k')"),
+        (lambda s: s.cron("* * * * *", nam="k"), "it is called name: cron(name='k')"),
+        (lambda s: s.when("hourly", tz="UTC"), "when('hourly'): tz: cron(), every() and once() take it"),
+        (
+            lambda s: s.task(timeot="5s", name="x")(lambda: None),
+            "no such option; it is called timeout: task(timeout='5s')",
+        ),
+        (lambda s: s.task(zzz=1, name="x")(lambda: None), "zzz: no such option; there are retry, .*, rate_key, name$"),
+    ],
+)
+def test_an_option_of_a_declaration_under_another_name_is_refused_with_its_own(
+    scheduler: Scheduler, declare: Callable[[Scheduler], object], told: str
+) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        declare(scheduler)
+    assert re.search(told if told.endswith("$") else re.escape(told), str(refused.value))
+
+
+async def test_an_option_of_a_change_is_told_where_it_belongs(scheduler: Scheduler) -> None:
+    await scheduler.add(key="k", when="hourly", task="job")
+    with pytest.raises(
+        InvalidSetting, match="priorty: no such option of a schedule; it is called priority: priority=5"
+    ):
+        await scheduler.update("k", priorty=5)  # type: ignore[call-arg]
+    with pytest.raises(InvalidSetting, match="rate: set it where the task 'job' is made"):
+        await scheduler.update("k", rate="5/m")  # type: ignore[call-arg]
+    with pytest.raises(InvalidSetting, match=r"tz: it belongs to the rule; write it there, in when=Cron\("):
+        await scheduler.update("k", tz="UTC")  # type: ignore[call-arg]
 
 
 def test_a_context_without_annotation_is_told_how_to_get_it(scheduler: Scheduler) -> None:
@@ -230,6 +278,7 @@ def test_a_failing_job_does_not_fail_in_silence(caplog: pytest.LogCaptureFixture
 
 LOGGING_PROGRAM = """
 import logging
+import re
 from evertick import Scheduler
 with Scheduler("sqlite://") as scheduler:
     logging.getLogger("app").error("seen without any set-up")

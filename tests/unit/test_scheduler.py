@@ -181,7 +181,11 @@ def test_one_task_may_have_several_schedules() -> None:
 @pytest.mark.parametrize(
     ("declare", "error", "message"),
     [
-        (lambda s: s.every("1m", colour="red"), InvalidSetting, "every('1m'): unknown option 'colour'; known are "),
+        (
+            lambda s: s.every("1m", colour="red"),
+            InvalidSetting,
+            "every('1m'): colour: no such option; there are after, ",
+        ),
         (lambda s: s.every("often"), InvalidDuration, "interval: 'often' is not a duration; "),
         (lambda s: s.every("1m", overlap="both")(nothing), InvalidSetting, "overlap: 'both' must be one of 'skip', "),
         (lambda s: s.every("1m", catch_up="some")(nothing), InvalidSetting, "catch_up: 'some' must be one of 'latest'"),
@@ -245,7 +249,7 @@ def test_one_task_may_have_several_schedules() -> None:
             InvalidSetting,
             "task 'nothing': on_lost: 'x' must be one of 'rerun', ",
         ),
-        (lambda s: s.task(nope=1)(nothing), InvalidSetting, "task 'nothing': unknown option 'nope'; known are retry, "),
+        (lambda s: s.task(nope=1)(nothing), InvalidSetting, "task 'nothing': nope: no such option; there are retry, "),
         (lambda s: s.task(s.task(nothing)), InvalidSetting, "'nothing' is a task already"),
         (lambda s: s.on("finished"), InvalidSetting, "'finished' is no event; hooks can be set on scheduled, started"),
         (
@@ -336,7 +340,10 @@ async def test_a_function_may_be_scheduled_by_a_sentence(scheduler: Scheduler) -
             {"key": "k", "when": Every("1m"), "task": "job", "timeout": 3},
             "timeout: set it where the task 'job' is made",
         ),
-        ({"key": "k", "when": Every("1m"), "task": "job", "nope": 3}, "add('k'): unknown option 'nope'; known are "),
+        (
+            {"key": "k", "when": Every("1m"), "task": "job", "nope": 3},
+            "add('k'): nope: no such option; there are key, when, task, args, ",
+        ),
         (
             {"key": "k", "when": Every("1m"), "task": "job", "args": {"x": object()}},
             "args: arguments must be JSON-like",
@@ -377,7 +384,7 @@ async def test_an_update_changes_what_is_given_and_keeps_the_rest(scheduler: Sch
 
 async def test_an_update_that_cannot_be_is_refused(scheduler: Scheduler) -> None:
     await scheduler.add(key="k", when=Every("1m"), task="job")
-    with pytest.raises(InvalidSetting, match="unknown option 'colour' of a schedule; known are args, "):
+    with pytest.raises(InvalidSetting, match="colour: no such option of a schedule; there are when, args, "):
         await scheduler.update("k", colour="red")  # type: ignore[call-arg]
     with pytest.raises(InvalidInput, match="is no rule"):
         await scheduler.update("k", when=60)  # type: ignore[arg-type]

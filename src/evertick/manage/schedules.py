@@ -7,11 +7,18 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from evertick.edit import Addition
-from evertick.errors import AlreadyDeclared, InvalidInput, InvalidSetting, NotFound
+from evertick.errors import AlreadyDeclared, InvalidInput, NotFound
 from evertick.manage.base import check_limit, check_note
 from evertick.manage.runs import ManagesRuns
 from evertick.model import Run, Schedule
-from evertick.options import CronOptions, PolicyOptions, blackout_given, make_definition, refuse_task_options, split
+from evertick.options import (
+    PolicyOptions,
+    blackout_given,
+    make_definition,
+    refuse_rule_option,
+    refuse_task_options,
+    split_added,
+)
 from evertick.settings import check_key, check_labels
 from evertick.store.base import ScheduleFilter
 from evertick.task import Task
@@ -131,10 +138,9 @@ class ManagesSchedules(ManagesRuns):
                 f"task: {task!r} is a function; pass the task that @scheduler.task made of it, or its name"
             )
         name = task.name if isinstance(task, Task) else check_key(task, what="task")
-        rules, policies, tasks = split(given, f"add({key!r})", CronOptions)
-        if rules:
-            rule = next(iter(rules))
-            raise InvalidSetting(f"{rule}: it belongs to the rule; write it there, in when={type(when).__name__}(…)")
+        rules, policies, tasks = split_added(given, key)
+        for rule in rules:
+            refuse_rule_option(rule, type(when).__name__)
         refuse_task_options(tasks, name)
         definition = make_definition(name, policies)
         self._check_arguments(name, definition.args)
