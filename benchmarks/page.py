@@ -53,10 +53,12 @@ _REASONS = (
 _SUMMARY = (
     "With one process, medians of what the tables below have in full. Evertick is set to 2,000 runs at once, on "
     "uvloop, and as installed it has 50, on Python's own event loop. The raw loop is the same SQL without a scheduler; "
-    "on SQLite it looks for work every 10 ms. Schedules are spread over the seconds of the minute; those of a "
-    "scheduler without seconds are due all at once, which is harder: Evertick's at one instant are further below. A "
-    "dash is what was not measured, or cannot be told. Of Celery only beat is here: whether its queue is faster is not "
-    "known."
+    "on SQLite it looks for work every 10 ms. Schedules are spread over the seconds of the minute. Those of a "
+    'scheduler without seconds in its cron are due all at once, which is harder: compare them with "Evertick, all at '
+    'once", which has as many at one instant (the last: how late the last of them was, where p99 was not taken). '
+    '"(run N)" is a figure of another run than Evertick\'s of that column on that store: the machine or the code may '
+    "have been different, so it is weaker evidence. A dash is what was not measured, or cannot be told. Of Celery only "
+    "beat is here: whether its queue is faster is not known."
 )
 
 _AIMS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.contender.contenders import CONTENDERS, EVERTICK
@@ -14,6 +14,7 @@ from benchmarks.table import STORE_TITLES, contender_title, figure_values, line,
 __all__ = ["summary_table"]
 
 _SCHEDULES = 10_000
+_MINUTE_MS = 60_000
 # Theirs are all due when the minute begins, which is harder than spread over it.
 _WITHOUT_SECONDS = frozenset(each.name for each in CONTENDERS if not each.has_seconds)
 
@@ -50,7 +51,7 @@ _COLUMNS = (
 
 def summary_table(results: Results) -> str:
     """In Markdown; nothing if there is nothing to be compared."""
-    rows = [row for contender, store in _pairs(results) if (row := _row(results, contender, store)) is not None]
+    rows = [row for contender, store in _pairs(results) for row in _rows(results, contender, store)]
     if len(rows) < 2:
         return ""
     head = ["", "on", *(column.text for column in _COLUMNS)]
@@ -65,12 +66,26 @@ def _pairs(results: Results) -> Iterator[tuple[str, str]]:
                 yield contender.name, store
 
 
-def _row(results: Results, contender: str, store: str) -> list[str] | None:
+def _rows(results: Results, contender: str, store: str) -> Iterator[list[str]]:
     cells = [_cell(results, column, contender, store) for column in _COLUMNS]
-    if all(cell == "-" for cell in cells):
-        return None
-    case = Case("", store, contender, 1, 0)
-    return [contender_title(case), STORE_TITLES[store], *cells]
+    title = contender_title(Case("", store, contender, 1, 0))
+    if any(cell != "-" for cell in cells):
+        yield [title, STORE_TITLES[store], *cells]
+    if contender == EVERTICK.name and (herd := _herd(results, store)):
+        yield [f"{title}, all at once", STORE_TITLES[store], *herd]
+
+
+def _herd(results: Results, store: str) -> list[str]:
+    """The cells of as many schedules at one instant, for those beside it that can have theirs in no other way."""
+    case = Case("herd", store, EVERTICK.name, 1, _SCHEDULES)
+    samples = results.cases.get(case, {})
+    last, p99 = (whole(samples.get(name, [])) for name in ("last", "p99"))
+    if not last:
+        return []
+    late = number_text(statistics.median(p99 or last))
+    run = _run_mark(results, _COLUMNS[-1], store, results.run_of(case))
+    share = "100" if max(last) < _MINUTE_MS else "-"
+    return ["-"] * (len(_COLUMNS) - 2) + [_marked(share, run), _marked(late, [*([] if p99 else ["the last"]), *run])]
 
 
 def _cell(results: Results, column: _Column, contender: str, store: str) -> str:
@@ -79,7 +94,14 @@ def _cell(results: Results, column: _Column, contender: str, store: str) -> str:
     if found is None:
         return "-"
     text, run = found
-    ours = column.of(results, EVERTICK.name, store)
     about = ["all at once"] if column.measurement == "minute" and contender in _WITHOUT_SECONDS else []
-    about += [f"run {run}"] if ours is not None and ours[1] != run else []
-    return f"{text} ({'; '.join(about)})" if about else text
+    return _marked(text, about + _run_mark(results, column, store, run))
+
+
+def _run_mark(results: Results, column: _Column, store: str, run: int) -> list[str]:
+    ours = column.of(results, EVERTICK.name, store)
+    return [f"run {run}"] if ours is not None and ours[1] != run else []
+
+
+def _marked(text: str, about: Sequence[str]) -> str:
+    return f"{text} ({'; '.join(about)})" if about and text != "-" else text

@@ -487,7 +487,7 @@ def test_in_short_begins_with_what_evertick_does_on_which_machine_and_what_is_no
         "Measured in a virtual machine with 2 cores. Of a full queue of no-op runs, one process of Evertick executes "
         "30,000 a second on SQLite and 60,000 a second on PostgreSQL. From the call that enqueues a run to its start "
         "it takes 2.50 ms on SQLite and 5.00 ms on PostgreSQL, at the median. Of 10,000 schedules a minute, 99 % are "
-        "late by at most 20.0 ms on SQLite and 40.0 ms on PostgreSQL. The job does nothing and is `async`: real jobs, plain functions in threads, "
+        "late by at most 20.0 ms on SQLite and 40.0 ms on PostgreSQL. The job does nothing and is `async`: real jobs, "
     )
     assert "Others are better" not in short
     assert "the knee" not in short
@@ -529,3 +529,21 @@ def test_in_short_says_that_a_million_a_minute_do_not_fit_on_sqlite_where_the_kn
     assert f"{said} a second, do not fit there. " in section(page_of(results), "In short")
     results.cases[Case("minute", "sqlite", "evertick", 1, 1_000_000)] = {"share": [4.76], "p99": [9_000.0]}
     assert "do not fit there: 4.76 % of them began in their minute. " in section(page_of(results), "In short")
+
+
+def test_in_short_evertick_has_a_row_with_all_at_once_to_compare_with_those_who_have_no_other_way() -> None:
+    results = Results({}, {}, runs=[Run(), Run()])
+    for store, herd in (("sqlite", {"p99": [800.0], "last": [900.0]}), ("postgres", {"last": [500.0, 700.0]})):
+        results.add(Case("minute", store, "evertick", 1, 10_000), {"share": [100.0], "p99": [20.0]})
+        results.add(Case("herd", store, "evertick", 1, 10_000), herd)
+        results.add(Case("herd", store, "evertick", 1, 1_000), {"p99": [1.0], "last": [2.0]})
+    results.ran_in[Case("herd", "postgres", "evertick", 1, 10_000)] = 1
+
+    rows = [row for row in summary_table(results).splitlines() if "all at once |" in row]
+
+    assert rows == [
+        "| Evertick, all at once | SQLite | - | - | - | 100 | 800 |",
+        "| Evertick, all at once | PostgreSQL | - | - | - | 100 (run 2) | 600 (the last; run 2) |",
+    ]
+    results.cases[Case("herd", "sqlite", "evertick", 1, 10_000)]["last"] = [60_000.0]
+    assert "| Evertick, all at once | SQLite | - | - | - | - | 800 |" in summary_table(results)
