@@ -63,13 +63,13 @@ def _losses(results: Results) -> Iterator[str]:
 
 def _beyond_sqlite(results: Results) -> Iterator[str]:
     """Where a step below a million a minute says that so many are too many."""
-    knee = knee_of_one_node(results, "sqlite")
-    if knee.last is None or knee.failed is None or knee.failed.number > MILLION / 60:
+    most = knee_of_one_node(results, "sqlite").most_below(MILLION / 60)
+    if most is None:
         return
     began = _median(results, "minute", "share", "sqlite", MILLION)
     tried = "" if began is None or began >= 100 else f": {number_text(began)} % of them began in their minute"
     yield (
-        f"On SQLite one node manages {knee.last.number:,} fires a second (the knee); a million schedules a minute, "
+        f"On SQLite one node manages {most:,} fires a second (the knee); a million schedules a minute, "
         f"which are {MILLION / 60:,.0f} a second, do not fit there{tried}."
     )
 

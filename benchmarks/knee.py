@@ -31,6 +31,11 @@ class Knee:
     last: Case | None
     failed: Case | None
 
+    def most_below(self, per_second: float) -> int | None:
+        """How many a second hold, where it was seen that so many do not."""
+        is_seen = self.failed is not None and self.failed.number <= per_second
+        return self.last.number if is_seen and self.last is not None else None
+
 
 def knee_of(results: Results, steps: Iterable[Case]) -> Knee:
     """By the medians."""

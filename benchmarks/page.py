@@ -209,7 +209,7 @@ def write_report(results: Results, folder: Path) -> None:
 def page_of(results: Results) -> str:
     """What most readers came for is first; what the figures were found on, and by which runs, is last."""
     banner = [_BANNER] if results.quick else []
-    head = [_TITLE, *banner, _introduction(results), *_summary(results), _aims(results), *_losses(results)]
+    head = [_TITLE, *banner, _introduction(results), *_summary(results), *_losses(results), _aims(results)]
     groups = (_group(results, group) for group in GROUPS if _cases_of(results, group))
     tail = [_limits(results), *_raw_losses(results), _machine(results), *_runs(results)]
     return "\n".join([*head, _method(results), *groups, *tail])

@@ -36,11 +36,12 @@ class Words:
 
 def _million_on_sqlite(results: Results) -> str:
     """Nothing where no step says that so many are too many."""
-    knee, per_second = knee_of_one_node(results, "sqlite"), MILLION / 60
-    if knee.last is None or knee.failed is None or knee.failed.number > per_second:
+    per_second = MILLION / 60
+    most = knee_of_one_node(results, "sqlite").most_below(per_second)
+    if most is None:
         return ""
     return (
-        f"On SQLite the knee of one process is {knee.last.number:,} fires a second, so a million schedules a minute "
+        f"On SQLite the knee of one process is {most:,} fires a second, so a million schedules a minute "
         f"({per_second:,.0f} a second) are beyond it there."
     )
 

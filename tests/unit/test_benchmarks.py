@@ -604,7 +604,7 @@ def test_the_picture_of_growth_has_a_pair_of_bars_for_each_store_and_count_of_pr
 
 def aim_rows(results: Results) -> dict[str, list[str]]:
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in aims_table(results).splitlines()[2:]]
-    assert len(rows) == len(AIMS)
+    assert len(rows) == sum(not aim.is_beyond or bool(aim.find(results).samples) for aim in AIMS)
     return {row[0]: row[1:] for row in rows}
 
 
@@ -632,6 +632,23 @@ def test_the_page_says_why_an_aim_is_not_reached_and_nothing_of_one_that_is() ->
     [reason] = reasons(99.0)
     assert reason.startswith("- No-op runs a second on SQLite, beside Huey. Huey writes one run at a time")
     assert reasons(100.0) == []
+
+
+def test_a_million_a_minute_on_sqlite_are_an_aim_where_they_were_measured_with_the_knee_as_the_reason() -> None:
+    text = "1,000,000 schedules a minute, on SQLite: {}"
+    results = measured("minute", "sqlite", 1_000_000, evertick={"share": [4.76], "p99": [9_000.0]})
+
+    rows = aim_rows(results)
+
+    once = "**no**, in one round"
+    assert rows[text.format("began in their minute")] == ["at least 100 %", "4.76 %", "1", "1", "0.0476", once]
+    assert rows[text.format("late, p99")][-1] == once
+    assert "1,000,000 schedules a minute, evenly, on SQLite: late, p99" not in rows
+    assert text.format("late, p99") not in aim_rows(Results({}, {}))
+    assert reasons_of(results) == []
+    results.cases |= knee_results(sqlite_12000=10.0, sqlite_16000=9_000.0).cases
+    [reason] = reasons_of(results)
+    assert "16,667 fires a second, beyond the knee of one node on SQLite, which is 12,000: what is due" in reason
 
 
 def test_there_is_no_ratio_between_what_different_runs_have_measured(tmp_path: Path) -> None:
