@@ -61,6 +61,20 @@ _SUMMARY = (
     "beat is here: whether its queue is faster is not known."
 )
 
+_LEGEND = """\
+## Words of the tables
+
+- **node**: a process of Evertick, or the workers of another scheduler; its columns are the processor time of all nodes.
+- **server**: PostgreSQL with all that it does in the background, or the broker of Celery beat; SQLite has none.
+- **us each**: microseconds of processor time for each run or fire. In **% of a core**, 100 is one core all the time.
+- **late**: from the moment that a schedule is due at to the first line of its job. 99 % are no later than p99.
+- **evenly**: no two schedules are due at one moment, and each has a rule of its own. Else all of a second are due at
+  once.
+- **raw loop**: the same SQL work without a scheduler; "0.5 of raw" is half of what it has.
+- **as installed**: Evertick without options and extras: 50 runs at once, on Python's own event loop. Else it has 2,000,
+  on uvloop.
+"""
+
 _AIMS = (
     "What Evertick is to reach with one process on two cores, with the server on the same machine, and whether it "
     "does: yes if the median of the rounds does, and no if it does not. Where the rounds disagree, how many of them "
@@ -209,7 +223,7 @@ def write_report(results: Results, folder: Path) -> None:
 def page_of(results: Results) -> str:
     """What most readers came for is first; what the figures were found on, and by which runs, is last."""
     banner = [_BANNER] if results.quick else []
-    head = [_TITLE, *banner, _introduction(results), *_summary(results), *_losses(results), _aims(results)]
+    head = [_TITLE, *banner, _introduction(results), *_summary(results), _LEGEND, *_losses(results), _aims(results)]
     groups = (_group(results, group) for group in GROUPS if _cases_of(results, group))
     tail = [_limits(results), *_raw_losses(results), _machine(results), *_runs(results)]
     return "\n".join([*head, _method(results), *groups, *tail])

@@ -78,7 +78,7 @@ def test_a_page_has_first_what_readers_came_for_and_last_by_which_runs_it_was_fo
 
     titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
     assert titles == [
-        *("In short", "Where others are faster", "Aims", "How it is measured", "Throughput"),
+        *("In short", "Words of the tables", "Where others are faster", "Aims", "How it is measured", "Throughput"),
         *("What this does not measure", "At what the raw loops are better", "On what", "Runs"),
     ]
     introduction = page.partition("## In short")[0]
