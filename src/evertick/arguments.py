@@ -43,11 +43,10 @@ class Signature:
         self._is_open = any(p.kind is p.VAR_KEYWORD for p in own)
         shape = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=not self._is_open, kw_only=True)
         self._decoder = msgspec.json.Decoder(shape)
-        self.text = ", ".join(
-            f"{p.name}: {_type_text(hints.get(p.name, Any))}" + ("" if p.default is p.empty else f" = {p.default!r}")
-            for p in own
-        )
-        self.hash = blake2b(self.text.encode(), digest_size=8).hexdigest()
+        self.text = ", ".join(_written(p, hints) for p in own)
+        # Not of the text for people: a run that is parked for its arguments waits for other types, not other words.
+        typed = ", ".join(_typed(p, hints.get(p.name, Any)) for p in own)
+        self.hash = blake2b(typed.encode(), digest_size=8).hexdigest()
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The arguments of a call as JSON. Refused with the offending name when they do not fit."""
@@ -230,6 +229,19 @@ def _is_custom(info: Any) -> bool:
     inner = [getattr(info, name, None) for name in ("item_type", "key_type", "value_type")]
     several = [*getattr(info, "types", ()), *getattr(info, "item_types", ())]
     return any(_is_custom(part) for part in [*inner, *several] if isinstance(part, msgspec.inspect.Type))
+
+
+def _typed(parameter: inspect.Parameter, hint: Any) -> str:
+    default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+    return f"{parameter.name}: {_type_text(hint)}{default}"
+
+
+def _written(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> str:
+    """As its author wrote it, without a type where none was given."""
+    stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+    if parameter.name in hints:
+        return stars + _typed(parameter, hints[parameter.name])
+    return f"{stars}{parameter.name}" + ("" if parameter.default is parameter.empty else f"={parameter.default!r}")
 
 
 def _type_text(hint: Any) -> str:

@@ -410,7 +410,7 @@ class Scheduler(
                 task = self._make_task(function, name, cast("TaskOptions", tasks), place)
             definition = make_definition(task.name, policies)
             check_every_node_rule(definition, rule)
-            task._encode_call((), definition.args)
+            task._check_kept(definition.args)
             chosen = check_key(key if key is not None else task.name)
             self._check_declared(chosen, rule)
             self._declarations.add(

@@ -16,7 +16,7 @@ from evertick.driver.function import FunctionDriver
 from evertick.driver.process import Process, ProcessDriver, check_process
 from evertick.driver.registry import check_spec
 from evertick.driver.spec import LeftToOthers, Spec
-from evertick.errors import InvalidInput, InvalidSetting, Refused
+from evertick.errors import InvalidArguments, InvalidInput, InvalidSetting, Refused
 from evertick.limits import Rate, make_concurrency, make_rate
 from evertick.masked import shown_value
 from evertick.model import UNIQUE_UNTIL, Cause, NewRun, Run, UniqueUntil
@@ -205,6 +205,18 @@ class Task(Generic[P, R]):
     def _encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The arguments of a call as they are kept. Raises InvalidArguments when they do not fit."""
         return self._arguments.encode(args, kwargs)
+
+    def _check_kept(self, args: Mapping[str, Any]) -> None:
+        """The arguments that a schedule keeps. There nobody calls it who could pass what is missing."""
+        defaults = self._arguments.defaults
+        missing = [name for name, default in defaults.items() if default is ... and name not in args]
+        if missing and all(name in defaults for name in args):
+            given = ", ".join(f"{name!r}: …" for name in missing)
+            raise InvalidArguments(
+                f"{self.name}({self._arguments.text}): missing a required argument: {missing[0]!r}; "
+                f"write args={{{given}}}, or give it a default in the function"
+            )
+        self._encode_call((), args)
 
     def _enter_child(self, url: str) -> Callable[..., R]:
         """The function, for a child process that has found this task; what it enqueues goes to the node's database."""

@@ -120,6 +120,20 @@ async def test_an_option_of_a_change_is_told_where_it_belongs(scheduler: Schedul
         await scheduler.update("k", tz="UTC")  # type: ignore[call-arg]
 
 
+def test_a_schedule_without_an_argument_that_its_function_needs_is_told_where_to_write_it(scheduler: Scheduler) -> None:
+    def pay(x, y=2, **more) -> None: ...  # type: ignore[no-untyped-def]
+
+    told = "pay(x, y=2, **more): missing a required argument: 'x'; write args={'x': …}, or give it a default in the"
+    with pytest.raises(InvalidArguments, match=re.escape(told)):
+        scheduler.every("5s")(pay)
+    with pytest.raises(InvalidArguments, match=r"pay\(x: int\): got an unexpected keyword argument 'z'"):
+
+        @scheduler.every("5s", args={"z": 1}, name="pay")
+        def typed(x: int) -> None: ...
+
+    scheduler.every("5s", args={"x": 1})(pay)
+
+
 def test_a_context_without_annotation_is_told_how_to_get_it(scheduler: Scheduler) -> None:
     with pytest.raises(InvalidArguments, match="write `ctx: Context` to get the context"):
 

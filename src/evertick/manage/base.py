@@ -59,7 +59,7 @@ class Managing(ABC):
     def _check_arguments(self, task: str, args: Mapping[str, Any]) -> None:
         """Arguments for a task of ours must fit it; those of a task that other nodes know are theirs to judge."""
         if task in self._tasks:
-            self._tasks[task]._encode_call((), args)
+            self._tasks[task]._check_kept(args)
 
     def _wake_fires(self) -> None:
         if self._engine is not None:
