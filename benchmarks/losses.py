@@ -22,6 +22,9 @@ __all__ = ["largest_losses", "losses_by_runs_table", "losses_table"]
 # Who takes part beside Evertick, by whatever settings.
 _OTHERS = tuple(each.name for each in CONTENDERS if each.program != EVERTICK.program)
 _RAW = "raw"
+# Times: below it, rounds that disagree about who is better have not found a difference. Above it, they have found one
+# that is not always there, and it is told as a number.
+_EQUAL = 1.5
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,9 @@ class _Loss:
 
     @property
     def row(self) -> list[str]:
-        times = number_text(statistics.median(self.times))
+        median = statistics.median(self.times)
+        is_equal = not self.is_in_every_round and median < _EQUAL
+        times = "about equal" if is_equal else number_text(median)
         if len(self.times) > 1:
             times += f" [{number_text(min(self.times))}..{number_text(max(self.times))}]"
         theirs, ours = whole(self.theirs), whole(self.ours)

@@ -138,11 +138,11 @@ _METHOD_OF_OTHERS = """\
 
 _LOSSES = (
     "Every figure of this page at which somebody else is better than Evertick in the same rounds of one run: how many "
-    "times, as the median of the ratios of the rounds, with the least and the greatest. Where the least is under 1, it "
-    "is not so in every round. The median of the ratios and the ratio of the two medians may disagree; the former "
-    "counts. What different runs have measured stands apart. Evertick is the row with 2,000 runs at once; as installed "
-    "it is slower at most of them, as the tables below tell. A scheduler that left moments behind is not called better "
-    "by those that began."
+    "times, as the median of the ratios of the rounds, with the least and the greatest. Where the least is 1 or "
+    "under, it is not so in every round, and both are about equal unless the median is 1.5 or more. The median of the "
+    "ratios and the ratio of the two medians may disagree; the former counts. What different runs have measured "
+    "stands apart. Evertick is the row with 2,000 runs at once; as installed it is slower at most of them, as the "
+    "tables below tell. A scheduler that left moments behind is not called better by those that began."
 )
 
 _LOSSES_BY_RUNS = (

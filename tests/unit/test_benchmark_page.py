@@ -292,6 +292,23 @@ def test_who_left_moments_behind_is_not_better_by_those_that_began() -> None:
     assert loss_rows(results) == []
 
 
+@pytest.mark.parametrize(
+    ("theirs", "times"),
+    [
+        ([9.0, 10.5, 12.0], "about equal [0.90..1.20]"),
+        ([10.0, 10.5, 12.0], "about equal [1.00..1.20]"),
+        ([10.1, 10.5, 12.0], "1.05 [1.01..1.20]"),
+        ([9.0, 30.0, 40.0], "3.00 [0.90..4.00]"),
+    ],
+)
+def test_where_rounds_disagree_by_little_about_who_is_better_both_are_about_equal(
+    theirs: list[float], times: str
+) -> None:
+    results = throughput_of(evertick={"single": [10.0] * 3}, huey={"single": theirs})
+
+    assert [row[4] for row in loss_rows(results)] == [times]
+
+
 def test_a_draw_is_no_loss() -> None:
     results = throughput_of(evertick={"execute": [1_000.0]}, huey={"execute": [1_001.0]})
 
