@@ -243,3 +243,16 @@ def test_what_does_not_go_together_is_refused(database, evertick, args, words):
     result = evertick("rerun", *args)
     assert (result.exit_code, result.stdout) == (2, "")
     assert words in result.stderr
+
+
+def test_a_task_is_known_by_its_runs_when_no_node_is_left_that_knew_it(several, database, evertick):
+    with closing(sqlite3.connect(database.removeprefix("sqlite:///"))) as db, db:
+        db.execute("DELETE FROM evertick_nodes")
+    for command in ("history", "runs", "show"):
+        for word in ("fetch", "fetch()"):
+            result = evertick(command, word)
+            assert result.exit_code == 1
+            assert f"{word!r} is a task, and no schedule has it; `evertick why fetch` and" in result.stderr
+    told = evertick("why", "fetch()")
+    assert (told.exit_code, told.stdout) == (0, evertick("why", "fetch").stdout)
+    assert "LookupError: page" in told.stdout

@@ -12,7 +12,7 @@ import msgspec
 from evertick.cli.candidates import complete_keys, complete_tasks
 from evertick.cli.database import on_store, store_of
 from evertick.cli.disabled import disabled_jobs, disabled_words
-from evertick.cli.named import schedule_or_run
+from evertick.cli.named import schedule_or_run, task_word
 from evertick.cli.node_names import names_for, node_of, shown_place
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table
 from evertick.cli.parameters import check_stretch, labels_option, since_option, until_option
@@ -275,11 +275,12 @@ async def _schedule_run_or_task(scheduler: Scheduler, word: str) -> Schedule | R
     try:
         return await schedule_or_run(scheduler, word)
     except NotFound:
-        is_known = any(word in node.tasks for node in await scheduler.nodes())
-        if is_known or await scheduler.runs(task=word, limit=1):
-            return word
-        if any(schedule.task == word for schedule in await scheduler.schedules()):
-            return word
+        task = task_word(word)
+        is_known = any(task in node.tasks for node in await scheduler.nodes())
+        if is_known or await scheduler.runs(task=task, limit=1):
+            return task
+        if any(schedule.task == task for schedule in await scheduler.schedules()):
+            return task
         raise
 
 

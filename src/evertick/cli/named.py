@@ -17,7 +17,7 @@ from evertick.model import Message, Run, Schedule
 from evertick.scheduler import Scheduler
 from evertick.store.base import MessageFilter, RunFilter, ScheduleFilter, Store
 
-__all__ = ["PREFIX_LEAST", "last_run_named", "message_named", "nearer", "run_named", "schedule_or_run"]
+__all__ = ["PREFIX_LEAST", "last_run_named", "message_named", "nearer", "run_named", "schedule_or_run", "task_word"]
 
 T = TypeVar("T")
 
@@ -89,6 +89,11 @@ async def last_run_named(scheduler: Scheduler, word: str) -> Run:
     raise Refused(f"{found.key!r} has no run yet; `evertick why {found.key}` tells when it fires")
 
 
+def task_word(word: str) -> str:
+    """The task that is meant. Listings show the run of a task without a schedule as a call."""
+    return word.removesuffix("()")
+
+
 async def _of_another_kind(store: Store, app: str, word: str) -> str | None:
     """What else than a schedule has this name, and which command tells of it."""
     if any(word == duty.name for duty in await store.duties(app)):
@@ -100,10 +105,10 @@ async def _of_another_kind(store: Store, app: str, word: str) -> str | None:
     if any(word in (node.name, node.id) for node in nodes):
         return "a node, `evertick nodes` tells of it"
     page = await store.schedules(app, ScheduleFilter(limit=_KEYS_COMPARED, with_counts=False))
-    # Listings show the run of a task without a schedule as a call.
-    task = word.removesuffix("()")
+    task = task_word(word)
     keys = [schedule.key for schedule in page if schedule.task == task]
-    if keys or any(task in node.tasks for node in nodes):
+    # The ledger still has its runs when no node that knows it is alive.
+    if keys or any(task in node.tasks for node in nodes) or await store.runs(app, RunFilter(task=task, limit=1)):
         named = f"its schedules are {', '.join(keys[:_KEYS_NAMED])}" if keys else "no schedule has it"
         return f"a task, and {named}; `evertick why {task}` and `evertick history --task {task}` tell of its runs"
     return None
