@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from evertick import Constant, Context, Every, Run, Scheduler
-from evertick.cli.words import distance, now, remark
+from evertick.cli.words import distance, now, remark, took, tries
 from evertick.model import Cause, Node, Reason, State, Verdict
 
 READING = ["list", "history", "preview", "nodes"]
@@ -177,6 +177,24 @@ def test_the_detail_of_a_run_tells_its_cause_and_its_losses(database, ask):
     assert remark(some_run(ask, losses=1)) == "it was lost once, run again"
     assert remark(some_run(ask, losses=2, result=7)) == "it was lost twice, run again; 7"
     assert remark(some_run(ask, losses=3, verdict=Verdict.LOST, reason="node_died")) == "its node was lost 3 times"
+
+
+def test_tries_are_what_was_judged_what_was_lost_and_what_is_under_way(database, ask):
+    lost = {"verdict": Verdict.LOST, "reason": "node_died", "attempts": 0}
+    assert tries(some_run(ask, **lost, losses=1)) == "1"
+    assert tries(some_run(ask, **lost, losses=3)) == "3"
+    assert tries(some_run(ask, attempts=1, losses=1)) == "2"
+    assert tries(some_run(ask, attempts=1, losses=1, state=State.RUNNING, verdict=None)) == "3"
+    assert tries(some_run(ask, attempts=0, verdict=Verdict.LOST, reason="not_taken")) == "0"
+
+
+def test_a_lost_run_took_at_most_until_it_was_given_up(database, ask):
+    ended = some_run(ask)
+    times = {"started_at": ended.fire_at, "finished_at": ended.fire_at + timedelta(seconds=19)}
+    assert took(some_run(ask, **times)) == "19 s"
+    for reason in ("node_died", "node_gone", "no_progress"):
+        assert took(some_run(ask, **times, verdict=Verdict.LOST, reason=reason)) == "up to 19 s"
+    assert took(some_run(ask, **times, verdict=Verdict.LOST, reason="shutdown")) == "19 s"
 
 
 def test_the_detail_of_a_parked_run_tells_how_to_give_it_up(database, ask):

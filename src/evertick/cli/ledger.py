@@ -60,7 +60,8 @@ async def history(
     """Show what became of every moment, newest first.
 
     A moment has a run, or lies in a gap: a stretch of moments that got none, with the reason. A run that no moment
-    has made is marked with its cause, like "by trigger".
+    has made is marked with its cause, like "by trigger". TRIES has those that were lost with their node, too; TOOK of
+    a lost run is "up to" when it was given up.
 
     \b
     Example:
@@ -122,7 +123,8 @@ async def runs(
     """List runs: what waits, what runs, what has ended.
 
     Of all schedules or one, and what was enqueued by hand, newest moment first. `evertick show RUN` tells everything
-    about one of them, `evertick why RUN` what it waits for.
+    about one of them, `evertick why RUN` what it waits for. TRIES has those that were lost with their node, and the
+    one that is under way.
 
     \b
     Example:

@@ -42,8 +42,8 @@ _KIBI = 1_024
 # Whatever a store counts for people it counts up to here.
 _COUNT_MOST = 10_000
 _YEAR, _SECOND = len("2026-"), len("2026-01-31 09:00:00")
-# Why a run is lost that was being tried: no attempt was counted, for nobody could say how it ended.
-_LOST_AT_WORK = (Reason.NODE_DIED, Reason.NO_PROGRESS)
+# Why a run is lost of which nobody can say when it ended: its end is when it was given up, a lease or more later.
+_GIVEN_UP = (Reason.NODE_DIED, Reason.NODE_GONE, Reason.NO_PROGRESS)
 _zone: ContextVar[tzinfo | None] = ContextVar("zone", default=None)
 # From so many of the larger unit on the smaller one is noise.
 _FEW = 10
@@ -130,19 +130,20 @@ def ahead(moment: datetime | None, since: datetime, *, is_short: bool = False) -
 
 
 def took(run: Run) -> str:
-    """How long the last attempt took."""
+    """How long the last attempt took; of one that was lost, how long at most."""
     if run.started_at is None or run.finished_at is None:
         return "-"
-    return span(run.finished_at - run.started_at)
+    most = "up to " if run.verdict is Verdict.LOST and run.reason in _GIVEN_UP else ""
+    return most + span(run.finished_at - run.started_at)
 
 
 def tries(run: Run) -> str:
-    """How often it was tried, the try that is under way included, and the one that it was lost in.
+    """How often it was tried: what was judged, what was lost, and the try that is under way.
 
     What a queue has is tried when a worker has taken it.
     """
     is_at_work = run.state is State.RUNNING or (run.handed is not None and run.handed.taken_at is not None)
-    return str(run.attempts + (is_at_work or (run.verdict is Verdict.LOST and run.reason in _LOST_AT_WORK)))
+    return str(run.attempts + run.losses + is_at_work)
 
 
 def outcome(row: Run | Gap) -> str:
