@@ -45,11 +45,6 @@ _OTHER_WORK = (
     "Both wait for the processor, not for the disk. Where the rounds disagree, so does the speed of the machine: see "
     "the spread of each."
 )
-_HUEY = (
-    "Huey writes one run at a time and waits for the disk, Evertick writes a thousand and waits for Python. So the "
-    "ratio is as large as the disk is slow beside the processor: ten where a flush takes 0.2 ms, six where it takes "
-    "0.06 ms and Python is half as fast."
-)
 _START = (
     "By stages, on two cores of 2.5 GHz: a claim takes 0.5 ms where that of the raw loop takes 0.3 (priorities, "
     "limits, what else may be due), and three stretches of Python of 0.3 ms each, cold at 50 a second, lie between "
@@ -239,11 +234,23 @@ def _throughput(store: str, least: dict[str, float]) -> Iterator[Aim]:
     titles = {each.name: each.title for each in CONTENDERS}
     for other, limit in least.items():
         text = f"No-op runs a second on {STORE_TITLES[store]}, beside {titles[other]}"
-        why = _HUEY if other == "huey" else _OTHER_WORK
+        why = _beside_huey if other == "huey" else _OTHER_WORK
         yield Aim(text, "at least", limit, _TIMES, _ratio(ours, ours.beside(other), "execute"), why)
         if other in _PEERS:
             installed = _ratio(ours.beside("evertick_default"), ours.beside(other), "execute")
             yield Aim(f"{text}, as installed", "at least", limit, _TIMES, installed, _AS_INSTALLED)
+
+
+def _beside_huey(results: Results) -> str:
+    """With how fast the disk was in that run, where it was looked at."""
+    case = _Source("throughput", "sqlite").case(results)
+    run = None if case is None else results.run_of(case)
+    flush_ms = None if run is None else results.runs[run - 1].flush_ms
+    told = "" if flush_ms is None else f" Before run {run} a page reached the disk in {number_text(flush_ms)} ms."
+    return (
+        "Huey writes one run at a time and waits for the disk, Evertick writes a thousand and waits for Python. So the "
+        f"slower the disk is beside the processor, the larger is the ratio.{told}"
+    )
 
 
 def _latency() -> Iterator[Aim]:

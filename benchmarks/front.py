@@ -13,7 +13,7 @@ from benchmarks.knee import knee_of_one_node
 from benchmarks.losses import largest_losses
 from benchmarks.measure.schedules import MILLION
 from benchmarks.results import Results, whole
-from benchmarks.table import STORE_TITLES, number_text
+from benchmarks.table import STORE_TITLES, number_text, share_text
 
 __all__ = ["front_of"]
 
@@ -67,7 +67,7 @@ def _beyond_sqlite(results: Results) -> Iterator[str]:
     if most is None:
         return
     began = _median(results, "minute", "share", "sqlite", MILLION)
-    tried = "" if began is None or began >= 100 else f": {number_text(began)} % of them began in their minute"
+    tried = "" if began is None or began >= 100 else f": {share_text(began)} % of them began in their minute"
     yield (
         f"On SQLite one node manages {most:,} fires a second (the knee); a million schedules a minute, "
         f"which are {MILLION / 60:,.0f} a second, do not fit there{tried}."

@@ -125,7 +125,7 @@ _METHOD = """\
 _TWO_PROCESSES = """\
 - One process and two: two workers on one store, which share the machine with the server. Some figures have no two. A
   worker that sends to itself is one, and so is the program that takes the steps of a fire through the store alone,
-  with a transaction held open or with other options of the tables. Recovery is two nodes of which one ends, limits are
+  with a transaction held open or with other vacuum options. Recovery is two nodes of which one ends, limits are
   three, and neither time nor import has a node. The loop beside the hand-over is one process always; APScheduler 3 and
   Celery beat, and Huey with schedules, are one, because two of them would run things twice.
 """
@@ -171,16 +171,20 @@ _LIMITS = """\
 ## What this does not measure
 
 - Real jobs. A job that does anything takes longer than what is measured here, and then the scheduler matters less.
-- Retries, failures, timeouts, sync jobs in threads, processes, shell and HTTP jobs, several queues and priorities, or
-  large arguments and results.
+- Plain functions. The jobs here are `async`; a plain function runs in a thread, and what that takes is in no figure.
 - A network: server and nodes share one machine and its cores, so each slows the other down. A server of its own makes
   everything but the shortest latencies faster. More than two nodes, except at a limit, or nodes on several machines,
   whose clocks differ.
+- Retries, failures, timeouts, jobs in processes, shell and HTTP jobs, several queues and priorities, or large arguments
+  and results.
 - Other machines and settings: few kinds of processor and disk, one version of Python, of PostgreSQL and of SQLite, with
   uvloop where [it is named](#on-what), on Linux. From Python 3.12 on a job begins in the step that starts it, which
   makes a full queue on PostgreSQL faster; that is not in these figures.
 - A replica that commits wait for, data larger than memory, or months of running: the longest that anything is watched
-  is five minutes. The ten million finished runs are rows that SQL has written, not runs that came and went.
+  is five minutes.
+- Years of history. The ten million finished runs are rows that SQL has written, as many as ten days of a million have,
+  not runs that came and went. Beside them it is measured how many runs and fires there are in a second, and what each
+  takes; not how late they are, nor latency, enqueueing, idle nodes or recovery.
 - Latency at another pace than 50 a second, or beside a full queue. It begins with the call: where a caller is held up
   by its own call before, the next begins later, and that wait is in no figure.
 - A million cron expressions that all differ. Cron schedules share sixty rules here, which a node reads once; a million
@@ -198,13 +202,12 @@ _LIMITS = """\
   second may lose that second.
 - A queue for longer than it lasts: the fast ones empty theirs in a second or two, in which no checkpoint falls. The
   minutes of schedules are longer.
-- The limit of SQLite in two columns: the raw loop enqueues in bulk by one statement each, and looks for work every 10
-  milliseconds; so Evertick is faster there.
+- The most that SQLite can do. The raw loop is no upper limit there at two figures: in bulk it enqueues with a statement
+  for each run, and a worker of it with nothing to do looks for work every 10 milliseconds only. So Evertick is faster
+  at enqueueing in bulk and from enqueue to start.
 - On SQLite, the log by itself: what a node writes to the disk is counted, log and file together.
 - What the durability of another's connections to SQLite is: that is asked of a new connection to the file. Others count
   their executions as their language can: graphile-worker in an array that is written out every 20 milliseconds.
-- Years. Ten million finished runs are ten days of a million; and beside them it is measured how many runs and fires
-  there are in a second, and what each takes; not how late they are, nor latency, enqueueing, idle nodes or recovery.
 - Small differences. On a shared machine neighbouring rounds differ by a tenth and more: look at [min..max] first. What
   was measured in one round, or by runs on different days, is weaker still: the tables and the list of runs tell.
 - Upkeep that comes once in minutes or hours (pruning, partitions of the next days), except where it fell into a round.

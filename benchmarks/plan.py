@@ -112,7 +112,7 @@ MEASUREMENTS = {
             "schedules",
             is_once=True,
         ),
-        Measurement("vacuum", "vacuum", "Options of the tables", vacuum.FIGURES, vacuum.measure),
+        Measurement("vacuum", "vacuum", "Vacuum options of the tables", vacuum.FIGURES, vacuum.measure),
     )
 }
 GROUPS = tuple(dict.fromkeys(each.group for each in MEASUREMENTS.values()))

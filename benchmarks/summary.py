@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from benchmarks.contender.contenders import CONTENDERS, EVERTICK
 from benchmarks.figure import Case
 from benchmarks.results import Results, whole
-from benchmarks.table import STORE_TITLES, contender_title, figure_values, line, number_text
+from benchmarks.table import STORE_TITLES, contender_title, figure_values, line, number_text, share_text
 
 __all__ = ["summary_table"]
 
@@ -33,7 +33,8 @@ class _Column:
         for case, samples in results.of(self.measurement).items():
             if self._has(case) and (case.contender, case.store) == (contender, store):
                 values = whole(figure_values(case, samples, self.figure))
-                return (number_text(statistics.median(values)), results.run_of(case)) if values else None
+                text_of = share_text if self.figure == "share" else number_text
+                return (text_of(statistics.median(values)), results.run_of(case)) if values else None
         return None
 
     def _has(self, case: Case) -> bool:

@@ -21,19 +21,23 @@ __all__ = [
     "line",
     "number_text",
     "ratios",
+    "share_text",
     "tables_of",
 ]
 
 STORE_TITLES = {"sqlite": "SQLite", "postgres": "PostgreSQL", "broker": "a broker", "": ""}
 # Rounds; the median of fewer is not worth much, and the page says so.
 _ENOUGH = 5
-# From here on one digit would make a hundred of it: of a share, all instead of nearly all.
+# Of a share, from here on one digit would make a hundred of it: all instead of nearly all.
 _ALMOST = 99.95
 _TITLES = {each.name: each.title for each in CONTENDERS}
 _PLACES = {case: place for place, case in enumerate(PLAN)}
 _GUESSING = {each.name for each in CONTENDERS if each.is_guessing}
 # What is made of how late each moment was.
 _LATENESS = ("p50", "p99", "max")
+# Which share of moments began in their period.
+_SHARE = "share"
+_NOT_IN_TIME = "not all in time"
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,8 @@ def _text(measurement: Measurement, cases: Mapping[Case, Samples], results: Resu
             about.append(f"{found} of {rounds} round{'s' if rounds > 1 else ''}")
         elif found < most:
             about.append(f"{found} round{'s' if found > 1 else ''}")
+        if _has_left_some(samples) and whole(figure_values(case, samples, "p99")):
+            about.append(_NOT_IN_TIME)
         row = [
             case_title(case) + (f" ({'; '.join(about)})" if about else ""),
             *([f"{case.number:,}"] if number else []),
@@ -123,9 +129,12 @@ def _raw(case: Case) -> Case:
 def figure_values(case: Case, samples: Samples, name: str) -> list[float]:
     """All samples of a figure, holes included. None of those who guess their moments and left some behind: what was
     later than a minute is not known to have been."""
-    has_left_some = min(whole(samples.get("share", [])), default=100) < 100
-    is_guessed = case.contender in _GUESSING and name in _LATENESS and has_left_some
+    is_guessed = case.contender in _GUESSING and name in _LATENESS and _has_left_some(samples)
     return [] if is_guessed else samples.get(name, [])
+
+
+def _has_left_some(samples: Samples) -> bool:
+    return min(whole(samples.get(_SHARE, [])), default=100) < 100
 
 
 def _cell(figure: Figure, case: Case, samples: Samples, raw: Samples | None) -> str:
@@ -133,9 +142,10 @@ def _cell(figure: Figure, case: Case, samples: Samples, raw: Samples | None) -> 
     values = whole(figure_values(case, samples, figure.name))
     if not values:
         return "-"
-    text = number_text(statistics.median(values))
+    text_of = share_text if figure.name == _SHARE else number_text
+    text = text_of(statistics.median(values))
     if len(values) > 1:
-        text += f" [{number_text(min(values))}..{number_text(max(values))}]"
+        text += f" [{text_of(min(values))}..{text_of(max(values))}]"
     to_raw = ratios(samples[figure.name], raw.get(figure.name, [])) if figure.has_ratio and raw is not None else []
     if to_raw:
         text += f", {number_text(statistics.median(to_raw))} of raw"
@@ -155,11 +165,18 @@ def line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def share_text(value: float) -> str:
+    """In percent; what is nearly all is not shown as all."""
+    return f"{math.floor(value * 1_000) / 1_000:g}" if _ALMOST <= value < 100 else number_text(value)
+
+
 def number_text(value: float) -> str:
     """As many digits as mean something."""
     size = abs(value)
-    if _ALMOST <= size < 100:
-        return f"{math.floor(value * 1_000) / 1_000:g}"
+    if 1 <= size < 1_000:
+        # First, so that what is nearly ten or a hundred has no digit more than these.
+        value = float(f"{value:.3g}")
+        size = abs(value)
     if size >= 1_000:
         return f"{value:,.0f}"
     if size >= 10 or value == 0:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from benchmarks.figure import Case
 from benchmarks.knee import knee_of_one_node
 from benchmarks.measure.schedules import MILLION
-from benchmarks.results import Results
+from benchmarks.results import Results, whole
 
 __all__ = ["GROUP_WORDS", "Words"]
 
@@ -46,6 +46,15 @@ def _million_on_sqlite(results: Results) -> str:
     )
 
 
+def _enqueue_processor(results: Results) -> str:
+    """Where there is a column of it: SQLite has no server, and older samples have no node."""
+    has_any = any(
+        whole(samples.get("node_us", [])) or (case.store == "postgres" and whole(samples.get("server_us", [])))
+        for case, samples in results.of("enqueue").items()
+    )
+    return "Processor time is for each run, of those in bulk and those one by one together." if has_any else ""
+
+
 GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
     "throughput": (
         "Throughput",
@@ -58,9 +67,10 @@ GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
             ),
             Words(
                 "Several processes enqueue at one moment, in bulk and then one by one, each on a connection of its "
-                "own; from the first that begins to the last that is done. Processor time is that of both kinds "
-                "together, of all runs; on SQLite the raw loop has made its rows before.",
+                "own; from the first that begins to the last that is done. On SQLite the raw loop has made its rows "
+                "before.",
                 ("enqueue",),
+                last=_enqueue_processor,
             ),
         ),
     ),
@@ -84,18 +94,23 @@ GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
         (
             Words(
                 "Cron schedules with seconds, each once a minute, in a zone with summer time; all of one second are "
-                "due at the same moment. Evenly means that no two are, each an interval with a start of its own. Those "
-                "that had not begun five seconds after the last moment count as late as the latest that had, and five "
-                "seconds at least. Memory is what is the processes' own. A million are watched for five minutes, fewer "
-                "for one.",
+                "due at the same moment. Evenly means that no two are, each an interval with a start of its own. "
+                "Memory is what is the processes' own. A million are watched for five minutes, fewer for one.",
                 ("minute",),
+            ),
+            Words(
+                "The watch ends five seconds after the last moment. What has not begun by then counts as late as the "
+                "latest that has, and as five seconds at least: without it, whoever leaves most behind would seem to "
+                'be the fastest. How late it really was is not known. So in a row that says "not all in time", where '
+                "some began after their period or not at all, the share says more than the lateness.",
+                ("minute", "knee"),
             ),
             Words(
                 "Where all of one second are due at the same moment, all schedules share sixty rules, and those of the "
                 "knee five. Evenly, each has a rule of its own, an interval with its own start. A node remembers "
-                "30,000 rules. Others it reads anew each time, or makes from one that has all but the start in common, "
-                "in half the time. So a million evenly show what rules cost that are too many to be remembered; they "
-                "are watched in one round.",
+                "30,000 rules. Any other rule it reads anew each time; but where it knows one that differs in the "
+                "start alone, it copies that with the other start, which takes half as long. So a million evenly show "
+                "what rules cost that are too many to be remembered; they are watched in one round.",
                 ("minute", "knee"),
             ),
             Words(

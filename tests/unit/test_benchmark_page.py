@@ -107,9 +107,11 @@ def test_samples_from_before_the_node_was_charged_for_enqueueing_have_a_dash_bes
 
     (table,) = tables_of(results, MEASUREMENTS["enqueue"])
     assert "node, us each" not in table.text
+    assert "Processor time" not in section(page_of(results), "Throughput")
     results.cases[new] = {"bulk": [10.0], "single": [1.0], "node_us": [7.0]}
     (table,) = tables_of(results, MEASUREMENTS["enqueue"])
     assert [row.split("|")[-2].strip() for row in table.text.splitlines()] == ["node, us each", "---", "-", "7.00"]
+    assert "Processor time is for each run" in section(page_of(results), "Throughput")
     assert loss_rows(results) == []
 
 

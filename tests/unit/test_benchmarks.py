@@ -46,7 +46,7 @@ from benchmarks.store.place import LedgerPlace, NotDurable  # noqa: E402
 from benchmarks.store.postgres import PostgresPlace  # noqa: E402
 from benchmarks.store.server import server  # noqa: E402
 from benchmarks.store.sqlite import SqlitePlace  # noqa: E402
-from benchmarks.table import tables_of  # noqa: E402
+from benchmarks.table import number_text, tables_of  # noqa: E402
 from benchmarks.tally import Tally, total, witnessed  # noqa: E402
 
 DOCS = ROOT / "docs" / "explanation"
@@ -551,7 +551,17 @@ def test_a_share_that_is_almost_all_is_not_shown_as_all(share: float, shown: str
     results = Results({}, {})
     results.cases[case_of(measurement="minute", number=10_000)] = {"share": [share]}
 
-    assert table_rows(results, "minute")["Evertick"][1] == shown
+    title = "Evertick" if share == 100 else "Evertick (not all in time)"
+    results.cases[case_of(measurement="minute", number=10_000)]["p99"] = [1.0]
+    assert table_rows(results, "minute")[title][1] == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(99.956, "100"), (99.94, "99.9"), (9.996, "10.0"), (999.6, "1,000"), (0.1234, "0.12"), (0.01234, "0.0123")],
+)
+def test_a_number_has_no_more_digits_because_it_is_nearly_a_hundred(value: float, shown: str) -> None:
+    assert number_text(value) == shown
 
 
 @pytest.mark.parametrize(
@@ -631,7 +641,12 @@ def test_the_page_says_why_an_aim_is_not_reached_and_nothing_of_one_that_is() ->
 
     [reason] = reasons(99.0)
     assert reason.startswith("- No-op runs a second on SQLite, beside Huey. Huey writes one run at a time")
+    assert "reached the disk" not in reason
     assert reasons(100.0) == []
+    found = measured("throughput", "sqlite", 60_000, evertick={"execute": [99.0]}, huey={"execute": [10.0]})
+    found.runs = [Run(flush_ms=0.19)]
+    [reason] = reasons_of(found)
+    assert reason.endswith(" Before run 1 a page reached the disk in 0.19 ms.")
 
 
 def test_a_million_a_minute_on_sqlite_are_an_aim_where_they_were_measured_with_the_knee_as_the_reason() -> None:
