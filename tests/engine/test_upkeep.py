@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 
 from evertick import Calendar, Cron, Event, Every, Once, Scheduler
+from evertick.clock import system_clock
+from evertick.edit_together import Halt, Together, TogetherEditor
+from evertick.engine.sweep import Sweeper
 from evertick.serve import EXIT_STALLED
+from evertick.store.base import NodeJoin
 from evertick.testing import virtual_time
 from evertick.when import base
 
@@ -71,6 +75,58 @@ async def test_a_service_that_is_down_keeps_its_schedules(tmp_path: Path) -> Non
         await until(lambda: _swept(web))
         assert not (await web.schedule("job")).is_paused
         assert await store.declared_schedules(web.app)
+
+
+async def test_a_new_schedule_that_an_old_node_pauses_before_its_own_has_joined_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    old, new = Scheduler(url, node_name="shop@a"), Scheduler(url, node_name="shop@b")
+
+    @new.every("1h")
+    async def job() -> None: ...
+
+    async with old:
+        store = await new._store()
+        join = store.join
+
+        async def join_late(node: NodeJoin) -> None:
+            await _sweep(old)
+            assert (await old.schedule("job")).is_paused, "it is stored, and nobody has said yet that he declares it"
+            await join(node)
+
+        monkeypatch.setattr(store, "join", join_late)
+        async with new:
+            await until(lambda: _swept(new))
+            assert not (await new.schedule("job")).is_paused
+
+
+async def test_what_was_paused_as_undeclared_is_resumed_by_a_live_node_that_declares_it_and_no_other_pause(
+    tmp_path: Path,
+) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/jobs.db", node_name="shop")
+
+    async def job() -> None: ...
+
+    for key in ("overruled", "disabled", "by hand"):
+        scheduler.every("1h", key=key, name=key)(job)
+    async with scheduler:
+        await until(lambda: _swept(scheduler))
+        store = await scheduler._store()
+        editor = TogetherEditor(store, scheduler.app, system_clock, "UTC")
+        await editor.pause_undeclared("overruled", "shop")
+        await editor.pause("by hand")
+        [stored] = await store.stored_schedules(scheduler.app, keys=["disabled"])
+        halt = Halt(key="disabled", note="by another file", is_disabled=True)
+        await editor.change_together(Together(halts=(halt,), versions={"disabled": (stored.id, stored.version)}))
+        await _sweep(scheduler)
+        paused = {each.key for each in await scheduler.schedules() if each.is_paused}
+    assert paused == {"disabled", "by hand"}
+
+
+async def _sweep(scheduler: Scheduler) -> None:
+    assert scheduler._engine is not None
+    await Sweeper(scheduler._engine._node, scheduler._editor(await scheduler._store())).step()
 
 
 async def _swept(scheduler: Scheduler) -> bool:
