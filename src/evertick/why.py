@@ -20,10 +20,10 @@ from evertick.store.base import RunFilter, ScheduleFilter, Store, StoredSchedule
 from evertick.when import Calendar, When, from_us, to_us
 from evertick.why_handed import handed_words, unsent_messages, who_was_lost
 
-__all__ = ["Why", "ended_words", "explain_schedule", "live_words", "reason_words", "time_words"]
+__all__ = ["Why", "ended_words", "explain_schedule", "live_words", "reason_words", "silent_for", "time_words"]
 
-# A node beats five times in a lease: by this share of it a beat is missing.
-_SILENT_SHARE = 1 / 3
+# A node beats five times in a lease: by this share of it a beat is late.
+_SILENT_SHARE = 1 / 4
 _BEATS_IN_LEASE = 5
 
 # As many as one backfill makes.
@@ -319,7 +319,7 @@ def _doing(run: Run, nodes: list[Node], now: datetime, rule: When | None, messag
             since = "" if run.started_at is None else f" since {time_words(run.started_at, rule)}"
             progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
             asked = ", asked to cancel" if run.is_cancel_requested else ""
-            where = _where(run, living, now)
+            where = _where(run, living, now, rule)
             return f"run {run.id} (attempt {run.attempts + 1}) runs{since}{where}{progress}{asked}{_losses(run)}"
         case State.WAITING if run.reason == Reason.NEWER_FORMAT:
             return f"run {run.id} waits for a node of a newer release, as the one that has recorded it"
@@ -354,14 +354,18 @@ def _doing(run: Run, nodes: list[Node], now: datetime, rule: When | None, messag
             return f"run {run.id} is {run.state.value}"
 
 
-def _where(run: Run, living: list[Node], now: datetime) -> str:
+def _where(run: Run, living: list[Node], now: datetime, rule: When | None) -> str:
     """On which node, and what is to be expected if that has fallen silent."""
     if run.node is None:
         return ""
     for node in living:
         if node.id == run.node:
-            others = [each for each in living if each is not node and not _is_silent(each, now)]
-            return f" on {node_names(living)[node.id]}{_silence(node, others, _fate(run), now)}"
+            others = [each for each in living if each is not node and not silent_for(each, now)]
+            name, silent = node_names(living)[node.id], silent_for(node, now)
+            if not silent:
+                return f" on {name}"
+            when = _when_judged(node, others, now, rule)
+            return f" on {name}, which is {silent} (unless it comes back, the run is {_fate(run)}, {when})"
     return f" on a node that is dead: it is about to be {_fate(run)}"
 
 
@@ -370,23 +374,17 @@ def _fate(run: Run) -> str:
     return "lost, as it is for that node alone" if is_own_queue(run.queue) else "taken over, or lost if on_lost='fail'"
 
 
-def _silence(node: Node, others: list[Node], fate: str, now: datetime) -> str:
-    if not _is_silent(node, now):
-        return ""
-    silent = (now - node.beat_at).total_seconds()
-    when = _when_judged(node, others, now)
-    return f", which is silent for {silent:.0f} s (unless it comes back, the run is {fate}, {when})"
-
-
-def _is_silent(node: Node, now: datetime) -> bool:
-    return now - node.beat_at > _SILENT_SHARE * _lease(node)
+def silent_for(node: Node, now: datetime) -> str:
+    """Of a node that counts as alive, in words: how long ago its last beat is, where the next is late."""
+    silent = now - node.beat_at
+    return f"silent for {silent.total_seconds():.0f} s" if silent > _SILENT_SHARE * _lease(node) else ""
 
 
 def _lease(node: Node) -> timedelta:
     return node.lease_until - node.beat_at
 
 
-def _when_judged(node: Node, others: list[Node], now: datetime) -> str:
+def _when_judged(node: Node, others: list[Node], now: datetime, rule: When | None) -> str:
     """Others look for the dead with each of their own beats, but not before they have run for one lease."""
     lease = _lease(node)
     beat = lease / _BEATS_IN_LEASE
@@ -394,8 +392,11 @@ def _when_judged(node: Node, others: list[Node], now: datetime) -> str:
         seconds, first = (lease + beat).total_seconds(), lease.total_seconds()
         return f"about {seconds:.0f} s after a node is started, which judges nobody in its first {first:g} s"
     judges_from = min(each.started_at + _lease(each) for each in others)
-    left = (max(node.lease_until, judges_from) + beat - now).total_seconds()
-    return f"in about {left:.0f} s" if left >= 1 else "as soon as another node looks"
+    judged = max(node.lease_until, judges_from) + beat
+    left = (judged - now).total_seconds()
+    if left < 1:
+        return "as soon as another node looks"
+    return f"in about {left:.0f} s, at {time_words(judged, rule).partition(' ')[2]}"
 
 
 def _notes(schedule: Schedule, nodes: list[Node], rule_error: str | None) -> list[str]:

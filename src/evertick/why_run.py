@@ -13,7 +13,7 @@ from evertick.node_names import node_names
 from evertick.rules import rule_in_force
 from evertick.store.base import RunFilter, Store
 from evertick.when import from_us
-from evertick.why import ended_words, live_words, time_words
+from evertick.why import ended_words, live_words, silent_for, time_words
 from evertick.why_handed import unsent_messages
 
 __all__ = ["Facts", "WhyRun", "WhyTask", "explain_run", "explain_task"]
@@ -81,7 +81,7 @@ async def explain_run(store: Store, run: Run) -> WhyRun:
         schedule_key=run.schedule_key,
         now=live_words(run, nodes, now, rule, (await unsent_messages(store, run.app, [run])).get(run.id)),
         behind=behind,
-        nodes=_knowing(nodes, run.task),
+        nodes=_knowing(nodes, run.task, now),
     )
 
 
@@ -101,7 +101,7 @@ async def explain_task(store: Store, app: str, task: str) -> WhyTask:
         live={state.value: counts[state] for state in LIVE_STATES if counts[state]},
         now=[live_words(run, nodes, now, None, messages.get(run.id)) for run in named],
         last=last[0] if last else "none of its runs has ended yet",
-        nodes=_knowing(nodes, task),
+        nodes=_knowing(nodes, task, now),
     )
 
 
@@ -129,11 +129,15 @@ async def _line_before(store: Store, run: Run) -> list[Run]:
     return before
 
 
-def _knowing(nodes: list[Node], task: str) -> str:
+def _knowing(nodes: list[Node], task: str, now: datetime) -> str:
+    """Those that were just heard first. A node that was killed counts as alive until its lease ends."""
     living = living_of(nodes)
     known = node_names(living)
-    names = sorted(known[node.id] for node in living if task in node.tasks)
-    if not names:
+    found = sorted((silent_for(node, now), known[node.id]) for node in living if task in node.tasks)
+    if not found:
         return "; ".join(nobody_runs(task, nodes))
+    names = [f"{name} ({silent})" if silent else name for silent, name in found]
     more = len(names) - _NAMED_MOST
-    return f"{', '.join(names[:_NAMED_MOST])}{f' and {more} more' if more > 0 else ''} can run it"
+    listed = f"{', '.join(names[:_NAMED_MOST])}{f' and {more} more' if more > 0 else ''}"
+    is_one_heard = not found[0][0]
+    return f"{listed} can run it" if is_one_heard else f"{listed} can run it, if heard again"

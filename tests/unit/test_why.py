@@ -12,6 +12,7 @@ from evertick.model import State
 from evertick.store.base import NodeJoin, TaskTerms
 from evertick.testing import virtual_time
 from evertick.why import live_words
+from evertick.why_run import _knowing
 
 START = "2026-03-02T00:00:00+00:00"
 
@@ -102,12 +103,14 @@ async def test_a_run_whose_node_falls_silent_is_told_with_what_becomes_of_it_and
         [run], [node] = kit.runs("job"), await scheduler.nodes()
     assert run.state is State.RUNNING
     node = msgspec.structs.replace(node, lease_until=node.beat_at + timedelta(seconds=15))
-    ends = live_words(run, [node], node.beat_at + timedelta(seconds=4), None)
+    ends = live_words(run, [node], node.beat_at + timedelta(seconds=3), None)
     assert ends.endswith(" on here")
     silent = live_words(run, [node], node.beat_at + timedelta(seconds=6), None)
     fate = "unless it comes back, the run is taken over, or lost if on_lost='fail'"
     alone = "about 18 s after a node is started, which judges nobody in its first 15 s"
     assert silent.endswith(f" on here, which is silent for 6 s ({fate}, {alone})")
+    soon = live_words(run, [node], node.beat_at + timedelta(seconds=4), None)
+    assert soon.endswith(f" on here, which is silent for 4 s ({fate}, {alone})"), "a beat is due every 3 s"
     late = live_words(run, [node], node.lease_until + timedelta(seconds=4), None)
     assert late.endswith(f" on here, which is silent for 19 s ({fate}, {alone})")
     assert live_words(run, [], node.lease_until, None).endswith(
@@ -135,14 +138,31 @@ async def test_another_node_judges_a_silent_one_after_its_lease_and_not_before_i
         now, began = node.beat_at + timedelta(seconds=seconds), node.beat_at + timedelta(seconds=other_started)
         beaten = msgspec.structs.replace(node, beat_at=now, lease_until=now + lease)
         other = msgspec.structs.replace(beaten, id="2", name="there", started_at=began)
-        return live_words(run, [node, other], now, None).rpartition(", ")[2]
+        return live_words(run, [node, other], now, Every("10m", tz="UTC")).partition("on_lost='fail', ")[2]
 
-    assert words_at(6, other_started=-1000) == "in about 12 s)"
+    assert words_at(6, other_started=-1000) == "in about 12 s, at 00:00:18 UTC)"
     assert words_at(19, other_started=-1000) == "as soon as another node looks)"
     # The daemon was killed, and is back 20 s later.
-    assert words_at(21, other_started=20) == "in about 17 s)"
-    assert words_at(37, other_started=20) == "in about 1 s)"
+    assert words_at(21, other_started=20) == "in about 17 s, at 00:00:38 UTC)"
+    assert words_at(37, other_started=20) == "in about 1 s, at 00:00:38 UTC)"
     assert words_at(39, other_started=20) == "as soon as another node looks)"
+
+
+async def test_a_node_that_is_silent_is_no_promise_that_a_run_can_run() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.every("10m")
+    async def job() -> None: ...
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await kit.advance("1s")
+        [node] = await scheduler.nodes()
+    node = msgspec.structs.replace(node, lease_until=node.beat_at + timedelta(seconds=15))
+    now = node.beat_at + timedelta(seconds=6)
+    heard = msgspec.structs.replace(node, id="2", name="there", beat_at=now, lease_until=now + timedelta(seconds=15))
+    assert _knowing([node], "job", node.beat_at) == "here can run it"
+    assert _knowing([node], "job", now) == "here (silent for 6 s) can run it, if heard again"
+    assert _knowing([node, heard], "job", now) == "there, here (silent for 6 s) can run it"
 
 
 async def test_a_failure_is_told_with_its_error_and_a_retry_with_its_time() -> None:
