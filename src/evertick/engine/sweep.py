@@ -1,16 +1,21 @@
-"""Upkeep, in small bites: park what nobody can run, pause what no code declares any more or what has failed too often.
+"""Upkeep, in small bites: park what nobody can run, pause what no code declares any more or what has failed too often,
+resume what was paused though our code declares it.
 
 Every bite is idempotent, so that any number of nodes may do it at once.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from evertick.edit import Editor
 from evertick.engine.failing import pause_failing
 from evertick.engine.node import LocalNode, declarer_of
+from evertick.errors import NotFound
+from evertick.model import Pause
 from evertick.store.base import StoredSchedule
 
 __all__ = ["BITE", "Sweeper", "in_bites"]
@@ -47,7 +52,9 @@ class Sweeper:
             await pause_failing(self._node, self._editor, None)
             self._has_refreshed = True
         await in_bites(self._park)
-        await self._pause_undeclared()
+        declared = await self._node.store.declared_schedules(self._node.app)
+        await self._resume_declared(declared)
+        await self._pause_undeclared([schedule for schedule in declared if not schedule.pause])
         return None
 
     async def _park(self) -> int:
@@ -57,15 +64,30 @@ class Sweeper:
             log.warning("%s parked: no live node knows what to do (`evertick doctor` names the tasks)", those)
         return parked
 
-    async def _pause_undeclared(self) -> None:
+    async def _resume_declared(self, declared: Sequence[StoredSchedule]) -> None:
+        """Resume what was paused as no longer declared, and is declared here.
+
+        Whoever paused it did not know of us yet: our schedules are stored before we join, and others may have looked in
+        between; or we had been declared dead. What a configuration has disabled stays so.
+        """
+        for schedule in declared:
+            if schedule.pause is None or self._is_rightly_paused(schedule.key, schedule.pause):
+                continue
+            # Looked at once more when it is written: a reload that drops it pauses it, too.
+            rightly = functools.partial(self._is_rightly_paused, schedule.key)
+            with contextlib.suppress(NotFound):  # while it was paused, it could be removed
+                if await self._editor.resume(schedule.key, unless=rightly):
+                    log.warning("%r is declared here, and was paused as if it were not: resumed", schedule.key)
+
+    def _is_rightly_paused(self, key: str, pause: Pause) -> bool:
+        return not pause.is_left_over or key not in self._node.declares
+
+    async def _pause_undeclared(self, declared: Sequence[StoredSchedule]) -> None:
         """Pause schedules whose code is running and no longer declares them.
 
         The code counts as running while a node of the name that declared the schedule is alive. A service that is down
         for a while has not changed its mind: its schedules keep their moments until it is back.
         """
-        declared = [
-            schedule for schedule in await self._node.store.declared_schedules(self._node.app) if not schedule.pause
-        ]
         if not declared:
             return
         alive = [node for node in await self._node.store.nodes(self._node.app) if node.died_at is None]
