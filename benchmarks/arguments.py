@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ __all__ = ["DOCS", "arguments"]
 
 # Where the page is unless a folder is given.
 DOCS = Path("docs/explanation")
+# From here on two names look alike, from 0 to 1.
+_NEAR = 0.6
 _ALIASES = {"postgresql": "postgres"}
 
 
@@ -44,12 +46,20 @@ def _parser() -> argparse.ArgumentParser:
         metavar="GROUP",
         help=f"{', '.join(GROUPS)}; or single measurements, by their names in the file",
     )
-    run.add_argument("--runs", type=_positive, help="runs in the full queue (default: 60,000)")
+    run.add_argument("--runs", type=_positive(10_000), help="runs in the full queue (default: 60,000)")
     run.add_argument(
-        "--schedules", action="extend", nargs="+", type=_positive, help="so many (default: 1,000, 10,000, 100,000)"
+        "--schedules",
+        action="extend",
+        nargs="+",
+        type=_positive(10_000),
+        help="so many (default: 1,000, 10,000, 100,000)",
     )
     run.add_argument(
-        "--processes", action="extend", nargs="+", type=_positive, help="so many workers (default: 1, and 2; quick: 1)"
+        "--processes",
+        action="extend",
+        nargs="+",
+        type=_positive(2),
+        help="so many workers (default: 1, and 2; quick: 1)",
     )
     run.add_argument("--peers", action="store_true", help="install other schedulers and measure them, too")
     names = [each.name for each in CONTENDERS]
@@ -61,8 +71,10 @@ def _parser() -> argparse.ArgumentParser:
         help=f"alone, of {', '.join(names)}; other schedulers are installed for it, without --peers, too",
     )
     run.add_argument("--million", action="store_true", help="a million schedules as well: once a minute, at once, idle")
-    run.add_argument("--rounds", type=_positive, help="how often everything is measured (default 5; quick: 1)")
-    run.add_argument("--quick", action="store_true", help="tiny numbers: shows that it works, measures nothing")
+    run.add_argument("--rounds", type=_positive(5), help="how often everything is measured (default 5; quick: 1)")
+    run.add_argument(
+        "--quick", action="store_true", help="tiny numbers, one process: shows that it works, measures nothing"
+    )
     run.add_argument("--json", type=_file, metavar="FILE", help="write all samples there, after every case")
     run.add_argument("--plots", type=_folder, metavar="FOLDER", help="write the page and its pictures there")
     run.add_argument("--folder", type=_folder, default=Path(".bench"), help="on the disk to measure (default .bench)")
@@ -87,19 +99,28 @@ class _Names(argparse.Action):
         names = [_ALIASES.get(name, name) for text in values for name in text.replace(",", " ").split()]
         for name in names:
             if name not in self._known:
-                there_are = ", ".join(_nearest_first(name, self._known))
-                raise argparse.ArgumentError(self, f"there is no {name!r}, but (nearest first) {there_are}")
+                raise argparse.ArgumentError(self, f"there is no {name!r}, but {_there_are(name, self._known)}")
         setattr(asked, self.dest, [*dict.fromkeys([*(getattr(asked, self.dest) or []), *names])])
 
 
-def _nearest_first(name: str, known: Collection[str]) -> list[str]:
-    return sorted(known, key=lambda each: SequenceMatcher(None, name, each).ratio(), reverse=True)
+def _there_are(name: str, known: Collection[str]) -> str:
+    """Sorted only if somebody may have meant one of them: the nearest of nonsense is nonsense, too."""
+    nearness = {each: SequenceMatcher(None, name, each).ratio() for each in known}
+    if max(nearness.values()) < _NEAR:
+        return ", ".join(known)
+    return f"(nearest first) {', '.join(sorted(known, key=nearness.__getitem__, reverse=True))}"
 
 
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on, in digits alone, such as 10000")
-    return int(text)
+def _positive(example: int) -> Callable[[str], int]:
+    """A whole number; `example` is one that makes sense there."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and int(text)):
+            said = f"{text!r} is no whole number from 1 on, in digits alone, such as {example}"
+            raise argparse.ArgumentTypeError(said)
+        return int(text)
+
+    return parse
 
 
 def _file(text: str) -> Path:

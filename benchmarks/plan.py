@@ -169,9 +169,13 @@ def cases(choice: Choice) -> list[Case]:
 
 
 def there_is(choice: Choice) -> str:
-    """Where nothing fits: of those that were asked for, what is measured of each, on which store, by how many."""
-    wide = dataclasses.replace(choice, stores=STORES, processes=_PROCESSES)
-    found = cases(wide) or cases(dataclasses.replace(wide, groups=GROUPS))
+    """Where nothing fits: of those that were asked for, what is measured of each, on which store, by how many.
+
+    On the stores that were asked for, if there is anything with other processes: nobody wants to hear of the other one.
+    """
+    near = dataclasses.replace(choice, processes=_PROCESSES)
+    wide = dataclasses.replace(near, stores=STORES)
+    found = cases(near) or cases(wide) or cases(dataclasses.replace(wide, groups=GROUPS))
     words = []
     for contender in dict.fromkeys(case.contender for case in found):
         by_name: dict[str, list[Case]] = {}

@@ -22,6 +22,7 @@ from benchmarks.contender.contenders import CONTENDERS  # noqa: E402
 from benchmarks.contender.environment import environment_of  # noqa: E402
 from benchmarks.figure import Case  # noqa: E402
 from benchmarks.page import PAGE, page_of  # noqa: E402
+from benchmarks.plan import GROUPS  # noqa: E402
 from benchmarks.refused import Refused  # noqa: E402
 from benchmarks.results import Results, Run  # noqa: E402
 
@@ -95,10 +96,20 @@ def test_a_name_that_there_is_not_is_told_those_there_are_the_nearest_first(
     assert f"argument {option}: there is no '{name}', but (nearest first) {nearest}, " in said
 
 
+def test_a_name_that_is_near_to_nothing_is_told_those_there_are_as_they_stand(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = refused(capsys, "run", "--only", "nonsense")
+
+    assert f"there is no 'nonsense', but {', '.join(GROUPS)}, " in said
+
+
 def test_a_number_has_digits_alone(capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("10,000", "0", "-1", "many"):
         said = refused(capsys, "run", f"--runs={text}")
         assert said.endswith(f"argument --runs: {text!r} is no whole number from 1 on, in digits alone, such as 10000")
+    for option, example in (("--rounds", 5), ("--processes", 2), ("--schedules", 10000)):
+        assert refused(capsys, "run", f"{option}=0").endswith(f"in digits alone, such as {example}")
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
@@ -136,6 +147,8 @@ def test_a_selection_that_nothing_fits_is_told_what_there_is(ask: Ask) -> None:
     )
     assert ask("run", "--store", "sqlite", "--only", "vacuum").endswith("evertick: vacuum on postgres with 1 process")
     assert ask("run", "--contender", "cronsim", "--only", "idle").endswith("cronsim: next_fires")
+    said = ask("run", "--store", "sqlite", "--only", "idle", "--processes", "3")
+    assert said.endswith("no such case, but evertick: idle on sqlite with 1 or 2 processes")
     assert "evertick: idle on sqlite or postgres with 1 or 2 pro" in ask("run", "--only", "idle", "--processes", "9")
 
 
