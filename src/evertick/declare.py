@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from evertick.edit import Addition, Editor
+from evertick.edit import ROUNDS_MAX, Addition, Editor, never_settles
 from evertick.errors import AlreadyDeclared, InvalidWhen
 from evertick.model import Definition
 from evertick.store.base import DeclaredBy, Source, Store, StoredSchedule
@@ -90,12 +90,18 @@ class Declarations:
         if not self._by_key:
             return
         await self._check_calendars(store, app)
-        stored = {each.key: each for each in await store.stored_schedules(app, keys=list(self._by_key))}
-        new = [addition_of(each, node_name) for key, each in self._by_key.items() if key not in stored]
-        if new:
-            await editor.add(new)
-        for key, found in stored.items():
-            await self._meet(self._by_key[key], found, editor, node_name)
+        left = dict(self._by_key)
+        for _ in range(ROUNDS_MAX):
+            stored = {each.key: each for each in await store.stored_schedules(app, keys=list(left))}
+            new = [addition_of(each, node_name) for key, each in left.items() if key not in stored]
+            taken = await editor.add(new) if new else []
+            for key, found in stored.items():
+                await self._meet(left[key], found, editor, node_name)
+            # Those that another node has added since we looked: it was the first, so what we declare is an edit.
+            left = {added.key: left[added.key] for added, is_ours in zip(new, taken, strict=True) if not is_ours}
+            if not left:
+                return
+        raise never_settles(next(iter(left)))
 
     async def _check_calendars(self, store: Store, app: str) -> None:
         """Refuse one that is nowhere before anything is written, with the place that names it."""

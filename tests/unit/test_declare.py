@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ from ledger_bench import APP, Bench
 
 from evertick import AlreadyDeclared, Every
 from evertick.declare import Declaration, Declarations, calling_place
+from evertick.edit import Addition
 from evertick.model import Definition
 from evertick.when import When
 
@@ -97,6 +98,25 @@ async def test_of_two_programs_that_declare_it_differently_the_last_starter_wins
     assert stored.definition.priority == 2
     assert stored.declared is not None
     assert stored.declared.node_name == "worker"
+
+
+async def test_a_declaration_whose_key_another_node_adds_at_the_same_moment_is_not_dropped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, others = bench.editor.add, [declaration(Every("5m"))]
+
+    async def add_second(additions: Sequence[Addition], **options: bool) -> list[bool]:
+        if others:
+            await start(bench, others.pop(), name="other")
+        return await add(additions, **options)
+
+    monkeypatch.setattr(bench.editor, "add", add_second)
+    await start(bench, declaration(Every("7m")), declaration(key="free"))
+    stored = await bench.stored()
+    assert stored.declared is not None
+    assert stored.declared.node_name == "web"
+    assert stored.definition.when.startswith("every 7m")
+    assert (await bench.stored("free")).version == 1
 
 
 async def test_declaring_it_again_resumes_what_was_paused_as_undeclared(bench: Bench) -> None:
