@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 import msgspec
@@ -95,6 +95,7 @@ class Declarations:
             stored = {each.key: each for each in await store.stored_schedules(app, keys=list(left))}
             new = [addition_of(each, node_name) for key, each in left.items() if key not in stored]
             taken = await editor.add(new) if new else []
+            await self._put_calendars(stored.values(), editor)
             for key, found in stored.items():
                 await self._meet(left[key], found, editor, node_name)
             # Those that another node has added since we looked: it was the first, so what we declare is an edit.
@@ -114,14 +115,19 @@ class Declarations:
                 where = f"{said.place}: schedule {said.key!r}"
                 raise InvalidWhen(f"{where}: calendar {name!r} is not defined; define it first")
 
+    async def _put_calendars(self, stored: Iterable[StoredSchedule], editor: Editor) -> None:
+        """Those of declarations that were stored otherwise, once each; an edit alone might keep the rule it has."""
+        changed = [said for each in stored if is_otherwise(said := self._by_key[each.key], each)]
+        given = [each for said in changed for each in (said.rule.calendar, said.blackout) if each is not None]
+        for calendar in {each.name: each for each in given}.values():
+            await editor.put_calendar(calendar)
+
     async def _meet(self, declaration: Declaration, found: StoredSchedule, editor: Editor, node_name: str) -> None:
         if is_otherwise(declaration, found):
             said = "code" if declaration.source == "code" else "configuration"
             log.info(
                 "schedule %r was stored otherwise: it is now as the %s at %s says", found.key, said, declaration.place
             )
-            if declaration.rule.calendar is not None:
-                await editor.put_calendar(declaration.rule.calendar)
             await editor.edit(
                 found.key,
                 lambda _: declaration.definition,

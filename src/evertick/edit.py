@@ -125,7 +125,7 @@ class Editor:
         for added in additions:
             for calendar in (added.rule.calendar, added.blackout):
                 if calendar is not None and added.key not in taken:
-                    await self.put_calendar(calendar)
+                    await self._put_if_new(calendar)
         now = await self._store.now()
         calendars = await load_calendars(self._store, self._app)
         changes = [self._adding(added, now, calendars) for added in additions]
@@ -151,15 +151,41 @@ class Editor:
         )
 
     async def put_calendar(self, calendar: Calendar) -> None:
-        """Keep a named calendar, and let the schedules that use it go by it from now on."""
+        """Keep a named calendar, and let the schedules that use it go by it from now on.
+
+        The same one again moves those that still go by another: whoever put it may not have got to them.
+        """
+        if not await self._put_if_new(calendar):
+            await self._move(await self._left_behind(calendar.name))
+
+    async def _put_if_new(self, calendar: Calendar) -> bool:
+        """The same, but nothing for one that is kept already: thousands of rules may bring it, one by one."""
         content = calendar.to_json().encode()
         if (await self._store.calendars(self._app)).get(calendar.name) == content:
-            return
+            return False
         await self._store.put_calendar(self._app, calendar.name, calendar.version, content)
-        for key in await self._store.calendar_users(self._app, calendar.name, limit=_USERS_MOST):
+        await self._move(await self._store.calendar_users(self._app, calendar.name, limit=_USERS_MOST))
+        return True
+
+    async def _move(self, keys: Sequence[str]) -> None:
+        for key in keys:
             # One that was removed meanwhile goes by no calendar any more.
             with contextlib.suppress(NotFound):
                 await self.edit(key, lambda definition: definition)
+
+    async def _left_behind(self, name: str) -> list[str]:
+        """Users of a calendar whose cursor was not computed with what it is now."""
+        calendars = await load_calendars(self._store, self._app)
+        samples = list((await self._store.fingerprints(self._app)).values())
+        found = await self._store.stored_schedules(self._app, ids=samples)
+        if all(_is_current(sample, calendars) for sample in found):
+            return []
+        users = await self._store.calendar_users(self._app, name, limit=_USERS_MOST)
+        left: list[str] = []
+        for start in range(0, len(users), _PAGE):
+            page = await self._store.stored_schedules(self._app, keys=users[start : start + _PAGE])
+            left += [stored.key for stored in page if not _is_current(stored, calendars)]
+        return left
 
     async def refresh_cursors(self) -> int:
         """Recompute cursors that were computed with other zone rules than this machine has; answers how many.
@@ -170,7 +196,8 @@ class Editor:
         calendars = await load_calendars(self._store, self._app)
         refreshed = 0
         for fingerprint, sample in (await self._store.fingerprints(self._app)).items():
-            if not _is_current(await self._store.stored_schedules(self._app, ids=[sample]), calendars):
+            found = await self._store.stored_schedules(self._app, ids=[sample])
+            if not all(_is_current(stored, calendars) for stored in found):
                 refreshed += await self._refresh(fingerprint)
         return refreshed
 
@@ -202,7 +229,7 @@ class Editor:
             await self._check_limits({key: rule})
         for calendar in (None if rule is None else rule.calendar, blackout):
             if calendar is not None:
-                await self.put_calendar(calendar)
+                await self._put_if_new(calendar)
         calendars = await load_calendars(self._store, self._app)
 
         def make(current: Now) -> Change:
@@ -638,17 +665,13 @@ def facts_of(
     )
 
 
-def _is_current(sample: list[StoredSchedule], calendars: dict[str, Calendar]) -> bool:
+def _is_current(stored: StoredSchedule, calendars: dict[str, Calendar]) -> bool:
     """Whether the fingerprint of this schedule is what it would be today. One that cannot be read tells nothing."""
     try:
-        return all(_fingerprint(stored, calendars) == stored.fingerprint for stored in sample)
+        rule = rule_of(stored, calendars)
+        return fingerprint_of(rule, blackout_of(stored, rule, calendars)) == stored.fingerprint
     except InvalidInput:
         return True
-
-
-def _fingerprint(stored: StoredSchedule, calendars: dict[str, Calendar]) -> str:
-    rule = rule_of(stored, calendars)
-    return fingerprint_of(rule, blackout_of(stored, rule, calendars))
 
 
 def _is_known_rule(stored: StoredSchedule, rule: When) -> bool:

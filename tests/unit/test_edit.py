@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import pytest
@@ -499,6 +499,33 @@ async def test_a_changed_calendar_moves_the_cursors_of_its_schedules(bench: Benc
     await bench.editor.put_calendar(Calendar("hours", exclude=["2026-01-01"]))
     assert bench.seconds((await bench.stored()).fire_at) == 36 * 3600
     assert await bench.stored("other") == untouched
+
+
+async def test_putting_a_calendar_again_after_an_interruption_moves_the_schedules_that_were_left(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.editor.put_calendar(Calendar("hours", exclude=["2026-06-01"]))
+    await bench.add(Cron("0 12 * * *", calendar="hours"), "first")
+    await bench.add(Cron("0 12 * * *"), "other")
+    await bench.add(Cron("0 12 * * *", calendar="hours"), "ruled")
+    await bench.add(Every("1h"), "veiled", blackout="hours")
+    edit = bench.editor.edit
+
+    async def edit_one(key: str, change: Callable[[Definition], Definition]) -> None:
+        if key != "first":
+            raise StoreUnavailable("the store is away")
+        await edit(key, change)
+
+    changed = Calendar("hours", exclude=["2026-01-01"])
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.editor, "edit", edit_one)
+        with pytest.raises(StoreUnavailable):
+            await bench.editor.put_calendar(changed)
+    before = {key: (await bench.stored(key)).version for key in ("first", "other", "ruled", "veiled")}
+    await bench.editor.put_calendar(changed)
+    after = {key: (await bench.stored(key)).version for key in before}
+    assert {key for key in before if after[key] > before[key]} == {"ruled", "veiled"}
+    assert bench.seconds((await bench.stored("ruled")).fire_at) == 36 * 3600
 
 
 async def test_the_same_calendar_again_changes_nothing(bench: Bench) -> None:
