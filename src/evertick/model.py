@@ -575,6 +575,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     def is_live(self) -> bool:
         return self.state is not State.DONE
 
+    def __str__(self) -> str:
+        """For print and messages. The representation has all fields, by which two that differ are told apart."""
+        of = f" of schedule {self.schedule_key!r}" if self.schedule_key is not None else ""
+        how = self.state.value if self.verdict is None else self.verdict.value
+        return f"run {self.id} of task {self.task!r}{of}: {how}" + (f" ({self.reason})" if self.reason else "")
+
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
     """A stretch of moments of one schedule that got no run, as people read it."""

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from evertick import (
@@ -23,6 +24,7 @@ from evertick import (
     Scheduler,
     WouldBlock,
 )
+from evertick.model import Verdict
 from evertick.serve import importing
 
 
@@ -132,6 +134,15 @@ def test_a_schedule_without_an_argument_that_its_function_needs_is_told_where_to
         def typed(x: int) -> None: ...
 
     scheduler.every("5s", args={"x": 1})(pay)
+
+
+def test_a_run_is_printed_in_a_line_and_represented_with_all_its_fields(scheduler: Scheduler) -> None:
+    run = scheduler.task(lambda: None, name="pay").sync.enqueue()
+    scheduler.sync.close()
+    assert str(run) == f"run {run.id} of task 'pay': waiting"
+    assert "fire_at=" in repr(run)
+    ended = msgspec.structs.replace(run, schedule_key="k", verdict=Verdict.FAILED, reason="timeout")
+    assert str(ended) == f"run {run.id} of task 'pay' of schedule 'k': failed (timeout)"
 
 
 def test_a_context_without_annotation_is_told_how_to_get_it(scheduler: Scheduler) -> None:
