@@ -229,6 +229,49 @@ async def test_a_look_that_the_store_refuses_is_taken_again(world: World, monkey
     assert (len(looks), await world.is_paused()) == (2, True)
 
 
+async def test_however_many_fail_at_once_all_are_paused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failing, "_BATCH", 2)
+    for number in range(5):
+        await world.scheduler.add(key=f"k{number}", when="every 1h", task="job", pause_after=1)
+    await world.kit.advance("1h30m")
+    assert all(schedule.is_paused for schedule in await world.scheduler.schedules())
+    assert len(world.heard) == 5
+
+
+async def test_failures_of_which_only_the_ledger_knows_are_looked_for_once_a_second(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = world.scheduler._engine
+    assert engine is not None
+    await world.kit.advance("1m")
+    store, looks = engine._node.store, list[object]()
+    look = store.failing
+
+    async def counted(app: str, *, ids: Any = None, limit: int) -> Any:
+        looks.append(ids)
+        return await look(app, ids=ids, limit=limit)
+
+    monkeypatch.setattr(store, "failing", counted)
+    for _ in range(90):
+        engine._reports.on_failed()
+        await world.kit.advance("10ms")
+    assert looks == [None], "at once"
+    await world.kit.advance("10s")
+    assert looks == [None, None], "and once more for what came in between"
+
+
+async def test_a_look_at_all_that_has_to_wait_delays_no_other(world: World) -> None:
+    engine = world.scheduler._engine
+    assert engine is not None
+    await world.add(pause_after=1)
+    await world.kit.advance("59m59s990ms")
+    for _ in range(2):
+        engine._reports.on_failed()
+        await world.kit.advance("5ms")
+    await world.kit.advance("100ms")
+    assert await world.is_paused()
+
+
 async def test_somebody_who_resumes_just_then_is_not_overruled(world: World) -> None:
     await world.add(pause_after=2)
     await world.kit.advance("1h")
