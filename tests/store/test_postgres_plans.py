@@ -134,6 +134,8 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("record_fires.advance", "using runs_moment on runs r"),
         ("record_fires.ordinary", "using due_pkey on due d"),
         ("declared_schedules", "using schedules_declared on schedules s"),
+        ("failing", "using schedules_pause_after on schedules s"),
+        ("failing", "_schedule_id_fire_at_"),
         ("record_fires.ordinary", "One-Time Filter"),
         ("insert_runs", "using runs_moment on runs l"),
         ("insert_runs", "_schedule_id_fire_at_"),

@@ -607,18 +607,30 @@ SELECT schedule_id, verdict, count(*) AS count FROM evertick.history
 WHERE schedule_id = ANY($1::bigint[]) GROUP BY schedule_id, verdict;
 
 -- name: failing
--- Schedules that pause themselves, after a batch with failed verdicts or, with NULL, all of the app, with their newest
--- fires that count, newest first. The others cost nothing: from the partial index.
-SELECT s.id, s.key, d.version, s.pause_after, v.id::text AS run, v.verdict, v.reason, v.error
-FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = s.id
+-- Of schedules that pause themselves, after a batch with failed verdicts or, with NULL, all of the app, those whose newest
+-- fires that count have all failed, with the last of them. The others cost nothing: from the partial index.
+WITH failing AS MATERIALIZED (
+    SELECT s.id, s.key, d.version, d.counts_from, v.count
+    FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = s.id
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS count, bool_or(n.verdict = 'succeeded') AS has_succeeded
+        FROM (
+            SELECT h.verdict FROM evertick.history h
+            WHERE h.schedule_id = s.id AND h.cause = 'fire' AND h.version >= d.counts_from
+                AND h.verdict IN ('succeeded', 'failed', 'lost')
+            ORDER BY h.fire_at DESC LIMIT s.pause_after) n) v
+    WHERE s.app = $1 AND s.format <= $2 AND s.pause IS NULL AND s.pause_after IS NOT NULL
+        AND ($3::bigint[] IS NULL OR s.id = ANY($3::bigint[]))
+        AND v.count >= s.pause_after AND NOT v.has_succeeded
+    ORDER BY s.id LIMIT $4)
+SELECT f.id, f.key, f.version, f.count, v.id::text AS run, v.verdict, v.reason, v.error
+FROM failing f
 CROSS JOIN LATERAL (
     SELECT h.id, h.verdict, h.reason, h.error FROM evertick.history h
-    WHERE h.schedule_id = s.id AND h.cause = 'fire' AND h.version >= d.counts_from
+    WHERE h.schedule_id = f.id AND h.cause = 'fire' AND h.version >= f.counts_from
         AND h.verdict IN ('succeeded', 'failed', 'lost')
-    ORDER BY h.fire_at DESC LIMIT s.pause_after) v
-WHERE s.app = $1 AND s.format <= $2 AND s.pause IS NULL AND s.pause_after IS NOT NULL
-    AND ($3::bigint[] IS NULL OR s.id = ANY($3::bigint[]))
-ORDER BY s.id;
+    ORDER BY h.fire_at DESC LIMIT 1) v
+ORDER BY f.id;
 
 -- name: calendar_users
 -- A scan, for people: the rule ends with the name, or an option follows; the blackout is the name.

@@ -111,24 +111,19 @@ async def remove_calendar(db: Session, app: str, name: str) -> bool:
 
 
 async def failing(db: Session, app: str, ids: Sequence[int] | None, limit: int) -> list[Failing]:
-    verdicts: dict[int, list[Row]] = {}
-    for row in await db.rows("failing", app, FORMAT, None if ids is None else list(ids)):
-        verdicts.setdefault(row["id"], []).append(row)
-    found = [
+    return [
         Failing(
-            schedule_id=newest["id"],
-            key=newest["key"],
-            version=newest["version"],
-            count=len(rows),
-            run=newest["run"],
-            verdict=Verdict(newest["verdict"]),
-            reason=newest["reason"],
-            error=newest["error"],
+            schedule_id=row["id"],
+            key=row["key"],
+            version=row["version"],
+            count=row["count"],
+            run=row["run"],
+            verdict=Verdict(row["verdict"]),
+            reason=row["reason"],
+            error=row["error"],
         )
-        for rows in verdicts.values()
-        if len(rows) >= (newest := rows[0])["pause_after"] and all(row["verdict"] != Verdict.SUCCEEDED for row in rows)
+        for row in await db.rows("failing", app, FORMAT, None if ids is None else list(ids), limit)
     ]
-    return found[:limit]
 
 
 async def put_calendar(db: Session, app: str, name: str, version: str, content: bytes) -> None:
