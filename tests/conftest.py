@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +20,11 @@ from servers.postgres import shared_postgres
 # What has no zone of its own is told by the clock of the machine.
 os.environ["TZ"] = "UTC"
 time.tzset()
+
+# Of a shell in the background programs are born deaf to Ctrl-C, and so would be all that the tests start.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 # Those with tests of twenty seconds and more, the longest first.
 _LONGEST = (

@@ -14,6 +14,19 @@ from servers.postgres import other_user
 
 __all__ = ["Certificates", "certificates"]
 
+# What RFC 5280 demands, and Python from 3.13 on checks.
+_OF_AUTHORITY = (
+    "basicConstraints = critical, CA:TRUE",
+    "keyUsage = critical, keyCertSign, cRLSign",
+    "subjectKeyIdentifier = hash",
+)
+_OF_ISSUED = (
+    "basicConstraints = CA:FALSE",
+    "keyUsage = critical, digitalSignature",
+    "subjectKeyIdentifier = hash",
+    "authorityKeyIdentifier = keyid",
+)
+
 
 class Certificates:
     """An authority, a server that it vouches for (as `localhost`), a client (as `postgres`), and a stranger."""
@@ -23,7 +36,7 @@ class Certificates:
         self.ca = self._authority("authority")
         self.stranger = self._authority("stranger")
         self._issue("server", "localhost", "subjectAltName=DNS:localhost")
-        self._issue("client", "postgres", "basicConstraints=CA:FALSE")
+        self._issue("client", "postgres")
         self.client, self.client_key = folder / "client.crt", folder / "client.key"
 
     def server_settings(self, *, asks_for_certificate: bool) -> dict[str, str]:
@@ -41,15 +54,20 @@ class Certificates:
         }
 
     def _authority(self, name: str) -> Path:
-        made = self.folder / f"{name}.crt"
-        self._openssl("req", "-x509", "-days", "2", *self._new_key(name), "-subj", f"/CN={name}", "-out", str(made))
+        made, settings = self.folder / f"{name}.crt", self.folder / f"{name}.conf"
+        # A file of its own: that of the system may bring extensions, too, and none may be there twice.
+        settings.write_text(
+            "\n".join(["[req]", "distinguished_name = name", "[name]", "[authority]", *_OF_AUTHORITY, ""])
+        )
+        how = ["-x509", "-days", "2", "-config", str(settings), "-extensions", "authority"]
+        self._openssl("req", *how, *self._new_key(name), "-subj", f"/CN={name}", "-out", str(made))
         return made
 
-    def _issue(self, name: str, subject: str, extension: str) -> None:
+    def _issue(self, name: str, subject: str, *more: str) -> None:
         request = self.folder / f"{name}.csr"
         self._openssl("req", *self._new_key(name), "-subj", f"/CN={subject}", "-out", str(request))
         extensions = self.folder / f"{name}.ext"
-        extensions.write_text(f"{extension}\n")
+        extensions.write_text("\n".join([*_OF_ISSUED, *more, ""]))
         authority = ["-CA", str(self.ca), "-CAkey", str(self.folder / "authority.key"), "-CAcreateserial"]
         made = ["-in", str(request), "-extfile", str(extensions), "-out", str(self.folder / f"{name}.crt")]
         self._openssl("x509", "-req", "-days", "2", *authority, *made)

@@ -120,6 +120,7 @@ async def test_an_option_of_a_change_is_told_where_it_belongs(scheduler: Schedul
         await scheduler.update("k", rate="5/m")  # type: ignore[call-arg]
     with pytest.raises(InvalidSetting, match=r"tz: it belongs to the rule; write it there, in when=Cron\("):
         await scheduler.update("k", tz="UTC")  # type: ignore[call-arg]
+    await scheduler.close()
 
 
 def test_a_schedule_without_an_argument_that_its_function_needs_is_told_where_to_write_it(scheduler: Scheduler) -> None:

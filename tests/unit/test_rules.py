@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -15,10 +16,11 @@ from evertick.when.moment import HOUR, MINUTE
 
 
 @pytest.fixture
-async def bench() -> Bench:
+async def bench() -> AsyncIterator[Bench]:
     made = Bench()
     await made.open()
-    return made
+    yield made
+    await made.store.close()
 
 
 async def known(bench: Bench, remembered: Rules) -> dict[str, KnownDefinition]:
