@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from postgres_stores import PostgresStores
 
+from evertick.store.base import EVER
 from evertick.store.postgres.connection import PLAIN_PLANS
 from evertick.store.postgres.queries import in_schema, statements_for
 
@@ -334,9 +335,10 @@ async def test_looking_for_lost_runs_costs_what_the_dead_have_held(
     if is_analyzed:
         await planner.analyze()
     statement = planner.statements["rehome.find"]
-    assert len(await connection.fetch(statement, "app", "0", 60_000_000, 2_000)) == 25
+    assert len(await connection.fetch(statement, "app", "0", 60_000_000, 2_000, EVER)) == 25
     await connection.execute(f"PREPARE asked AS {statement}")
-    explained = "EXPLAIN (ANALYZE, TIMING OFF, BUFFERS, FORMAT JSON) EXECUTE asked('app', '0', 60000000, 2000)"
+    asked = f"EXECUTE asked('app', '0', 60000000, 2000, {EVER})"
+    explained = f"EXPLAIN (ANALYZE, TIMING OFF, BUFFERS, FORMAT JSON) {asked}"
     [plan] = json.loads(await connection.fetchval(explained))
     await connection.close()
     pages = plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]

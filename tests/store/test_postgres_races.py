@@ -16,7 +16,7 @@ from postgres_stores import PostgresStores
 
 from evertick.limits import Concurrency, Subject
 from evertick.model import Cause, Outcome, State, Verdict
-from evertick.store.base import Change, NodeJoin, Store, TaskTerms
+from evertick.store.base import EVER, Change, NodeJoin, Store, TaskTerms
 from evertick.store.postgres import PostgresStore, changes, endings, fires, limits, nodes, runs
 from evertick.store.postgres.queries import in_schema
 from evertick.store.postgres.session import Session
@@ -506,7 +506,7 @@ async def test_an_outcome_that_waits_for_a_rehoming_is_lost(race: Race) -> None:
     node, other = await race.bench.node(), await race.bench.node()
     held = await race.bench.hold(node)
     await race.bench.store.leave(node)
-    async with race.held(lambda db: nodes.rehome(db, APP, other, ["default"], TERMS, 9)):
+    async with race.held(lambda db: nodes.rehome(db, APP, other, ["default"], TERMS, 9, EVER)):
         second = await race.waits(race.second.finish(APP, node, [an_outcome(held)]))
     assert (await second).answers == ["lost"]
     assert [owned.id for owned in await race.bench.store.owned(APP, other)] == [held.id]
@@ -532,7 +532,7 @@ async def test_a_run_that_was_rehomed_to_a_new_node_meanwhile_is_left_to_it(race
     found: list[Any] = []
 
     async def find(db: Session) -> None:
-        found.extend(await db.rows("rehome.find", APP, other, 0, 10))
+        found.extend(await db.rows("rehome.find", APP, other, 0, 10, EVER))
         await race.second.join(newcomer)
         assert len((await race.second.rehome(APP, "new", ["default"], TERMS, 9)).claimed) == 1
         # Seen as it was, it would look as if its node did not exist.
@@ -567,7 +567,7 @@ async def test_a_beat_that_waits_for_its_judge_hears_of_the_death(race: Race) ->
     node = await race.bench.node(lease=1)
     await race.bench.pass_time(1000)
     line = await race.second.beat_line()
-    async with race.held(nodes.judge):
+    async with race.held(lambda db: nodes.judge(db, EVER)):
         beat = await race.waits(line.beat(node, HOUR))
     assert not (await beat).is_alive
     await line.close()

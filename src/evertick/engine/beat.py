@@ -189,6 +189,8 @@ class Heart:
         elif self._is_reported and not self._has_resigned:
             await line.resign(self._node.id)
             self._has_resigned = True
+            # The event loop may have moved meanwhile, and have begun again what was still its own then.
+            self._post(self._on_moving)
         if silent > self._stall_limit:
             log.critical("the event loop has not moved for %.0f s: this node ends itself", silent)
             await line.die(self._node.id)

@@ -307,7 +307,8 @@ class Engine:
         if node != self._node.id:
             return  # of an incarnation that is over
         if not beat.is_alive:
-            self._begin_rebirth()
+            if not self._node.is_closed:  # one that comes back after we have left tells of that
+                self._begin_rebirth()
             return
         self.cancel(beat.cancels)
         self._tender.heard(beat, sent)
@@ -408,6 +409,7 @@ class Engine:
         hurry.cancel()
 
     async def _cut_off_work(self) -> None:
+        self._node.is_closed = True
         self._relays.cut_off()
         cut_off = self._at_work()
         for attempt in cut_off:
@@ -422,7 +424,8 @@ class Engine:
         """The finish loop writes until nothing is left, or time is up."""
         for loop in (self._note, self._tend, self._brake):
             loop.end()
-        while (len(self._finisher) or self._relays.unsettled) and self._seconds_left() > 0:
+        # A claim that is answered as late as this has runs to be given back.
+        while (len(self._finisher) or self._relays.unsettled or self._is_claiming()) and self._seconds_left() > 0:
             self._finish.wake()
             self._relay.wake()
             await asyncio.sleep(0.01)
@@ -451,6 +454,9 @@ class Engine:
         duties = [f"duty {name!r}" for name in self._duties.names_under_way]
         deliveries = [f"a delivery of {channel!r}" for channel in self._relays.channels_under_way]
         return runs + duties + deliveries
+
+    def _is_claiming(self) -> bool:
+        return self._node.claiming.locked()
 
     def _seconds_left(self) -> float:
         return max(self._write_until - self._node.clock.elapsed(), 0.0)

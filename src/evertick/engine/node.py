@@ -223,6 +223,8 @@ class LocalNode:
         # a claim whose answer is under way would look like a stray.
         self.claiming = ClaimLock()
         self.is_draining = False
+        # What was running is cut off: whatever claims bring from now on is given back.
+        self.is_closed = False
         # By `clock.elapsed`: until then nobody may have declared us dead. Counted from sending the beat.
         self.trusted_until = 0.0
 

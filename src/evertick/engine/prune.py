@@ -24,7 +24,8 @@ class Pruner:
     async def _act(self, context: DutyContext) -> None:
         async def bite() -> int:
             context.check()
-            before = self._node.clock.now_us() - self._retention
+            # By the store's time: a node whose clock is a year ahead must not forget a year.
+            before = await self._node.store.now() - self._retention
             return await self._node.store.prune(
                 self._node.app, before=before, keep_per_schedule=self._keep_per_schedule, limit=BITE
             )

@@ -5,7 +5,8 @@ running row whose node is dead, at every beat of every node, so that no message 
 
 After an outage of the store nobody is judged at once: every lease has run out then, and the nodes behind them are as
 well as we are. Who was late itself judges nobody for one full lease, and neither does who has just begun and cannot
-know.
+know; and what somebody knows of the store is worth half a lease. It is the same after a step of the store's clock, by
+which leases and deadlines are over that are not.
 
 Runs in the hands of an outside queue have no node that could die. Their time is over by the store's clock, and the
 answer to the beat says when there are such. It is the same with an outage of the queue: who does not hear its workers
@@ -29,6 +30,7 @@ from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
 from evertick.model import Claimed, Outcome, Run, Verdict
 from evertick.store.base import Beat, Hearing, Rehomed, RunFilter
+from evertick.store.ending import DEADLINE_MARGIN
 
 __all__ = ["Tender"]
 
@@ -40,6 +42,9 @@ T = TypeVar("T")
 _BITE = 1_000
 # Of the runs that are run again as their nodes have died, so many of a look have a line each in the log.
 _NAMED_MOST = 10
+# How far behind its deadline an attempt is stopped by the store's time: later than by its timer, where that is right,
+# and before others take its run.
+_OVERDUE = DEADLINE_MARGIN // 2
 
 
 class Tender:
@@ -82,6 +87,7 @@ class Tender:
             # Counted from the first answered beat: an outage may have begun right after the join.
             self._judges_from = sent + self._lease_seconds
             return
+        self._stop_overdue()
         own, stores = sent - last[0], (beat.now - last[1]) / 1e6
         half = self._lease_seconds / 2
         if own > half or abs(own - stores) > half:
@@ -99,13 +105,31 @@ class Tender:
             await self._tend_handed(heard)
         if not self._has_charges and not len(self._node.hold):
             return None  # by the answer to the beat there is nothing to find
-        may_judge = self._node.clock.elapsed() >= self._judges_from
-        if may_judge and (dead := await self._node.store.judge()):
+        judges_until = self._judges_until()
+        if judges_until and (dead := await self._node.store.judge(judges_until)):
             self.on_death()
             await self._tell_dead(dead)
-        await self._rehome()
+        await self._rehome(judges_until)
         await self._reconcile()
         return None
+
+    def _judges_until(self) -> int:
+        """By the store's time. 0: nobody is judged.
+
+        That the last beat went through tells for half a lease that others' did, too: they beat some times in a lease.
+        A question that is longer under way, in a store that stands still or a machine that sleeps, judges nobody.
+        """
+        if self._node.clock.elapsed() < self._judges_from:
+            return 0
+        return self._stores_now + self._node.lease // 2
+
+    def _stop_overdue(self) -> None:
+        """What is far behind its deadline by the store's time, which others go by, is stopped before they take it. Its
+        own timer may be wrong: the clock was set, or the machine has slept, which stops the timers of an event loop."""
+        for attempt in self._node.hold:
+            timeout = attempt.work.timeout
+            if timeout is not None and attempt.run.claimed_at + timeout + _OVERDUE < self._stores_now:
+                self._worker.stop(attempt, Stop.TIMEOUT)
 
     async def _tell_dead(self, dead: Sequence[str]) -> None:
         names = {node.id: node.name for node in await self._asked(self._node.store.nodes(self._node.app))}
@@ -172,13 +196,13 @@ class Tender:
         if tended.has_killed:
             self.on_killed()
 
-    async def _rehome(self) -> None:
-        node = self._node
+    async def _rehome(self, until: int) -> None:
+        node, can_start = self._node, self._node.rates.without_any(self._node.terms)
         async with node.claiming:
             room = 0 if node.is_draining else max(node.hold.free, 0)
             had_lease = node.has_lease
             # What has a rate that this node counts by itself goes back to waiting, and through a claim.
-            rehomed = await node.store.rehome(node.app, node.id, node.served, node.rates.without_any(node.terms), room)
+            rehomed = await node.store.rehome(node.app, node.id, node.served, can_start, room, until)
             self._worker.start(rehomed.claimed, had_lease=had_lease)
         await self._tell_rehomed(rehomed)
         await self._tell_ended(rehomed.ended, "of a dead node")

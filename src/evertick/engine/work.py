@@ -159,7 +159,11 @@ class Worker:
             attempt = Attempt(run, work, Context(run, node.clock, deadline, holder), node.id)
             node.hold.take(attempt)
             attempts.append(attempt)
-        self._line.put(attempts)
+        if node.is_closed:
+            for attempt in attempts:
+                self._end(attempt, StoppedBy(Stop.NO_SLOT))
+        else:
+            self._line.put(attempts)
 
     def _begin(self, attempts: Sequence[Attempt]) -> None:
         """Their work, each in a slot and a task of its own."""

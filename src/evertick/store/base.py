@@ -50,6 +50,7 @@ from evertick.model import (
 )
 
 __all__ = [
+    "EVER",
     "FAILED_MOST",
     "LATELY",
     "LATELY_DUE",
@@ -170,6 +171,8 @@ class DuePlace(NamedTuple):
 
 # Before any moment that a column can hold.
 VERY_FIRST = DuePlace(-(2**63), 0)
+# A time of the store that never comes.
+EVER = 2**63 - 1
 
 
 class DueSchedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -987,14 +990,20 @@ class Store(Protocol):
         """End an incarnation by a graceful stop: written down as dead."""
         ...
 
-    async def judge(self) -> list[str]:
-        """Write down the death of every node whose lease has run out; answers those that were written down here."""
+    async def judge(self, until: int = EVER) -> list[str]:
+        """Write down the death of every node whose lease has run out, or which was last heard at a time that is still
+        to come, by more than its lease: before the clock was put back. Answers those that were written down here.
+
+        Nobody is judged later than `until`, by the store's time: a question that was under way for long, or met a step
+        of the clock, finds every lease run out, though all are well.
+        """
         ...
 
     async def rehome(
-        self, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
+        self, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int, until: int = EVER
     ) -> Rehomed:
-        """Settle runs whose node is dead or missing, and runs long past their deadline.
+        """Settle runs whose node is dead or missing, and runs of others that are long past their deadline; the latter
+        not later than `until`, as with `judge`.
 
         Each costs one loss. Up to `limit` that the node can run are claimed by it at once, but none of a task with a
         limit; others go back to waiting. A run that must not run twice, or was lost too often, ends as lost; one that

@@ -67,17 +67,17 @@ async def die(db: Session, node: str, kind: FeedKind) -> None:
         db.wake(EVERY_APP)
 
 
-async def judge(db: Session) -> list[str]:
-    dead = await db.rows("judge")
+async def judge(db: Session, until: int) -> list[str]:
+    dead = await db.rows("judge", until)
     if any(row["has_news"] for row in dead):
         db.wake(EVERY_APP)
     return [row["id"] for row in dead]
 
 
 async def rehome(
-    db: Session, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
+    db: Session, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int, until: int
 ) -> Rehomed:
-    lost, bound = await _lock_lost(db, app, node)
+    lost, bound = await _lock_lost(db, app, node, until)
     endings = [ending for row in lost if (ending := ending_of_lost(row)) is not None]
     endings += [Ending(id_, Verdict.LOST, Reason.NODE_GONE) for id_ in bound]
     over = {ending.id for ending in endings}
@@ -101,12 +101,12 @@ async def rehome(
     return Rehomed(now=now, fence=fence, claimed=claimed, released=others, freed=has_room or has_freed, ended=ended)
 
 
-async def _lock_lost(db: Session, app: str, node: str) -> tuple[list[Row], list[str]]:
+async def _lock_lost(db: Session, app: str, node: str, until: int) -> tuple[list[Row], list[str]]:
     """Lost claims, and what waits for a node alone that is gone.
 
     Found without a lock, then locked in order, each under the claim found.
     """
-    found = await db.rows("rehome.find", app, node, DEADLINE_MARGIN, REHOMED_MOST)
+    found = await db.rows("rehome.find", app, node, DEADLINE_MARGIN, REHOMED_MOST, until)
     if not found:
         return [], []
     ids = [row["id"] for row in found]

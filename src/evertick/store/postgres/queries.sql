@@ -1288,7 +1288,8 @@ me AS (
 SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM me) AS is_alive, ARRAY(
     SELECT r.id::text FROM me JOIN evertick.runs r ON r.state = 'running' AND r.app = me.app AND r.node = $1
     WHERE r.is_cancel_requested ORDER BY r.id) AS cancels,
-    EXISTS (SELECT FROM evertick.nodes WHERE died_at IS NULL AND lease_until < (SELECT now FROM clock))
+    EXISTS (SELECT FROM evertick.nodes WHERE died_at IS NULL
+        AND (lease_until < (SELECT now FROM clock) OR beat_at > (SELECT now FROM clock) + lease))
     OR EXISTS (SELECT FROM me JOIN evertick.runs r ON r.state = 'running' AND r.app = me.app OFFSET 0)
     OR EXISTS (SELECT FROM me JOIN evertick.runs r ON r.queue >= '@' AND r.queue < 'A' AND r.app = me.app OFFSET 0)
         AS has_charges,
@@ -1324,11 +1325,13 @@ told AS (
 SELECT EXISTS (SELECT FROM looks) AS has_news;
 
 -- name: judge
--- Written once, by whoever sees it first: the second one looks again at the row, and finds the death.
+-- Written once, by whoever sees it first: the second one looks again at the row, and finds the death. Nobody's after $1.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 dead AS (
     UPDATE evertick.nodes SET died_at = (SELECT now FROM clock)
-    WHERE died_at IS NULL AND lease_until < (SELECT now FROM clock) RETURNING id, app, name, died_at),
+    WHERE died_at IS NULL AND (SELECT now FROM clock) <= $1::bigint
+        AND (lease_until < (SELECT now FROM clock) OR beat_at > (SELECT now FROM clock) + lease)
+    RETURNING id, app, name, died_at),
 told AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
     SELECT d.app, f.epoch, d.died_at, 'node.died', json_agg(json_build_array(d.id, d.name))::text
@@ -1337,7 +1340,8 @@ told AS (
 SELECT id, EXISTS (SELECT FROM looks) AS has_news FROM dead;
 
 -- name: rehome.find
--- Running rows whose node is dead or missing, or that are long past their deadline whoever holds them; not locked yet.
+-- Running rows whose node is dead or missing, or, until $5, that are long past their deadline, whoever holds them but the
+-- node that asks ($2), which stops its own itself; not locked yet.
 -- From holder to holder by a seek each: what the living hold is not looked at. With them, without a fence, what waits for
 -- such a node alone: nobody else is to have it. What it has handed over goes on without it.
 WITH RECURSIVE holders(node) AS (
@@ -1356,6 +1360,7 @@ lost AS MATERIALIZED (
 late AS MATERIALIZED (
     SELECT r.id, r.fence, r.priority, r.due_at FROM evertick.runs r
     WHERE r.state = 'running' AND r.app = $1 AND r.deadline < (SELECT evertick.now_us()) - $3::bigint
+        AND r.node <> $2 AND (SELECT evertick.now_us()) <= $5::bigint
         AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
     ORDER BY r.deadline LIMIT $4)
 (SELECT r.id::text AS id, r.fence FROM (SELECT * FROM lost UNION SELECT * FROM late) r

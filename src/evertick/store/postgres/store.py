@@ -321,13 +321,19 @@ class PostgresStore:
     async def leave(self, node: str) -> None:
         await self._open_line().write(lambda db: nodes.die(db, node, "node.left"))
 
-    async def judge(self) -> list[str]:
-        return await self._open_line().write(nodes.judge)
+    async def judge(self, until: int = base.EVER) -> list[str]:
+        return await self._open_line().write(lambda db: nodes.judge(db, until))
 
     async def rehome(
-        self, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, base.TaskTerms], limit: int
+        self,
+        app: str,
+        node: str,
+        queues: Sequence[str],
+        tasks: Mapping[str, base.TaskTerms],
+        limit: int,
+        until: int = base.EVER,
     ) -> base.Rehomed:
-        return await self._open_line().write(lambda db: nodes.rehome(db, app, node, queues, tasks, limit))
+        return await self._open_line().write(lambda db: nodes.rehome(db, app, node, queues, tasks, limit, until))
 
     async def nodes(self, app: str) -> list[Node]:
         return await self._open_line().ask(lambda db: nodes.nodes(db, app))

@@ -77,7 +77,9 @@ def die(db: sqlite3.Connection, now: int, node: str, kind: FeedKind) -> None:
     _forget_tasks(db, [node])
 
 
-def judge(db: sqlite3.Connection, now: int) -> list[str]:
+def judge(db: sqlite3.Connection, now: int, until: int) -> list[str]:
+    if now > until:
+        return []
     dead = [row["id"] for row in db.execute(SQL["judge"], (now,)).fetchall()]
     tell_nodes(db, now, "node.died", dead)
     _forget_tasks(db, dead)
@@ -97,10 +99,12 @@ def rehome(
     queues: Sequence[str],
     tasks: Mapping[str, TaskTerms],
     limit: int,
+    until: int,
 ) -> Rehomed:
     if not is_alive(db, node):
         return Rehomed(now=now, fence=0, claimed=[], released=[], ended=[])
-    lost = db.execute(SQL["rehome.find"], (app, now - DEADLINE_MARGIN, REHOMED_MOST)).fetchall()
+    late = now - DEADLINE_MARGIN if now <= until else None
+    lost = db.execute(SQL["rehome.find"], (app, late, REHOMED_MOST, node)).fetchall()
     db.executemany(SQL["rehome.lose"], [(app, row["id"], row["losses"]) for row in lost])
     endings = [ending for row in lost if (ending := ending_of_lost(row)) is not None]
     bound = db.execute(SQL["rehome.bound"], (app, REHOMED_MOST)).fetchall()

@@ -789,7 +789,7 @@ SELECT EXISTS (SELECT 1 FROM evertick_duties d WHERE d.app = ?1 AND d.name <> ''
 
 -- name: beat.has_charges
 -- Whether the statements that look after the dead and the held have anything to find.
-SELECT EXISTS (SELECT 1 FROM evertick_nodes WHERE died_at IS NULL AND lease_until < ?2)
+SELECT EXISTS (SELECT 1 FROM evertick_nodes WHERE died_at IS NULL AND (lease_until < ?2 OR beat_at > ?2 + lease))
     OR EXISTS (SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_running WHERE state = 'running' AND app = ?1)
     OR EXISTS (SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_bound
         WHERE queue >= '@' AND queue < 'A' AND app = ?1) AS has_charges;
@@ -800,7 +800,7 @@ UPDATE evertick_nodes SET died_at = ?2 WHERE id = ?1 AND died_at IS NULL;
 
 -- name: judge
 -- Written once, by whoever sees it first.
-UPDATE evertick_nodes SET died_at = ?1 WHERE lease_until < ?1 AND died_at IS NULL RETURNING id;
+UPDATE evertick_nodes SET died_at = ?1 WHERE died_at IS NULL AND (lease_until < ?1 OR beat_at > ?1 + lease) RETURNING id;
 
 -- name: die.look_again
 -- What it held back the living may let through: those who know one of its limited tasks under other limits.
@@ -814,13 +814,14 @@ UPDATE evertick_nodes SET looked_at = '' WHERE died_at IS NULL AND id IN (
 DELETE FROM evertick_tasks WHERE node = ?1;
 
 -- name: rehome.find
--- Running rows whose node is dead or missing, or that are long past their deadline whoever holds them.
+-- Running rows whose node is dead or missing, or that are long past their deadline (?2; NULL: none is), whoever holds
+-- them but the node that asks: its own it stops itself.
 SELECT r.id, r.task, r.queue, r.losses + 1 AS losses, r.at_most_once, r.is_cancel_requested, r.cancel_reason,
     r.limit_key, r.@readable AS is_readable, r.queue >= '@' AND r.queue < 'A' AND NOT EXISTS (
         SELECT 1 FROM evertick_nodes n WHERE n.id = substr(r.queue, 2) AND n.died_at IS NULL) AS is_left_alone
 FROM evertick_runs r INDEXED BY evertick_runs_running
 WHERE r.state = 'running' AND r.app = ?1
-    AND (r.deadline < ?2 OR NOT EXISTS (SELECT 1 FROM evertick_nodes n WHERE n.id = r.node AND n.died_at IS NULL))
+    AND ((r.deadline < ?2 AND r.node <> ?4) OR NOT EXISTS (SELECT 1 FROM evertick_nodes n WHERE n.id = r.node AND n.died_at IS NULL))
 ORDER BY r.priority DESC, r.due_at, r.id LIMIT ?3;
 
 -- name: rehome.bound

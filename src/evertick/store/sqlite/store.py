@@ -328,13 +328,19 @@ class SqliteStore:
     async def leave(self, node: str) -> None:
         await self._write(die, node, "node.left")
 
-    async def judge(self) -> list[str]:
-        return await self._write(judge)
+    async def judge(self, until: int = base.EVER) -> list[str]:
+        return await self._write(judge, until)
 
     async def rehome(
-        self, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, base.TaskTerms], limit: int
+        self,
+        app: str,
+        node: str,
+        queues: Sequence[str],
+        tasks: Mapping[str, base.TaskTerms],
+        limit: int,
+        until: int = base.EVER,
     ) -> base.Rehomed:
-        return await self._write(rehome, app, node, queues, tasks, limit)
+        return await self._write(rehome, app, node, queues, tasks, limit, until)
 
     async def nodes(self, app: str) -> list[Node]:
         return await self._read(nodes, app)

@@ -30,6 +30,7 @@ from evertick.model import (
     Verdict,
 )
 from evertick.store.base import (
+    EVER,
     Advance,
     BeatLine,
     Change,
@@ -356,8 +357,9 @@ class Bench:
         tasks: Mapping[str, TaskTerms] = TERMS,
         queues: Sequence[str] = ("default",),
         app: str = APP,
+        until: int = EVER,
     ) -> Rehomed:
-        answer = await self.store.rehome(app, node, queues, tasks, limit)
+        answer = await self.store.rehome(app, node, queues, tasks, limit, until)
         self._sightings.claim(answer.claimed, answer.fence)
         return answer
 

@@ -11,7 +11,7 @@ import pytest
 from evertick.errors import EvertickError
 from evertick.every_node import own_queue
 from evertick.model import LOSSES_MAX, Node, Reason, State, Verdict
-from evertick.store.base import NodeJoin, RunFilter, TaskTerms
+from evertick.store.base import EVER, NodeJoin, RunFilter, TaskTerms
 from evertick.testing.conformance.bench import (
     APP,
     DAY,
@@ -251,6 +251,14 @@ class Nodes:
         await bench.pass_time(2 * SHORT_LEASE)
         assert await bench.store.judge() == [node]
 
+    async def test_nobody_is_judged_later_than_the_asker_may(self, bench: Bench) -> None:
+        """A question that was under way for long finds leases run out of nodes that are well."""
+        node = await bench.node(lease=SHORT_LEASE)
+        asked_at = await bench.now()
+        await bench.pass_time(2 * SHORT_LEASE)
+        assert await bench.store.judge(asked_at + SHORT_LEASE) == []
+        assert await bench.store.judge(await bench.now() + SHORT_LEASE) == [node]
+
     # --- rehome
 
     async def test_the_run_of_a_dead_node_is_claimed_at_once_by_who_asks(self, bench: Bench) -> None:
@@ -401,6 +409,19 @@ class Nodes:
         [taken] = (await bench.rehome(other, tasks={TASK: terms})).claimed
         assert (taken.id, taken.losses) == (held.id, 1)
         assert await bench.store.owned(APP, node) == []
+
+    async def test_a_run_past_its_deadline_is_not_taken_by_its_own_node_nor_later_than_the_asker_may(
+        self, bench: Bench
+    ) -> None:
+        node, other = await bench.node(lease=9 * DAY), await bench.node(lease=9 * DAY)
+        terms = TaskTerms(timeout=SECOND)
+        held = await bench.hold(node, terms=terms)
+        asked_at = await bench.now()
+        await bench.pass_time(DAY)
+        for asker, until in ((node, EVER), (other, asked_at + SECOND)):
+            answer = await bench.rehome(asker, tasks={TASK: terms}, until=until)
+            assert (answer.claimed, answer.released, answer.ended) == ([], [], [])
+        assert [run.id for run in (await bench.rehome(other, tasks={TASK: terms})).claimed] == [held.id]
 
     async def test_a_run_without_a_deadline_may_take_its_time(self, bench: Bench) -> None:
         node, other = await bench.node(lease=9 * DAY), await bench.node(lease=9 * DAY)
