@@ -71,7 +71,7 @@ BRAKE: Final = LoopKind(
 SWEEP: Final = LoopKind(
     name="sweep",
     mode="idempotent",
-    does="parks, pauses what is no longer declared",
+    does="parks, pauses what is no longer declared, resumes what it declares itself",
     replicas="Several may sweep; what one has parked or paused the next does not find.",
 )
 DUTY: Final = LoopKind(
