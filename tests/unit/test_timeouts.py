@@ -84,3 +84,18 @@ def test_an_attempt_that_is_told_of_may_be_forgotten_and_another_begin_right_the
         return told
 
     assert loop.run_until_complete(main()) == ["first", "again"]
+
+
+def test_a_timer_that_rings_a_little_early_is_not_set_again() -> None:
+    async def main() -> list[str]:
+        told: list[str] = []
+        timeouts = Timeouts(lambda attempt: told.append(attempt.run.id))
+        # What is due within the resolution of its clock, a loop takes for due.
+        asyncio.get_running_loop()._clock_resolution = 60.0  # type: ignore[attr-defined]
+        timeouts.watch(attempt("first"), 30 * SECOND)
+        timeouts.watch(attempt("much later"), 3600 * SECOND)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return told
+
+    assert asyncio.run(main()) == ["first"]

@@ -40,12 +40,14 @@ class Timeouts:
             if self._timer.when() <= when:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(when, self._ring)
+        self._timer = loop.call_at(when, self._ring, when)
 
-    def _ring(self) -> None:
+    def _ring(self, when: float) -> None:
         self._timer = None
         loop = asyncio.get_running_loop()
-        now = loop.time()
+        # Loops ring a little early (uvloop up to half a millisecond). Who then waits for the rest spins, and where time
+        # is virtual and stands still meanwhile, for ever.
+        now = max(when, loop.time())
         for timeout, line in list(self._lines.items()):
             while line:
                 attempt, over_at = next(iter(line.items()))
