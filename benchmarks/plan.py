@@ -71,7 +71,7 @@ MEASUREMENTS = {
             is_needed=is_near,
             has_preview=True,
         ),
-        Measurement("idle", "idle", "Nothing is due", idle.FIGURES, idle.measure, "schedules"),
+        Measurement("idle", "idle", "Nothing is due", idle.FIGURES, idle.measure, "schedules", is_once=True),
         Measurement("cost", "cost", "What a fire costs in full batches", herd.COST_FIGURES, herd.measure_cost, "fires"),
         Measurement("fires", "cost", "Fires through the store alone", fires.FIGURES, fires.measure, is_once=True),
         Measurement(
@@ -198,7 +198,8 @@ def _where(found: Collection[Case]) -> str:
 
 def _cases_of(name: str, choice: Choice) -> Iterator[Case]:
     for store in _stores(name, choice):
-        for number in _numbers(name, store, choice):
+        # Who asks for a million in numbers and by name means the same million.
+        for number in dict.fromkeys(_numbers(name, store, choice)):
             for processes in _processes(name, choice):
                 for variant in _variants(name, choice):
                     for contender in _able(name, store, choice):
@@ -275,7 +276,8 @@ def _can(contender: Contender, case: Case) -> bool:
     if case.measurement != "minute":
         return True
     # Most others know no moments but those of a crontab.
-    is_as_others = not case.variant or not contender.is_peer
+    # What rules of their own cost one node tells.
+    is_as_others = not case.variant or (not contender.is_peer and case.processes == 1)
     return is_as_others and case.number <= contender.most_schedules and case.processes <= contender.most_planners
 
 

@@ -36,6 +36,7 @@ class Size:
     # Until a node that has nothing to do has asked all that it asks once.
     idle_settle_seconds: float
     idle_seconds: float
+    idle_turns: int
     # Of the nodes of which one is killed or stopped.
     held_runs: int
     lease_seconds: float
@@ -85,6 +86,7 @@ FULL = Size(
     idle_schedules={"sqlite": 100_000, "postgres": 100_000},
     idle_settle_seconds=20,
     idle_seconds=60,
+    idle_turns=5,
     held_runs=100,
     lease_seconds=15,
     stop_seconds=1,
@@ -128,6 +130,7 @@ QUICK = Size(
     idle_schedules={"sqlite": 20, "postgres": 20},
     idle_settle_seconds=0.2,
     idle_seconds=0.2,
+    idle_turns=1,
     held_runs=3,
     lease_seconds=1,
     stop_seconds=0.1,

@@ -165,7 +165,8 @@ GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
         "Idle",
         (
             Words(
-                "Nodes that have many schedules of which none is due for weeks. Heartbeats are in it. Counted is from "
+                "Nodes that have many schedules of which none is due for weeks. These are added once: nodes come and "
+                "go beside them, turn by turn. Heartbeats are in it. Counted is from "
                 "twenty seconds after the start on, when a node has asked nearly all that it asks once; what its "
                 "driver asks about a type that a connection meets for the first time may come later, and is counted. "
                 "Statements are counted as for the cost of a fire. On SQLite they are calls inside of the process, "

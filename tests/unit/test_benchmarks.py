@@ -188,13 +188,18 @@ def test_a_million_schedules_are_measured_on_both_stores_by_evertick_alone_when_
         return [case for case in cases(choice(has_peers=True, **asked)) if case.number == 1_000_000]
 
     names = ("minute", "herd", "idle")
+    asked_twice = dataclasses.replace(FULL, schedules=(1_000_000,))
+    twice = million(has_million=True, size=asked_twice)
+    assert len(twice) == len(set(twice))
     assert [case for case in million() if case.measurement in names] == []
     found = {case for case in million(has_million=True) if case.measurement in names}
     assert found == {
         Case(name, store, "evertick", processes, 1_000_000, variant)
-        for name, variant in (*((name, "") for name in names), ("minute", "evenly"))
+        for name, variant, processes in (
+            *((name, "", processes) for name in names for processes in (1, 2)),
+            ("minute", "evenly", 1),
+        )
         for store in STORES
-        for processes in (1, 2)
     }
 
 
@@ -206,6 +211,17 @@ def test_a_million_schedules_with_a_rule_each_are_measured_in_one_round() -> Non
 
     assert {case.variant for case in million} == {"", "evenly"}
     assert again == [case for case in million if not case.variant]
+
+
+def test_a_million_schedules_that_do_not_fit_are_measured_in_one_round() -> None:
+    fits, not_quite, far = (Case("minute", store, "evertick", 1, 1_000_000) for store in ("postgres", "sqlite", "x"))
+    small = Case("minute", "sqlite", "evertick", 1, 1_000)
+    shares = {fits: 100.0, not_quite: 99.9, far: 4.8, small: 4.8}
+    known = Results({}, {}, cases={case: {"share": [share]} for case, share in shares.items()})
+
+    again = [case for case in shares if MEASUREMENTS["minute"].has_round(case, known)]
+
+    assert again == [fits, not_quite, small]
 
 
 def test_the_page_tells_how_many_rules_a_node_remembers() -> None:
@@ -371,7 +387,7 @@ def test_each_count_of_processes_has_a_knee_of_its_own() -> None:
 def test_all_is_measured_in_every_round_but_what_takes_turns_by_itself() -> None:
     once = {name for name, each in MEASUREMENTS.items() if each.is_once}
 
-    assert once == {"fires", "history", "handoff", "handoff_due"}
+    assert once == {"idle", "fires", "history", "handoff", "handoff_due"}
 
 
 def test_what_was_measured_before_a_run_broke_is_kept_and_what_its_last_round_lacks_is_a_hole(
@@ -735,6 +751,19 @@ def test_memory_at_the_end_is_compared_with_that_after_the_first_minute_round_by
 
     text = "1,000,000 schedules a minute: memory at the end, beside after the first minute"
     assert rows[text] == ["at most 1.1 times", "1.1 [1..1.2] times", "2", "1", "1.00", "yes (1 of 2 rounds)"]
+
+
+def test_memory_of_a_million_is_compared_with_that_of_fewer_in_another_run_and_says_so() -> None:
+    results = measured("minute", "postgres", 1_000_000, evertick={"share": [100.0] * 2, "memory": [48.0, 50.0]})
+    fewer = Case("minute", "postgres", "evertick", 1, 100_000)
+    results.cases[fewer] = {"share": [100.0] * 3, "memory": [39.0, 40.0, 41.0]}
+    text = "1,000,000 schedules a minute: memory, beside 100,000"
+
+    assert aim_rows(results)[text][1] == "1.225 times"
+
+    results.runs.append(Run())
+    results.ran_in[fewer] = 1
+    assert aim_rows(results)[text] == ["at most 1.25 times", "1.225 times of run 2", "2", "1", "0.98", "yes"]
 
 
 def test_what_is_just_within_its_aim_is_not_shown_as_the_aim() -> None:
