@@ -56,9 +56,9 @@ _SUMMARY = (
     "on SQLite it looks for work every 10 ms. Schedules are spread over the seconds of the minute. Those of a "
     'scheduler without seconds in its cron are due all at once, which is harder: compare them with "Evertick, all at '
     'once", which has as many at one instant (the last: how late the last of them was, where p99 was not taken). '
-    '"(run N)" is a figure of another run than Evertick\'s of that column on that store: the machine or the code may '
-    "have been different, so it is weaker evidence. A dash is what was not measured, or cannot be told. Of Celery only "
-    "beat is here: whether its queue is faster is not known."
+    '"(run N)" is by which run a figure of Evertick was found, and that of another where it was not the same one: the '
+    "machine or the code may have been different then, so it is weaker evidence. A dash is what was not measured, or "
+    "cannot be told. Of Celery only beat is here: whether its queue is faster is not known."
 )
 
 _LEGEND = """\
@@ -78,11 +78,11 @@ _LEGEND = """\
 _AIMS = (
     "What Evertick is to reach with one process on two cores, with the server on the same machine, and whether it "
     "does: yes if the median of the rounds does, and no if it does not. Where the rounds disagree, how many of them "
-    "reach it is told behind that, be it yes or no. One round decides little, and the row says so. Beside somebody is "
-    "the median of the ratios of the same rounds of one run; beside the best of the others, whoever that was in each "
-    "round. Memory alone is also compared between runs, by the medians. An aim of at least so much is reached where "
-    "measured / aim is 1 or more, any other where it is 1 or less. "
-    "Evertick has 2,000 runs at once, and as installed 50, on the event loops that the table below names: uvloop "
+    "reach it is told behind that, be it yes or no; two rounds that disagree have decided nothing. One round decides "
+    "little, and the row says so. Beside somebody is the median of the ratios of the same rounds of one run; beside "
+    "the best of the others, whoever that was in each round. Memory alone is also compared between runs, by the "
+    "medians. An aim of at least so much is reached where measured / aim is 1 or more, any other where it is 1 or "
+    "less. Evertick has 2,000 runs at once, and as installed 50, on the event loops that the table below names: uvloop "
     "comes with `evertick[fast]`. Schedules of every minute share sixty rules, and evenly each has one of its own. "
     "That memory does not grow with the number of schedules is held to be so up to 1.25 times, and that it does not "
     "grow with time up to 1.1 times. The knee has no aim but to be known, with what it is made of: how much of a core "
@@ -189,8 +189,9 @@ _LIMITS = """\
 - Latency at another pace than 50 a second, or beside a full queue. It begins with the call: where a caller is held up
   by its own call before, the next begins later, and that wait is in no figure.
 - A million cron expressions that all differ. Cron schedules share sixty rules here, which a node reads once; a million
-  with a rule each are intervals that differ by their start, which takes a
-  sixth of what a cron expression with its first moment does.
+  with a rule each are intervals that differ by their start, which takes a sixth of what a cron expression with its
+  first moment does.
+- That limits hold, which tests show. Here it is seen what they cost, with what three nodes ask when they start.
 - Catching up after hours in which no node ran.
 - Workers. The hand-over is of `mode="forget"`, whose runs are over when the queue has them; by default (`finish`) a run
   stays handed until its worker has reported its start and its end, two more writes for each.

@@ -227,7 +227,7 @@ def _numbers(name: str, store: str, choice: Choice) -> tuple[int, ...]:
         "minute": (*size.schedules, *million),
         "herd": (*size.herd, *million),
         "knee": size.knee,
-        "idle": million or (size.idle_schedules.get(store, 0),),
+        "idle": (*size.idle_schedules[:1], *million) if million else size.idle_schedules,
         "cost": (size.cost_schedules,),
         "kill": (size.held_runs,),
         "stop": (size.held_runs,),

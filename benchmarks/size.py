@@ -32,7 +32,7 @@ class Size:
     knee_periods: int
     preview_periods: int
     cost_schedules: int
-    idle_schedules: dict[str, int]
+    idle_schedules: tuple[int, ...]
     # Until a node that has nothing to do has asked all that it asks once.
     idle_settle_seconds: float
     idle_seconds: float
@@ -83,7 +83,7 @@ FULL = Size(
     knee_periods=12,
     preview_periods=4,
     cost_schedules=20_000,
-    idle_schedules={"sqlite": 100_000, "postgres": 100_000},
+    idle_schedules=(1_000, 100_000),
     idle_settle_seconds=20,
     idle_seconds=60,
     idle_turns=5,
@@ -92,8 +92,8 @@ FULL = Size(
     stop_seconds=1,
     small_history=10_000,
     large_history=10_000_000,
-    growth_runs=20_000,
-    growth_turns=5,
+    growth_runs=100_000,
+    growth_turns=9,
     fired_schedules=10_000,
     fires_each=10,
     held_open_schedules=(10_000, 100_000),
@@ -127,7 +127,7 @@ QUICK = Size(
     knee_periods=2,
     preview_periods=1,
     cost_schedules=20,
-    idle_schedules={"sqlite": 20, "postgres": 20},
+    idle_schedules=(20,),
     idle_settle_seconds=0.2,
     idle_seconds=0.2,
     idle_turns=1,

@@ -110,8 +110,12 @@ class Stage:
     def check(self, count: int, kept: int = 0) -> None:
         """Nothing was lost, nothing ran twice, and the store says the same; `kept` are runs of the ledger before."""
         self.witnessed().check_each_once(count)
+        self.check_store(kept + count)
+
+    def check_store(self, count: int) -> None:
+        """All of them are over, by the ledger, or as far as another scheduler can tell."""
         if self.contender.has_ledger:
-            self.ledger.check(kept + count)
+            self.ledger.check(count)
         else:
             left = self.call("left")
             assert left == 0, f"{self.contender.title} has {left} runs left"

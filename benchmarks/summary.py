@@ -90,18 +90,24 @@ def _herd(results: Results, store: str) -> list[str]:
 
 
 def _cell(results: Results, column: _Column, contender: str, store: str) -> str:
-    """Where it is not of the same load, or not by the run that has the figure of Evertick there, it says so."""
+    """Where it is not of the same load, or not by the run that has the figure of Evertick there, it says so; Evertick
+    names that run wherever there are several.
+    """
     found = column.of(results, contender, store)
     if found is None:
         return "-"
     text, run = found
     about = ["all at once"] if column.measurement == "minute" and contender in _WITHOUT_SECONDS else []
-    return _marked(text, about + _run_mark(results, column, store, run))
+    return _marked(text, about + _own_mark(results, contender, run) + _run_mark(results, column, store, run))
 
 
 def _run_mark(results: Results, column: _Column, store: str, run: int) -> list[str]:
     ours = column.of(results, EVERTICK.name, store)
     return [f"run {run}"] if ours is not None and ours[1] != run else []
+
+
+def _own_mark(results: Results, contender: str, run: int) -> list[str]:
+    return [f"run {run}"] if contender == EVERTICK.name and len(results.runs) > 1 else []
 
 
 def _marked(text: str, about: Sequence[str]) -> str:

@@ -57,7 +57,7 @@ def tables_of(results: Results, measurement: Measurement) -> list[Table]:
     for store in dict.fromkeys(case.store for case in cases):
         here = {case: samples for case, samples in cases.items() if case.store == store}
         title = f"{measurement.title}{f', on {STORE_TITLES[store]}' if store else ''}"
-        about = f"{_runs_text(here, results)}; {_rounds_text(measurement, here)}"
+        about = f"{_runs_text(here, results)}; {_rounds_text(measurement, here, results)}"
         tables.append(Table(title, about, _text(measurement, here, results)))
     return tables
 
@@ -67,17 +67,21 @@ def _runs_text(cases: Iterable[Case], results: Results) -> str:
     return f"run{'s' if len(numbers) > 1 else ''} {' and '.join(map(str, numbers))}"
 
 
-def _rounds_text(measurement: Measurement, cases: Mapping[Case, Samples]) -> str:
+def _rounds_text(measurement: Measurement, cases: Mapping[Case, Samples], results: Results) -> str:
     """Most are measured round by round; some once, in which they take turns by themselves."""
-    count = _most(cases)
+    count = max((_rounds(case, results) for case in cases), default=0)
     what = "turn" if measurement.is_once and count > 1 else "round"
     text = f"{count} {what}s" if count > 1 else f"one {what}"
     return text if count >= _ENOUGH else f"{text}: fewer than {_ENOUGH}"
 
 
-def _most(cases: Mapping[Case, Samples]) -> int:
-    """Rounds, with those that gave no figure."""
-    return max((len(each) for samples in cases.values() for each in samples.values()), default=0)
+def _rounds(case: Case, results: Results) -> int:
+    """With those that gave no figure; without the last of a run that was broken off before it came to this case."""
+    samples = results.cases[case].values()
+    count = max(map(len, samples), default=0)
+    is_broken_off = bool(results.runs[results.run_of(case) - 1].broken_off)
+    has_last = any(len(each) == count and not math.isnan(each[-1]) for each in samples)
+    return count - 1 if is_broken_off and count and not has_last else count
 
 
 def _text(measurement: Measurement, cases: Mapping[Case, Samples], results: Results) -> str:
@@ -85,10 +89,10 @@ def _text(measurement: Measurement, cases: Mapping[Case, Samples], results: Resu
     has_runs = len({results.run_of(case) for case in cases}) > 1
     number = [measurement.number_text] if measurement.number_text else []
     head = ["", *number, *(f"{each.text}, {each.unit}" for each in figures)]
-    rows, most = [], _most(cases)
+    rows, most = [], max((_rounds(case, results) for case in cases), default=0)
     for case, samples in cases.items():
         found = max((len(whole(each)) for each in samples.values()), default=0)
-        rounds = _most({each: cases[each] for each in cases if results.are_of_one_run(each, case)})
+        rounds = _rounds(case, results)
         about = [f"run {results.run_of(case)}"] if has_runs else []
         if found < rounds:
             about.append(f"{found} of {rounds} round{'s' if rounds > 1 else ''}")

@@ -83,8 +83,9 @@ GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
                 "worth."
             ),
             Words(
-                "A worker that sends to itself begins with it as soon as it has started, while its connections are "
-                "being opened: its max is that of the first calls.",
+                "A worker that sends to itself begins with it three seconds after it has started. In runs of commits "
+                "before 2026-11-18 it began at once, while its connections were being opened: their max is that of "
+                "the first calls.",
                 ("latency_alone",),
             ),
         ),
@@ -110,15 +111,15 @@ GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
                 "knee five. Evenly, each has a rule of its own, an interval with its own start. A node remembers "
                 "30,000 rules. Any other rule it reads anew each time; but where it knows one that differs in the "
                 "start alone, it copies that with the other start, which takes half as long. So a million evenly show "
-                "what rules cost that are too many to be remembered; they are watched in one round.",
+                "what rules cost that are too many to be remembered.",
                 ("minute", "knee"),
             ),
             Words(
-                "On PostgreSQL, the memory of a node does not depend on the number of schedules while none is due: "
-                "Idle has it with a million. While they fire, it grows with how many do so in a second, because a node "
-                "holds their batches, rules and runs under way: compare 16,000 fires a second of the knee, which are "
-                "of 80,000 schedules, with a million a minute. On SQLite it grows while they fire, too, and at rest a "
-                "million take more than on PostgreSQL; by what was not measured.",
+                "What the number of schedules adds to the memory of a node is told by Idle, where none is due. While "
+                "they fire, more of them take more: a node holds the batches, rules and runs that are under way, and "
+                "ten times as many schedules a minute are ten times as many of these in a second. So of more "
+                "schedules with as many fires a second it takes no more: compare 16,000 fires a second of the knee, "
+                "which are of 80,000 schedules, with a million a minute.",
                 ("minute", "knee"),
             ),
             Words("At one instant, all are due at the same microsecond.", ("herd",)),
@@ -129,7 +130,8 @@ GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
                 "first two that do not, as far as is known, for twelve periods: a minute, in which a checkpoint of the "
                 "server seldom falls (its column tells), so that the knee is one without checkpoints. The rows of the "
                 "other steps are of that one look, and say so as one round. What a node and the server do "
-                "at the knee is in `ARCHITECTURE.md` (where the time of a fire goes).",
+                "with a fire when they cannot keep up is in `ARCHITECTURE.md` (where the time of a fire goes), by a "
+                "profile on slower cores.",
                 ("knee",),
                 last=_million_on_sqlite,
             ),

@@ -66,11 +66,12 @@ def _check_durable(scheduler: BackgroundScheduler) -> None:
         assert level == 2, f"its commits do not reach the disk: synchronous is {level}"
 
 
-def alone(runs: int, per_second: float) -> None:
+def alone(runs: int, per_second: float, settle: float) -> None:
     scheduler = _scheduler()
     _check_durable(scheduler)
     verbs.ready()
     scheduler.start()
+    time.sleep(settle)
     verbs.pace_in_thread(runs, per_second, lambda *args: scheduler.add_job(apscheduler_jobs.count, args=args))
     verbs.wait_until_stopped()
     scheduler.shutdown()

@@ -99,10 +99,11 @@ async def send(runs: int, per_second: float) -> None:
     await scheduler.close()
 
 
-async def alone(runs: int, per_second: float) -> None:
+async def alone(runs: int, per_second: float, settle: float) -> None:
     verbs.ready()
     async with scheduler:
         calm_collector()
+        await asyncio.sleep(settle)
         await verbs.pace(runs, per_second, _send_one)
         await verbs.until_stopped()
 

@@ -48,7 +48,7 @@ Row = tuple[object, ...]
 
 
 def fill(runs: int, singles: int) -> dict[str, float]:
-    rows = asyncio.run(_rows(runs + singles))
+    rows = asyncio.run(_rows(0, runs + singles))
     db = asyncio.run(_empty())
     bulk, single = _insert(db, rows[:runs], verbs.BULK), _insert(db, rows[runs:], 1)
     db.close()
@@ -56,7 +56,7 @@ def fill(runs: int, singles: int) -> dict[str, float]:
 
 
 def enqueue(first: int, runs: int, is_bulk: bool, at: float) -> tuple[float, float, float]:
-    rows = asyncio.run(_rows(runs))  # which number is in a row does not matter here
+    rows = asyncio.run(_rows(first, runs))
     db = asyncio.run(_empty())
     began, before = verbs.wait_until(at), time.process_time()
     _insert(db, rows, verbs.BULK if is_bulk else 1)
@@ -84,7 +84,7 @@ async def work(schedules: int) -> None:
 
 
 async def send(runs: int, per_second: float) -> None:
-    rows = await _rows(runs)
+    rows = await _rows(0, runs)
     db = await _empty()
     args = [column[0] for column in db.execute("SELECT * FROM evertick_runs").description].index("args")
 
@@ -133,16 +133,17 @@ def _archive(db: sqlite3.Connection) -> str:
     return _ARCHIVE.format(columns=", ".join(columns), values=", ".join(values))
 
 
-async def _rows(count: int) -> list[Row]:
-    """As Evertick writes them."""
+async def _rows(first: int, count: int) -> list[Row]:
+    """As Evertick writes them, numbered from `first` on."""
     path = verbs.FOLDER / f"model{os.getpid()}.db"
     scheduler = Scheduler(f"sqlite:///{path}")
 
     @scheduler.task(name="count")
     async def task(number: int) -> None: ...
 
+    await scheduler.health()  # makes the tables, also where there are no rows
     for numbers in verbs.bulks(count):
-        await task.enqueue_many({"number": number} for number in numbers)
+        await task.enqueue_many({"number": first + number} for number in numbers)
     await scheduler.close()
     db = sqlite3.connect(path)
     rows: list[Row] = db.execute("SELECT * FROM evertick_runs ORDER BY id").fetchall()

@@ -10,7 +10,7 @@ A program answers to those verbs that it has a function for:
   first, for those before it are there still.
 - `work(schedules)`: execute what there is until TERM. `schedules` is 0, or how many `plan` has made.
 - `send(count, per_second)`: enqueue runs at a steady pace, each with the moment at which it was sent.
-- `alone(count, per_second)`: work, and send from the same process.
+- `alone(count, per_second, settle)`: work, and send from the same process, so many seconds after it has begun.
 - `plan(count, period, ahead)`: as many schedules, each once in `period` seconds, in the second that its number falls
   on; none before so many seconds from now. Answers from when on they are due.
 - `plan_evenly`: the same, but as far apart from one another as the period allows.

@@ -39,7 +39,7 @@ def measure(stage: Stage) -> Measured:
 
 def measure_alone(stage: Stage) -> Measured:
     count = round(stage.size.latency_seconds * PER_SECOND)
-    with stage.workers("alone", count, PER_SECOND, count=1) as workers:
+    with stage.workers("alone", count, PER_SECOND, stage.size.settle_seconds, count=1) as workers:
         workers.go()
         stage.wait_for(1, workers, _LATE_SECONDS)
         with Watch(stage, workers) as watch:
@@ -52,7 +52,6 @@ def _figures(stage: Stage, count: int, extra: int) -> dict[str, float]:
     assert len(seen.numbers) == count + extra, f"{len(seen.numbers)} executions of {count + extra} runs"
     sent = [(n, began - due) for n, due, began in zip(seen.numbers, seen.dues, seen.begans, strict=True) if due]
     assert sorted(number for number, _ in sent) == list(range(count)), "a run was lost, or ran twice"
-    if stage.contender.has_ledger:
-        stage.ledger.check(count + extra)
+    stage.check_store(count + extra)
     waits = [wait for _, wait in sent]
     return {"p50": percentile(waits, 50) * 1e3, "p99": percentile(waits, 99) * 1e3, "max": max(waits) * 1e3}

@@ -54,8 +54,8 @@ class LedgerPlace(Place, Protocol):
         """The ledger has so many succeeded runs besides its older history, and nothing else."""
         ...
 
-    def waiting(self) -> int:
-        """How many runs wait to be claimed."""
+    def waiting(self) -> list[int]:
+        """The numbers of runs that wait to be claimed."""
         ...
 
     def last_written(self, since_us: int) -> float:

@@ -123,8 +123,9 @@ class PostgresPlace:
             live = await connection.fetchval("SELECT count(*) FROM evertick.runs")
             compare(count, live, dict(await connection.fetch(verdicts)))
 
-    def waiting(self) -> int:
-        return asyncio.run(self._fetch("SELECT count(*) FROM evertick.runs WHERE state = 'waiting'"))
+    def waiting(self) -> list[int]:
+        question = "SELECT array_agg((args::json ->> 'number')::int) FROM evertick.runs WHERE state = 'waiting'"
+        return asyncio.run(self._fetch(question)) or []
 
     def last_written(self, since_us: int) -> float:
         question = "SELECT max(finished_at) FROM evertick.history WHERE fire_at >= $1"

@@ -84,10 +84,10 @@ class SqlitePlace:
             question = "SELECT verdict, count(*) FROM evertick_history WHERE node IS NOT 'node' GROUP BY verdict"
             compare(count, live, dict(db.execute(question).fetchall()))
 
-    def waiting(self) -> int:
+    def waiting(self) -> list[int]:
+        question = "SELECT json_extract(args, '$.number') FROM evertick_runs WHERE state = 'waiting'"
         with self._open() as db:
-            count: int = db.execute("SELECT count(*) FROM evertick_runs WHERE state = 'waiting'").fetchone()[0]
-            return count
+            return [number for (number,) in db.execute(question)]
 
     def last_written(self, since_us: int) -> float:
         question = "SELECT max(finished_at) FROM evertick_history WHERE app = 'default' AND fire_at >= ?"

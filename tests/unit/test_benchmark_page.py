@@ -166,7 +166,7 @@ def test_of_another_number_than_the_plan_has_only_that_is_missing() -> None:
 
     found = missing_of(results_of(*there, node=[1.0]), MEASUREMENTS["idle"])
 
-    assert found.split("; ")[0] == "on SQLite, 1 process: 1,000,000"
+    assert found.split("; ")[0] == "on SQLite, 1 process: 1,000, 1,000,000"
     assert found.count("1,000,000") == 4
 
 
@@ -327,8 +327,8 @@ def test_the_page_begins_with_a_row_for_everybody_and_says_what_another_run_has_
 
     assert page.index("## In short") < page.index("## Aims")
     assert (
-        "| Evertick | SQLite | 20.0 | 2.00 | 4.00 | - | - | | Huey | SQLite | 3.00 | 5.00 (run 2) | 7.00 (run 2)"
-        in (section(page, "In short"))
+        "| Evertick | SQLite | 20.0 (run 1) | 2.00 (run 1) | 4.00 (run 1) | - | - | "
+        "| Huey | SQLite | 3.00 | 5.00 (run 2) | 7.00 (run 2)" in (section(page, "In short"))
     )
     assert "## In short" not in page_of(throughput_of(evertick={"execute": [10.0]}))
 
