@@ -173,7 +173,9 @@ def _memory_beside(source: _Source, other: _Source) -> Callable[[Results], _Foun
 
 
 def _compared(results: Results, source: _Source, other: _Source, name: str, *, is_of_any_run: bool = False) -> _Found:
-    """Round by round; of medians, where one has more rounds, or may be of another run. None of such runs else."""
+    """Round by round; of medians, where one has more rounds; of each round beside the median of another run, where that
+    may be. None of such runs else.
+    """
     one, two = source.case(results), other.case(results)
     if one is None or two is None:
         return _Found([])
@@ -181,12 +183,14 @@ def _compared(results: Results, source: _Source, other: _Source, name: str, *, i
     ours, theirs = results.cases[one].get(name, []), results.cases[two].get(name, [])
     if not whole(ours) or not whole(theirs) or not (is_one_run or is_of_any_run):
         return _Found([])
-    found = ratios(ours, theirs) if is_one_run else []
+    beside = statistics.median(whole(theirs))
+    if not is_one_run:
+        return _Found([value / beside for value in whole(ours)], one, f"of run {results.run_of(two)}")
+    found = ratios(ours, theirs)
     if found:
         return _Found(found, one)
-    medians = statistics.median(whole(ours)) / statistics.median(whole(theirs))
-    whose = "" if is_one_run else f"of run {results.run_of(two)}"
-    return _Found([medians], one, whose, rounds=min(len(whole(ours)), len(whole(theirs))))
+    medians = statistics.median(whole(ours)) / beside
+    return _Found([medians], one, rounds=min(len(whole(ours)), len(whole(theirs))))
 
 
 def _best_peer(source: _Source, name: str) -> Callable[[Results], _Found]:

@@ -55,7 +55,7 @@ _SUMMARY = (
     "uvloop, and as installed it has 50, on Python's own event loop. The raw loop is the same SQL without a scheduler; "
     "on SQLite it looks for work every 10 ms. Schedules are spread over the seconds of the minute. Those of a "
     'scheduler without seconds in its cron are due all at once, which is harder: compare them with "Evertick, all at '
-    'once", which has as many at one instant (the last: how late the last of them was, where p99 was not taken). '
+    'once", which has as many at one instant. '
     '"(run N)" is by which run a figure of Evertick was found, and that of another where it was not the same one: the '
     "machine or the code may have been different then, so it is weaker evidence. A dash is what was not measured, or "
     "cannot be told. Of Celery only beat is here: whether its queue is faster is not known."
@@ -80,14 +80,14 @@ _AIMS = (
     "does: yes if the median of the rounds does, and no if it does not. Where the rounds disagree, how many of them "
     "reach it is told behind that, be it yes or no; two rounds that disagree have decided nothing. One round decides "
     "little, and the row says so. Beside somebody is the median of the ratios of the same rounds of one run; beside "
-    "the best of the others, whoever that was in each round. Memory alone is also compared between runs, by the "
-    "medians. An aim of at least so much is reached where measured / aim is 1 or more, any other where it is 1 or "
-    "less. Evertick has 2,000 runs at once, and as installed 50, on the event loops that the table below names: uvloop "
-    "comes with `evertick[fast]`. Schedules of every minute share sixty rules, and evenly each has one of its own. "
-    "That memory does not grow with the number of schedules is held to be so up to 1.25 times, and that it does not "
-    "grow with time up to 1.1 times. The knee has no aim but to be known, with what it is made of: how much of a core "
-    "the node and the server have in use there, and in the next step, which breaks. Both together have the two cores "
-    "of the machine, and the Python of a node has one of them."
+    "the others, with whichever was the best of them in that round. Memory alone is also compared between runs, each "
+    "round with the median of the other run. An aim of at least so much is reached where measured / aim is 1 or more, "
+    "any other where it is 1 or less. Evertick has 2,000 runs at once, and as installed 50, on the event loops that "
+    "the table below names: uvloop comes with `evertick[fast]`. Schedules of every minute share sixty rules, and "
+    "evenly each has one of its own. That memory does not grow with the number of schedules is held to be so up to "
+    "1.25 times, and that it does not grow with time up to 1.1 times. The knee has no aim but to be known, with what "
+    "it is made of: how much of a core the node and the server have in use there, and in the next step, which breaks. "
+    "Both together have the two cores of the machine, and the Python of a node has one of them."
 )
 
 _METHOD = """\

@@ -49,6 +49,9 @@ def measure(stage: Stage) -> Measured:
         queued = _figures(_execute(stages))
         if stage.processes > 1:
             return queued
+        # What the queue has left behind is not to be cleaned away while the fires are timed.
+        for each in stages.values():
+            each.place.settle()
         fired = in_fresh_process(fire_in, {name: each.ledger for name, each in stages.items()}, stage.size)
         for each in stages.values():
             each.ledger.check(stage.size.growth_turns * stage.size.growth_runs + _fires(stage.size))
