@@ -1,4 +1,4 @@
-"""Evertick, by its public interface, with the garbage collector as `evertick run` sets it."""
+"""Evertick, by its public interface, with the garbage collector and the turns of threads as `evertick run` has them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from benchmarks import statements
 from benchmarks.contender import verbs
 from evertick import Context, Cron, Every, Scheduler
 from evertick.collector import calm_collector
+from evertick.switching import shorten_turns
 from evertick.task import TaskOptions
 from evertick.when import When
 
@@ -89,8 +90,14 @@ async def fill_held(runs: int) -> None:
 async def work(schedules: int) -> None:
     verbs.ready()
     async with scheduler:
-        calm_collector()  # as `evertick run` does
+        _own_the_process()
         await verbs.until_stopped()
+
+
+def _own_the_process() -> None:
+    """As `evertick run` does."""
+    calm_collector()
+    shorten_turns()
 
 
 async def send(runs: int, per_second: float) -> None:
@@ -102,7 +109,7 @@ async def send(runs: int, per_second: float) -> None:
 async def alone(runs: int, per_second: float, settle: float) -> None:
     verbs.ready()
     async with scheduler:
-        calm_collector()
+        _own_the_process()
         await asyncio.sleep(settle)
         await verbs.pace(runs, per_second, _send_one)
         await verbs.until_stopped()

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from evertick.collector import calm_collector
 from evertick.errors import EvertickError, Refused, StoreUnavailable, WouldBlock
 from evertick.plain import is_on_event_loop
+from evertick.switching import shorten_turns
 
 if TYPE_CHECKING:
     from evertick.scheduler import Scheduler
@@ -154,6 +155,7 @@ async def _serve(scheduler: Scheduler, attendant: Attendant) -> int:
             try:
                 attendant.started()
                 calm_collector()
+                shorten_turns()
                 await _attended(attendant, wanted)
             finally:
                 await scheduler._stop()
