@@ -257,18 +257,35 @@ def _now(
 ) -> str:
     live = [run for run in runs if run.is_live]
     if not live:
-        return _idle_words(schedule, living_of(nodes))
+        return _idle_words(schedule, living_of(nodes), now)
     return "; ".join(live_words(run, nodes, now, rule, messages.get(run.id)) for run in live[:_LIVE_NAMED])
 
 
-def _idle_words(schedule: Schedule, nodes: list[Node]) -> str:
-    if not nodes:
-        return "no node is alive: nothing will fire until one is started"
+def _heard_of(living: list[Node], now: datetime) -> list[Node]:
+    """Whose lease holds. A node that was killed alone is never judged dead, since nobody is left to do it."""
+    return [node for node in living if node.lease_until >= now]
+
+
+def _idle_words(schedule: Schedule, living: list[Node], now: datetime) -> str:
+    heard = _heard_of(living, now)
+    if not heard:
+        return f"no node is alive{_silent_nodes(living, living, now)}: nothing will fire until one is started"
     if schedule.is_paused or schedule.next_fire_at is None:
         return "it waits for nothing"
-    if any(schedule.task in node.tasks for node in nodes):
-        return "it waits for its next moment"
-    return f"it waits; {nobody_runs(schedule.task, nodes)[0]}"
+    knowing = [node for node in heard if schedule.task in node.tasks]
+    if not knowing:
+        return f"it waits; {nobody_runs(schedule.task, heard)[0]}"
+    is_doubtful = all(silent_for(node, now) for node in knowing)
+    return "it waits for its next moment" + (_silent_nodes(knowing, living, now) if is_doubtful else "")
+
+
+def _silent_nodes(silent: list[Node], living: list[Node], now: datetime) -> str:
+    """The last that was heard, and how many others."""
+    if not silent:
+        return ""
+    last = max(silent, key=lambda node: node.beat_at)
+    more = f", and {len(silent) - 1} more for longer" if len(silent) > 1 else ""
+    return f" ({node_names(living)[last.id]} is {silent_for(last, now)}{more})"
 
 
 def _slot_wanted(run: Run, living: list[Node]) -> str:
@@ -293,9 +310,10 @@ def _queue_wanted(run: Run, living: list[Node]) -> str:
     return f"; node {name} knows it and works on {queues} alone: add {run.queue!r} to its node.queues, and restart it"
 
 
-def _nobody_there(run: Run, nodes: list[Node]) -> str:
-    queue = "" if run.queue == _DEFAULT_QUEUE else f" and on queue {run.queue!r}"
-    return f"no node is alive; it needs one {somebody_wanted(run.task, nodes)}{queue}"
+def _nobody_there(run: Run, nodes: list[Node], now: datetime) -> str:
+    queue, living = "" if run.queue == _DEFAULT_QUEUE else f" and on queue {run.queue!r}", living_of(nodes)
+    silent = _silent_nodes(living, living, now)
+    return f"no node is alive{silent}; it needs one {somebody_wanted(run.task, nodes)}{queue}"
 
 
 def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None = None) -> str:
@@ -329,11 +347,11 @@ def _doing(run: Run, nodes: list[Node], now: datetime, rule: When | None, messag
             name = node_names(living).get(node_of_queue(run.queue))
             whose = f"a free slot of node {name}" if name else "its node, which is gone: it is about to be lost"
             return f"run {run.id} waits for {whose} since {time_words(run.due_at, rule)}"
-        case State.WAITING if not living:
-            return f"run {run.id} waits since {time_words(run.due_at, rule)}: {_nobody_there(run, nodes)}"
         case State.WAITING:
-            slot, since = _slot_wanted(run, living), time_words(run.due_at, rule)
-            return f"run {run.id} waits for {slot} since {since}{_queue_wanted(run, living)}"
+            since, heard = f"since {time_words(run.due_at, rule)}", _heard_of(living, now)
+            if not heard:
+                return f"run {run.id} waits {since}: {_nobody_there(run, nodes, now)}"
+            return f"run {run.id} waits for {_slot_wanted(run, heard)} {since}{_queue_wanted(run, heard)}"
         case State.BLOCKED if run.reason == Reason.CONCURRENCY:
             return f"run {run.id} waits for its turn: as many runs of {run.blocked_on!r} are at work as may be at once"
         case State.BLOCKED if run.reason == Reason.RATE:

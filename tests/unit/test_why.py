@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from evertick import Calendar, Constant, Context, Cron, Every, Once, Scheduler, Skip
-from evertick.model import State
+from evertick.model import Node, State
 from evertick.store.base import NodeJoin, TaskTerms
 from evertick.testing import virtual_time
-from evertick.why import live_words
+from evertick.why import _idle_words, live_words
 from evertick.why_run import _knowing
 
 START = "2026-03-02T00:00:00+00:00"
@@ -146,6 +146,55 @@ async def test_another_node_judges_a_silent_one_after_its_lease_and_not_before_i
     assert words_at(21, other_started=20) == "in about 17 s, at 00:00:38 UTC)"
     assert words_at(37, other_started=20) == "in about 1 s, at 00:00:38 UTC)"
     assert words_at(39, other_started=20) == "as soon as another node looks)"
+
+
+async def test_a_node_that_was_killed_alone_is_no_node_that_fires_though_nobody_has_judged_it_dead() -> None:
+    scheduler = a_scheduler()
+
+    @scheduler.every("10m")
+    async def job() -> None: ...
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await kit.advance("1s")
+        [node], schedule = await scheduler.nodes(), await scheduler.schedule("job")
+    beat, lease = node.beat_at, timedelta(seconds=15)
+    node = msgspec.structs.replace(node, lease_until=beat + lease)
+
+    def words_after(seconds: float, *others: Node) -> str:
+        return _idle_words(schedule, [node, *others], beat + timedelta(seconds=seconds))
+
+    assert words_after(3) == "it waits for its next moment"
+    assert words_after(7) == "it waits for its next moment (here is silent for 7 s)"
+    gone = "nothing will fire until one is started"
+    assert words_after(35) == f"no node is alive (here is silent for 35 s): {gone}"
+    before = msgspec.structs.replace(node, id="2", name="there", beat_at=beat - lease, lease_until=beat)
+    assert words_after(35, before) == f"no node is alive (here is silent for 35 s, and 1 more for longer): {gone}"
+    heard = msgspec.structs.replace(node, id="3", beat_at=beat + timedelta(seconds=34), lease_until=beat + 3 * lease)
+    assert words_after(35, heard) == "it waits for its next moment"
+    other = msgspec.structs.replace(heard, tasks=())
+    assert words_after(35, other) == "it waits; no live node knows task 'job'"
+
+
+async def test_a_run_that_waits_where_a_node_was_killed_alone_waits_for_another() -> None:
+    scheduler = a_scheduler(concurrency=1)
+
+    @scheduler.every("10m", overlap="queue")
+    async def job() -> None:
+        await asyncio.sleep(3600)
+
+    @scheduler.task
+    async def other() -> None: ...
+
+    async with virtual_time(scheduler, start=START) as kit:
+        await kit.advance("10m")
+        run = await scheduler.get_run((await other.enqueue()).id)
+        [node] = await scheduler.nodes()
+    assert run.state is State.WAITING
+    beat = run.due_at
+    node = msgspec.structs.replace(node, beat_at=beat, lease_until=beat + timedelta(seconds=15))
+    assert " waits for a free slot since " in live_words(run, [node], beat + timedelta(seconds=6), None)
+    late = live_words(run, [node], beat + timedelta(seconds=35), None)
+    assert late.endswith(": no node is alive (here is silent for 35 s); it needs one that knows task 'other'")
 
 
 async def test_a_node_that_is_silent_is_no_promise_that_a_run_can_run() -> None:
