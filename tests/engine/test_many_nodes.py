@@ -153,6 +153,31 @@ async def test_two_engines_share_the_work_and_do_nothing_twice(tmp_path: Path) -
     assert by_engine.total() == 300
 
 
+async def test_who_holds_the_event_loop_up_is_told_long_before_the_loop_counts_as_blocked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Beats are every 0.2 s.
+    monkeypatch.setattr(beat, "HELD_UP_SECONDS", 1.5)
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/held.db", lease="1s")
+    ended = asyncio.Event()
+
+    @scheduler.task
+    async def holds_up() -> None:
+        time.sleep(4)
+        ended.set()
+
+    async with scheduler:
+        await holds_up.enqueue()
+        await asyncio.wait_for(ended.wait(), 30)
+
+    [told] = [each for each in caplog.records if each.name == "evertick.beat" and "held up here" in each.getMessage()]
+    assert told.levelname == "WARNING"
+    assert "a job that blocks is to be a plain function, which runs in a thread" in told.getMessage()
+    assert "task: evertick holds_up" in told.getMessage()
+    assert "time.sleep(4)" in told.getMessage()
+    assert "it is blocked here" not in caplog.text
+
+
 async def test_a_job_that_blocks_the_event_loop_does_not_cost_the_node_its_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,8 +1,9 @@
 """The heartbeat: one small write that keeps all of a node's runs its own.
 
 It has its own thread and its own connection, so that no job can starve it: a job that blocks the event loop for a
-minute costs the node nothing but that minute. It watches the pulse of the event loop in turn, reports a blocked one
-with the stack that blocks it, and after a long while ends the node by its own hand, so that others may go on.
+minute costs the node nothing but that minute. It watches the pulse of the event loop in turn: it soon tells who holds
+the loop up, with the stack; later it gives up the duties; and after a long while it ends the node by its own hand, so
+that others may go on.
 
 Where time is virtual the same coroutine runs on the engine's loop instead of a thread.
 """
@@ -28,6 +29,8 @@ __all__ = ["Heart"]
 log = logging.getLogger("evertick.beat")
 
 PULSE_SECONDS = 1.0
+# Longer than a busy machine takes from one pulse to the next.
+HELD_UP_SECONDS = 5.0
 BLOCKED_SECONDS = 60.0
 # A beat that failed is tried again this soon: there are only so many beats in a lease.
 _RETRY_SHARE = 3
@@ -64,8 +67,7 @@ class Heart:
         self._thread: threading.Thread | None = None
         self._pulse_at = node.clock.elapsed()
         self._pulse_timer: asyncio.TimerHandle | None = None
-        self._is_reported = False
-        self._has_resigned = False
+        self._is_told = self._is_reported = self._has_resigned = False
         # Since when, by `clock.elapsed`, and because of what no beat goes through.
         self._silent_since: float | None = None
         self._silent_by: type[Exception] | None = None
@@ -175,11 +177,19 @@ class Heart:
 
     def _feel_pulse(self) -> None:
         self._pulse_at = self._node.clock.elapsed()
-        self._is_reported = self._has_resigned = False
+        self._is_told = self._is_reported = self._has_resigned = False
         self._pulse_timer = self._main_loop.call_later(PULSE_SECONDS, self._feel_pulse)
 
     async def _watch_pulse(self, line: BeatLine) -> None:
         silent = self._node.clock.elapsed() - self._pulse_at
+        if silent > HELD_UP_SECONDS and not self._is_told:
+            self._is_told = True
+            log.warning(
+                "the event loop has not moved for %.0f s, and nothing else on it either; a job that blocks is to be a "
+                "plain function, which runs in a thread. It is held up here:\n%s",
+                silent,
+                self._stack(),
+            )
         if silent > BLOCKED_SECONDS and not self._is_reported:
             self._is_reported = True
             log.error("the event loop has not moved for %.0f s; it is blocked here:\n%s", silent, self._stack())
