@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contender.contenders import CONTENDERS, STORES
-from benchmarks.plan import GROUPS, MEASUREMENTS
+from benchmarks.plan import GROUPS, MEASUREMENTS, PROCESSES
 
 __all__ = ["DOCS", "arguments"]
 
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         action=_Names,
         known=[*GROUPS, *(name for name in MEASUREMENTS if name not in GROUPS)],
         metavar="GROUP",
-        help=f"{', '.join(GROUPS)}; or single measurements, by their names in the file",
+        help=f"{', '.join(GROUPS)}; or of these one measurement: {_measurements()}",
     )
     run.add_argument("--runs", type=_positive(10_000), help="runs in the full queue (default: 60,000)")
     run.add_argument(
@@ -58,8 +58,8 @@ def _parser() -> argparse.ArgumentParser:
         "--processes",
         action="extend",
         nargs="+",
-        type=_positive(2),
-        help="so many workers (default: 1, and 2; quick: 1)",
+        type=_processes,
+        help="so many workers, 1 or 2 (default: both; quick: 1)",
     )
     run.add_argument("--peers", action="store_true", help="install other schedulers and measure them, too")
     names = [each.name for each in CONTENDERS]
@@ -81,9 +81,19 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--dsn", help="a server on this machine, with pg_stat_statements (default: our own)")
     report = commands.add_parser("report", help="write the page and its pictures from what was measured")
     report.add_argument("files", nargs="+", type=Path, metavar="FILE", help="what `run --json` has written")
-    report.add_argument("--folder", type=_folder, help=f"default: {DOCS}, but not of quick runs")
+    report.add_argument(
+        "--folder",
+        type=_folder,
+        help=f"default: {DOCS}, if nothing that its page has is missing, and not of quick runs",
+    )
     report.add_argument("--note", metavar="TEXT", help="what the page says of its runs; it is kept with the samples")
     return parser
+
+
+def _measurements() -> str:
+    """Of groups that are more than one, or are called otherwise."""
+    by_group = {group: [each.name for each in MEASUREMENTS.values() if each.group == group] for group in GROUPS}
+    return ", ".join(name for group, names in by_group.items() if names != [group] for name in names if name != group)
 
 
 class _Names(argparse.Action):
@@ -121,6 +131,14 @@ def _positive(example: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def _processes(text: str) -> int:
+    number = _positive(2)(text)
+    if number not in PROCESSES:
+        many = " and ".join(map(str, PROCESSES))
+        raise argparse.ArgumentTypeError(f"there is no {number}, but {many}; `limits` has three always")
+    return number
 
 
 def _file(text: str) -> Path:

@@ -17,7 +17,7 @@ from benchmarks.arguments import DOCS, arguments
 from benchmarks.contender.contenders import STORES
 from benchmarks.contender.environment import Environment, Unavailable, environment_of
 from benchmarks.machine import describe, is_changed_since, is_known, load, run_of
-from benchmarks.page import PAGE, write_report
+from benchmarks.page import FIGURES, PAGE, write_report
 from benchmarks.plan import GROUPS, MEASUREMENTS, Choice, cases, there_is
 from benchmarks.refused import Refused
 from benchmarks.results import Results
@@ -52,6 +52,8 @@ def _report(asked: argparse.Namespace) -> None:
     if results.quick and asked.folder is None:
         files = shlex.join(map(str, asked.files))
         raise Refused(f"a quick run measures nothing, so its page is not for {DOCS}: report {files} --folder FOLDER")
+    if asked.folder is None:
+        _check_nothing_is_lost(results, asked.files)
     _write(results, asked.folder or DOCS)
     commits = dict.fromkeys(run.commit for run in results.runs if run.commit)
     changed = [commit for commit in commits if is_changed_since(commit)]
@@ -60,6 +62,18 @@ def _report(asked: argparse.Namespace) -> None:
         print(f"this checkout does not know {' and '.join(unknown)}: nobody can look at what was measured there")
     if changed:
         print(f"src or benchmarks have changed since {' and '.join(changed)}: what is newer is not in the page")
+
+
+def _check_nothing_is_lost(results: Results, files: list[Path]) -> None:
+    """Whoever has measured a little wants a page of it, and not to lose what took others hours."""
+    kept = DOCS / FIGURES
+    lost = set(Results.read([kept]).cases) - set(results.cases) if kept.exists() else set()
+    if lost:
+        given = shlex.join(map(str, files))
+        raise Refused(
+            f"{DOCS / PAGE} has {len(lost):,} cases that these samples have not: report {given} --folder FOLDER for a "
+            f"page of its own, or report {kept} {given} for one of all"
+        )
 
 
 def _write(results: Results, folder: Path) -> None:

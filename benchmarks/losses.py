@@ -22,6 +22,7 @@ __all__ = ["largest_losses", "losses_by_runs_table", "losses_table"]
 # Who takes part beside Evertick, by whatever settings.
 _OTHERS = tuple(each.name for each in CONTENDERS if each.program != EVERTICK.program)
 _RAW = "raw"
+_MAXIMUM = "max"
 # Times: below it, rounds that disagree about who is better have not found a difference. Above it, they have found one
 # that is not always there, and it is told as a number.
 _EQUAL = 1.5
@@ -66,10 +67,13 @@ class _Loss:
 
 
 def largest_losses(results: Results, count: int) -> list[str]:
-    """Of others within one run, where every round has it so: of each other the worst case of each figure."""
+    """Of others within one run, where every round has it so: of each other the worst case of each figure.
+
+    Without maxima, which one run of many decides.
+    """
     worst: dict[tuple[str, str, str], _Loss] = {}
     for loss in _losses(results):
-        if loss.other.contender != _RAW and loss.is_in_every_round:
+        if loss.other.contender != _RAW and loss.is_in_every_round and loss.figure.name != _MAXIMUM:
             key = (loss.case.measurement, loss.figure.name, loss.other.contender)
             worst[key] = max(loss, worst.get(key, loss), key=_median_times)
     largest = sorted(worst.values(), key=_median_times, reverse=True)[:count]

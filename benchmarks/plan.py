@@ -31,7 +31,7 @@ from benchmarks.measure import (
 )
 from benchmarks.size import FULL, Size
 
-__all__ = ["GROUPS", "MEASUREMENTS", "PLAN", "Choice", "cases", "there_is"]
+__all__ = ["GROUPS", "LIMITED_PROCESSES", "MEASUREMENTS", "PLAN", "PROCESSES", "Choice", "cases", "there_is"]
 
 MEASUREMENTS = {
     each.name: each
@@ -117,9 +117,9 @@ MEASUREMENTS = {
 }
 GROUPS = tuple(dict.fromkeys(each.group for each in MEASUREMENTS.values()))
 # Workers on one store, unless others are asked for.
-_PROCESSES = (1, 2)
+PROCESSES = (1, 2)
 # Of the nodes that meet at a limit.
-_LIMITED_PROCESSES = 3
+LIMITED_PROCESSES = 3
 # Whose nodes can be as many as are asked for. The others have as many as they are about: one that sends to itself, two
 # of which one ends, the steps of one store, or no node at all.
 _BY_PROCESSES = (
@@ -173,7 +173,7 @@ def there_is(choice: Choice) -> str:
 
     On the stores that were asked for, if there is anything with other processes: nobody wants to hear of the other one.
     """
-    near = dataclasses.replace(choice, processes=_PROCESSES)
+    near = dataclasses.replace(choice, processes=PROCESSES)
     wide = dataclasses.replace(near, stores=STORES)
     found = cases(near) or cases(wide) or cases(dataclasses.replace(wide, groups=GROUPS))
     words = []
@@ -245,7 +245,7 @@ def _numbers(name: str, store: str, choice: Choice) -> tuple[int, ...]:
 def _processes(name: str, choice: Choice) -> tuple[int, ...]:
     if name in _BY_PROCESSES:
         return choice.processes
-    return (_LIMITED_PROCESSES,) if name == "limits" else (2,) if name in ("kill", "stop") else (1,)
+    return (LIMITED_PROCESSES,) if name == "limits" else (2,) if name in ("kill", "stop") else (1,)
 
 
 def _variants(name: str, choice: Choice) -> tuple[str, ...]:
@@ -286,7 +286,7 @@ PLAN = cases(
     Choice(
         groups=GROUPS,
         stores=STORES,
-        processes=_PROCESSES,
+        processes=PROCESSES,
         has_peers=True,
         names=(),
         has_million=True,

@@ -13,7 +13,7 @@ from benchmarks.stage import Stage
 from benchmarks.store import meter
 from benchmarks.store.postgres import PostgresPlace
 
-__all__ = ["FIGURES", "LIMITS", "measure"]
+__all__ = ["FIGURES", "LIMITS", "NOT_REACHED", "NO_LIMIT", "measure"]
 
 FIGURES = (
     Figure("execute", "executed", "runs/s"),
@@ -21,10 +21,11 @@ FIGURES = (
     *CPU,
 )
 _SLOTS = 100
+NO_LIMIT, NOT_REACHED = "no limit", "a concurrency that is not reached"
 # What the task is given, by the name of the case.
 LIMITS: dict[str, dict[str, object]] = {
-    "no limit": {},
-    "a concurrency that is not reached": {"concurrency": 10_000},
+    NO_LIMIT: {},
+    NOT_REACHED: {"concurrency": 10_000},
     "a concurrency of 10": {"concurrency": 10},
     "a concurrency of 10 for each key": {"concurrency": 10, "concurrency_key": "{key}"},
     "a rate that is not reached": {"rate": "100000/s"},

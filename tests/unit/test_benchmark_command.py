@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from benchmarks.contender.contenders import CONTENDERS  # noqa: E402
 from benchmarks.contender.environment import environment_of  # noqa: E402
 from benchmarks.figure import Case  # noqa: E402
 from benchmarks.page import PAGE, page_of  # noqa: E402
-from benchmarks.plan import GROUPS  # noqa: E402
+from benchmarks.plan import GROUPS, MEASUREMENTS  # noqa: E402
 from benchmarks.refused import Refused  # noqa: E402
 from benchmarks.results import Results, Run  # noqa: E402
 
@@ -147,9 +148,44 @@ def test_a_selection_that_nothing_fits_is_told_what_there_is(ask: Ask) -> None:
     )
     assert ask("run", "--store", "sqlite", "--only", "vacuum").endswith("evertick: vacuum on postgres with 1 process")
     assert ask("run", "--contender", "cronsim", "--only", "idle").endswith("cronsim: next_fires")
-    said = ask("run", "--store", "sqlite", "--only", "idle", "--processes", "3")
-    assert said.endswith("no such case, but evertick: idle on sqlite with 1 or 2 processes")
-    assert "evertick: idle on sqlite or postgres with 1 or 2 pro" in ask("run", "--only", "idle", "--processes", "9")
+    said = ask("run", "--contender", "celery", "--only", "minute", "--processes", "2")
+    assert said.endswith("no such case, but celery: minute on broker with 1 process")
+
+
+def test_as_many_processes_as_nothing_is_measured_with_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "run", "--processes", "3")
+
+    assert said.endswith("argument --processes: there is no 3, but 1 and 2; `limits` has three always")
+
+
+def test_the_help_names_every_measurement(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        arguments(["run", "--help"])
+
+    said = set(re.findall(r"\w+", capsys.readouterr().out))
+    assert set(MEASUREMENTS) <= said
+
+
+def test_a_report_of_little_is_not_written_over_a_page_that_has_more(ask: Ask, tmp_path: Path) -> None:
+    folder = tmp_path / "docs" / "explanation"
+    folder.mkdir(parents=True)
+    one, two = (Case("throughput", store, "evertick", 1, 60_000) for store in ("sqlite", "postgres"))
+    for name, cases in (("kept.json", (one, two)), ("little.json", (one,)), ("more.json", (one, two))):
+        results = Results({}, {}, runs=[Run()])
+        for case in cases:
+            results.add(case, {"execute": 1.0})
+        results.write(tmp_path / name)
+    command._report(arguments(["report", "kept.json"]))
+    before = (folder / PAGE).read_bytes()
+
+    assert ask("report", "little.json") == (
+        "docs/explanation/how-fast.md has 1 cases that these samples have not: report little.json --folder FOLDER for "
+        "a page of its own, or report docs/explanation/how-fast.json little.json for one of all"
+    )
+    assert (folder / PAGE).read_bytes() == before
+    command._report(arguments(["report", "more.json"]))
+    command._report(arguments(["report", "docs/explanation/how-fast.json", "little.json"]))
+    command._report(arguments(["report", "little.json", "--folder", "page"]))
 
 
 def test_a_server_that_cannot_be_used_is_named_without_its_password(ask: Ask) -> None:

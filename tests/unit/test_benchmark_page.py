@@ -16,6 +16,7 @@ sys.path.append(str(ROOT))
 from benchmarks import machine  # noqa: E402
 from benchmarks.figure import Case  # noqa: E402
 from benchmarks.losses import losses_by_runs_table, losses_table  # noqa: E402
+from benchmarks.measure.limits import NO_LIMIT, NOT_REACHED  # noqa: E402
 from benchmarks.missing import missing_of  # noqa: E402
 from benchmarks.page import page_of  # noqa: E402
 from benchmarks.picture import pictures_of  # noqa: E402
@@ -534,9 +535,43 @@ def test_in_short_names_the_largest_of_what_others_are_better_at_in_every_round(
     short = section(page_of(results), "In short")
 
     assert (
-        "Others are better at some of it ([all](#where-others-are-faster)), by most at: Runs that wait in a full "
+        "Others are better at some of it ([all](#where-others-are-faster)), by most at: - Runs that wait in a full "
         "queue, on SQLite: one by one, runs/s (Huey by 3.00 times). "
     ) in short
+
+
+def test_in_short_a_maximum_is_none_of_the_largest_losses() -> None:
+    results = front_results()
+    results.cases[Case("latency", "sqlite", "huey", 1, 0)] = {"max": [1.0]}
+    results.cases[Case("latency", "sqlite", "evertick", 1, 0)]["max"] = [90.0]
+
+    page = page_of(results)
+
+    assert "Others are better" not in section(page, "In short")
+    assert "max, ms | Huey" in section(page, "Where others are faster")
+
+
+def test_in_short_says_what_a_second_process_brings_where_one_run_has_both() -> None:
+    results = front_results()
+    results.runs = [Run(), Run()]
+    two = Case("throughput", "sqlite", "evertick", 2, 60_000)
+    results.add(two, {"execute": 34_000.0})
+
+    said = "both together execute 34,000 a second on SQLite, and one alone 30,000 a second on SQLite"
+    assert said in section(page_of(results), "In short")
+    results.ran_in[two] = 1
+    assert "second process" not in section(page_of(results), "In short")
+
+
+def test_in_short_says_what_a_limit_costs_that_is_not_reached() -> None:
+    results = front_results()
+    for variant, rate in ((NO_LIMIT, 27_000.0), (NOT_REACHED, 9_000.0)):
+        results.cases[Case("limits", "postgres", "evertick", 3, 5_000, variant)] = {"execute": [rate]}
+
+    assert (
+        "three processes execute 27,000 a second on PostgreSQL without one, and 9,000 a second on PostgreSQL with one."
+        in section(page_of(results), "In short")
+    )
 
 
 def test_in_short_says_that_a_million_a_minute_do_not_fit_on_sqlite_where_the_knee_says_so() -> None:

@@ -410,6 +410,9 @@ FROM moved;
 -- that was not. Two at once: the later one waits for the row, and then finds another. What is the same for all comes once,
 -- what is as usual not at all. Nothing is written if the ledger has one of the moments already: a live one by the index
 -- of moments; one in history has no id here, which no row may be without. Answers the schedules only if some are missing.
+-- $1 is the app, $2 who claims, $4 and $5 bound the moments. All others are the columns of p, as `ordinary.py` makes them:
+-- with a value for each plan; with one for all, then the others of p are NULL, and its first element is read beside p;
+-- or empty where all are as usual, then p is NULL, and what is usual stands beside it.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 claimant AS MATERIALIZED (
     SELECT k.id AS node, nextval('evertick.fence') AS fence FROM evertick.nodes k
