@@ -72,7 +72,8 @@ _LEGEND = """\
   once.
 - **raw loop**: the same SQL work without a scheduler; "0.5 of raw" is half of what it has.
 - **as installed**: Evertick without options and extras: 50 runs at once, on Python's own event loop. Else it has 2,000,
-  on uvloop.
+  on uvloop. A program of yours needs `concurrency=2000` only if so many of its jobs are at work at once, or if they are
+  as short as these; `evertick[fast]` brings uvloop.
 """
 
 _AIMS = (

@@ -257,9 +257,29 @@ def _step(kind: Kind, token: str, text: str | None) -> int:
 def _refuse(kind: Kind, token: str, why: str = "") -> NoReturn:
     shown = token if len(token) <= 40 else token[:40] + "…"
     hint = why or f"allowed are {kind.allowed}, ranges, lists and steps of them{_ALSO.get(kind.name, '')}"
-    raise InvalidWhen(f"{shown!r} in the {kind.name} field: {hint}")
+    raise InvalidWhen(f"{shown!r} in the {kind.name} field: {hint}{'' if why else _name_meant(kind, token)}")
 
 
+def _name_meant(kind: Kind, token: str) -> str:
+    """What to write for a word that is the beginning of one name, the whole of it, or nearly so."""
+    # Not at the top: it takes milliseconds, and only a mistake needs it.
+    from evertick.nearest import alike
+
+    names = _WHOLE_NAMES.get(kind.name, ())
+    for word in re.findall("[a-z]{2,20}", token.lower()):
+        begun = [name for name in names if name.startswith(word)] or [alike(word, names)]
+        if len(begun) == 1 and begun[0] is not None and word not in kind.names:
+            return f"; for {word!r} write {begun[0][:3]!r}"
+    return ""
+
+
+_WHOLE_NAMES = {
+    MONTH.name: (
+        *("january", "february", "march", "april", "may", "june"),
+        *("july", "august", "september", "october", "november", "december"),
+    ),
+    WEEKDAY.name: ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"),
+}
 _ALSO = {
     "second": ", *, H",
     "minute": ", *, H",

@@ -93,6 +93,24 @@ def test_a_refusal_names_the_token_its_field_and_what_is_allowed(
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0 9 * * mon-fryday", "; for 'fryday' write 'fri'"),
+        ("0 9 * * Monday", "; for 'monday' write 'mon'"),
+        ("0 9 * * mo", "; for 'mo' write 'mon'"),
+        ("0 9 * sept *", "; for 'sept' write 'sep'"),
+        ("0 9 * ju *", ", H"),
+        ("0 9 * * workday", ", H"),
+        ("0 9 * * mon-fri-sat", ", H"),
+    ],
+)
+def test_a_name_that_is_nearly_one_is_told_the_one_that_was_meant(text: str, said: str) -> None:
+    with pytest.raises(InvalidWhen) as refused:
+        Cron(text)
+    assert str(refused.value).endswith(said)
+
+
+@pytest.mark.parametrize(
     ("text", "token"),
     [
         ("0 0 30 2 *", "'30' in the day-of-month field with '2' in the month field"),
