@@ -267,9 +267,10 @@ def _name_meant(kind: Kind, token: str) -> str:
 
     names = _WHOLE_NAMES.get(kind.name, ())
     for word in re.findall("[a-z]{2,20}", token.lower()):
-        begun = [name for name in names if name.startswith(word)] or [alike(word, names)]
-        if len(begun) == 1 and begun[0] is not None and word not in kind.names:
-            return f"; for {word!r} write {begun[0][:3]!r}"
+        meant: list[str | None] = [name for name in names if name.startswith(word)]
+        match meant or [alike(word, names)]:
+            case [str(name)] if word not in kind.names:
+                return f"; for {word!r} write {name[:3]!r}"
     return ""
 
 
