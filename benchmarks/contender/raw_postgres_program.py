@@ -19,7 +19,7 @@ import msgspec
 from benchmarks.contender import verbs
 from evertick import Scheduler
 from evertick.clock import system_clock
-from evertick.collector import calm_collector
+from evertick.scheduler.gc_tuning import calm_collector
 from evertick.store.postgres.connection import PLAIN_PLANS
 
 _ENQUEUE = """

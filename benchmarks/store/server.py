@@ -13,7 +13,7 @@ import asyncpg
 
 from benchmarks.refused import Refused
 from benchmarks.store.place import NotDurable
-from evertick.masked import masked
+from evertick.text.redact import masked
 
 __all__ = ["check_settings", "data_folder", "server", "settings", "version"]
 

@@ -3,10 +3,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from evertick.context import Context, current
+from evertick.definition.task import Task
 from evertick.driver.process import Process
 from evertick.driver.secret import Secret
-from evertick.duty import DutyContext
 from evertick.errors import (
     AlreadyDeclared,
     BrokerUnavailable,
@@ -35,12 +34,13 @@ from evertick.errors import (
     TransactionTimeout,
     WouldBlock,
 )
-from evertick.events import Event
-from evertick.feed import FeedEvent, FeedPage
+from evertick.job.context import Context, current
 from evertick.model import Cause, Duty, Gap, Message, MessageState, Node, Reason, Run, Schedule, State, Verdict
-from evertick.policy import Constant, Exponential, Linear
-from evertick.scheduler import Scheduler
-from evertick.task import Task
+from evertick.model.duty import DutyContext
+from evertick.model.feed import FeedEvent, FeedPage
+from evertick.model.hooks import Event
+from evertick.model.retry import Constant, Exponential, Linear
+from evertick.scheduler.scheduler import Scheduler
 from evertick.version import VERSION
 from evertick.when import Calendar, Cron, Every, Once
 from evertick.when.text import parse_when

@@ -32,11 +32,11 @@ from evertick.driver.hand_over import HandOverDriver
 from evertick.driver.nats_names import NatsNames
 from evertick.driver.redis_keys import reports_key
 from evertick.driver.spec import Spec
+from evertick.explain.run import explain_run
 from evertick.model import HandedTo
 from evertick.store.base import MessageFilter
 from evertick.testing import virtual_time
 from evertick.when import from_us
-from evertick.why_run import explain_run
 from servers.broker import Broker, nats_server, redis_server
 
 

@@ -12,7 +12,7 @@ import pytest
 from fleet import Fleet
 
 from evertick import Run, Scheduler, State, Verdict
-from evertick.every_node import node_of_queue
+from evertick.model.every_node import node_of_queue
 
 NODES = 3
 KILLS = 5

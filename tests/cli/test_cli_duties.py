@@ -15,7 +15,7 @@ from evertick import Duty, Scheduler
 from evertick.cli.duties import duty_columns, duty_row
 from evertick.cli.ha import next_words
 from evertick.cli.words import now
-from evertick.ha import HaLine
+from evertick.explain.availability import HaLine
 
 
 def test_duties_lists_what_nodes_hold_and_held(database, evertick, ask):

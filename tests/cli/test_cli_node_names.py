@@ -14,7 +14,7 @@ from evertick import Gap, Scheduler, Verdict
 from evertick.cli.ledger import print_ledger
 from evertick.cli.node_names import known_names, shown_node
 from evertick.cli.words import now
-from evertick.fan_out import overlap_on
+from evertick.ledger.fan_out import overlap_on
 from evertick.model import Node
 
 

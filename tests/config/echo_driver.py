@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from evertick.arguments import FreeArguments
-from evertick.context import Context
 from evertick.driver.base import Driver
 from evertick.driver.spec import DriverParts, Spec
+from evertick.job.arguments import FreeArguments
+from evertick.job.context import Context
 
 __all__ = ["Echo", "EchoDriver"]
 

@@ -13,7 +13,7 @@ from evertick import Calendar, Constant, Every, Scheduler
 from evertick.config.build import scheduler_from
 from evertick.config.load import Configuration
 from evertick.errors import InvalidWhen, Refused
-from evertick.manage.declared import DeclaredPlan
+from evertick.operations.apply import DeclaredPlan
 from evertick.store.base import RunFilter
 
 Load = Callable[..., Configuration]

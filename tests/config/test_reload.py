@@ -15,16 +15,16 @@ import pytest
 from echo_driver import EchoDriver
 
 from evertick import Calendar, Scheduler
+from evertick.aio.cooperative import TURN
 from evertick.config import adding, load
 from evertick.config.build import scheduler_from
 from evertick.config.load import Configuration, load_configuration
 from evertick.config.news import JobNews
 from evertick.config.reload import Reloader
-from evertick.edit_together import TogetherEditor
 from evertick.errors import StoreUnavailable
-from evertick.manage import declared
+from evertick.ledger.atomic_edit import TogetherEditor
 from evertick.model import Node, Run
-from evertick.turns import TURN
+from evertick.operations import apply
 from servers.broker import nats_server, redis_server
 
 Load = Callable[..., Configuration]
@@ -490,8 +490,8 @@ async def test_a_reload_of_many_jobs_gives_the_event_loop_its_turns(
         turns.count(load, "read_job")
         turns.count(adding, "_add")
         for name in ("_edit", "_plan_edit", "_plan_add"):
-            turns.count(declared._Planning, name)
-        turns.count(declared, "overrides_of")
+            turns.count(apply._Planning, name)
+        turns.count(apply, "overrides_of")
         for name in ("_edit", "_adding"):
             turns.count(TogetherEditor, name)
         turning = asyncio.create_task(turns.turn())

@@ -16,7 +16,7 @@ import pytest
 from daemon_site import Site, until
 
 from evertick.config.load import load_configuration
-from evertick.serve import EXIT_RESTART
+from evertick.scheduler.process import EXIT_RESTART
 
 DIST = Path(__file__).parents[2] / "dist"
 

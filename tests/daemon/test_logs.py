@@ -19,7 +19,7 @@ from evertick import Scheduler
 from evertick.daemon.lines import Hidden, JournalLines, JsonLines, TextLines
 from evertick.daemon.logs import LogFile, Logs, set_up_logs
 from evertick.errors import InvalidSetting, Refused
-from evertick.levels import TRACE
+from evertick.text.log_level import TRACE
 from other_user import closed_to_us
 
 WRITER = """

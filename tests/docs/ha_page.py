@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from evertick.engine.loops import DUTIES, LOOPS
-from evertick.ha import REPLICAS
+from evertick.explain.availability import REPLICAS
 
 __all__ = ["PAGE", "written_anew"]
 

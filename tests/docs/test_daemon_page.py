@@ -13,7 +13,7 @@ from programs import SECONDS_MAX, running
 from evertick.cli.exits import EXIT_WRONG
 from evertick.daemon.lines import Hidden, JsonLines
 from evertick.daemon.logs import LOG_LEVELS
-from evertick.serve import EXIT_RESTART, EXIT_STALLED
+from evertick.scheduler.process import EXIT_RESTART, EXIT_STALLED
 
 PAGE = "reference/daemon.md"
 

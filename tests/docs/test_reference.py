@@ -19,9 +19,9 @@ import pytest
 from pages import ROOT, doc, text_of
 
 import evertick
-import evertick.holiday
 import evertick.testing
 import evertick.when
+import evertick.when.public_holidays
 from evertick import (
     Calendar,
     Cause,
@@ -49,9 +49,12 @@ from evertick import (
     Verdict,
 )
 from evertick import errors as errors_module
-from evertick.change import ChangedFire, ChangePlan, MovedFire, OptionChange
 from evertick.cli import cli
 from evertick.clock import Clock
+from evertick.definition.options import CronOptions, EveryOptions, OnceOptions, PolicyOptions, RuleOptions
+from evertick.definition.senders import SenderOptions
+from evertick.definition.settings import DATABASE_VARIABLE
+from evertick.definition.task import Enqueuer, SyncEnqueuer, TaskOptions
 from evertick.driver.base import Driver
 from evertick.driver.function import Threads
 from evertick.driver.handoff import HandOff, HandsOver, Received, ReportSource
@@ -60,15 +63,11 @@ from evertick.driver.process import Process
 from evertick.driver.secret import Secret
 from evertick.driver.sender import RETRY, Sender
 from evertick.driver.spec import DriverParts, Spec
-from evertick.duty import DutyContext
 from evertick.engine.engine import EngineHealth
 from evertick.engine.loop import LoopHealth
-from evertick.events import EVENTS, Event
-from evertick.feed import FEED_KINDS, FeedEvent, FeedPage
-from evertick.ha import HaLine, HaNode, HaTable
-from evertick.holiday import holiday_calendar, holiday_dates
-from evertick.manage.backfill import Backfill, BackfillStep
-from evertick.manage.foresight import Planned
+from evertick.explain.availability import HaLine, HaNode, HaTable
+from evertick.explain.schedule import Why
+from evertick.job.transaction import Transaction
 from evertick.model import (
     Attempt,
     Duty,
@@ -83,22 +82,23 @@ from evertick.model import (
     Schedule,
     Tick,
 )
-from evertick.options import CronOptions, EveryOptions, OnceOptions, PolicyOptions, RuleOptions
-from evertick.policy import Constant
-from evertick.scheduler import Health
-from evertick.sender import SenderOptions
-from evertick.serve import EXIT_RESTART, EXIT_STALLED
-from evertick.settings import DATABASE_VARIABLE
+from evertick.model.duty import DutyContext
+from evertick.model.feed import FEED_KINDS, FeedEvent, FeedPage
+from evertick.model.hooks import EVENTS, Event
+from evertick.model.retry import Constant
+from evertick.operations.backfills import Backfill, BackfillStep
+from evertick.operations.preview import Planned
+from evertick.plan.change_preview import ChangedFire, ChangePlan, MovedFire, OptionChange
+from evertick.scheduler.process import EXIT_RESTART, EXIT_STALLED
+from evertick.scheduler.scheduler import Health
+from evertick.scheduler.sync import SyncScheduler
 from evertick.store.base import Store
-from evertick.sync_scheduler import SyncScheduler
-from evertick.task import Enqueuer, SyncEnqueuer, TaskOptions
 from evertick.testing import Kit, SettableClock, SyncKit, virtual_time, virtual_time_sync
-from evertick.transaction import Transaction
 from evertick.when import Bounds, When
-from evertick.why import Why
+from evertick.when.public_holidays import holiday_calendar, holiday_dates
 
 # What users may import from.
-PUBLIC_MODULES = (evertick, evertick.when, evertick.testing, evertick.holiday)
+PUBLIC_MODULES = (evertick, evertick.when, evertick.testing, evertick.when.public_holidays)
 # The page of every class that they meet: one of these modules has it, or a method or field of such a class.
 PAGES: dict[str, tuple[type, ...]] = {
     "reference/scheduler.md": (
@@ -249,7 +249,7 @@ def test_a_member_that_no_page_names_would_be_noticed() -> None:
     [
         (evertick.when, "reference/schedules.md"),
         (evertick.testing, "reference/testing.md"),
-        (evertick.holiday, "reference/schedules.md"),
+        (evertick.when.public_holidays, "reference/schedules.md"),
     ],
 )
 def test_every_name_of_a_public_module_is_documented_with_its_parameters(module: ModuleType, page: str) -> None:

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import msgspec
 
 from evertick import Context, Message
-from evertick.arguments import FreeArguments
 from evertick.driver.base import Driver
 from evertick.driver.handoff import HandOff, Received
 from evertick.driver.sender import Sender
 from evertick.driver.spec import DriverParts, Spec
+from evertick.job.arguments import FreeArguments
 from evertick.model import ClaimedMessage, HandMode, Report
-from evertick.policy import Constant
+from evertick.model.retry import Constant
 from evertick.when.moment import HOUR, SECOND
 
 __all__ = ["KILLS", "QUEUE", "Handing", "Queue"]

@@ -13,8 +13,8 @@ import pytest
 
 from evertick import Duty, DutyContext, Event, Scheduler
 from evertick.engine import beat
-from evertick.raised import what_was_raised
 from evertick.testing import virtual_time
+from evertick.text.error_line import what_was_raised
 
 PATIENCE = 20.0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evertick import Cause, Constant, Context, Refused, Run, Scheduler, State, Verdict
-from evertick.every_node import node_of_queue
+from evertick.model.every_node import node_of_queue
 
 PATIENCE = 30.0
 NODES = 3

@@ -11,7 +11,7 @@ import pytest
 
 from evertick import Context, Scheduler, Verdict
 from evertick.clock import Clock
-from evertick.scheduler import Parts
+from evertick.scheduler.scheduler import Parts
 from evertick.store.base import Claim, TaskTerms
 from evertick.store.sqlite import SqliteStore
 

@@ -18,8 +18,8 @@ from evertick.engine.loop import Loop
 from evertick.engine.node import GATHER_SECONDS, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.engine.work import Worker
-from evertick.events import Hooks
 from evertick.model import Claimed
+from evertick.model.hooks import Hooks
 from evertick.store.base import Claim, Finished
 from evertick.testing.simulation.clock import TrueClock
 from evertick.testing.simulation.loop import VirtualLoop

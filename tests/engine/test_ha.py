@@ -17,7 +17,7 @@ from handing import Handing, Queue
 from evertick import Context, Event, Message, Scheduler, State, Verdict
 from evertick.driver import registry
 from evertick.engine.loops import DUTIES, LOOPS
-from evertick.ha import REPLICAS, HaLine, HaTable
+from evertick.explain.availability import REPLICAS, HaLine, HaTable
 from evertick.store.base import NodeJoin, Store, TaskTerms
 from evertick.store.postgres import wakeup
 

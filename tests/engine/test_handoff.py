@@ -20,11 +20,11 @@ from evertick.driver.handoff import Received
 from evertick.driver.redis_spec import Redis
 from evertick.engine import report
 from evertick.engine.engine import EngineHealth
-from evertick.message import hand_key
+from evertick.explain.run import explain_run
 from evertick.model import Report
+from evertick.model.message import hand_key
 from evertick.store.base import MessageFilter
 from evertick.when import from_us
-from evertick.why_run import explain_run
 
 PATIENCE = 30.0
 SECOND = 1_000_000

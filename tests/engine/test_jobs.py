@@ -26,13 +26,13 @@ from evertick import (
     Secret,
     Skip,
 )
-from evertick.arguments import FreeArguments
 from evertick.driver import registry
 from evertick.driver.base import Driver
 from evertick.driver.secret import Secrets
 from evertick.driver.spec import DriverParts, Spec
+from evertick.explain.run import explain_run, explain_task
+from evertick.job.arguments import FreeArguments
 from evertick.testing import virtual_time
-from evertick.why_run import explain_run, explain_task
 
 SECONDS_MAX = 30.0
 

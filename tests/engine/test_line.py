@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from evertick.context import Context
 from evertick.driver.base import OnLost, Work
 from evertick.driver.function import FunctionDriver, Threads
 from evertick.engine import loops, work
@@ -19,9 +18,10 @@ from evertick.engine.node import Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
-from evertick.events import Hooks
-from evertick.every_node import own_queue
+from evertick.job.context import Context
 from evertick.model import Claimed, Outcome
+from evertick.model.every_node import own_queue
+from evertick.model.hooks import Hooks
 from evertick.store.base import Claim, Finished
 from evertick.testing.simulation.clock import TrueClock
 from evertick.testing.simulation.loop import VirtualLoop

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from evertick import Constant, Duty, DutyContext, Event, Message, MessageState, Scheduler, Verdict
-from evertick.raised import what_was_raised
 from evertick.store.base import DutyTick
 from evertick.testing import virtual_time
+from evertick.text.error_line import what_was_raised
 
 
 class Unspeakable(Exception):

@@ -24,8 +24,8 @@ from evertick.engine.node import LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
-from evertick.events import Hooks
 from evertick.model import Definition
+from evertick.model.hooks import Hooks
 from evertick.store.base import VERY_FIRST, Advance, Change, Due, DuePlace, Recorded, RunFilter, Store
 from evertick.when.moment import HOUR, SECOND
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from evertick import DutyContext, Message, Scheduler
-from evertick.scheduler import Health
+from evertick.scheduler.scheduler import Health
 
 PATIENCE = 30.0
 # Attempts to connect that are turned away before the server is back: some seconds of an outage.

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from evertick import Constant, Every, Message, Scheduler
-from evertick.levels import TRACE
 from evertick.testing import virtual_time
+from evertick.text.log_level import TRACE
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 

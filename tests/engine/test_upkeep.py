@@ -13,9 +13,9 @@ import pytest
 
 from evertick import Calendar, Cron, Event, Every, Once, Scheduler
 from evertick.clock import system_clock
-from evertick.edit_together import Halt, Together, TogetherEditor
 from evertick.engine.sweep import Sweeper
-from evertick.serve import EXIT_STALLED
+from evertick.ledger.atomic_edit import Halt, Together, TogetherEditor
+from evertick.scheduler.process import EXIT_STALLED
 from evertick.store.base import NodeJoin
 from evertick.testing import virtual_time
 from evertick.when import base

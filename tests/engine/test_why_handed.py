@@ -11,15 +11,15 @@ import pytest
 from evertick import Run, Scheduler, State
 from evertick.cli.words import losses_words, remark, tries
 from evertick.doctor import examine
-from evertick.message import hand_key
+from evertick.explain.run import explain_run, explain_task
+from evertick.explain.schedule import ended_words
 from evertick.model import Claimed, Hand, MessageOutcome, NewMessage, Outcome, Report, Verdict, hearing_tick
+from evertick.model.message import hand_key
 from evertick.store.base import NodeJoin, RunFilter, Store, TaskTerms
 from evertick.store.sqlite import SqliteStore
 from evertick.testing.clock import SettableClock
 from evertick.testing.conformance import a_run
 from evertick.when.moment import HOUR, MINUTE, from_us
-from evertick.why import ended_words
-from evertick.why_run import explain_run, explain_task
 
 APP, QUEUE = "default", "builds"
 TERMS = {"build": TaskTerms()}

@@ -14,9 +14,9 @@ from postgres_stores import PostgresStores, in_schema_of
 
 from evertick.doctor.feed import about_feed
 from evertick.errors import CursorGone
-from evertick.feed import Cursor, cursor_of, events_of
 from evertick.model import Verdict
-from evertick.scheduler import Scheduler
+from evertick.model.feed import Cursor, cursor_of, events_of
+from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import Store
 from evertick.store.postgres.queries import quoted
 from evertick.testing.conformance import Bench, a_fire, a_run, an_advance, an_outcome

@@ -12,8 +12,8 @@ import pytest
 from postgres_stores import PostgresStores
 from test_postgres_outbox import counting
 
-from evertick.limits import make_concurrency
 from evertick.model import Claimed, State, Verdict
+from evertick.model.limits import make_concurrency
 from evertick.store.base import Hearing, TaskTerms
 from evertick.store.postgres.connection import PLAIN_PLANS
 from evertick.store.postgres.queries import in_schema, statements_for

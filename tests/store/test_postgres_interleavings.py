@@ -21,9 +21,9 @@ from interleaving import Interleaving, Sessions, explore
 from postgres_stores import PostgresStores
 
 from evertick.clock import system_clock
-from evertick.limits import Concurrency, Subject
 from evertick.model import Outcome as Ending
 from evertick.model import State
+from evertick.model.limits import Concurrency, Subject
 from evertick.store.base import Change, Claim, NodeJoin, Owned, RunFilter, Store, StoredSchedule, TaskTerms
 from evertick.store.postgres import PostgresStore
 from evertick.store.postgres.queries import in_schema

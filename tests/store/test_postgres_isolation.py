@@ -10,11 +10,11 @@ import asyncpg
 import pytest
 from postgres_stores import PostgresStores, in_schema_of
 
+from evertick.aio.blocking import at_once
 from evertick.clock import system_clock
 from evertick.errors import Refused
-from evertick.limits import Concurrency, Subject
 from evertick.model import Verdict
-from evertick.plain import at_once
+from evertick.model.limits import Concurrency, Subject
 from evertick.store.base import TaskTerms
 from evertick.store.postgres.queries import statements_for
 from evertick.testing.conformance import Bench, an_outcome

@@ -10,10 +10,10 @@ import pytest
 from postgres_stores import PostgresStores, SpareConnections, in_schema_of
 
 from evertick import Scheduler, TransactionTimeout
+from evertick.aio.blocking import at_once
 from evertick.clock import system_clock
 from evertick.errors import StoreRefused
 from evertick.model import State
-from evertick.plain import at_once
 from evertick.store.base import RunFilter
 from evertick.store.postgres import PostgresStore, wakeup
 from evertick.testing.conformance import Bench, StoreConformance, Stores, a_run, an_outcome

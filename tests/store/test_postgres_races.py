@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from postgres_stores import PostgresStores
 
-from evertick.limits import Concurrency, Subject
 from evertick.model import Cause, Outcome, State, Verdict
+from evertick.model.limits import Concurrency, Subject
 from evertick.store.base import EVER, Change, NodeJoin, Store, TaskTerms
 from evertick.store.postgres import PostgresStore, changes, endings, fires, limits, nodes, runs
 from evertick.store.postgres.queries import in_schema

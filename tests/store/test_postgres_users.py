@@ -18,10 +18,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from evertick import Context, Scheduler
+from evertick.aio.blocking import at_once
 from evertick.clock import system_clock
 from evertick.errors import InvalidInput, Refused, TransactionTimeout
 from evertick.model import Claimed, State, Verdict
-from evertick.plain import at_once
 from evertick.store.base import JobTransaction
 from evertick.store.postgres import PostgresStore
 from evertick.testing.conformance import Bench, a_run, an_outcome

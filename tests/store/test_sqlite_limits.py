@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from conftest import InlineStores
-from evertick.limits import Concurrency, Rate, Subject
 from evertick.model import State
+from evertick.model.limits import Concurrency, Rate, Subject
 from evertick.store.base import TaskTerms
 from evertick.store.sqlite import SqliteStore
 from evertick.store.sqlite.lines import InlineLine

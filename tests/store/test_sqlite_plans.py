@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager
 import pytest
 
 from evertick.clock import system_clock
-from evertick.limits import Concurrency, Rate, Subject
 from evertick.model import Cause, Definition, NewGap, NewRun, Outcome, Reason, State, Verdict
+from evertick.model.limits import Concurrency, Rate, Subject
 from evertick.store.base import Advance, Change, DueSchedule, NodeJoin, RunFilter, TaskTerms
 from evertick.store.sqlite import SqliteStore
 from evertick.store.sqlite.lines import InlineLine

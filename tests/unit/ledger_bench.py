@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from evertick.decide import Decider
-from evertick.edit import Addition, facts_of, run_of
 from evertick.engine.fire import advance_of
+from evertick.ledger.editor import Addition, facts_of, run_of
+from evertick.ledger.override_editor import Decider
+from evertick.ledger.parsed_rules import Rules
 from evertick.model import Definition, Gap, Outcome, Run, State, Verdict
-from evertick.plan import plan
-from evertick.rules import Rules
+from evertick.plan.plan import plan
 from evertick.store.base import DeclaredBy, NodeJoin, RunFilter, StoredSchedule, TaskTerms
 from evertick.store.sqlite import SqliteStore
 from evertick.testing.clock import SettableClock

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from evertick.facts import Facts, Fire, Plan
 from evertick.model import Definition, Pause
-from evertick.plan import plan
+from evertick.plan.inputs import Facts, Fire, Plan
+from evertick.plan.plan import plan
 from evertick.when import Every, When
 from evertick.when.moment import HOUR, MINUTE, SECOND
 

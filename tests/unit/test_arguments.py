@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from evertick import Context, InvalidArguments
-from evertick.arguments import ARGUMENTS_MAX_BYTES, Signature
+from evertick.job.arguments import ARGUMENTS_MAX_BYTES, Signature
 
 
 class Color(enum.Enum):

@@ -20,7 +20,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from evertick import Scheduler, rules
+from evertick import Scheduler
+from evertick.ledger import parsed_rules as rules
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))

@@ -12,9 +12,9 @@ from planning import at, facts, fire_moments, gap_rows, paused, plan_at
 
 from evertick import Calendar, Cron, Every, Once
 from evertick.errors import InvalidWhen
-from evertick.facts import Facts
 from evertick.model import Reason
-from evertick.settle import settle
+from evertick.plan.inputs import Facts
+from evertick.plan.settlement import settle
 from evertick.when import from_us
 from evertick.when.moment import DAY, HOUR, MINUTE, SECOND
 

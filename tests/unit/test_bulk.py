@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from evertick import Event, InvalidInput, Scheduler
-from evertick.edit import Editor
 from evertick.errors import InvalidWhen, NotFound
+from evertick.ledger.editor import Editor
 from evertick.store.base import StoredSchedule
 
 TEAMS = {"a": "ops", "b": "ops", "c": "shop", "d": "ops"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from evertick.cancel import cancel_until_over
+from evertick.aio.cancel import cancel_until_over
 
 
 async def test_a_task_that_misses_a_cancellation_is_cancelled_again() -> None:

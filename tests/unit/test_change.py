@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evertick import Calendar, Cron, Every, InvalidInput, NotFound, Refused, Scheduler
-from evertick.change import LISTED, ChangePlan, Comparison, Side, clock_change, compare, plan_change
 from evertick.model import Occurrence
+from evertick.plan.change_preview import LISTED, ChangePlan, Comparison, Side, clock_change, compare, plan_change
 from evertick.testing import Kit, virtual_time
 from evertick.when import When, parse_when, to_us
 from evertick.when.moment import DAY, HOUR, MINUTE, from_us

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evertick import InvalidInput, NotFound, Stopped, current
-from evertick.context import LINE_MAX_CHARS, LINES_MAX, LOG_MAX_CHARS, PHASES_MAX, Context, _current
+from evertick.job.context import LINE_MAX_CHARS, LINES_MAX, LOG_MAX_CHARS, PHASES_MAX, Context, _current
 from evertick.model import Claimed
 from evertick.testing.clock import SettableClock
 from evertick.when.moment import SECOND

@@ -10,8 +10,8 @@ import pytest
 from ledger_bench import APP, Bench
 
 from evertick import AlreadyDeclared, Every
-from evertick.declare import Declaration, Declarations, calling_place
-from evertick.edit import Addition
+from evertick.definition.declarations import Declaration, Declarations, calling_place
+from evertick.ledger.editor import Addition
 from evertick.model import Definition
 from evertick.when import When
 

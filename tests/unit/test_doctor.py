@@ -20,10 +20,10 @@ from evertick.doctor.nodes import about_clock, about_nodes
 from evertick.doctor.outbox import about_outbox
 from evertick.doctor.runs import about_blocked, about_parked, about_waiting, blockers_of
 from evertick.doctor.schedules import about_schedules
-from evertick.limits import Concurrency, Subject
+from evertick.explain.all_schedules import Surveyed, survey
 from evertick.model import Cause, Duty, NewRun, Node, Run, Schedule, State, Verdict
+from evertick.model.limits import Concurrency, Subject
 from evertick.store.base import ChannelPulse, Checked, NodeJoin, StoreStatus, TaskTerms
-from evertick.survey import Surveyed, survey
 from evertick.when import When, from_us, to_us
 from evertick.when.moment import DAY, HOUR
 

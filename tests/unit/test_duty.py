@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evertick import AlreadyDeclared, Calendar, Cron, DutyContext, InvalidKey, InvalidSetting, Refused, Scheduler
-from evertick.duty import Interval, Moments
+from evertick.model.duty import Interval, Moments
 from evertick.when.moment import HOUR, MINUTE, SECOND
 
 

@@ -9,7 +9,7 @@ import pytest
 from ledger_bench import APP, Bench
 
 from evertick import Calendar, Cron, Every, NotFound, Once, Refused, State, StoreUnavailable, Verdict
-from evertick.edit import Addition
+from evertick.ledger.editor import Addition
 from evertick.model import Cause, Definition
 from evertick.store.base import Change, DeclaredBy
 from evertick.when import from_us

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from evertick import serve
-from evertick.scheduler import Scheduler
+from evertick.scheduler import process as serve
+from evertick.scheduler.scheduler import Scheduler
 
 
 class Told(asyncio.SelectorEventLoop):

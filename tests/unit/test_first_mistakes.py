@@ -25,7 +25,7 @@ from evertick import (
     WouldBlock,
 )
 from evertick.model import Verdict
-from evertick.serve import importing
+from evertick.scheduler.process import importing
 
 
 @pytest.fixture

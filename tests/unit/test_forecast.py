@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from evertick import Cron, Every, Once
-from evertick.forecast import DAYS_MAX, SAMPLE, Expected, Forecast, collisions_of, forecast
+from evertick.plan.forecast import DAYS_MAX, SAMPLE, Expected, Forecast, collisions_of, forecast
 from evertick.when import When, from_us, to_us
 from evertick.when.moment import DAY, HOUR, MINUTE
 

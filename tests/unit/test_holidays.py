@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from evertick import Calendar, Cron, InvalidInput, NotFound, Refused, Scheduler
-from evertick.holiday import holiday_calendar, holiday_dates
 from evertick.when import to_us
+from evertick.when.public_holidays import holiday_calendar, holiday_dates
 
 # --- public holidays
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evertick import Scheduler
+from evertick.definition.settings import check_url
 from evertick.errors import InvalidInput, InvalidSetting
-from evertick.masked import masked, masked_within, shown_value
-from evertick.settings import check_url
+from evertick.text.redact import masked, masked_within, shown_value
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evertick.context import LINE_MAX_CHARS, LINES_MAX, LOG_MAX_CHARS
 from evertick.driver.output import HEAD_BYTES, HEAD_LINES, TAIL_BYTES, TAIL_LINES, Captured, Lines, Mask
+from evertick.job.context import LINE_MAX_CHARS, LINES_MAX, LOG_MAX_CHARS
 
 
 def lines_of(*chunks: bytes) -> list[str]:

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning import DAY_START, bound, facts
 
-from evertick import plan as planning
-from evertick.facts import FRESH, Facts, Plan
 from evertick.model import Pause, Reason
-from evertick.owed import cursor_after
-from evertick.plan import plan, plan_closely
-from evertick.settle import settle
+from evertick.plan import plan as planning
+from evertick.plan.inputs import FRESH, Facts, Plan
+from evertick.plan.moments import cursor_after
+from evertick.plan.plan import plan, plan_closely
+from evertick.plan.settlement import settle
 from evertick.when import Cron, Every, Once, When, from_us
 from evertick.when.moment import DAY, HOUR, MINUTE, SECOND
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evertick import Constant, Exponential, InvalidDuration, InvalidSetting, Linear
-from evertick.policy import ATTEMPTS_MAX, RetryPolicy, never_again
+from evertick.model.retry import ATTEMPTS_MAX, RetryPolicy, never_again
 from evertick.when.moment import HOUR, MINUTE, SECOND
 
 

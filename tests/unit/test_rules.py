@@ -9,8 +9,9 @@ import msgspec
 import pytest
 from ledger_bench import APP, Bench
 
-from evertick import rules, turns
-from evertick.rules import KnownDefinition, Rules
+from evertick.aio import cooperative as turns
+from evertick.ledger import parsed_rules as rules
+from evertick.ledger.parsed_rules import KnownDefinition, Rules
 from evertick.when import Calendar, Cron, Every, from_us, parse_when
 from evertick.when.moment import HOUR, MINUTE
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evertick import Calendar, Cron, Every, InvalidSetting, Once, Refused, Scheduler
-from evertick.schedule_limits import ScheduleLimits, check_allowed
+from evertick.plan.allowed_rules import ScheduleLimits, check_allowed
 from evertick.when import When, parse_when, to_us
 from evertick.when.duration import duration_us
 

@@ -43,9 +43,10 @@ from evertick import (
     WouldBlock,
 )
 from evertick.clock import system_clock
-from evertick.context import LINES_MAX
 from evertick.engine import work as work_module
+from evertick.job.context import LINES_MAX
 from evertick.model import NewRun
+from evertick.model.hooks import EVENTS
 from evertick.store.base import Advance, NodeJoin, TaskTerms
 
 SAFETY_SECONDS = 20.0
@@ -58,7 +59,7 @@ class Heard:
         self.events: list[Event] = []
         self._changed = asyncio.Condition()
         # Every node does duties of Evertick's own, whenever it comes to them: whoever wants to hear of those says so.
-        for kind in kinds or [each for each in evertick.events.EVENTS if not each.startswith("duty_")]:
+        for kind in kinds or [each for each in EVENTS if not each.startswith("duty_")]:
             scheduler.on(kind, self._hear)  # type: ignore[arg-type]
 
     async def _hear(self, event: Event) -> None:

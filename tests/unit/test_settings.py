@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from evertick import InvalidDuration, InvalidKey, InvalidSetting, Scheduler
-from evertick.settings import DATABASE_VARIABLE, Settings, check_key, check_labels
+from evertick.definition.settings import DATABASE_VARIABLE, Settings, check_key, check_labels
 from evertick.when.moment import DAY, MINUTE, SECOND
 
 

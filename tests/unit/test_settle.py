@@ -6,7 +6,7 @@ import pytest
 from planning import at, facts, fire_moments, gap_rows, paused
 
 from evertick.model import Reason
-from evertick.settle import settle
+from evertick.plan.settlement import settle
 from evertick.when import Every
 from evertick.when.moment import MINUTE
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evertick.errors import InvalidSetting
-from evertick.size import size_bytes, size_text
+from evertick.text.byte_size import size_bytes, size_text
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from evertick import Calendar, Cron, Every, Once
-from evertick.spread import spread_rule
+from evertick.plan.spread import spread_rule
 from evertick.when import When, parse_when, to_us
 
 NOW = to_us(datetime(2026, 1, 31, tzinfo=UTC))

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from evertick.clock import system_clock
-from evertick.context import Context
 from evertick.driver.base import Work
 from evertick.engine.node import Attempt
 from evertick.engine.timeouts import Timeouts
+from evertick.job.context import Context
 from evertick.model import Claimed
 from evertick.testing.simulation.loop import VirtualLoop
 

@@ -8,7 +8,7 @@ from typing import Any
 from planning import at, bound
 
 from evertick.model import Occurrence
-from evertick.upcoming import Expected, Foreseen, upcoming_fires
+from evertick.plan.upcoming import Expected, Foreseen, upcoming_fires
 from evertick.when import Calendar, Every, Once, from_us
 from evertick.when.moment import LATEST
 

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from evertick import Calendar, Constant, Context, Cron, Every, Once, Scheduler, Skip
+from evertick.explain.run import _knowing
+from evertick.explain.schedule import _idle_words, live_words
 from evertick.model import Node, State
 from evertick.store.base import NodeJoin, TaskTerms
 from evertick.testing import virtual_time
-from evertick.why import _idle_words, live_words
-from evertick.why_run import _knowing
 
 START = "2026-03-02T00:00:00+00:00"
 

@@ -7,11 +7,11 @@ from datetime import datetime
 
 from evertick.cli.database import store_of
 from evertick.errors import EvertickError
-from evertick.manage.foresight import Planned, expected_of
 from evertick.model import Schedule
-from evertick.scheduler import Scheduler
+from evertick.operations.preview import Planned, expected_of
+from evertick.plan.upcoming import Expected, Foreseen, upcoming_fires
+from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import Store
-from evertick.upcoming import Expected, Foreseen, upcoming_fires
 from evertick.when import from_us, to_us
 from evertick.when.moment import LATEST
 

@@ -9,7 +9,6 @@ from typing import Any
 import click
 import msgspec
 
-from evertick.change import ChangePlan
 from evertick.cli.config import tell_warnings
 from evertick.cli.database import config_option, is_there
 from evertick.cli.elsewhere import declared_elsewhere, elsewhere_words, refuse_to_prune
@@ -23,10 +22,11 @@ from evertick.config.directory import make_private
 from evertick.config.find import find_file, searched_files
 from evertick.config.load import Configuration, load_configuration
 from evertick.config.problem import Problems
-from evertick.manage.change import DAYS_MAX
-from evertick.manage.declared import DeclaredPlan
-from evertick.masked import masked
+from evertick.operations.apply import DeclaredPlan
+from evertick.operations.change_preview import DAYS_MAX
+from evertick.plan.change_preview import ChangePlan
 from evertick.store.sqlite.location import location_of
+from evertick.text.redact import masked
 
 __all__ = ["apply"]
 

@@ -16,8 +16,8 @@ from evertick.cli.parameters import ArgumentsParameter, MomentParameter
 from evertick.cli.progress import progress, retold, told_if_broken_off
 from evertick.cli.wall import moments_tz_option
 from evertick.cli.words import now
-from evertick.manage.backfill import BACKFILL_MOST, Backfill, BackfillStep
-from evertick.scheduler import Scheduler
+from evertick.operations.backfills import BACKFILL_MOST, Backfill, BackfillStep
+from evertick.scheduler.scheduler import Scheduler
 
 __all__ = ["backfill"]
 

@@ -10,17 +10,17 @@ from zoneinfo import ZoneInfo
 import click
 import msgspec
 
-from evertick.change import ChangePlan
 from evertick.cli.database import on_store, store_of
 from evertick.cli.output import Column, as_json_option, ask, hint, print_facts, print_json, print_table, say
 from evertick.cli.plan import DAYS, checked_days, days_option, dry_run_option, plan_data, say_nothing_changed
 from evertick.cli.words import now, stamp
 from evertick.errors import NotFound, Refused
-from evertick.holiday import holiday_calendar
-from evertick.scheduler import Scheduler
-from evertick.survey import survey
+from evertick.explain.all_schedules import survey
+from evertick.plan.change_preview import ChangePlan
+from evertick.scheduler.scheduler import Scheduler
 from evertick.when import Calendar, from_us, to_us
 from evertick.when.moment import DAY
+from evertick.when.public_holidays import holiday_calendar
 
 __all__ = ["calendar"]
 

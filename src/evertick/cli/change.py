@@ -16,7 +16,7 @@ from evertick.cli.schedules import declarer_words, rule_words, show_data, upcomi
 from evertick.cli.words import distance, now, stamp
 from evertick.errors import EvertickError
 from evertick.model import BLACKOUT_FATES, CATCH_UPS, OVERLAPS, SCHEDULE_MODES, UNIQUE_UNTIL, Schedule
-from evertick.scheduler import Scheduler
+from evertick.scheduler.scheduler import Scheduler
 from evertick.when import parse_when
 
 __all__ = ["add", "update"]

@@ -14,8 +14,8 @@ from evertick.config.find import find_file, searched_files
 from evertick.config.load import Configuration, load_configuration
 from evertick.config.show import shown_defaults, shown_jobs, shown_values
 from evertick.errors import InvalidConfiguration, NotFound
-from evertick.masked import masked
-from evertick.nearest import nearest
+from evertick.text.did_you_mean import nearest
+from evertick.text.redact import masked
 
 __all__ = ["config", "tell_warnings"]
 

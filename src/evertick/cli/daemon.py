@@ -16,8 +16,8 @@ from evertick.config.load import FILE_NAME, load_configuration
 from evertick.daemon.detach import detach as detach_now
 from evertick.daemon.logs import LOG_FORMATS
 from evertick.daemon.run import run_daemon
-from evertick.masked import masked
-from evertick.serve import EXIT_RESTART
+from evertick.scheduler.process import EXIT_RESTART
+from evertick.text.redact import masked
 
 __all__ = ["daemon"]
 

@@ -27,13 +27,13 @@ from evertick.cli.words import times_in
 from evertick.config.find import FILE_NAME, searched_files
 from evertick.config.load import load_ledger
 from evertick.daemon.report import DaemonReport, read_remains, read_reports
+from evertick.definition.settings import DATABASE_VARIABLE, DEFAULT_DATABASE, check_url
 from evertick.errors import NotFound, StoreRefused
-from evertick.masked import masked
-from evertick.scheduler import Scheduler
-from evertick.settings import DATABASE_VARIABLE, DEFAULT_DATABASE, check_url
+from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import Store
 from evertick.store.sqlite.connection import file_is_there
 from evertick.store.sqlite.location import location_of
+from evertick.text.redact import masked
 
 __all__ = [
     "Ledger",

@@ -21,13 +21,13 @@ from evertick.cli.ledger import print_ledger, print_why
 from evertick.cli.node_names import names_for
 from evertick.cli.output import say, style_of
 from evertick.cli.words import now
-from evertick.context import Context
 from evertick.errors import EvertickError
-from evertick.events import EVENTS, Event
-from evertick.policy import Exponential
-from evertick.scheduler import Scheduler
+from evertick.explain.schedule import Why
+from evertick.job.context import Context
+from evertick.model.hooks import EVENTS, Event
+from evertick.model.retry import Exponential
+from evertick.scheduler.scheduler import Scheduler
 from evertick.when import Every
-from evertick.why import Why
 
 __all__ = ["demo"]
 

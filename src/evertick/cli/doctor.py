@@ -12,9 +12,9 @@ from evertick.cli.output import as_json_option, print_facts, print_json, say
 from evertick.cli.progress import progress
 from evertick.cli.words import now
 from evertick.clock import system_clock
+from evertick.definition.settings import check_key
 from evertick.doctor import Finding, Severity, about_store, examine, examine_database
 from evertick.errors import EvertickError, Refused, StoreRefused
-from evertick.settings import check_key
 from evertick.store.base import Care
 from evertick.store.url import open_store
 

@@ -13,8 +13,8 @@ from evertick.cli.database import on_store
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_section, print_table
 from evertick.cli.words import ahead, distance, now, stamp
 from evertick.model import Duty
-from evertick.raised import what_was_raised
-from evertick.scheduler import Scheduler
+from evertick.scheduler.scheduler import Scheduler
+from evertick.text.error_line import what_was_raised
 
 __all__ = ["duties", "duty_columns", "duty_row"]
 

@@ -15,7 +15,7 @@ from evertick.config.configuration import Configuration
 from evertick.daemon.report import DaemonReport
 from evertick.doctor.finding import named
 from evertick.errors import Refused
-from evertick.manage.declared import DeclaredPlan
+from evertick.operations.apply import DeclaredPlan
 
 __all__ = ["declared_elsewhere", "elsewhere_words", "refuse_to_prune"]
 

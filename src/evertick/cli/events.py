@@ -17,9 +17,9 @@ from evertick.cli.parameters import MomentParameter
 from evertick.cli.words import brief, now, stamp
 from evertick.doctor.feed import held_words
 from evertick.errors import EvertickError, InvalidInput, NotFound
-from evertick.feed import FEED_KINDS, FeedEvent
 from evertick.model import Cause
-from evertick.scheduler import Scheduler
+from evertick.model.feed import FEED_KINDS, FeedEvent
+from evertick.scheduler.scheduler import Scheduler
 from evertick.when import duration_us
 from evertick.when.moment import SECOND
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from evertick.serve import EXIT_RESTART, EXIT_STALLED
+from evertick.scheduler.process import EXIT_RESTART, EXIT_STALLED
 
 __all__ = ["EXIT_BROKEN_PIPE", "EXIT_CODES", "EXIT_INTERRUPTED", "EXIT_UNKNOWN", "EXIT_WRONG", "exit_codes_help"]
 

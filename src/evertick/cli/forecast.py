@@ -17,11 +17,11 @@ from evertick.cli.parameters import ZoneParameter, labels_option
 from evertick.cli.progress import progress
 from evertick.cli.words import stamp
 from evertick.errors import NotFound, Refused
-from evertick.forecast import DAYS_MAX, Collision, Expected, Forecast
-from evertick.forecast import forecast as make_forecast
-from evertick.scheduler import Scheduler
-from evertick.spread import Suggestion, suggestions
-from evertick.survey import survey
+from evertick.explain.all_schedules import survey
+from evertick.plan.forecast import DAYS_MAX, Collision, Expected, Forecast
+from evertick.plan.forecast import forecast as make_forecast
+from evertick.plan.spread import Suggestion, suggestions
+from evertick.scheduler.scheduler import Scheduler
 from evertick.when import from_us
 
 __all__ = ["forecast"]

@@ -14,8 +14,8 @@ from evertick.cli.database import on_store
 from evertick.cli.node_names import node_names
 from evertick.cli.output import Column, as_json_option, console, hint, print_json, print_table
 from evertick.cli.words import ahead, distance
-from evertick.ha import HA_KINDS, HaKind, HaLine, HaTable
-from evertick.scheduler import Scheduler
+from evertick.explain.availability import HA_KINDS, HaKind, HaLine, HaTable
+from evertick.scheduler.scheduler import Scheduler
 
 __all__ = ["ha", "next_words"]
 

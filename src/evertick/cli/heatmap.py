@@ -14,7 +14,7 @@ from math import log
 import msgspec
 
 from evertick.cli.output import Column, console, print_table, say
-from evertick.forecast import Day, Forecast
+from evertick.plan.forecast import Day, Forecast
 
 __all__ = ["heatmap_svg", "print_heatmap"]
 

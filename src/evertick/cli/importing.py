@@ -24,7 +24,7 @@ from evertick.imports.local_zone import local_zone
 from evertick.imports.python import to_python
 from evertick.imports.taken import taken_beside
 from evertick.imports.toml import to_toml
-from evertick.masked import masked
+from evertick.text.redact import masked
 
 __all__ = ["import_"]
 

@@ -19,11 +19,11 @@ from evertick.cli.parameters import check_stretch, labels_option, since_option, 
 from evertick.cli.wall import moments_tz_option
 from evertick.cli.words import called, outcome, remark, stamp, took, tries
 from evertick.errors import NotFound
-from evertick.fan_out import overlap_on
+from evertick.explain.run import Facts, explain_run, explain_task
+from evertick.explain.schedule import Why
+from evertick.ledger.fan_out import overlap_on
 from evertick.model import Gap, Run, Schedule, State, Verdict
-from evertick.scheduler import Scheduler
-from evertick.why import Why
-from evertick.why_run import Facts, explain_run, explain_task
+from evertick.scheduler.scheduler import Scheduler
 
 __all__ = ["history", "print_ledger", "print_why", "row_data", "row_of", "rows_data", "runs", "why"]
 

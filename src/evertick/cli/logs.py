@@ -15,7 +15,7 @@ from evertick.cli.named import last_run_named
 from evertick.cli.output import as_json_option, hint, say, style_of
 from evertick.cli.words import outcome, stamp, took
 from evertick.model import LogLine, Run, State, Verdict
-from evertick.scheduler import Scheduler
+from evertick.scheduler.scheduler import Scheduler
 
 __all__ = ["log_page", "logs", "whole_log"]
 

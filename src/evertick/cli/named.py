@@ -14,7 +14,7 @@ import click
 
 from evertick.errors import NotFound, Refused
 from evertick.model import Message, Run, Schedule
-from evertick.scheduler import Scheduler
+from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import MessageFilter, RunFilter, ScheduleFilter, Store
 
 __all__ = ["PREFIX_LEAST", "last_run_named", "message_named", "nearer", "run_named", "schedule_or_run", "task_word"]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from evertick.every_node import is_own_queue, node_of_queue
+from evertick.explain.node_names import SHORT, known_names, node_names
 from evertick.model import Gap, Run
-from evertick.node_names import SHORT, known_names, node_names
-from evertick.scheduler import Scheduler
+from evertick.model.every_node import is_own_queue, node_of_queue
+from evertick.scheduler.scheduler import Scheduler
 
 __all__ = ["known_names", "names_for", "node_names", "node_of", "node_words", "shown_node", "shown_place"]
 

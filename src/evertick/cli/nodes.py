@@ -13,7 +13,7 @@ from evertick.cli.node_names import node_names
 from evertick.cli.output import Column, as_json_option, hint, print_json, print_table
 from evertick.cli.words import distance, now, stamp
 from evertick.model import Node
-from evertick.scheduler import Scheduler
+from evertick.scheduler.scheduler import Scheduler
 
 __all__ = ["node_state", "nodes"]
 

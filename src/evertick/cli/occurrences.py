@@ -16,7 +16,7 @@ from evertick.cli.schedules import show_data, upcoming_of
 from evertick.cli.wall import moments_tz_option
 from evertick.cli.words import decision_words, distance, now, stamp
 from evertick.model import Schedule
-from evertick.scheduler import Scheduler
+from evertick.scheduler.scheduler import Scheduler
 
 __all__ = ["move", "run_early", "skip_next", "undo"]
 

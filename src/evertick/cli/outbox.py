@@ -27,9 +27,9 @@ from evertick.cli.output import (
 from evertick.cli.words import data_text, distance, now, stamp
 from evertick.errors import NotFound
 from evertick.model import Message, MessageState
-from evertick.raised import what_was_raised
-from evertick.scheduler import Scheduler
+from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import MessageFilter
+from evertick.text.error_line import what_was_raised
 
 __all__ = ["outbox"]
 

@@ -16,8 +16,8 @@ from evertick.cli.plan import checked_days, days_option, dry_run_option, plan_da
 from evertick.cli.progress import progress, told_if_broken_off
 from evertick.cli.wall import moments_tz_option
 from evertick.cli.words import distance, now, span, stamp
-from evertick.manage.bulk import OnChange
-from evertick.scheduler import Scheduler
+from evertick.operations.bulk import OnChange
+from evertick.scheduler.scheduler import Scheduler
 
 __all__ = ["pause", "resume"]
 

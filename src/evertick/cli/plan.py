@@ -7,9 +7,9 @@ from typing import Any
 import click
 import msgspec
 
-from evertick.change import ChangePlan
 from evertick.cli.output import hint, print_json, say
-from evertick.manage.change import DAYS_MAX
+from evertick.operations.change_preview import DAYS_MAX
+from evertick.plan.change_preview import ChangePlan
 from evertick.when import duration_text
 
 __all__ = [

@@ -14,8 +14,8 @@ from evertick.cli.output import Column, as_json_option, hint, print_facts, print
 from evertick.cli.parameters import MomentParameter
 from evertick.cli.wall import moments_tz_option
 from evertick.cli.words import distance, now, stamp
-from evertick.scheduler import Scheduler
-from evertick.upcoming import COUNT_MOST
+from evertick.plan.upcoming import COUNT_MOST
+from evertick.scheduler.scheduler import Scheduler
 from evertick.when import Cron, When, parse_when, to_us
 from evertick.when.base import UPCOMING_LIMIT
 from evertick.when.duration import duration_us, duration_words

@@ -36,11 +36,11 @@ from evertick.cli.runs import hint_if_stuck
 from evertick.cli.wall import moments_tz_option
 from evertick.cli.words import called, outcome, stamp
 from evertick.errors import Refused
-from evertick.manage.runs import check_one_task, why_not_rerun
+from evertick.explain.schedule import reason_words
 from evertick.model import RERUN_OVERLAPS, RerunOverlap, Run, Verdict
-from evertick.raised import what_was_raised
-from evertick.scheduler import Scheduler
-from evertick.why import reason_words
+from evertick.operations.runs import check_one_task, why_not_rerun
+from evertick.scheduler.scheduler import Scheduler
+from evertick.text.error_line import what_was_raised
 
 __all__ = ["failed", "rerun"]
 

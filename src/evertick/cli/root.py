@@ -46,7 +46,7 @@ from evertick.cli.status import status
 from evertick.cli.top import top
 from evertick.cli.worker import worker
 from evertick.errors import EvertickError, InvalidConfiguration, InvalidInput
-from evertick.serve import TRACEBACK_VARIABLE
+from evertick.scheduler.process import TRACEBACK_VARIABLE
 from evertick.version import VERSION
 
 __all__ = ["TRACEBACK_VARIABLE", "cli"]

@@ -19,9 +19,9 @@ import evertick
 from evertick.cli.care import bring_up_to_date, care_of
 from evertick.cli.database import database_option
 from evertick.errors import EvertickError
-from evertick.masked import masked
-from evertick.scheduler import Scheduler
-from evertick.serve import importing
+from evertick.scheduler.process import importing
+from evertick.scheduler.scheduler import Scheduler
+from evertick.text.redact import masked
 from evertick.version import VERSION
 
 __all__ = ["find_scheduler", "run"]

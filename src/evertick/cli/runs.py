@@ -27,12 +27,12 @@ from evertick.cli.words import (
     tries,
 )
 from evertick.errors import Refused
-from evertick.left import driver_wanted, living_of
+from evertick.explain.handed_run import is_heard
+from evertick.explain.no_node import driver_wanted, living_of
 from evertick.model import Attempt, Node, Phase, Reason, Run, State
-from evertick.raised import what_was_raised
-from evertick.scheduler import Scheduler
+from evertick.scheduler.scheduler import Scheduler
+from evertick.text.error_line import what_was_raised
 from evertick.when import from_us
-from evertick.why_handed import is_heard
 
 __all__ = ["cancel", "hint_if_stuck", "print_run", "run_data"]
 

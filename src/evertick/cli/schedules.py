@@ -22,11 +22,11 @@ from evertick.cli.parameters import ArgumentsParameter, labels_option
 from evertick.cli.plan import checked_days, days_option, dry_run_option, print_plan
 from evertick.cli.runs import hint_if_stuck, print_run, run_data
 from evertick.cli.words import ahead, data_text, decision_words, now, stamp
-from evertick.drift import REMEDY, is_left_behind
 from evertick.errors import EvertickError, NotFound
-from evertick.every_node import is_own_queue
+from evertick.explain.drift import REMEDY, is_left_behind
 from evertick.model import Run, Schedule, State
-from evertick.scheduler import Scheduler
+from evertick.model.every_node import is_own_queue
+from evertick.scheduler.scheduler import Scheduler
 from evertick.when import parse_when
 
 __all__ = ["declarer_words", "list_schedules", "remove", "rule_words", "show", "show_data", "trigger", "upcoming_of"]

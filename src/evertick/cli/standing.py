@@ -15,11 +15,11 @@ from evertick.cli.exits import EXIT_UNKNOWN
 from evertick.cli.nodes import node_state
 from evertick.cli.words import span
 from evertick.daemon.report import DaemonReport
+from evertick.explain.handed_run import is_heard
+from evertick.explain.node_names import node_names
 from evertick.model import Duty, Handed, Node, State
-from evertick.node_names import node_names
 from evertick.store.base import FAILED_MOST, ChannelPulse, RunFilter, ScheduleFilter, Store
 from evertick.when import from_us
-from evertick.why_handed import is_heard
 
 __all__ = ["Grade", "Limits", "NodeStanding", "Problem", "Standing", "look", "problems_of", "worst"]
 

@@ -29,7 +29,7 @@ from evertick.config.load import guess_ledger
 from evertick.daemon.report import DaemonReport
 from evertick.doctor.finding import named
 from evertick.errors import EvertickError, InvalidConfiguration, StoreUnavailable
-from evertick.scheduler import Scheduler
+from evertick.scheduler.scheduler import Scheduler
 
 __all__ = ["status"]
 

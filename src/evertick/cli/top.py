@@ -26,7 +26,7 @@ from evertick.cli.words import ahead, called, counted, distance, outcome, remark
 from evertick.engine.loops import OWN_DUTIES
 from evertick.errors import StoreUnavailable
 from evertick.model import Gap, Run, Schedule
-from evertick.scheduler import Scheduler
+from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import ChannelPulse
 from evertick.when import from_us
 

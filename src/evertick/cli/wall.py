@@ -14,8 +14,8 @@ import click
 
 from evertick.cli.named import PREFIX_LEAST
 from evertick.cli.parameters import ZoneParameter
-from evertick.rules import rule_in_force
-from evertick.scheduler import Scheduler
+from evertick.ledger.parsed_rules import rule_in_force
+from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import RunFilter
 
 __all__ = ["clock_of", "moments_tz_option", "with_zone"]

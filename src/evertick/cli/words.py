@@ -10,10 +10,10 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 from evertick.clock import system_clock
+from evertick.explain.handed_run import who_was_lost
 from evertick.model import Cause, Gap, Handed, HandedTo, OccurrenceEdit, Reason, Run, State, Verdict
-from evertick.raised import what_was_raised
+from evertick.text.error_line import what_was_raised
 from evertick.when import from_us
-from evertick.why_handed import who_was_lost
 
 __all__ = [
     "ahead",

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from evertick.config.job import Job
 from evertick.config.problem import Problems
-from evertick.declare import Declaration
+from evertick.definition.declarations import Declaration
 from evertick.errors import EvertickError
-from evertick.every_node import check_every_node_rule
-from evertick.nearest import nearest
-from evertick.scheduler import Scheduler
+from evertick.model.every_node import check_every_node_rule
+from evertick.scheduler.scheduler import Scheduler
+from evertick.text.did_you_mean import nearest
 
 __all__ = ["add_job", "add_jobs", "check_calendars"]
 

@@ -11,7 +11,7 @@ import msgspec
 from evertick.config.keys import SectionKeys, Warn
 from evertick.config.layer import Value
 from evertick.config.problem import Problems
-from evertick.masked import masked
+from evertick.text.redact import masked
 
 __all__ = ["Connection", "broker_of"]
 

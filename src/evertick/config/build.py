@@ -9,7 +9,7 @@ from evertick.config.problem import Problems
 from evertick.driver.nats_spec import NatsConnection
 from evertick.driver.redis_spec import RedisConnection
 from evertick.driver.secret import Secrets
-from evertick.scheduler import Scheduler
+from evertick.scheduler.scheduler import Scheduler
 
 __all__ = ["SECRETS", "bare_scheduler", "check_brokers", "check_connections", "connections_of", "scheduler_from"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from evertick.config.problem import Problems
 from evertick.config.table import Table
 from evertick.errors import EvertickError
-from evertick.nearest import nearest
+from evertick.text.did_you_mean import nearest
 from evertick.when import Calendar
 from evertick.when.entry import read_entry
 from evertick.when.zone import zone_named

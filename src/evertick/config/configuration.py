@@ -17,7 +17,7 @@ from evertick.config.layer import Value
 from evertick.config.saying import jobs_told
 from evertick.config.section import Daemon, Database, Directories, Http, Log, Nats, Node, Redis, Retention
 from evertick.driver.registry import known_drivers
-from evertick.masked import masked
+from evertick.text.redact import masked
 from evertick.when import Calendar
 
 __all__ = ["SETTINGS", "Configuration", "settings_from"]

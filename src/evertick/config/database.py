@@ -10,11 +10,11 @@ from evertick.config.keys import PARTS, SectionKeys, Warn
 from evertick.config.layer import Value
 from evertick.config.origin import Origin
 from evertick.config.problem import Problems
+from evertick.definition.settings import check_url
 from evertick.errors import InvalidInput
-from evertick.masked import masked
-from evertick.settings import check_url
 from evertick.store.sqlite.location import location_of
 from evertick.store.url import check_installed
+from evertick.text.redact import masked
 from evertick.when.duration import duration_text, duration_us
 
 __all__ = ["database_url"]

@@ -12,21 +12,21 @@ from typing import Any
 
 import msgspec
 
-from evertick.arguments import FreeArguments
 from evertick.config.problem import Problems
 from evertick.config.retry import read_retry
 from evertick.config.rule import RULE_DEFAULTS, RULE_OPTIONS, RULES, make_rule
 from evertick.config.saying import toml_words
 from evertick.config.table import Table
+from evertick.definition.options import PolicyOptions, make_definition
+from evertick.definition.settings import check_key
+from evertick.definition.task import TaskOptions, make_work
 from evertick.driver.reading import read_spec
 from evertick.driver.registry import IN_PYTHON, spec_class
 from evertick.driver.spec import LeftToOthers, Spec
 from evertick.errors import EvertickError, InvalidInput
+from evertick.job.arguments import FreeArguments
 from evertick.model import Definition
-from evertick.nearest import alike, nearest
-from evertick.options import PolicyOptions, make_definition
-from evertick.settings import check_key
-from evertick.task import TaskOptions, make_work
+from evertick.text.did_you_mean import alike, nearest
 from evertick.when import Calendar, When
 
 __all__ = [

@@ -14,7 +14,7 @@ from evertick.config.layer import Value
 from evertick.config.origin import Origin
 from evertick.config.problem import Problems
 from evertick.config.reading import fix_for
-from evertick.masked import masked
+from evertick.text.redact import masked
 
 __all__ = ["PARTS", "SectionKeys", "Warn"]
 

@@ -10,7 +10,7 @@ import msgspec
 
 from evertick.config.saying import toml_words
 from evertick.errors import InvalidSetting
-from evertick.size import size_bytes
+from evertick.text.byte_size import size_bytes
 from evertick.when.duration import duration_us
 
 __all__ = [

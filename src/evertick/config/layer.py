@@ -15,7 +15,7 @@ from evertick.config.saying import toml_words
 from evertick.config.section import SECTIONS, SHORT_VARIABLES, Key, Section, keys_of, variable_of
 from evertick.config.toml import Document
 from evertick.errors import InvalidInput
-from evertick.nearest import nearest
+from evertick.text.did_you_mean import nearest
 
 __all__ = ["JOB_TABLES", "Value", "layered", "section_from"]
 

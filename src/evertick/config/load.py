@@ -30,12 +30,12 @@ from evertick.config.toml import Document, read_before_error
 from evertick.config.variables import check_variables
 from evertick.config.warning import warnings_of
 from evertick.config.writing import check_places
+from evertick.definition.settings import make_settings
 from evertick.driver.address import allowed_of
 from evertick.driver.registry import IN_PYTHON, known_drivers
 from evertick.errors import InvalidInput
-from evertick.masked import masked
-from evertick.nearest import alike
-from evertick.settings import make_settings
+from evertick.text.did_you_mean import alike
+from evertick.text.redact import masked
 from evertick.when import Calendar
 
 __all__ = ["FILE_NAME", "Configuration", "Ledger", "guess_ledger", "load_configuration", "load_disabled", "load_ledger"]

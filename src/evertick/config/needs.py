@@ -16,7 +16,7 @@ from evertick.driver.http_spec import Http, method_of
 from evertick.driver.shell_spec import Shell, at_home, is_at_home
 from evertick.driver.spec import Spec
 from evertick.errors import JobFailed, Refused
-from evertick.nearest import alike
+from evertick.text.did_you_mean import alike
 
 __all__ = ["Needs"]
 

@@ -14,7 +14,7 @@ from evertick.config.build import connections_of
 from evertick.config.configuration import Configuration
 from evertick.config.job import Job
 from evertick.config.problem import Problems
-from evertick.scheduler import Scheduler
+from evertick.scheduler.scheduler import Scheduler
 
 __all__ = ["check_not_premature"]
 

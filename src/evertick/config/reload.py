@@ -25,7 +25,7 @@ from evertick.config.premature import check_not_premature
 from evertick.config.problem import Problems
 from evertick.config.toml import FILE_MAX_BYTES, digest_of
 from evertick.errors import EvertickError, InvalidConfiguration, InvalidInput
-from evertick.scheduler import JobSet, Scheduler
+from evertick.scheduler.scheduler import JobSet, Scheduler
 
 __all__ = ["Reloaded", "Reloader"]
 

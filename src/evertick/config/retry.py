@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from evertick.errors import EvertickError
-from evertick.nearest import alike, nearest
-from evertick.policy import Constant, Exponential, Linear, RetryPolicy
+from evertick.model.retry import Constant, Exponential, Linear, RetryPolicy
+from evertick.text.did_you_mean import alike, nearest
 
 __all__ = ["read_retry"]
 

@@ -8,9 +8,9 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from evertick.config.saying import toml_words
+from evertick.definition.options import CronOptions, EveryOptions, OnceOptions, PolicyOptions
+from evertick.definition.task import TaskOptions
 from evertick.errors import InvalidSetting, InvalidWhen
-from evertick.options import CronOptions, EveryOptions, OnceOptions, PolicyOptions
-from evertick.task import TaskOptions
 from evertick.when import Calendar, Cron, Every, Once, When, parse_when
 from evertick.when.cron import rule as cron_rule
 from evertick.when.moment import from_us, moment_of, moment_text, to_us

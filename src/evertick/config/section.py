@@ -23,7 +23,7 @@ from evertick.config.kind import (
     Kind,
     choice,
 )
-from evertick.settings import DATABASE_VARIABLE
+from evertick.definition.settings import DATABASE_VARIABLE
 from evertick.when.duration import Duration
 
 __all__ = [

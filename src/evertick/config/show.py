@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from evertick.arguments import FreeArguments
 from evertick.config.configuration import Configuration
 from evertick.config.job import TASK_KEYS, Defaults, Job
 from evertick.config.layer import Value
 from evertick.config.origin import DEFAULT
+from evertick.definition.task import make_work
 from evertick.driver.spec import LeftToOthers
-from evertick.masked import masked, masked_within
-from evertick.task import make_work
+from evertick.job.arguments import FreeArguments
+from evertick.text.redact import masked, masked_within
 
 __all__ = ["HIDDEN", "Shown", "shown_defaults", "shown_jobs", "shown_values"]
 

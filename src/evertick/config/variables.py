@@ -17,8 +17,8 @@ from evertick.config.section import SECTIONS, SHORT_VARIABLES, VARIABLE, keys_of
 from evertick.driver.orphans import MARK
 from evertick.driver.run_variables import RUN_VARIABLES
 from evertick.driver.secret import SECRET_VARIABLE
-from evertick.nearest import alike, nearest
-from evertick.serve import TRACEBACK_VARIABLE
+from evertick.scheduler.process import TRACEBACK_VARIABLE
+from evertick.text.did_you_mean import alike, nearest
 
 __all__ = ["check_variables"]
 

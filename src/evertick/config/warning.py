@@ -19,7 +19,7 @@ from evertick.config.saying import in_file, toml_text
 from evertick.driver.plain_text import plain_text_to
 from evertick.driver.secret import Secret, Secrets
 from evertick.errors import EvertickError
-from evertick.nearest import nearest
+from evertick.text.did_you_mean import nearest
 from evertick.when import Cron, Once
 from evertick.when.moment import moment_text
 

@@ -26,8 +26,8 @@ from evertick.daemon.notify import Notify
 from evertick.daemon.pidfile import Pidfile
 from evertick.daemon.report import DaemonReport, forget_report, write_report
 from evertick.daemon.watchdog import Watchdog
-from evertick.scheduler import Scheduler
-from evertick.serve import Attendant
+from evertick.scheduler.process import Attendant
+from evertick.scheduler.scheduler import Scheduler
 from evertick.when import from_us
 
 __all__ = ["Belongings", "Daemon"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from evertick.context import _current
+from evertick.job.context import _current
 
 __all__ = ["Hidden", "JournalLines", "JsonLines", "Lines", "TextLines"]
 

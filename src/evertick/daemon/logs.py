@@ -20,7 +20,7 @@ import msgspec
 
 from evertick.daemon.lines import Hidden, JournalLines, JsonLines, Lines, TextLines
 from evertick.errors import InvalidSetting, Refused
-from evertick.levels import TRACE
+from evertick.text.log_level import TRACE
 
 __all__ = ["LOG_FORMATS", "LOG_LEVELS", "LogFile", "Logs", "set_up_logs"]
 

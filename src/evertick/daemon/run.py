@@ -31,9 +31,9 @@ from evertick.daemon.process import started_at_tick
 from evertick.daemon.report import DaemonReport, read_former
 from evertick.driver.secret import SECRET_VARIABLE, Secrets
 from evertick.errors import EvertickError
-from evertick.masked import masked
-from evertick.scheduler import Scheduler
-from evertick.serve import run_process
+from evertick.scheduler.process import run_process
+from evertick.scheduler.scheduler import Scheduler
+from evertick.text.redact import masked
 from evertick.version import VERSION
 from evertick.when import from_us
 

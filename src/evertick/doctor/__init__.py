@@ -20,11 +20,11 @@ from evertick.doctor.outbox import about_outbox
 from evertick.doctor.runs import about_blocked, about_parked, about_waiting, blockers_of
 from evertick.doctor.schedules import about_schedules
 from evertick.errors import EvertickError
+from evertick.explain.all_schedules import survey
+from evertick.explain.handed_run import unsent_messages
 from evertick.model import State
 from evertick.store.base import Care, RunFilter, Store
-from evertick.survey import survey
 from evertick.when import from_us, to_us
-from evertick.why_handed import unsent_messages
 
 __all__ = ["Finding", "Severity", "about_store", "examine", "examine_database"]
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from evertick.doctor.finding import Finding, Severity
 from evertick.engine.loops import OWN_DUTIES
 from evertick.model import Duty, Node
-from evertick.raised import what_was_raised
+from evertick.text.error_line import what_was_raised
 
 __all__ = ["about_duties"]
 

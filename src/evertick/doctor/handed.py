@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from evertick.doctor.finding import Finding, Severity
+from evertick.explain.handed_run import is_away, is_heard, queue_words
 from evertick.model import Handed, Message, Node, Run
-from evertick.raised import what_was_raised
-from evertick.why_handed import is_away, is_heard, queue_words
+from evertick.text.error_line import what_was_raised
 
 __all__ = ["about_handed"]
 

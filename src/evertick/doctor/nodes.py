@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from evertick.doctor.finding import Finding, Severity, named
 from evertick.engine.node import declarer_of
+from evertick.explain.node_names import node_names
 from evertick.model import Node
-from evertick.node_names import node_names
 
 __all__ = ["about_clock", "about_nodes"]
 

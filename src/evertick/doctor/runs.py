@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from evertick.doctor.finding import Finding, Severity, named
-from evertick.every_node import own_queue
-from evertick.left import driver_wanted
+from evertick.explain.no_node import driver_wanted
 from evertick.model import Node, Reason, Run, State
-from evertick.raised import what_was_raised
+from evertick.model.every_node import own_queue
+from evertick.text.error_line import what_was_raised
 
 __all__ = ["about_blocked", "about_parked", "about_waiting", "blockers_of"]
 

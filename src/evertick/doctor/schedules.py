@@ -9,12 +9,12 @@ from itertools import pairwise
 from statistics import fmean
 
 from evertick.doctor.finding import Finding, Severity, named
-from evertick.drift import REMEDY, is_left_behind
-from evertick.forecast import collisions_of
-from evertick.left import driver_wanted
+from evertick.explain.all_schedules import Surveyed
+from evertick.explain.drift import REMEDY, is_left_behind
+from evertick.explain.no_node import driver_wanted
 from evertick.model import Node, Run, State
-from evertick.spread import spread_rule
-from evertick.survey import Surveyed
+from evertick.plan.forecast import collisions_of
+from evertick.plan.spread import spread_rule
 from evertick.when import Once, When, from_us, to_us
 from evertick.when.every import Every
 from evertick.when.moment import DAY

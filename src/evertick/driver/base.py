@@ -11,11 +11,11 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from evertick.context import Context
 from evertick.driver.place import type_name
 from evertick.errors import Retry
-from evertick.limits import Concurrency, Rate
-from evertick.policy import RetryPolicy, never_again
+from evertick.job.context import Context
+from evertick.model.limits import Concurrency, Rate
+from evertick.model.retry import RetryPolicy, never_again
 from evertick.store.base import TaskTerms
 
 __all__ = ["Driver", "OnLost", "OnUnreachable", "Reported", "Work"]

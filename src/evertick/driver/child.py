@@ -21,9 +21,7 @@ from typing import Any
 
 import msgspec
 
-from evertick.arguments import Signature
 from evertick.clock import system_clock
-from evertick.context import Context, _current
 from evertick.driver.child_log import ChildNotebook, LogCapture
 from evertick.driver.error_text import error_text
 from evertick.driver.inside import importing_for
@@ -44,6 +42,8 @@ from evertick.driver.message import (
 )
 from evertick.driver.place import Place, find, type_names
 from evertick.errors import InvalidDuration, Retry, Skip
+from evertick.job.arguments import Signature
+from evertick.job.context import Context, _current
 from evertick.model import Phase
 from evertick.when.duration import duration_us
 

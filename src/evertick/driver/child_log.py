@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from evertick.clock import system_clock
-from evertick.context import Context, Notebook
 from evertick.driver.message import Said
+from evertick.job.context import Context, Notebook
 
 __all__ = ["ChildNotebook", "LogCapture"]
 

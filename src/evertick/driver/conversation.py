@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from evertick.context import MESSAGES_MAX, PHASES_MAX, Context
 from evertick.driver.base import Reported
 from evertick.driver.child import Errand
 from evertick.driver.kept import DEATH_GRACE_SECONDS, Ending, Kept, stop_seconds
@@ -36,6 +35,7 @@ from evertick.driver.message import (
 )
 from evertick.driver.output import Lines
 from evertick.errors import ProcessDied, Retry, Skip
+from evertick.job.context import MESSAGES_MAX, PHASES_MAX, Context
 from evertick.model import NewMessage
 
 __all__ = ["Conversation"]

@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from evertick.context import RESULT_MAX_BYTES
 from evertick.driver.broker import BATCH, Broker, Incoming
 from evertick.driver.contract import Kill, WorkerReport, decode_report
 from evertick.driver.handoff import Received
 from evertick.driver.sender import DeliverMany, Sender
 from evertick.driver.spec import DriverParts
 from evertick.errors import InvalidInput
+from evertick.job.context import RESULT_MAX_BYTES
 from evertick.model import ClaimedMessage, Report
-from evertick.policy import Exponential
+from evertick.model.retry import Exponential
 from evertick.when.moment import MINUTE, moment_of
 
 __all__ = ["Exchange", "exchange_of", "kill_channel_of", "report_of"]

@@ -15,9 +15,9 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from evertick.arguments import Signature
-from evertick.context import Context, _current
 from evertick.errors import InvalidSetting
+from evertick.job.arguments import Signature
+from evertick.job.context import Context, _current
 
 __all__ = ["FunctionDriver", "Threads", "is_async", "refuse_generator"]
 

@@ -12,9 +12,7 @@ from typing import Any
 
 import msgspec
 
-from evertick.arguments import FreeArguments
 from evertick.clock import system_clock
-from evertick.context import Context
 from evertick.driver.broker import Parcel
 from evertick.driver.contract import Handed
 from evertick.driver.exchange import Exchange, kill_channel_of
@@ -22,6 +20,8 @@ from evertick.driver.handed_spec import HandedSpec
 from evertick.driver.handoff import HandOff, ReportSource
 from evertick.driver.sender import Sender
 from evertick.driver.spec import DriverParts
+from evertick.job.arguments import FreeArguments
+from evertick.job.context import Context
 from evertick.when.duration import duration_us
 from evertick.when.moment import moment_text
 

@@ -10,9 +10,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from evertick.arguments import FreeArguments
 from evertick.clock import system_clock
-from evertick.context import Context
 from evertick.driver.address import Allowed, LookUp, allowed_of, look_up_in
 from evertick.driver.http_exchange import Answer, Exchange, trusting
 from evertick.driver.http_expect import statuses_of, unmet
@@ -21,7 +19,9 @@ from evertick.driver.http_spec import Http, HttpSettings, method_of
 from evertick.driver.secret import Secret
 from evertick.driver.spec import DriverParts
 from evertick.errors import JobFailed, Refused, Retry
-from evertick.size import size_bytes
+from evertick.job.arguments import FreeArguments
+from evertick.job.context import Context
+from evertick.text.byte_size import size_bytes
 from evertick.when.duration import duration_text, duration_us
 from evertick.when.moment import SECOND
 

@@ -16,7 +16,6 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from evertick.context import Context
 from evertick.driver.http_spec import (
     BODY_MAX_BYTES,
     Http,
@@ -30,6 +29,7 @@ from evertick.driver.output import Mask
 from evertick.driver.secret import Secret
 from evertick.driver.template import Template, fill
 from evertick.errors import InvalidArguments, JobFailed
+from evertick.job.context import Context
 from evertick.version import VERSION
 from evertick.when.moment import moment_text, to_us
 

@@ -17,7 +17,7 @@ from evertick.driver.secret import Secret, check_secret
 from evertick.driver.spec import DriverParts, Spec
 from evertick.driver.template import Escape, Template, places_in
 from evertick.errors import InvalidSetting
-from evertick.size import size_bytes, size_text
+from evertick.text.byte_size import size_bytes, size_text
 from evertick.when.duration import duration_text, duration_us
 from evertick.when.moment import DAY, MILLISECOND
 

@@ -14,8 +14,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 import msgspec
 
 from evertick.driver.secret import Secret
-from evertick.masked import shown_value
-from evertick.nearest import alike
+from evertick.text.did_you_mean import alike
+from evertick.text.redact import shown_value
 
 __all__ = ["misfits"]
 

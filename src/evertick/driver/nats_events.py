@@ -23,7 +23,7 @@ from evertick.driver.contract import VERSION
 from evertick.driver.nats_client import NatsSession
 from evertick.driver.nats_spec import NatsConnection
 from evertick.errors import BrokerUnavailable, CursorGone, EvertickError
-from evertick.feed import FeedEvent, FeedPage
+from evertick.model.feed import FeedEvent, FeedPage
 
 __all__ = ["CURSOR_HEADER", "NatsEvents"]
 

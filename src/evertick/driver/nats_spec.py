@@ -16,9 +16,9 @@ from evertick.driver.handed_spec import HandedSpec
 from evertick.driver.secret import Secret
 from evertick.driver.spec import DriverParts
 from evertick.errors import InvalidSetting
-from evertick.feed import FEED_KINDS
-from evertick.masked import masked, shown_value
-from evertick.nearest import nearest
+from evertick.model.feed import FEED_KINDS
+from evertick.text.did_you_mean import nearest
+from evertick.text.redact import masked, shown_value
 
 __all__ = ["EVENT_KINDS", "SUBJECT_PREFIX", "Nats", "NatsConnection", "check_subject_prefix", "nats_connection"]
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from evertick.context import LINE_MAX_CHARS
+from evertick.job.context import LINE_MAX_CHARS
 
 __all__ = ["HEAD_BYTES", "HEAD_LINES", "TAIL_BYTES", "TAIL_LINES", "Captured", "Lines", "Mask", "Output"]
 

@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from evertick.context import Context
 from evertick.driver.child import Errand
 from evertick.driver.conversation import Conversation
 from evertick.driver.kept import Ending
+from evertick.job.context import Context
 
 __all__ = ["Children", "Pool"]
 

@@ -10,15 +10,15 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from evertick.arguments import Signature
 from evertick.clock import system_clock
-from evertick.context import Context
 from evertick.driver.child import Errand
 from evertick.driver.conversation import Conversation
 from evertick.driver.function import FunctionDriver
 from evertick.driver.place import place_of
 from evertick.driver.pool import Children, Pool
 from evertick.errors import InvalidSetting
+from evertick.job.arguments import Signature
+from evertick.job.context import Context
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import MINUTE
 

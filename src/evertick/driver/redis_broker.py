@@ -21,8 +21,8 @@ from evertick.driver.redis_keys import FIELD, KILL_CHANNEL, NODES, REMEMBER_SECO
 from evertick.driver.redis_spec import RedisConnection
 from evertick.driver.redis_stream import RedisStream
 from evertick.errors import BrokerUnavailable
-from evertick.masked import masked
 from evertick.model import ClaimedMessage
+from evertick.text.redact import masked
 
 __all__ = ["CHANNEL", "RedisBroker"]
 

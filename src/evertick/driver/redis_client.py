@@ -19,7 +19,7 @@ from evertick.driver.plain_text import warn_of_plain_text
 from evertick.driver.redis_spec import RedisConnection
 from evertick.driver.secret import Secret
 from evertick.errors import BrokerUnavailable
-from evertick.masked import masked
+from evertick.text.redact import masked
 
 __all__ = ["connect", "telling_of_redis"]
 

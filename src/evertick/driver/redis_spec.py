@@ -15,7 +15,7 @@ from evertick.driver.handed_spec import HandedSpec
 from evertick.driver.secret import Secret
 from evertick.driver.spec import DriverParts
 from evertick.errors import InvalidSetting
-from evertick.masked import masked, shown_value
+from evertick.text.redact import masked, shown_value
 
 __all__ = ["QUEUE_PREFIX", "Redis", "RedisConnection", "redis_connection"]
 

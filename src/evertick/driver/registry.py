@@ -15,8 +15,8 @@ import msgspec
 from evertick.driver.misfit import misfits
 from evertick.driver.spec import Spec
 from evertick.errors import InvalidSetting
-from evertick.masked import shown_value
-from evertick.nearest import alike
+from evertick.text.did_you_mean import alike
+from evertick.text.redact import shown_value
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

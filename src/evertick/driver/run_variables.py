@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evertick.context import Context
+from evertick.job.context import Context
 from evertick.when.moment import moment_text
 
 __all__ = ["RUN_VARIABLES", "run_variables"]

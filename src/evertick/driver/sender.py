@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from evertick.model import ClaimedMessage, Message
-from evertick.policy import Exponential, RetryPolicy
+from evertick.model.retry import Exponential, RetryPolicy
 from evertick.when.moment import DAY, SECOND
 
 __all__ = ["REMEMBER", "RETRY", "TIMEOUT", "Deliver", "DeliverMany", "Sender"]

@@ -11,9 +11,7 @@ import logging
 import os
 from typing import Any
 
-from evertick.arguments import FreeArguments
 from evertick.clock import system_clock
-from evertick.context import Context
 from evertick.driver.account import Account, account_to_become
 from evertick.driver.kept import Ending, Kept, Order, stop_seconds
 from evertick.driver.output import Captured
@@ -22,6 +20,8 @@ from evertick.driver.secret import Secret
 from evertick.driver.shell_spec import TEXT_MAX_BYTES, Shell, at_home
 from evertick.driver.spec import DriverParts
 from evertick.errors import JobFailed, Retry, Skip
+from evertick.job.arguments import FreeArguments
+from evertick.job.context import Context
 
 __all__ = ["ShellDriver"]
 

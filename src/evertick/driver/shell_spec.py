@@ -14,7 +14,7 @@ from evertick.driver.faults import Faults
 from evertick.driver.secret import Secret, check_secret
 from evertick.driver.spec import DriverParts, Spec
 from evertick.errors import InvalidSetting
-from evertick.size import size_bytes
+from evertick.text.byte_size import size_bytes
 from evertick.when.duration import duration_text, duration_us
 from evertick.when.moment import MINUTE
 

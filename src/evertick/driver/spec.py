@@ -12,12 +12,12 @@ from typing import Any, ClassVar, Never
 
 import msgspec
 
-from evertick.arguments import FreeArguments
 from evertick.clock import Clock
-from evertick.context import Context
 from evertick.driver.base import Driver
 from evertick.driver.function import Threads
 from evertick.driver.pool import Children
+from evertick.job.arguments import FreeArguments
+from evertick.job.context import Context
 
 __all__ = ["DriverParts", "LeftToOthers", "Spec"]
 

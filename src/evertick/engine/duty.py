@@ -15,12 +15,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from evertick.duty import DutyWork
 from evertick.engine.loop import Idle
 from evertick.engine.node import LocalNode
 from evertick.engine.term import Term
 from evertick.errors import StoreUnavailable
-from evertick.events import Event, EventKind
+from evertick.model.duty import DutyWork
+from evertick.model.hooks import Event, EventKind
 from evertick.store.base import DutyHold, DutyHolds
 
 __all__ = ["DutyKeeper"]

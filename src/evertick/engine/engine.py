@@ -12,8 +12,6 @@ import msgspec
 from evertick.driver.base import Driver, Work
 from evertick.driver.handoff import ReportSource
 from evertick.driver.sender import Sender
-from evertick.duty import DutyWork
-from evertick.edit import Editor
 from evertick.engine import loops
 from evertick.engine.beat import Heart
 from evertick.engine.duty import DutyKeeper
@@ -32,6 +30,8 @@ from evertick.engine.sweep import Sweeper
 from evertick.engine.tend import Tender
 from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
+from evertick.ledger.editor import Editor
+from evertick.model.duty import DutyWork
 from evertick.store.base import Beat
 
 __all__ = ["Engine", "EngineHealth", "EngineSettings"]

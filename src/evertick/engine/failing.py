@@ -11,11 +11,11 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from evertick.edit import Editor
 from evertick.engine.loop import Idle
 from evertick.engine.node import LocalNode
-from evertick.events import Event
+from evertick.ledger.editor import Editor
 from evertick.model import Verdict
+from evertick.model.hooks import Event
 from evertick.store.base import Failing
 
 __all__ = ["FAILURES", "FailureWatch", "pause_failing"]

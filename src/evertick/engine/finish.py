@@ -18,8 +18,8 @@ from evertick.engine.node import EVENT_OF, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.engine.trace import is_traced, tally, trace
 from evertick.model import Cause, Claimed, Outcome, Run, Verdict
-from evertick.raised import error_for_log, what_was_raised
 from evertick.store.base import FinishAnswer, Finished
+from evertick.text.error_line import error_for_log, what_was_raised
 from evertick.when.duration import duration_rounded
 
 __all__ = ["Finisher"]

@@ -19,21 +19,21 @@ from collections import Counter, deque
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
-from evertick.edit import facts_of, run_of
 from evertick.engine.company import Company
 from evertick.engine.node import LocalNode
 from evertick.engine.outlook import Outlook
 from evertick.engine.tick import Batch, Page, Tick
 from evertick.engine.trace import is_traced, trace
 from evertick.engine.work import Worker
-from evertick.events import Event, EventKind
-from evertick.facts import Fire, Plan, guards_live
-from evertick.fan_out import fan_out
+from evertick.ledger.fan_out import fan_out
+from evertick.ledger.parsed_rules import KnownDefinition, Rules
+from evertick.ledger.planning_input import facts_of, run_of
 from evertick.model import Claimed, Definition, NewGap, NewRun, Node, Reason
-from evertick.plan import plan
-from evertick.rules import KnownDefinition, Rules
+from evertick.model.hooks import Event, EventKind
+from evertick.plan.inputs import Fire, Plan, guards_live
+from evertick.plan.plan import plan
 from evertick.store.base import Advance, Due, DuePlace, DueSchedule, Recorded
-from evertick.unique import gaps_with_duplicates
+from evertick.store.duplicates import gaps_with_duplicates
 from evertick.when.moment import HOUR, MINUTE, from_us
 
 __all__ = ["Recorder", "advance_of"]

@@ -12,9 +12,9 @@ from evertick.driver.base import Reported, Work
 from evertick.driver.error_text import error_text
 from evertick.driver.handoff import HandOff
 from evertick.errors import InvalidDuration, JobFailed, Retry, Skip
-from evertick.every_node import is_own_queue
 from evertick.model import Claimed, Hand, NewMessage, Outcome, Phase, Reason, Verdict
-from evertick.policy import Constant, RetryPolicy
+from evertick.model.every_node import is_own_queue
+from evertick.model.retry import Constant, RetryPolicy
 from evertick.when.duration import duration_us
 
 __all__ = ["Ending", "HandedOver", "Raised", "Returned", "Stop", "StoppedBy", "Unfit", "error_text", "judge"]

@@ -16,7 +16,7 @@ import msgspec
 from evertick.clock import Clock
 from evertick.engine.loops import LoopKind
 from evertick.errors import EvertickError, StoreUnavailable
-from evertick.levels import TRACE
+from evertick.text.log_level import TRACE
 
 __all__ = ["UNTIL_WOKEN", "Idle", "Loop", "LoopHealth"]
 

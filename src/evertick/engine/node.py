@@ -14,16 +14,16 @@ from typing import Literal
 import msgspec
 
 from evertick.clock import Clock
-from evertick.context import Context
 from evertick.driver.base import Work
 from evertick.driver.handoff import ReportSource
 from evertick.driver.sender import Sender
 from evertick.engine.judge import Stop
 from evertick.engine.rates import OwnRates
 from evertick.errors import StoreUnavailable
-from evertick.events import Event, EventKind, Hooks
-from evertick.every_node import own_queue
+from evertick.job.context import Context
 from evertick.model import Claimed, Run, Verdict
+from evertick.model.every_node import own_queue
+from evertick.model.hooks import Event, EventKind, Hooks
 from evertick.store.base import NodeJoin, RunFilter, Store, TaskTerms
 from evertick.when.moment import from_us
 

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from evertick.context import LINES_MAX, _current
 from evertick.engine.node import Attempt, LocalNode
+from evertick.job.context import LINES_MAX, _current
 from evertick.store.base import Note
 
 __all__ = ["NoteCarrier", "log_capture"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from evertick.duty import DutyContext, DutyWork, Interval
 from evertick.engine.loops import PRUNE
 from evertick.engine.node import LocalNode
 from evertick.engine.sweep import BITE, in_bites
+from evertick.model.duty import DutyContext, DutyWork, Interval
 
 __all__ = ["Pruner"]
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from evertick.clock import Clock
-from evertick.limits import Rate
 from evertick.model import Claimed
+from evertick.model.limits import Rate
 from evertick.store.base import TaskTerms
 
 __all__ = ["OwnRates"]

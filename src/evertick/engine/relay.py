@@ -37,8 +37,8 @@ from evertick.model import (
     Report,
     ReportKind,
 )
-from evertick.raised import what_was_raised
 from evertick.store.base import FinishAnswer, MessageClaim
+from evertick.text.error_line import what_was_raised
 from evertick.when.duration import duration_rounded, duration_us
 from evertick.when.moment import from_us
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from evertick.cancel import cancel_until_over
+from evertick.aio.cancel import cancel_until_over
 from evertick.clock import Clock
 from evertick.driver.handoff import Received, ReportSource
 from evertick.engine.finish import about
@@ -24,10 +24,10 @@ from evertick.engine.hearing import WAIT_SECONDS, Ear
 from evertick.engine.node import EVENT_OF, LocalNode, event_of, runs_told_of
 from evertick.engine.trace import is_traced, tally, trace
 from evertick.errors import StoreUnavailable
-from evertick.events import EventKind
 from evertick.model import Report, Verdict, hearing_tick
-from evertick.raised import error_for_log, what_was_raised
+from evertick.model.hooks import EventKind
 from evertick.store.base import ReportAnswer, RunFilter
+from evertick.text.error_line import error_for_log, what_was_raised
 
 __all__ = ["Reporter"]
 

@@ -11,10 +11,10 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from evertick.edit import Editor
 from evertick.engine.failing import pause_failing
 from evertick.engine.node import LocalNode, declarer_of
 from evertick.errors import NotFound
+from evertick.ledger.editor import Editor
 from evertick.model import Pause
 from evertick.store.base import StoredSchedule
 

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Callable
 
 from evertick.driver.error_text import error_text
-from evertick.duty import DutyContext, DutyWork, Rhythm
 from evertick.engine.node import LocalNode
 from evertick.errors import Stopped, StoreUnavailable
-from evertick.raised import what_was_raised
+from evertick.model.duty import DutyContext, DutyWork, Rhythm
 from evertick.store.base import DutyHold, DutyTick
+from evertick.text.error_line import what_was_raised
 
 __all__ = ["Term"]
 

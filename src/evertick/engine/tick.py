@@ -10,8 +10,8 @@ import asyncio
 
 import msgspec
 
+from evertick.ledger.parsed_rules import KnownDefinition
 from evertick.model import NewGap, Node
-from evertick.rules import KnownDefinition
 from evertick.store.base import Advance, Due, DueSchedule, Recorded
 
 __all__ = ["Batch", "Page", "Tick"]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from logging import Logger
 
 from evertick.clock import Clock
-from evertick.levels import TRACE
+from evertick.text.log_level import TRACE
 
 __all__ = ["is_traced", "tally", "trace"]
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from evertick.context import Context
 from evertick.driver.handoff import HandOff
 from evertick.engine.finish import Finisher, about
 from evertick.engine.judge import Ending, HandedOver, Raised, Returned, Stop, StoppedBy, Unfit, judge
@@ -25,10 +24,11 @@ from evertick.engine.note import NoteCarrier
 from evertick.engine.timeouts import Timeouts
 from evertick.engine.trace import is_traced, trace
 from evertick.errors import InvalidArguments, InvalidInput, JobFailed
-from evertick.message import hand_message
+from evertick.job.context import Context
+from evertick.job.transaction import Holder
 from evertick.model import Claimed, Verdict
+from evertick.model.message import hand_message
 from evertick.store.base import Claim, RunFilter, TaskTerms
-from evertick.transaction import Holder
 
 __all__ = ["Worker"]
 

@@ -16,11 +16,11 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from evertick.definition.settings import check_key
 from evertick.errors import EvertickError, InvalidInput
 from evertick.imports.found import Imported, Job, Note, renamed_note
 from evertick.imports.names import free_name
 from evertick.imports.pickled import Seen, read_pickle, seen_in
-from evertick.settings import check_key
 from evertick.when import Cron, Every, Once
 from evertick.when.duration import duration_text
 

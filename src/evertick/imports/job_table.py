@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from evertick.errors import InvalidInput, NotFound, Refused
 from evertick.imports.apscheduler import StoredJob
-from evertick.masked import masked
+from evertick.text.redact import masked
 
 __all__ = ["read_table"]
 

@@ -22,8 +22,6 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
-from evertick.feed import Cursor
-from evertick.limits import Concurrency, Rate
 from evertick.model import (
     Attempt,
     Claimed,
@@ -48,6 +46,8 @@ from evertick.model import (
     State,
     Verdict,
 )
+from evertick.model.feed import Cursor
+from evertick.model.limits import Concurrency, Rate
 
 __all__ = [
     "EVER",

@@ -22,8 +22,8 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from evertick.message import kill_message
 from evertick.model import LOSSES_MAX, Hand, NewMessage, Outcome, Reason, Report, Verdict
+from evertick.model.message import kill_message
 from evertick.store.base import Hearing, ReportAnswer
 from evertick.store.ending import DEADLINE_MARGIN, Ending, cancelled_instead
 from evertick.store.rows import Row, hand_of

@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
-from evertick.limits import shown_key
 from evertick.model import (
     Attempt,
     Cause,
@@ -38,6 +37,7 @@ from evertick.model import (
     Tick,
     Verdict,
 )
+from evertick.model.limits import shown_key
 from evertick.store.base import DeclaredBy, DueSchedule, DutyHold, StoredSchedule
 from evertick.when.moment import SECOND, from_us
 

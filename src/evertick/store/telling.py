@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from evertick.feed import FeedKind
+from evertick.model.feed import FeedKind
 from evertick.store.base import Change
 from evertick.store.rows import plain_text
 

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from evertick.aio.blocking import at_once, is_on_event_loop
 from evertick.errors import InvalidInput, Refused, WouldBlock
-from evertick.plain import at_once, is_on_event_loop
-from evertick.scheduler import Parts, Scheduler
+from evertick.scheduler.scheduler import Parts, Scheduler
 from evertick.store.base import Pulse, Store
 from evertick.store.sqlite import SqliteStore
 from evertick.testing.clock import SettableClock

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from evertick.errors import NotFound
 from evertick.model import Cause, Gap, Run, State, Verdict
-from evertick.raised import what_was_raised
-from evertick.scheduler import Scheduler
+from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import RunFilter, ScheduleFilter, Store
+from evertick.text.error_line import what_was_raised
 from evertick.when.moment import from_us, moment_of, to_us
 from evertick.when.zone import zone_named
 

@@ -263,7 +263,7 @@ def _refuse(kind: Kind, token: str, why: str = "") -> NoReturn:
 def _name_meant(kind: Kind, token: str) -> str:
     """What to write for a word that is the beginning of one name, the whole of it, or nearly so."""
     # Not at the top: it takes milliseconds, and only a mistake needs it.
-    from evertick.nearest import alike
+    from evertick.text.did_you_mean import alike
 
     names = _WHOLE_NAMES.get(kind.name, ())
     for word in re.findall("[a-z]{2,20}", token.lower()):

@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 
 from evertick.clock import Clock
-from evertick.context import Context
 from evertick.driver.base import Driver, Reported
 from evertick.driver.contract import VERSION, Handed, WorkerReport, WorkerReportKind
 from evertick.driver.error_text import error_text
 from evertick.errors import EvertickError, JobFailed, Retry, Skip
+from evertick.job.context import Context
 from evertick.model import Claimed
-from evertick.raised import error_for_log
+from evertick.text.error_line import error_for_log
 from evertick.when.duration import duration_us
 from evertick.when.moment import moment_of, moment_text
 from evertick.worker.craft import Craft

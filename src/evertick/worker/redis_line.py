@@ -12,7 +12,7 @@ from typing import Any, Literal
 from redis.asyncio import Redis as Client
 from redis.exceptions import RedisError, ResponseError
 
-from evertick.cancel import cancel_until_over
+from evertick.aio.cancel import cancel_until_over
 from evertick.clock import Clock
 from evertick.driver.contract import Handed, Kill, WorkerReport, decode_kill, encode
 from evertick.driver.redis_client import connect, telling_of_redis
@@ -28,7 +28,7 @@ from evertick.driver.redis_keys import (
 from evertick.driver.redis_spec import QUEUE_PREFIX, RedisConnection
 from evertick.driver.redis_stream import RedisStream
 from evertick.errors import InvalidInput
-from evertick.masked import masked
+from evertick.text.redact import masked
 from evertick.worker.line import Fetched, Take
 
 __all__ = ["RedisLine"]

@@ -10,7 +10,7 @@ from evertick.driver.contract import Handed
 from evertick.errors import NotFound
 
 if TYPE_CHECKING:
-    from evertick.scheduler import Scheduler
+    from evertick.scheduler.scheduler import Scheduler
 
 __all__ = ["TasksCraft"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evertick.feed import Cursor, FeedKind, in_rows
+from evertick.model.feed import Cursor, FeedKind, in_rows
 from evertick.store.base import FeedRead, FeedRow, FeedState
 from evertick.store.postgres.session import Line, Session
 from evertick.store.rows import Row, json_text, plain_text

@@ -19,6 +19,7 @@ import msgspec
 
 from evertick.model import IDLE_STATES, Cause, NewRun, Reason, State, Verdict
 from evertick.store.base import Advance, Recorded
+from evertick.store.duplicates import fires_counted, gaps_with_duplicates
 from evertick.store.ending import Ending
 from evertick.store.postgres.connection import is_taken, is_unwritable
 from evertick.store.postgres.endings import count_from_end, end
@@ -32,7 +33,6 @@ from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import Line, Session, columns_of, once_if_alike, unless_all
 from evertick.store.postgres.unique import duplicates_among, keep_for_periods, lock_keys
 from evertick.store.rows import json_text, plain_text
-from evertick.unique import fires_counted, gaps_with_duplicates
 from evertick.when.moment import MINUTE
 
 __all__ = ["Taking", "lock_in_order", "record_fires", "take"]

@@ -11,8 +11,8 @@ import functools
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from evertick.message import hand_key
 from evertick.model import Reason, Report
+from evertick.model.message import hand_key
 from evertick.store.base import HandedTended, Hearing, ReportAnswer
 from evertick.store.handed import STALE, End, Heard, Lines, bare_report, given_answers, hear, tend
 from evertick.store.postgres.connection import is_unwritable

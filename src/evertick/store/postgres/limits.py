@@ -44,7 +44,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from evertick.limits import Concurrency, Rate
+from evertick.model.limits import Concurrency, Rate
 from evertick.store.base import TaskTerms
 from evertick.store.postgres.connection import OutOfOrder
 from evertick.store.postgres.session import Session, columns_of

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from evertick.errors import InvalidDuration, InvalidSetting
-from evertick.masked import masked, without_listen
+from evertick.text.redact import masked, without_listen
 from evertick.when.duration import duration_us
 from evertick.when.moment import SECOND
 

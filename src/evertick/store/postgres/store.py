@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from evertick.clock import Clock
 from evertick.errors import InvalidSetting, StoreUnavailable
-from evertick.feed import Cursor
 from evertick.model import (
     Attempt,
     Duty,
@@ -28,6 +27,7 @@ from evertick.model import (
     Run,
     Schedule,
 )
+from evertick.model.feed import Cursor
 from evertick.store import base
 from evertick.store.fork import refuse_fork
 from evertick.store.postgres import (

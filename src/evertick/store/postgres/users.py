@@ -14,10 +14,10 @@ from typing import Any
 import asyncpg
 
 from evertick.errors import InvalidInput
-from evertick.masked import shown_value
 from evertick.store.postgres.connection import Connection
 from evertick.store.rows import Row
 from evertick.store.wrappers import layers_of
+from evertick.text.redact import shown_value
 
 __all__ = ["AsyncPsycopg", "PlainPsycopg", "UserConnection", "connection_of"]
 

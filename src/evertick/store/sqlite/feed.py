@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from evertick.feed import Cursor, FeedKind, in_rows
+from evertick.model.feed import Cursor, FeedKind, in_rows
 from evertick.store.base import FeedRead, FeedRow, FeedState
 from evertick.store.rows import json_text, plain_text
 from evertick.store.sqlite.queries import SQL

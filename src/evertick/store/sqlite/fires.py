@@ -15,6 +15,7 @@ import msgspec
 
 from evertick.model import Cause, NewGap, Reason, Verdict
 from evertick.store.base import Advance, Recorded
+from evertick.store.duplicates import fires_counted, gaps_with_duplicates
 from evertick.store.ending import Ending
 from evertick.store.rows import json_text, plain_text
 from evertick.store.sqlite.endings import count_from_end, end
@@ -30,7 +31,6 @@ from evertick.store.sqlite.new_runs import (
 from evertick.store.sqlite.outbox import write_messages
 from evertick.store.sqlite.parts import in_parts
 from evertick.store.sqlite.queries import SQL
-from evertick.unique import fires_counted, gaps_with_duplicates
 from evertick.when.moment import MINUTE
 
 __all__ = ["record_fires", "take"]

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from evertick.clock import Clock
-from evertick.message import hand_key
 from evertick.model import Report
+from evertick.model.message import hand_key
 from evertick.store.base import HandedTended, Hearing, ReportAnswer
 from evertick.store.handed import STALE, Heard, Lines, Mark, bare_report, given_answers, hear, tend
 from evertick.store.rows import hand_of, json_text, plain_text

@@ -40,7 +40,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from evertick.limits import Rate
+from evertick.model.limits import Rate
 from evertick.store.base import TaskTerms
 from evertick.store.sqlite.candidates import Candidate
 from evertick.store.sqlite.queries import SQL

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 
-from evertick.feed import FeedKind
 from evertick.model import Node, Reason, Verdict
+from evertick.model.feed import FeedKind
 from evertick.store.base import Beat, NodeJoin, Rehomed, TaskTerms, Ticks
 from evertick.store.ending import DEADLINE_MARGIN, REHOMED_MOST, Ending, ending_of_lost, may_be_taken
 from evertick.store.rows import json_text, node_of

@@ -15,7 +15,6 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from evertick.clock import Clock
 from evertick.errors import InvalidSetting, StoreUnavailable
-from evertick.feed import Cursor
 from evertick.model import (
     Attempt,
     Duty,
@@ -31,6 +30,7 @@ from evertick.model import (
     Run,
     Schedule,
 )
+from evertick.model.feed import Cursor
 from evertick.store import base
 from evertick.store.fork import refuse_fork
 from evertick.store.sqlite import outbox

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from evertick.errors import InvalidInput, Refused
-from evertick.masked import shown_value
 from evertick.model import Message, NewMessage, NewRun, Outcome, Run
 from evertick.store.base import FinishAnswer
 from evertick.store.sqlite.connection import StoreTime, savepoint, translated
@@ -26,6 +25,7 @@ from evertick.store.sqlite.outbox import send
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.runs import enqueue
 from evertick.store.wrappers import begin_as_library, layers_of
+from evertick.text.redact import shown_value
 
 __all__ = ["UserTransaction", "as_we_read", "refuse_memory"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from evertick.every_node import own_queue
-from evertick.fan_out import fan_out
-from evertick.limits import Concurrency, Subject
+from evertick.ledger.fan_out import fan_out
 from evertick.model import Cause, Definition, Reason, State, Verdict
+from evertick.model.every_node import own_queue
+from evertick.model.limits import Concurrency, Subject
 from evertick.store.base import Advance, StoredSchedule, TaskTerms
 from evertick.testing.conformance.bench import (
     APP,

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from evertick.errors import CursorGone
-from evertick.feed import ITEMS_MOST, Cursor, FeedEvent, cursor_of, events_of
 from evertick.model import Pause, Verdict
+from evertick.model.feed import ITEMS_MOST, Cursor, FeedEvent, cursor_of, events_of
 from evertick.store.base import Change, FeedRead, FeedState, NodeJoin
 from evertick.testing.conformance.bench import (
     APP,

@@ -10,8 +10,6 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from evertick.limits import make_concurrency
-from evertick.message import hand_key
 from evertick.model import (
     LINES_MAX,
     LOSSES_MAX,
@@ -28,6 +26,8 @@ from evertick.model import (
     State,
     Verdict,
 )
+from evertick.model.limits import make_concurrency
+from evertick.model.message import hand_key
 from evertick.store.base import HandedTended, Hearing, MessageFilter, ReportAnswer, TaskTerms
 from evertick.testing.conformance.bench import (
     APP,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from evertick.limits import Concurrency, Rate, Subject
 from evertick.model import Cause, Reason, State, Verdict
+from evertick.model.limits import Concurrency, Rate, Subject
 from evertick.store.base import NodeJoin, TaskTerms
 from evertick.testing.conformance.bench import (
     APP,

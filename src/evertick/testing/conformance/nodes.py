@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from evertick.errors import EvertickError
-from evertick.every_node import own_queue
 from evertick.model import LOSSES_MAX, Node, Reason, State, Verdict
+from evertick.model.every_node import own_queue
 from evertick.store.base import EVER, NodeJoin, RunFilter, TaskTerms
 from evertick.testing.conformance.bench import (
     APP,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from evertick.limits import Concurrency, Subject
 from evertick.model import MessageState, Reason, State
+from evertick.model.limits import Concurrency, Subject
 from evertick.store.base import TaskTerms
 from evertick.testing.conformance.bench import APP, TASK, TERMS, Bench, a_fire, a_run, an_advance
 from evertick.testing.conformance.outbox import a_message, claim, one

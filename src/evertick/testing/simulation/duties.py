@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from evertick.duty import DutyContext, DutyWork, Interval
+from evertick.model.duty import DutyContext, DutyWork, Interval
 
 __all__ = ["DUTIES", "duties_of"]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from evertick.context import Context
 from evertick.driver.base import Work
 from evertick.driver.handoff import HandOff
-from evertick.limits import make_concurrency
+from evertick.job.context import Context
 from evertick.model import HandMode
-from evertick.policy import Constant
+from evertick.model.limits import make_concurrency
+from evertick.model.retry import Constant
 
 __all__ = ["HANDED_WORKS", "KILLS", "MODES", "QUEUE"]
 

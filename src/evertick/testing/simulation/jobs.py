@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from evertick.context import Context
 from evertick.driver.base import Work
 from evertick.driver.function import FunctionDriver, Threads
 from evertick.errors import Retry, Skip
-from evertick.limits import make_concurrency, make_rate
-from evertick.policy import Constant, Exponential, Linear
+from evertick.job.context import Context
+from evertick.model.limits import make_concurrency, make_rate
+from evertick.model.retry import Constant, Exponential, Linear
 from evertick.testing.simulation.loop import Machine, here
 from evertick.testing.simulation.senders import CHANNEL
 

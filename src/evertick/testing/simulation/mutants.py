@@ -15,12 +15,17 @@ from unittest import mock
 
 import msgspec
 
-from evertick import edit, fan_out, held, owed, plan, settle
 from evertick.engine import duty, engine, finish, fire, hearing, judge, node, relay, tend, term, timeouts, work
 from evertick.engine.judge import Stop
 from evertick.errors import StoreUnavailable
+from evertick.ledger import editor as edit
+from evertick.ledger import fan_out
 from evertick.model import Outcome, Reason, Verdict
-from evertick.policy import never_again
+from evertick.model.retry import never_again
+from evertick.plan import blackout as held
+from evertick.plan import moments as owed
+from evertick.plan import plan
+from evertick.plan import settlement as settle
 from evertick.store import ending, handed
 from evertick.store.base import Recorded
 from evertick.store.sqlite import SqliteStore, changes, claims, duties, endings, fires, limits, new_runs, nodes, store

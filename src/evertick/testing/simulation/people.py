@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from evertick.decide import Decider
-from evertick.edit import Addition
 from evertick.errors import EvertickError, StoreUnavailable
+from evertick.ledger.editor import Addition
+from evertick.ledger.override_editor import Decider
 from evertick.model import Cause, Definition, NewRun
 from evertick.store.base import ScheduleFilter, Store
 from evertick.testing.simulation.clock import NodeClock, TrueClock

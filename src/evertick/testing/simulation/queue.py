@@ -17,7 +17,7 @@ import msgspec
 from evertick.driver.handoff import Received
 from evertick.driver.sender import Sender
 from evertick.model import ClaimedMessage, Message, Report
-from evertick.policy import Constant
+from evertick.model.retry import Constant
 from evertick.testing.simulation.handed import KILLS, MODES, QUEUE
 from evertick.testing.simulation.jobs import token
 from evertick.testing.simulation.journal import Errand

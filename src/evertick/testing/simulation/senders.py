@@ -14,7 +14,7 @@ from zlib import crc32
 from evertick.driver.sender import Sender
 from evertick.errors import Retry
 from evertick.model import Message
-from evertick.policy import Constant
+from evertick.model.retry import Constant
 
 __all__ = ["CHANNEL", "TRIES", "Deliveries", "Word"]
 

@@ -13,15 +13,15 @@ import random
 import sqlite3
 from collections.abc import Callable
 
-from evertick.context import Context
-from evertick.duty import DutyContext
-from evertick.edit import Editor
 from evertick.engine.engine import Engine, EngineSettings
 from evertick.engine.node import LocalNode
 from evertick.engine.note import log_capture
 from evertick.errors import StoreUnavailable
-from evertick.events import Hooks
+from evertick.job.context import Context
+from evertick.ledger.editor import Editor
 from evertick.model import Message
+from evertick.model.duty import DutyContext
+from evertick.model.hooks import Hooks
 from evertick.store.base import Store
 from evertick.store.sqlite import SqliteStore
 from evertick.store.sqlite.lines import InlineLine

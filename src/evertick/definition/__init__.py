@@ -1,0 +1,1 @@
+"""What users write: tasks, options, declarations, settings; checked where it is written."""

@@ -1,0 +1,179 @@
+"""Schedules declared in code or in a configuration, and how they meet what is stored.
+
+Starting compares a hash per declaration. Equal: nothing is written, cursor and pause stay. Changed: an edit like any
+other. What was edited at run time stays in force, shown as an override, until the code changes.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+
+import msgspec
+
+from evertick.errors import AlreadyDeclared, InvalidWhen
+from evertick.ledger.editor import ROUNDS_MAX, Addition, Editor, never_settles
+from evertick.model import Definition
+from evertick.store.base import DeclaredBy, Source, Store, StoredSchedule
+from evertick.when import Calendar, When, parse_when
+
+__all__ = [
+    "Declaration",
+    "Declarations",
+    "addition_of",
+    "calling_place",
+    "declared_by",
+    "is_otherwise",
+    "rule_to_store",
+]
+
+log = logging.getLogger("evertick.declare")
+
+
+class Declaration(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as the code says it. The rule is not bound yet: that happens when it is stored."""
+
+    key: str
+    rule: When
+    definition: Definition
+    place: str
+    # The zone of a rule that names none.
+    tz: str = "UTC"
+    # The blackout, where the code gives a calendar and not only the name of one.
+    blackout: Calendar | None = None
+    # What says so: the code of a program, or the file of a configuration.
+    source: Source = "code"
+
+    @property
+    def rule_text(self) -> str:
+        """The rule as written, with the zone it means: what decides whether it is still the same rule."""
+        return self.rule.text if self.rule.is_zone_given else f"{self.rule.text}; default tz={self.tz}"
+
+    @property
+    def hash(self) -> str:
+        calendars = ["" if each is None else each.version for each in (self.rule.calendar, self.blackout)]
+        said = [self.rule_text, *calendars, msgspec.to_builtins(self.definition)]
+        return blake2b(msgspec.json.encode(said, order="sorted"), digest_size=8).hexdigest()
+
+
+class Declarations:
+    """All schedules that this process declares."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, Declaration] = {}
+
+    def __iter__(self) -> Iterator[Declaration]:
+        return iter(self._by_key.values())
+
+    def add(self, declaration: Declaration) -> None:
+        known = self._by_key.get(declaration.key)
+        if known is not None:
+            raise AlreadyDeclared(
+                f"schedule {declaration.key!r} is declared twice: at {known.place} and at {declaration.place}; "
+                "give one of them another key="
+            )
+        self._by_key[declaration.key] = declaration
+
+    def without_file(self) -> Declarations:
+        """Those of the code alone."""
+        own = Declarations()
+        own._by_key = {key: each for key, each in self._by_key.items() if each.source == "code"}
+        return own
+
+    def hashes(self) -> dict[str, str]:
+        return {key: declaration.hash for key, declaration in self._by_key.items()}
+
+    async def store_all(self, store: Store, app: str, editor: Editor, node_name: str) -> None:
+        """Bring what is stored in line with the code."""
+        if not self._by_key:
+            return
+        await self._check_calendars(store, app)
+        left = dict(self._by_key)
+        for _ in range(ROUNDS_MAX):
+            stored = {each.key: each for each in await store.stored_schedules(app, keys=list(left))}
+            new = [addition_of(each, node_name) for key, each in left.items() if key not in stored]
+            taken = await editor.add(new) if new else []
+            await self._put_calendars(stored.values(), editor)
+            for key, found in stored.items():
+                await self._meet(left[key], found, editor, node_name)
+            # Those that another node has added since we looked: it was the first, so what we declare is an edit.
+            left = {added.key: left[added.key] for added, is_ours in zip(new, taken, strict=True) if not is_ours}
+            if not left:
+                return
+        raise never_settles(next(iter(left)))
+
+    async def _check_calendars(self, store: Store, app: str) -> None:
+        """Refuse one that is nowhere before anything is written, with the place that names it."""
+        given = {each.name for said in self for each in (said.rule.calendar, said.blackout) if each is not None}
+        named = [(said, name) for said in self for name in (said.rule.bounds.calendar, said.definition.blackout)]
+        wanted = [(said, name) for said, name in named if name is not None and name not in given]
+        kept = await store.calendars(app) if wanted else {}
+        for said, name in wanted:
+            if name not in kept:
+                where = f"{said.place}: schedule {said.key!r}"
+                raise InvalidWhen(f"{where}: calendar {name!r} is not defined; define it first")
+
+    async def _put_calendars(self, stored: Iterable[StoredSchedule], editor: Editor) -> None:
+        """Those of declarations that were stored otherwise, once each; an edit alone might keep the rule it has."""
+        changed = [said for each in stored if is_otherwise(said := self._by_key[each.key], each)]
+        given = [each for said in changed for each in (said.rule.calendar, said.blackout) if each is not None]
+        for calendar in {each.name: each for each in given}.values():
+            await editor.put_calendar(calendar)
+
+    async def _meet(self, declaration: Declaration, found: StoredSchedule, editor: Editor, node_name: str) -> None:
+        if is_otherwise(declaration, found):
+            said = "code" if declaration.source == "code" else "configuration"
+            log.info(
+                "schedule %r was stored otherwise: it is now as the %s at %s says", found.key, said, declaration.place
+            )
+            await editor.edit(
+                found.key,
+                lambda _: declaration.definition,
+                rule=rule_to_store(declaration, found),
+                declared=declared_by(declaration, node_name),
+                blackout=declaration.blackout,
+            )
+        if found.pause is not None and found.pause.is_undeclared:
+            log.info("schedule %r is declared again: resumed", found.key)
+            await editor.resume(found.key)
+
+
+def is_otherwise(declaration: Declaration, found: StoredSchedule) -> bool:
+    """Whether it was stored from another declaration, or from none."""
+    return found.declared is None or found.declared.hash != declaration.hash
+
+
+def rule_to_store(declaration: Declaration, found: StoredSchedule) -> When:
+    """The rule. The same one stays anchored where it was: a delay that has passed must not begin anew because a
+    priority was changed."""
+    if found.declared is not None and found.declared.rule == declaration.rule_text:
+        return parse_when(found.declared.definition.when)
+    return declaration.rule
+
+
+def declared_by(declaration: Declaration, node_name: str) -> DeclaredBy:
+    return DeclaredBy(
+        node_name=node_name,
+        hash=declaration.hash,
+        rule=declaration.rule_text,
+        definition=declaration.definition,
+        source=declaration.source,
+    )
+
+
+def addition_of(declaration: Declaration, node_name: str) -> Addition:
+    return Addition(
+        key=declaration.key,
+        rule=declaration.rule,
+        definition=declaration.definition,
+        declared=declared_by(declaration, node_name),
+        blackout=declaration.blackout,
+    )
+
+
+def calling_place(depth: int) -> str:
+    """File and line of the code that called, `depth` frames above the caller of this function."""
+    frame = sys._getframe(depth + 1)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

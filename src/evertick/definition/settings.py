@@ -1,0 +1,311 @@
+"""The settings of a scheduler: what may be set, its default, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from evertick.driver.registry import IN_PYTHON, check_drivers
+from evertick.errors import InvalidKey, InvalidSetting, InvalidWhen
+from evertick.plan.allowed_rules import ScheduleLimits, check_allowed
+from evertick.store.url import check_location
+from evertick.text.did_you_mean import alike
+from evertick.text.redact import masked
+from evertick.when.duration import Duration, duration_us
+from evertick.when.moment import DAY, MILLISECOND, MINUTE, SECOND
+from evertick.when.zone import zone_named
+
+__all__ = [
+    "DATABASE_VARIABLE",
+    "DEFAULT_DATABASE",
+    "Settings",
+    "check_feed",
+    "check_key",
+    "check_labels",
+    "check_one_of",
+    "check_queue",
+    "check_url",
+    "is_whole_text",
+    "make_settings",
+    "refuse_bare",
+    "refuse_other_names",
+    "refuse_unknown",
+]
+
+DATABASE_VARIABLE = "EVERTICK_DATABASE"
+DEFAULT_DATABASE = "sqlite:///evertick.db"
+_SHAPE_OF_POSTGRES = "postgresql://user:password@host:5432/database"
+
+# Settings by the names that other libraries have for them.
+_OTHER_NAMES = {
+    "timezone": "tz",
+    "zone": "tz",
+    **dict.fromkeys(("database", "database_url", "db", "dsn", "path", "store"), "url"),
+    **dict.fromkeys(("max_workers", "workers", "threads", "max_instances"), "concurrency"),
+    "name": "node_name",
+    "namespace": "app",
+    "queue": "queues",
+    "driver": "drivers",
+}
+_SCHEME = re.compile(r"[\w+.-]+://")
+_KEY_LONGEST = 200
+_CONCURRENCY_MAX = 10_000
+_BATCH_MAX = 10_000
+# A beat five times in a lease: a node may miss three of them and live.
+_BEATS_PER_LEASE = 5
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Checked settings. Durations in microseconds."""
+
+    url: str
+    app: str
+    node_name: str
+    concurrency: int
+    queues: tuple[str, ...]
+    tz: str
+    poll_interval: int
+    lease: int
+    stop_timeout: int
+    migrate: Literal["auto", "check"]
+    retention: int
+    # None: as many as the store does well with.
+    keep_per_schedule: int | None
+    stall_limit: int
+    # Who counts the rates of tasks: all nodes together, or each by itself.
+    rate_limits: Literal["store", "memory"] = "store"
+    # Which rules it takes; None: any.
+    min_interval: int | None = None
+    allow_schedules: tuple[str, ...] | None = None
+    # How long events are kept for other programs; 0: turn that off; None: leave it as it is.
+    feed: int | None = None
+    # Whether this node does what one node of the app does at a time.
+    duties: bool = True
+    # How many fires, claims or verdicts are written at once, at most.
+    batch_size: int = 1_000
+    # How long a program that is nothing but a node waits at its start for a store that is away.
+    start_timeout: int = 30 * SECOND
+    # Which kinds of tasks this node carries out.
+    drivers: tuple[str, ...] = IN_PYTHON
+
+    def __repr__(self) -> str:
+        # Tracebacks and logs show it, and the URL may hold a password.
+        shown = {name: getattr(self, name) for name in self.__struct_fields__} | {"url": masked(self.url)}
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    @property
+    def schedule_limits(self) -> ScheduleLimits:
+        return ScheduleLimits(min_interval=self.min_interval, allowed=self.allow_schedules, tz=self.tz)
+
+    @property
+    def beat(self) -> int:
+        return self.lease // _BEATS_PER_LEASE
+
+
+def make_settings(
+    url: str | None,
+    *,
+    app: str,
+    node_name: str,
+    concurrency: int,
+    queues: Sequence[str],
+    tz: str,
+    poll_interval: Duration,
+    lease: Duration,
+    stop_timeout: Duration,
+    migrate: str,
+    retention: Duration,
+    keep_per_schedule: int | None,
+    stall_limit: Duration,
+    rate_limits: str,
+    min_interval: Duration | None,
+    allow_schedules: Sequence[str] | None,
+    feed: Duration | None,
+    duties: bool,
+    batch_size: int,
+    start_timeout: Duration,
+    drivers: Sequence[str],
+) -> Settings:
+    """Check every setting; the error names the setting, the value and what would be right.
+
+    What they are by default, the signature of `Scheduler` says, where people read it.
+    """
+    if migrate not in ("auto", "check"):
+        raise InvalidSetting(f"migrate: {migrate!r} is neither 'auto' (apply what is missing) nor 'check' (refuse to)")
+    if rate_limits not in ("store", "memory"):
+        raise InvalidSetting(
+            f"rate_limits: {rate_limits!r} is neither 'store' (all nodes together) nor 'memory' (each node by itself)"
+        )
+    if isinstance(queues, str):
+        raise InvalidSetting(f"queues: {queues!r} is one text; pass a list of names, e.g. queues=[{queues!r}]")
+    if not queues:
+        raise InvalidSetting("queues: a node that works on no queue runs nothing; name one, or pass concurrency=0")
+    return Settings(
+        url=check_url(url),
+        app=check_key(app, what="app"),
+        node_name=check_key(node_name, what="node_name"),
+        concurrency=_whole(concurrency, "concurrency", 0, _CONCURRENCY_MAX),
+        queues=tuple(check_queue(queue) for queue in queues),
+        tz=_zone(tz),
+        poll_interval=_between(poll_interval, "poll_interval", SECOND // 100, DAY),
+        lease=_between(lease, "lease", SECOND, DAY),
+        stop_timeout=_between(stop_timeout, "stop_timeout", 0, DAY),
+        migrate="auto" if migrate == "auto" else "check",
+        retention=_between(retention, "retention", SECOND, 36_500 * DAY),
+        keep_per_schedule=(
+            None if keep_per_schedule is None else _whole(keep_per_schedule, "keep_per_schedule", 1, 10**9)
+        ),
+        stall_limit=_between(stall_limit, "stall_limit", 10 * SECOND, DAY),
+        rate_limits="store" if rate_limits == "store" else "memory",
+        min_interval=None if min_interval is None else _between(min_interval, "min_interval", MILLISECOND, 3660 * DAY),
+        allow_schedules=None if allow_schedules is None else check_allowed(allow_schedules),
+        feed=None if feed is None else 0 if feed == "off" else check_feed(feed),
+        duties=_yes_or_no(duties, "duties"),
+        batch_size=_whole(batch_size, "batch_size", 1, _BATCH_MAX),
+        start_timeout=_between(start_timeout, "start_timeout", 0, DAY),
+        drivers=check_drivers(drivers),
+    )
+
+
+def refuse_unknown(given: Mapping[str, object]) -> None:
+    """Say how a setting is called that was given under another name."""
+    refuse_other_names(given, Settings.__struct_fields__, _OTHER_NAMES, "setting", "Scheduler")
+
+
+def refuse_other_names(
+    given: Mapping[str, object],
+    known: Sequence[str],
+    others: Mapping[str, str],
+    what: str,
+    call: str = "",
+    *,
+    where: str = "",
+) -> None:
+    """Say how it is called here what was given to `call` under another name. One of the others that is written
+    otherwise, too, is said as it is to be written: `name=value`."""
+    if not given:
+        return
+    name, value = next(iter(given.items()))
+    fitting = {other: meant for other, meant in others.items() if meant.partition("=")[0] in known}
+    near = name if name in fitting else alike(name, [*known, *fitting])
+    refused = f"{where}{': ' if where else ''}{name}: no such {what}"
+    if near is None:
+        raise InvalidSetting(f"{refused}; there are {', '.join(known)}")
+    meant = fitting.get(near, near)
+    if "=" in meant:
+        raise InvalidSetting(f"{refused}; write {meant}")
+    shown = masked(value) if meant == "url" and isinstance(value, str) else value
+    written = f"{meant}={shown!r:.60}"
+    raise InvalidSetting(f"{refused}; it is called {meant}: {f'{call}({written})' if call else written}")
+
+
+def refuse_bare(given: object, decorator: str, what: str, example: str) -> None:
+    """A decorator that needs a name was written without one, and got the function in its place."""
+    if callable(given):
+        raise InvalidSetting(
+            f"@scheduler.{decorator} needs {what} before the function {getattr(given, '__name__', given)}; write "
+            f"@scheduler.{decorator}({example!r})"
+        )
+
+
+def check_key(key: Any, *, what: str = "key") -> str:
+    """The key, if it can stand in a table, a command line and a log: text without control characters or semicolons."""
+    if not isinstance(key, str):
+        raise InvalidKey(f"{what}: {key!r} is not text")
+    if not 1 <= len(key) <= _KEY_LONGEST:
+        raise InvalidKey(f"{what}: {key[:_KEY_LONGEST]!r} must have 1 to {_KEY_LONGEST} characters, not {len(key)}")
+    if key != key.strip() or not key.isprintable() or ";" in key:
+        raise InvalidKey(f"{what}: {key!r} must not begin or end with space, nor hold ';' or control characters")
+    return key
+
+
+def check_queue(queue: Any) -> str:
+    """A queue that people may name; those that begin with "@" are the nodes' own."""
+    if check_key(queue, what="queue").startswith("@"):
+        raise InvalidKey(f"queue: {queue!r} must not begin with '@', as the nodes' own queues do; choose another name")
+    return str(queue)
+
+
+def check_feed(kept: Duration) -> int:
+    return _between(kept, "feed", MINUTE, 3660 * DAY)
+
+
+def check_one_of(value: Any, allowed: Sequence[str], what: str) -> str:
+    if value not in allowed:
+        raise InvalidSetting(f"{what}: {value!r} must be one of {', '.join(map(repr, allowed))}")
+    return str(value)
+
+
+def check_exceptions(value: Any, what: str) -> tuple[type[BaseException], ...]:
+    """Types of exceptions, one or several."""
+    is_one = isinstance(value, type | str) or not isinstance(value, Sequence)
+    types = (value,) if is_one else tuple(value)
+    for each in types:
+        if not isinstance(each, type) or not issubclass(each, BaseException):
+            raise InvalidSetting(
+                f"{what}: {each!r:.60} is no type of exception; pass the type itself, like ValueError, or a tuple of "
+                "types"
+            )
+    return types
+
+
+def is_whole_text(text: str) -> bool:
+    """Whether it can be written anywhere: half of a surrogate pair, what is left of bytes that are no UTF-8, cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def check_labels(labels: Any) -> dict[str, str]:
+    if not isinstance(labels, Mapping) or len(labels) > 50:
+        raise InvalidSetting(f"labels: {labels!r} must be a dict of at most 50 names with their values")
+    checked = {}
+    for name, value in labels.items():
+        if not isinstance(value, str) or len(value) > _KEY_LONGEST:
+            raise InvalidSetting(f"labels: the value of {name!r} must be text of at most {_KEY_LONGEST} characters")
+        if not is_whole_text(value):
+            raise InvalidSetting(f"labels: the value of {name!r}, {value!r}, holds half a character; decode it anew")
+        checked[check_key(name, what="label")] = value
+    return checked
+
+
+def check_url(url: str | None) -> str:
+    found = url if url is not None else os.environ.get(DATABASE_VARIABLE) or DEFAULT_DATABASE
+    if not isinstance(found, str):
+        raise InvalidSetting(f"url: {found!r} is no database URL; write it like {DEFAULT_DATABASE!r}")
+    if not _SCHEME.match(found):
+        shape = _SHAPE_OF_POSTGRES if found.startswith("postgres") else DEFAULT_DATABASE
+        raise InvalidSetting(f"url: {masked(found)!r} is no database URL; write it like {shape!r}")
+    check_location(found)
+    return found
+
+
+def _zone(tz: Any) -> str:
+    if isinstance(tz, ZoneInfo):
+        tz = tz.key
+    try:
+        return zone_named(tz).key
+    except InvalidWhen as error:
+        raise InvalidSetting(str(error)) from None
+
+
+def _whole(value: Any, what: str, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidSetting(f"{what}: {value!r} must be a whole number from {least} to {most}")
+    return value
+
+
+def _yes_or_no(value: Any, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidSetting(f"{what}: {value!r} must be True or False")
+    return value
+
+
+def _between(value: Duration, what: str, least: int, most: int) -> int:
+    us = duration_us(value, what=what)
+    if not least <= us <= most:
+        raise InvalidSetting(f"{what}: {value!r} must be between {least / SECOND:g} s and {most / SECOND:g} s")
+    return us

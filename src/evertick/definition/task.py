@@ -1,0 +1,410 @@
+"""Tasks: work under a name that can be enqueued and scheduled. Most are functions, and stay callable as such."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, TypedDict, TypeVar, get_args
+
+import msgspec
+
+from evertick.aio.blocking import at_once
+from evertick.definition.settings import (
+    check_exceptions,
+    check_key,
+    check_labels,
+    check_one_of,
+    check_queue,
+    refuse_other_names,
+)
+from evertick.driver.base import Driver, OnLost, OnUnreachable, Work
+from evertick.driver.function import FunctionDriver
+from evertick.driver.process import Process, ProcessDriver, check_process
+from evertick.driver.registry import check_spec
+from evertick.driver.spec import LeftToOthers, Spec
+from evertick.errors import InvalidArguments, InvalidInput, InvalidSetting, Refused
+from evertick.job.arguments import FreeArguments, Signature
+from evertick.job.context import Context, current
+from evertick.model import UNIQUE_UNTIL, Cause, NewRun, Run, UniqueUntil
+from evertick.model.limits import Rate, make_concurrency, make_rate
+from evertick.model.retry import RetryPolicy, never_again
+from evertick.text.redact import shown_value
+from evertick.when.duration import Duration, duration_text, duration_us
+from evertick.when.moment import DAY, to_us
+
+if TYPE_CHECKING:
+    from evertick.scheduler.scheduler import Scheduler
+
+__all__ = [
+    "ENQUEUE_MANY_MAX",
+    "TASK_OTHER_NAMES",
+    "Enqueuer",
+    "SyncEnqueuer",
+    "Task",
+    "TaskOptions",
+    "task_of_function",
+    "task_of_spec",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+# One transaction each; a longer list is for the caller to cut, who then knows what is in.
+ENQUEUE_MANY_MAX = 10_000
+PRIORITY_MAX = 1_000
+_UNIQUE_FOR_MAX = 366 * DAY
+
+
+class TaskOptions(TypedDict, total=False):
+    """How a task is carried out and judged."""
+
+    retry: RetryPolicy
+    retry_on: type[BaseException] | Sequence[type[BaseException]]
+    give_up_on: type[BaseException] | Sequence[type[BaseException]]
+    timeout: Duration | None
+    on_lost: OnLost
+    on_unreachable: OnUnreachable
+    process: bool | Process
+    concurrency: int | None
+    concurrency_key: str | None
+    rate: str | None
+    rate_key: str | None
+
+
+class Placing(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and when an enqueued run goes. Times in microseconds."""
+
+    delay: int = 0
+    at: int | None = None
+    priority: int = 0
+    queue: str = "default"
+    unique: str | None = None
+    unique_until: UniqueUntil = "end"
+    unique_for: int | None = None
+    expires: int | None = None
+    labels: dict[str, str] = {}
+
+
+# Options of a call, and what other libraries call them.
+_OPTIONS = (*Placing.__struct_fields__, "connection")
+_OTHER_NAMES = {"countdown": "delay", "eta": "at", "run_at": "at", "unique_key": "unique", "dedupe": "unique"}
+
+# What other libraries call the options of a task. Where theirs is a number, ours is a policy: how often and how soon.
+_RETRY = "retry=Constant('10s', attempts=4): the first try and three more, ten seconds apart"
+TASK_OTHER_NAMES = {
+    **dict.fromkeys(("retries", "max_retries", "max_attempts", "attempts", "tries", "max_tries"), _RETRY),
+    **dict.fromkeys(("retry_delay", "default_retry_delay", "retry_backoff", "backoff"), _RETRY),
+    **dict.fromkeys(("time_limit", "max_runtime"), "timeout"),
+    "autoretry_for": "retry_on",
+    "dont_autoretry_for": "give_up_on",
+    "max_instances": "concurrency",
+    "rate_limit": "rate",
+}
+
+
+class Task(Generic[P, R]):
+    """Work that Evertick can run. One that was made of a function stays callable as the function it was."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        name: str,
+        driver: Driver,
+        arguments: Signature | FreeArguments,
+        options: TaskOptions,
+        function: Callable[..., R] | None = None,
+    ) -> None:
+        self.name = name
+        self._scheduler = scheduler
+        self._arguments = arguments
+        self._function = function
+        self.work = make_work(name, driver, arguments, options)
+        self._check_rate(self.work.rate)
+        if function is not None:
+            functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself, here and now. One that takes a context gets the current one if none is given."""
+        function = self._callable()
+        if self._arguments.takes_context and not (args and isinstance(args[0], Context)):
+            return function(current(), *args, **kwargs)
+        return function(*args, **kwargs)
+
+    def _callable(self) -> Callable[..., R]:
+        if self._function is None:
+            raise Refused(
+                f"task {self.name!r} is a job of the driver {self.work.driver.name!r} and no function that could be "
+                "called; enqueue it, or give it a schedule"
+            )
+        return self._function
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run:
+        """Have it run soon, once, on a node that knows it."""
+        return await Enqueuer(self, Placing()).enqueue(*args, **kwargs)
+
+    async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Run]:
+        """One run per set of arguments, in one transaction: all of them, or none."""
+        return await Enqueuer(self, Placing()).enqueue_many(calls)
+
+    def options(
+        self,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int = 0,
+        queue: str = "default",
+        unique: str | None = None,
+        unique_until: UniqueUntil | None = None,
+        unique_for: Duration | None = None,
+        expires: Duration | None = None,
+        labels: Mapping[str, str] | None = None,
+        connection: object = None,
+        **unknown: Never,
+    ) -> Enqueuer[P]:
+        """Say where and when: `task.options(delay="10m", priority=5).enqueue(...)`.
+
+        delay, at: when it is due. priority: higher first. unique: while a run with this key is live, enqueueing answers
+        that run; unique_until="start": only until it is first claimed; unique_for: for so long instead, live or not.
+        expires: how long after its due time it may still start; later it is missed.
+        connection: your own, to the database of the ledger: enqueue inside your transaction, which commits it.
+        """
+        refuse_other_names(unknown, _OPTIONS, _OTHER_NAMES, "option", "options")
+        if delay is not None and at is not None:
+            raise InvalidSetting("delay and at both say when; give one of them")
+        placing = Placing(
+            delay=0 if delay is None else duration_us(delay, what="delay"),
+            at=None if at is None else to_us(at),
+            priority=check_priority(priority),
+            queue=check_queue(queue),
+            unique=None if unique is None else check_key(unique, what="unique"),
+            unique_until=check_unique_until(unique_until, unique, unique_for),
+            unique_for=check_unique_for(unique_for, unique),
+            expires=None if expires is None else duration_us(expires, what="expires"),
+            labels=check_labels(labels or {}),
+        )
+        return Enqueuer(self, placing, connection)
+
+    def _check_rate(self, rate: Rate | None) -> None:
+        """What only all tasks together, or the setting of the scheduler, can show to be wrong."""
+        if rate is None:
+            return
+        if rate.of.varies and self._scheduler.settings.rate_limits == "memory":
+            raise InvalidSetting(
+                f"task {self.name!r}: rate_key: {rate.of.text!r} names arguments, and with rate_limits='memory' a node "
+                "decides what to claim before it knows them; use a text without braces, or rate_limits='store'"
+            )
+        for other in self._scheduler._tasks.values():
+            theirs = other.work.rate
+            is_shared = theirs is not None and rate.of.text is not None and theirs.of.text == rate.of.text
+            if is_shared and str(theirs) != str(rate):
+                raise InvalidSetting(
+                    f"task {self.name!r}: rate: {rate} differs from {theirs} of task {other.name!r}, which shares "
+                    f"rate_key {rate.of.text!r}; give both the same rate, or keys of their own"
+                )
+
+    @property
+    def sync(self) -> SyncEnqueuer[P]:
+        """The plain forms, for code without an event loop."""
+        return SyncEnqueuer(Enqueuer(self, Placing()))
+
+    def _encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The arguments of a call as they are kept. Raises InvalidArguments when they do not fit."""
+        return self._arguments.encode(args, kwargs)
+
+    def _check_kept(self, args: Mapping[str, Any]) -> None:
+        """The arguments that a schedule keeps. There nobody calls it who could pass what is missing."""
+        defaults = self._arguments.defaults
+        missing = [name for name, default in defaults.items() if default is ... and name not in args]
+        if missing and all(name in defaults for name in args):
+            given = ", ".join(f"{name!r}: …" for name in missing)
+            raise InvalidArguments(
+                f"{self.name}({self._arguments.text}): missing a required argument: {missing[0]!r}; "
+                f"write args={{{given}}}, or give it a default in the function"
+            )
+        self._encode_call((), args)
+
+    def _enter_child(self, url: str) -> Callable[..., R]:
+        """The function, for a child process that has found this task; what it enqueues goes to the node's database."""
+        self._scheduler.use_database(url)
+        return self._callable()
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}({self._arguments.text})>"
+
+
+class Enqueuer(Generic[P]):
+    """Enqueues one task with the given options."""
+
+    def __init__(self, task: Task[P, Any], placing: Placing, connection: object = None) -> None:
+        self._task = task
+        self._placing = placing
+        self._connection = connection
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run:
+        return (await self._put(self._new_runs([self._task._encode_call(args, kwargs)])))[0]
+
+    async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Run]:
+        return await self._put(self._new_runs(self._encode_calls(calls)))
+
+    async def _put(self, runs: list[NewRun]) -> list[Run]:
+        scheduler = self._task._scheduler
+        if self._connection is None or not runs:
+            return await scheduler._enqueue(runs)
+        # Nobody is woken: the runs are there with the user's commit, which the nodes notice like any other.
+        return await (await scheduler._store()).within(self._connection).enqueue(scheduler.app, runs)
+
+    def _encode_calls(self, calls: Iterable[Mapping[str, Any]]) -> list[bytes]:
+        if not isinstance(calls, Iterable):
+            raise InvalidInput(f"calls: {calls!r} is no list of arguments; pass [{{...}}, ...]")
+        encoded = []
+        for number, call in enumerate(calls):
+            if number == ENQUEUE_MANY_MAX:
+                raise InvalidInput(f"more than {ENQUEUE_MANY_MAX} calls at once; enqueue them in several lists")
+            encoded.append(self._task._encode_call((), call))
+        return encoded
+
+    def _new_runs(self, encoded: list[bytes]) -> list[NewRun]:
+        ids = self._task._scheduler._clock.new_ids(len(encoded))
+        name, placing, cause = self._task.name, self._placing, Cause.ENQUEUE
+        return [
+            NewRun(
+                id=id_,
+                task=name,
+                cause=cause,
+                fire_at=placing.at,
+                due_at=placing.at,
+                delay=placing.delay,
+                args=args,
+                queue=placing.queue,
+                priority=placing.priority,
+                expires=placing.expires,
+                labels=placing.labels,
+                unique_key=placing.unique,
+                unique_until=placing.unique_until,
+                unique_for=placing.unique_for,
+            )
+            for id_, args in zip(ids, encoded, strict=True)
+        ]
+
+    @property
+    def sync(self) -> SyncEnqueuer[P]:
+        return SyncEnqueuer(self)
+
+
+class SyncEnqueuer(Generic[P]):
+    """The plain forms of an enqueuer."""
+
+    def __init__(self, enqueuer: Enqueuer[P]) -> None:
+        self._enqueuer = enqueuer
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run:
+        return self._call(lambda: self._enqueuer.enqueue(*args, **kwargs), "enqueue")
+
+    def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Run]:
+        return self._call(lambda: self._enqueuer.enqueue_many(calls), "enqueue_many")
+
+    def _call(self, make: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
+        scheduler, connection = self._enqueuer._task._scheduler, self._enqueuer._connection
+        what = f"{self._enqueuer._task.name}.sync.{what}()"
+        if connection is None:
+            return scheduler._portal.call(make, what)
+        # On the user's connection in the user's thread; only opening the store is for an event loop.
+        if scheduler._portal.call(scheduler._store, what).within(connection).is_async:
+            given = shown_value(connection)
+            raise Refused(f"{what} cannot wait for the async connection {given}; use `await` without `.sync`")
+        return at_once(make())
+
+
+def task_of_function(scheduler: Scheduler, name: str, function: Callable[..., R], options: TaskOptions) -> Task[Any, R]:
+    """A task that calls a function: here, or in a process of its own."""
+    check_key(name, what="task")
+    inside = FunctionDriver(function, name, scheduler._threads)
+    settings = check_process(options.get("process", False), name)
+    driver: Driver = inside
+    if settings is not None:
+        driver = ProcessDriver(function, inside, settings, scheduler._children, lambda: scheduler.settings.url)
+    return Task(scheduler, name, driver, inside.signature, options, function)
+
+
+def task_of_spec(scheduler: Scheduler, name: str, spec: Spec, options: TaskOptions) -> Task[..., Any]:
+    """A task that does what its specification says. Where this node does not run its driver, others do."""
+    check_key(name, what="task")
+    check_spec(name, spec)
+    if "process" in options:
+        raise InvalidSetting(f"task {name!r}: process: it is for functions; a job of {spec.driver!r} has no use for it")
+    if spec.driver not in scheduler.settings.drivers:
+        return Task(scheduler, name, LeftToOthers(spec.driver, name), FreeArguments(name), options)
+    try:
+        driver = spec.make_driver(name, scheduler._parts_for(name))
+    except ImportError as error:
+        raise InvalidSetting(
+            f"task {name!r}: the driver {spec.driver!r} cannot be loaded ({error}); install what it needs, for a "
+            f"built-in one with `pip install 'evertick[{spec.driver}]'`"
+        ) from error
+    return Task(scheduler, name, driver, FreeArguments(name), options)
+
+
+def make_work(name: str, driver: Driver, arguments: Signature | FreeArguments, options: TaskOptions) -> Work:
+    """Check a task's options."""
+    unknown = {option: value for option, value in options.items() if option not in TaskOptions.__annotations__}
+    call, more = ("task", ["name"]) if isinstance(arguments, Signature) else ("job", [])
+    known = [*TaskOptions.__annotations__, *more]
+    refuse_other_names(unknown, known, TASK_OTHER_NAMES, "option", call, where=f"task {name!r}")
+    retry = options.get("retry", never_again)
+    if not isinstance(retry, RetryPolicy):
+        raise InvalidSetting(f"task {name!r}: retry: {retry!r} is no policy; pass Constant, Linear or Exponential")
+    timeout = options.get("timeout")
+    on_lost = check_one_of(options.get("on_lost", "rerun"), get_args(OnLost), f"task {name!r}: on_lost")
+    # What must not run twice must not run on while nobody knows whether it was given to another node.
+    default = "stop" if on_lost == "fail" else "continue"
+    on_unreachable = check_one_of(
+        options.get("on_unreachable", default), get_args(OnUnreachable), f"task {name!r}: on_unreachable"
+    )
+    if timeout is not None and duration_us(timeout, what="timeout") == 0:
+        raise InvalidSetting(f"task {name!r}: timeout: {timeout!r} leaves no time at all; leave it out for none")
+    return Work(
+        task=name,
+        driver=driver,
+        hash=arguments.hash,
+        retry=retry,
+        retry_on=check_exceptions(options.get("retry_on", Exception), f"task {name!r}: retry_on"),
+        give_up_on=check_exceptions(options.get("give_up_on", ()), f"task {name!r}: give_up_on"),
+        timeout=None if timeout is None else duration_us(timeout, what="timeout"),
+        on_lost=on_lost,  # type: ignore[arg-type]
+        on_unreachable=on_unreachable,  # type: ignore[arg-type]
+        concurrency=make_concurrency(
+            options.get("concurrency"), options.get("concurrency_key"), name, arguments.defaults
+        ),
+        rate=make_rate(options.get("rate"), options.get("rate_key"), name, arguments.defaults),
+    )
+
+
+def check_unique_until(until: Any, unique: str | None, unique_for: Any) -> UniqueUntil:
+    if until is None:
+        return "end"
+    if unique is None:
+        raise InvalidSetting(f"unique_until: {until!r} says how long a key is unique; give the key with unique=")
+    if unique_for is not None:
+        raise InvalidSetting("unique_until and unique_for both say how long the key is unique; give one of them")
+    return "start" if check_one_of(until, UNIQUE_UNTIL, "unique_until") == "start" else "end"
+
+
+def check_unique_for(period: Duration | None, unique: str | None) -> int | None:
+    if period is None:
+        return None
+    if unique is None:
+        raise InvalidSetting(f"unique_for: {period!r} says how long a key is unique; give the key with unique=")
+    us = duration_us(period, what="unique_for")
+    if not 0 < us <= _UNIQUE_FOR_MAX:
+        raise InvalidSetting(
+            f"unique_for: {period!r} must be more than nothing and at most {duration_text(_UNIQUE_FOR_MAX)}"
+        )
+    return us
+
+
+def check_priority(priority: Any) -> int:
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > PRIORITY_MAX:
+        raise InvalidSetting(f"priority: {priority!r} must be a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}")
+    return priority

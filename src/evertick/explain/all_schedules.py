@@ -1,0 +1,92 @@
+"""All schedules of an app with their rules, read a page at a time: for those who look over the whole of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import msgspec
+
+from evertick.errors import EvertickError
+from evertick.ledger.parsed_rules import blackout_of, load_calendars, rule_of
+from evertick.model import Schedule
+from evertick.plan.forecast import Expected
+from evertick.plan.overrides import pending, without_decided
+from evertick.store.base import DeclaredBy, ScheduleFilter, Store, StoredSchedule
+from evertick.when import Calendar, When
+from evertick.when.subset import Within
+
+__all__ = ["Surveyed", "survey"]
+
+_PAGE = 1_000
+
+
+class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as people read it, and its rule or the reason why it has none."""
+
+    schedule: Schedule
+    rule: When | None
+    # What of the rule fires, where that is not all of it.
+    part: When | None = None
+    # Where somebody has moved single moments to.
+    moved: tuple[int, ...] = ()
+    rule_error: str | None = None
+    # Evertick itself has paused it, because it had failed too often in a row.
+    is_failing: bool = False
+    # Evertick itself has paused it, because nothing declares it any more.
+    is_left_over: bool = False
+    # The declaration that is in force, of one that code declares.
+    declared: DeclaredBy | None = None
+
+    @property
+    def expected(self) -> Expected | None:
+        """What is to be expected of it; None for one that is paused, over, or cannot be read."""
+        if self.rule is None or self.schedule.is_paused:
+            return None
+        if self.schedule.next_fire_at is None:  # nothing comes of it but what somebody has moved
+            return Expected(rule=self.rule, part=self.part, left=0, moved=self.moved) if self.moved else None
+        most = self.rule.bounds.max_fires
+        left = None if most is None else most - self.schedule.fires - len(self.moved)
+        return Expected(rule=self.rule, part=self.part, left=left, moved=self.moved)
+
+
+async def survey(
+    store: Store, app: str, *, keys: Sequence[str] = (), labels: Mapping[str, str] | None = None
+) -> AsyncIterator[Surveyed]:
+    """Every schedule, by key; or only those with these keys and labels."""
+    calendars = await load_calendars(store, app)
+    wanted = ScheduleFilter(keys=tuple(keys) or None, labels=dict(labels or {}), limit=_PAGE, with_counts=False)
+    while True:
+        page = await store.schedules(app, wanted)
+        stored = await store.stored_schedules(app, keys=[schedule.key for schedule in page])
+        by_key = {each.key: each for each in stored}
+        for schedule in page:
+            if schedule.key in by_key:  # not removed between the two looks
+                yield _surveyed(schedule, by_key[schedule.key], calendars)
+        if len(page) < _PAGE:
+            return
+        wanted = msgspec.structs.replace(wanted, after_key=page[-1].key)
+
+
+def _surveyed(schedule: Schedule, stored: StoredSchedule, calendars: dict[str, Calendar]) -> Surveyed:
+    pause = stored.pause
+    found = Surveyed(
+        schedule=schedule,
+        rule=None,
+        is_failing=pause is not None and pause.is_failing,
+        is_left_over=pause is not None and pause.is_left_over,
+        declared=stored.declared,
+    )
+    try:
+        rule = rule_of(stored, calendars)
+        part = _part(rule, stored, blackout_of(stored, rule, calendars))
+        moved = tuple(each.to for each in pending(stored.occurrences) if each.to is not None)
+        return msgspec.structs.replace(found, rule=rule, part=part, moved=moved)
+    except EvertickError as error:
+        return msgspec.structs.replace(found, rule_error=str(error))
+
+
+def _part(rule: When, stored: StoredSchedule, blackout: Calendar | None) -> When | None:
+    """The rule without what a blackout holds back and what somebody decided about; None: all of it."""
+    part = rule if blackout is None else Within(rule, blackout)
+    part = without_decided(part, stored.occurrences)
+    return None if part is rule else part

@@ -1,0 +1,1 @@
+"""What a running job sees: its arguments, its context, its transaction."""

@@ -1,0 +1,291 @@
+"""What a job knows about its own run, and what it may say while it runs.
+
+A job receives its `Context` as an annotated first parameter, or asks `evertick.current()`. Progress, log lines and
+phases are put into a notebook that the engine carries to the store from time to time: saying something never waits for
+the store and never fails the job. Everything is bounded: a chatty job is cut off, with a line that says so.
+
+Safe to use from the job's thread while the engine reads the notebook on its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Awaitable, Iterator, Mapping
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from evertick.clock import Clock
+from evertick.errors import InvalidInput, NotFound, Refused, Stopped
+from evertick.job.transaction import Holder, Transaction, finish_within
+from evertick.model import LINE_MAX_CHARS, LINES_MAX, Claimed, NewMessage, Phase
+from evertick.model.message import new_message
+from evertick.when.duration import Duration
+from evertick.when.moment import from_us
+
+__all__ = ["LINES_MAX", "LINE_MAX_CHARS", "LOG_MAX_CHARS", "PHASES_MAX", "Context", "Notebook", "current"]
+
+LOG_MAX_CHARS = 256 * 1024
+PHASES_MAX = 100
+RESULT_MAX_BYTES = 64 * 1024
+# They are written in one transaction with the end of the run.
+MESSAGES_MAX = 1_000
+MESSAGES_MAX_BYTES = 4 * 1024 * 1024
+_TEXT_MAX = 500
+
+_formatter = logging.Formatter()
+_current: ContextVar[Context] = ContextVar("evertick_context")
+# Held while a notebook is made: a job may say its first words in two threads at once.
+_first_word = threading.Lock()
+
+
+def current() -> Context:
+    """The context of the run that this code is part of."""
+    try:
+        return _current.get()
+    except LookupError:
+        raise NotFound("there is no current run here; evertick.current() answers only inside a job") from None
+
+
+class Notebook:
+    """What one attempt has said so far and has not been carried to the store yet."""
+
+    __slots__ = ("_chars", "_count", "_is_full", "_lines", "_lock", "_progress", "_seq", "messages", "phases")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: list[tuple[int, str, str]] = []
+        self._seq = 0
+        self._count = 0
+        self._chars = 0
+        self._is_full = False
+        self._progress: tuple[float, str] | None = None
+        self.phases: list[Phase] = []
+        # To be sent with the end of the run.
+        self.messages: list[NewMessage] = []
+
+    def write(self, at: int, level: str, text: str) -> None:
+        with self._lock:
+            if self._is_full:
+                return
+            text = text if len(text) <= LINE_MAX_CHARS else text[:LINE_MAX_CHARS] + " … (line cut)"
+            self._count += 1
+            self._chars += len(text)
+            if self._count > LINES_MAX or self._chars > LOG_MAX_CHARS:
+                self._is_full = True
+                text = f"the log of this attempt is full ({LINES_MAX} lines, {LOG_MAX_CHARS} characters); the rest goes"
+            self._lines.append((at, level, text))
+
+    def set_progress(self, fraction: float, text: str) -> None:
+        with self._lock:
+            self._progress = (fraction, text)
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._lines) or self._progress is not None
+
+    def take(self) -> tuple[int, tuple[tuple[int, str, str], ...], tuple[float, str] | None] | None:
+        """(number of the first line, lines, progress) since the last time; None when there is nothing new."""
+        with self._lock:
+            if not self._lines and self._progress is None:
+                return None
+            taken = self._seq, tuple(self._lines), self._progress
+            self._seq += len(self._lines)
+            self._lines, self._progress = [], None
+            return taken
+
+
+class Context(msgspec.Struct, eq=False, gc=False):
+    """One attempt at one run, as the job sees it."""
+
+    _run: Claimed
+    _clock: Clock
+    _deadline: int | None = None
+    # None where the ledger is out of reach: in a child process.
+    _holder: Holder | None = None
+    # Made when the job first says something: most say nothing.
+    _said: Notebook | None = None
+    _stopped: str = ""
+    _has_seen_stop: bool = False
+    # Whether the job has ended its run itself. Written: in a transaction whose commit only the store knows of.
+    _own_end: Literal["", "written", "committed"] = ""
+    # What a driver knows of the attempt, if that does not come back with a result: the result of a run that ends so.
+    _kept: object = None
+
+    def __repr__(self) -> str:
+        return f"<Context of run {self.run_id} of {self.task!r}>"
+
+    @property
+    def run_id(self) -> str:
+        return self._run.id
+
+    @property
+    def schedule_key(self) -> str | None:
+        """The schedule this run belongs to; None for a task enqueued by hand."""
+        return self._run.schedule_key
+
+    @property
+    def task(self) -> str:
+        return self._run.task
+
+    @property
+    def fire_at(self) -> datetime:
+        """The nominal moment this run is for, in UTC."""
+        return from_us(self._run.fire_at)
+
+    @property
+    def due_at(self) -> datetime:
+        """When it was to start: the nominal moment plus jitter, or the time of its retry."""
+        return from_us(self._run.due_at)
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first try."""
+        return self._run.attempts + 1
+
+    @property
+    def fence(self) -> int:
+        """Grows with every claim in the store: hand it to a shared resource to refuse an older holder's writes."""
+        return self._run.fence
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When this attempt runs out of time; None without a timeout."""
+        return None if self._deadline is None else from_us(self._deadline)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return dict(self._run.labels)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this run was asked to stop, for whatever reason. A plain function must look at it now and then.
+
+        A job that has seen it True and returns counts as stopped, not as succeeded.
+        """
+        is_stopped = bool(self._stopped)  # read once: the engine may set it on another thread in between
+        if is_stopped:
+            self._has_seen_stop = True
+        return is_stopped
+
+    def check(self) -> None:
+        """Raise `Stopped` if this run was asked to stop."""
+        if self._stopped:
+            raise Stopped(f"run {self.run_id} of {self.task!r} was asked to stop: {self._stopped}")
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        """Say how far the work is, from 0 to 1."""
+        if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+            raise InvalidInput(f"progress: {fraction!r} is not a fraction; pass a number from 0 to 1")
+        self._notebook.set_progress(float(fraction), str(text)[:_TEXT_MAX])
+
+    def log(self, text: str, *, level: str = "info") -> None:
+        """Keep a line with this run."""
+        self._notebook.write(self._clock.now_us(), level[:20], str(text))
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a named part of the work: `with ctx.phase("download"): ...`."""
+        at, began = self._clock.now_us(), self._clock.elapsed()
+        is_failed = True
+        try:
+            yield
+            is_failed = False
+        finally:
+            if len(self._notebook.phases) < PHASES_MAX:
+                text = str(name)[:_TEXT_MAX]
+                seconds = round(self._clock.elapsed() - began, 6)
+                self._notebook.phases.append(Phase(name=text, at=at, seconds=seconds, is_failed=is_failed))
+
+    def finish(self, *, connection: object, result: object = None) -> Awaitable[None]:
+        """End this run as succeeded inside a transaction of your own: the last statement before your commit.
+
+        connection: yours, to the database of the ledger, in a transaction. On a plain one the finish is written by the
+        call itself, and may be awaited or not; on an async one it is written when it is awaited.
+        Raises `Lost` when this claim does not hold the run any more: roll back then.
+        """
+        return finish_within(self, connection, result)
+
+    def transaction(self) -> Transaction:
+        """A transaction on the database of the ledger, which ends this run with it.
+
+        `with ctx.transaction() as conn:` in a plain function, `async with` in a coroutine. Leaving the block writes the
+        finish and commits; raising in it rolls back. `ctx.finish(connection=conn, result=...)` in it gives a result.
+        """
+        return Transaction(self)
+
+    def send(
+        self,
+        channel: str,
+        body: object,
+        *,
+        key: str | None = None,
+        delay: Duration | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
+        """Send a message with the end of this run: `ctx.send("webhook", {"order": 7})`. Answers the message's id.
+
+        It is written in the transaction that ends the run, so it is sent if the job returns and that end is taken. A
+        job that raises, is stopped or has lost its run sends nothing. key: the idempotency key, default the id.
+        """
+        if self._own_end:
+            raise Refused(
+                f"run {self.run_id} of {self.task!r} has finished already, in a transaction of its own; send its "
+                "messages before that"
+            )
+        id_ = self._clock.new_id()
+        message = new_message(id_, channel, body, key=key, delay=delay, headers=headers, caused_by=self.run_id)
+        messages = self._notebook.messages
+        size = len(message.body) + sum(len(each.body) for each in messages)
+        if len(messages) >= MESSAGES_MAX or size > MESSAGES_MAX_BYTES:
+            raise Refused(
+                f"run {self.run_id} of {self.task!r} sends more than {MESSAGES_MAX} messages or {MESSAGES_MAX_BYTES} "
+                "bytes; send them from several runs"
+            )
+        messages.append(message)
+        return id_
+
+    def _log_record(self, record: logging.LogRecord) -> None:
+        """Keep a record of `logging` with this run."""
+        try:
+            text = record.getMessage()
+        except Exception:  # arguments that do not fit their format; logging itself complains about it
+            text = str(record.msg)
+        if record.exc_info and record.exc_info[1] is not None:
+            text += "\n" + _formatter.formatException(record.exc_info)
+        self.log(text, level=record.levelname.lower())
+
+    @property
+    def _notebook(self) -> Notebook:
+        if self._said is None:
+            with _first_word:
+                if self._said is None:
+                    self._said = Notebook()
+        return self._said
+
+    @property
+    def _phases(self) -> tuple[Phase, ...]:
+        return () if self._said is None else tuple(self._said.phases)
+
+    @property
+    def _messages(self) -> tuple[NewMessage, ...]:
+        return () if self._said is None else tuple(self._said.messages)
+
+    def _encode_result(self, result: object) -> bytes | None:
+        """The result as JSON. One that cannot be kept does not undo the work: it is left out, and a line says so."""
+        if result is None:
+            return None
+        try:
+            data = msgspec.json.encode(result)
+        except (TypeError, ValueError, RecursionError) as error:
+            self.log(f"the result is not kept: it is no JSON-like data: {error}", level="warning")
+            return None
+        if len(data) > RESULT_MAX_BYTES:
+            text = f"the result is not kept: it takes {len(data)} bytes, more than {RESULT_MAX_BYTES}"
+            self.log(text, level="warning")
+            return None
+        return data

@@ -1,0 +1,644 @@
+"""People's changes to schedules: add, edit, pause, resume, remove, trigger, rerun.
+
+A change first settles the account of the old definition up to now, then restarts the cursor from now, so that it never
+fires anything by itself and never loses a moment silently. Read, settle, write guarded; if somebody else was faster,
+again from the start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from evertick.clock import Clock
+from evertick.errors import EvertickError, InvalidInput, NotFound, Refused, StoreUnavailable
+from evertick.ledger.fan_out import able_nodes, fan_out, unique_key_on
+from evertick.ledger.parsed_rules import blackout_named, blackout_of, fingerprint_of, load_calendars, rule_of
+from evertick.ledger.planning_input import facts_of, run_of
+from evertick.model import Cause, Definition, NewGap, NewRun, Node, Occurrence, Pause, Reason, RerunOverlap, Run, State
+from evertick.model.every_node import check_every_node_rule, is_own_queue, node_of_queue
+from evertick.plan.allowed_rules import ScheduleLimits
+from evertick.plan.inputs import FRESH, Fire, admit, guards_live, takes_place
+from evertick.plan.moments import cursor_after
+from evertick.plan.overrides import Settled, apart, pending, settle_decisions, time_of, without_decided
+from evertick.plan.settlement import settle
+from evertick.store.base import (
+    Advance,
+    Change,
+    DeclaredBy,
+    Failing,
+    Source,
+    Store,
+    StoredSchedule,
+)
+from evertick.text.error_line import what_was_raised
+from evertick.when import Calendar, Every, Once, When, parse_when, to_us
+
+__all__ = [
+    "ROUNDS_MAX",
+    "Addition",
+    "Editor",
+    "Now",
+    "interval_from_end",
+    "never_settles",
+    "not_rerun",
+    "now_of",
+    "soonest",
+    "undeclared_note",
+]
+
+# A round is lost only to another writer's success; beyond this something else is wrong.
+ROUNDS_MAX = 50
+_PAGE = 500
+_USERS_MOST = 1_000_000
+# The note of a schedule that is declared no more, by what declared it.
+_UNDECLARED: dict[Source, str] = {
+    "code": "no longer declared by {name}; declare it again to resume it, or remove it",
+    "file": "no longer in the configuration of {name}; put it back to resume it, or remove it with "
+    "`evertick apply --prune`; if another file has it, give one of the two an `app` or a `name` of its own under "
+    "[node]",
+}
+
+
+def undeclared_note(node_name: str, source: Source) -> str:
+    return _UNDECLARED[source].format(name=node_name)
+
+
+class Addition(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule to be added: its rule as it was written, not bound yet, and the rest of its definition."""
+
+    key: str
+    rule: When
+    definition: Definition
+    declared: DeclaredBy | None = None
+    # The calendar that the definition names as its blackout, where it was given and not only named.
+    blackout: Calendar | None = None
+
+
+class Now(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as it stands: what a change is made from."""
+
+    time: int
+    stored: StoredSchedule
+    # None when the stored rule cannot be read any more (a calendar is gone): then there is nothing to settle.
+    rule: When | None
+    blackout: Calendar | None = None
+    # Where its runs go, for a schedule that runs on every node.
+    nodes: Sequence[Node] = ()
+
+
+class _Becomes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change makes of a schedule, as far as its moments go."""
+
+    rule: When | None
+    blackout: Calendar | None
+    # What a blackout holds stays behind the cursor.
+    keeps_held: bool = False
+    # The change itself ends a blackout that holds something.
+    lets_go: bool = False
+
+
+class Editor:
+    """Changes the schedules of one app."""
+
+    def __init__(self, store: Store, app: str, clock: Clock, tz: str, limits: ScheduleLimits | None = None) -> None:
+        self._store = store
+        self._app = app
+        self._clock = clock
+        self._tz = tz
+        self._limits = limits or ScheduleLimits()
+
+    async def add(self, additions: Sequence[Addition], *, all_or_none: bool = False) -> list[bool]:
+        """Add schedules; False where the key is taken. A new schedule owes nothing of the past."""
+        taken = {
+            stored.key for stored in await self._store.stored_schedules(self._app, keys=[a.key for a in additions])
+        }
+        if taken and all_or_none:
+            return [added.key not in taken for added in additions]
+        await self._check_limits({added.key: added.rule for added in additions if added.key not in taken})
+        for added in additions:
+            for calendar in (added.rule.calendar, added.blackout):
+                if calendar is not None and added.key not in taken:
+                    await self._put_if_new(calendar)
+        now = await self._store.now()
+        calendars = await load_calendars(self._store, self._app)
+        changes = [self._adding(added, now, calendars) for added in additions]
+        return await self._store.change_schedules(self._app, changes, all_or_none=all_or_none)
+
+    def _adding(self, added: Addition, now: int, calendars: Mapping[str, Calendar]) -> Change:
+        check_every_node_rule(added.definition, added.rule)
+        rule = added.rule.bind(key=added.key, created=now, tz=self._tz, calendars=calendars)
+        # Only a one-shot may mean this very moment (`Once(after="0s")`); a rhythm begins with the next beat.
+        since = now - 1 if isinstance(rule, Once) else now
+        blackout = blackout_named(added.definition.blackout, added.key, rule, calendars)
+        fire_at, at = cursor_after(rule, added.key, since, self._clock.uniform, blackout)
+        definition = msgspec.structs.replace(added.definition, when=rule.text)
+        return Change(
+            key=added.key,
+            kind="add",
+            definition=definition,
+            declared=_declaring(added.declared, definition),
+            created_at=now,
+            fire_at=fire_at,
+            at=at,
+            fingerprint=fingerprint_of(rule, blackout),
+        )
+
+    async def put_calendar(self, calendar: Calendar) -> None:
+        """Keep a named calendar, and let the schedules that use it go by it from now on.
+
+        The same one again moves those that still go by another: whoever put it may not have got to them.
+        """
+        if not await self._put_if_new(calendar):
+            await self._move(await self._left_behind(calendar.name))
+
+    async def _put_if_new(self, calendar: Calendar) -> bool:
+        """The same, but nothing for one that is kept already: thousands of rules may bring it, one by one."""
+        content = calendar.to_json().encode()
+        if (await self._store.calendars(self._app)).get(calendar.name) == content:
+            return False
+        await self._store.put_calendar(self._app, calendar.name, calendar.version, content)
+        await self._move(await self._store.calendar_users(self._app, calendar.name, limit=_USERS_MOST))
+        return True
+
+    async def _move(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            # One that was removed meanwhile goes by no calendar any more.
+            with contextlib.suppress(NotFound):
+                await self.edit(key, lambda definition: definition)
+
+    async def _left_behind(self, name: str) -> list[str]:
+        """Users of a calendar whose cursor was not computed with what it is now."""
+        calendars = await load_calendars(self._store, self._app)
+        samples = list((await self._store.fingerprints(self._app)).values())
+        found = await self._store.stored_schedules(self._app, ids=samples)
+        if all(_is_current(sample, calendars) for sample in found):
+            return []
+        users = await self._store.calendar_users(self._app, name, limit=_USERS_MOST)
+        left: list[str] = []
+        for start in range(0, len(users), _PAGE):
+            page = await self._store.stored_schedules(self._app, keys=users[start : start + _PAGE])
+            left += [stored.key for stored in page if not _is_current(stored, calendars)]
+        return left
+
+    async def refresh_cursors(self) -> int:
+        """Recompute cursors that were computed with other zone rules than this machine has; answers how many.
+
+        One schedule of each fingerprint tells for all that share it. A schedule that owes something now is left alone:
+        its tick plans with the new rules anyway, and what it owes must not be settled as if somebody had edited it.
+        """
+        calendars = await load_calendars(self._store, self._app)
+        refreshed = 0
+        for fingerprint, sample in (await self._store.fingerprints(self._app)).items():
+            found = await self._store.stored_schedules(self._app, ids=[sample])
+            if not all(_is_current(stored, calendars) for stored in found):
+                refreshed += await self._refresh(fingerprint)
+        return refreshed
+
+    async def _refresh(self, fingerprint: str) -> int:
+        refreshed, after, now = 0, 0, await self._store.now()
+        while page := await self._store.computed_with(self._app, fingerprint, after=after, limit=_PAGE):
+            for stored in page:
+                if stored.at is not None and stored.fire_at is not None and min(stored.at, stored.fire_at) > now:
+                    await self.edit(stored.key, lambda definition: definition)
+                    refreshed += 1
+            after = page[-1].id
+        return refreshed
+
+    async def edit(
+        self,
+        key: str,
+        change: Callable[[Definition], Definition],
+        *,
+        rule: When | None = None,
+        declared: DeclaredBy | None = None,
+        blackout: Calendar | None = None,
+    ) -> None:
+        """Change the definition, and the rule where one is given. The cursor restarts from now; a pause stays.
+
+        `blackout` is the calendar that the new definition names, where it was given and not only named.
+        """
+        stored = (await self._current(key)).stored  # a schedule that is not there changes no calendar
+        if rule is not None and not _is_known_rule(stored, rule):
+            await self._check_limits({key: rule})
+        for calendar in (None if rule is None else rule.calendar, blackout):
+            if calendar is not None:
+                await self._put_if_new(calendar)
+        calendars = await load_calendars(self._store, self._app)
+
+        def make(current: Now) -> Change:
+            return self._editing(current, change, calendars, rule=rule, declared=declared)
+
+        await self._change(key, make)
+
+    def _editing(
+        self,
+        current: Now,
+        change: Callable[[Definition], Definition],
+        calendars: Mapping[str, Calendar],
+        *,
+        rule: When | None = None,
+        declared: DeclaredBy | None = None,
+        resumes: bool = False,
+    ) -> Change:
+        """The change of a definition. With `resumes` a pause ends by it, else it stays."""
+        stored = current.stored
+        created = stored.created_at if rule is None else current.time
+        written = parse_when(stored.definition.when, calendars) if rule is None else rule
+        bound = written.bind(key=stored.key, created=created, tz=self._tz, calendars=calendars)
+        definition = msgspec.structs.replace(change(stored.definition), when=bound.text)
+        check_every_node_rule(definition, bound)
+        closes = blackout_named(definition.blackout, stored.key, bound, calendars)
+        is_resumed = resumes and stored.pause is not None
+        if is_resumed:
+            settled = self._settle_into(current, _Becomes(rule=bound, blackout=closes), Reason.PAUSED)
+        else:
+            settled = self._settle_edit(current, bound, closes)
+        if stored.pause is not None and not is_resumed:
+            settled = msgspec.structs.replace(settled, next_at=stored.pause.until, after_end=None)
+        return Change(
+            key=stored.key,
+            kind="resume" if is_resumed else "edit",
+            settle=settled,
+            definition=definition,
+            pause=None if is_resumed else stored.pause,
+            declared=_declaring(declared, definition),
+        )
+
+    async def pause(
+        self,
+        key: str,
+        *,
+        note: str = "",
+        until: int | None = None,
+        is_undeclared: bool = False,
+        is_failing: bool = False,
+        unless: Callable[[StoredSchedule], bool] = lambda _: False,
+    ) -> bool:
+        """Stop recording fires. Runs that are recorded already, and their retries, go on.
+
+        False: nothing was changed, because of `unless`, which looks at the schedule that would be paused.
+        """
+        is_made = True
+
+        def make(current: Now) -> Change | None:
+            nonlocal is_made
+            is_made = not unless(current.stored)
+            if not is_made:
+                return None
+            if until is not None and until <= current.time:
+                raise Refused(f"cannot pause {key!r} until a moment that has passed; give a later one, or none")
+            pause = Pause(at=current.time, note=note, until=until, is_undeclared=is_undeclared, is_failing=is_failing)
+            return self._pausing(current, pause)
+
+        await self._change(key, make)
+        return is_made
+
+    def _pausing(self, current: Now, pause: Pause) -> Change:
+        settled = self._settle(current, Reason.PAUSED)
+        settled = msgspec.structs.replace(settled, next_at=pause.until, after_end=None)
+        return Change(key=current.stored.key, kind="pause", settle=settled, pause=pause)
+
+    async def pause_failing(self, failing: Failing) -> str | None:
+        """Pause a schedule that has failed too often; answers the note. None: somebody was faster, or changed it."""
+        said = what_was_raised(failing.error) or failing.reason or failing.verdict
+        runs = "its last run has" if failing.count == 1 else f"{failing.count} runs in a row have"
+        note = f"{runs} failed, the last error: {said}; mend it, then resume it"
+
+        def has_changed(stored: StoredSchedule) -> bool:
+            return stored.id != failing.schedule_id or stored.version != failing.version or stored.pause is not None
+
+        try:
+            is_paused = await self.pause(failing.key, note=note, is_failing=True, unless=has_changed)
+        except NotFound:
+            return None
+        return note if is_paused else None
+
+    async def pause_undeclared(self, key: str, node_name: str, source: Source = "code") -> bool:
+        """Pause a schedule that what runs under `node_name` no longer declares. False: somebody was faster."""
+        note = undeclared_note(node_name, source)
+        return await self.pause(key, note=note, is_undeclared=True, unless=lambda stored: stored.pause is not None)
+
+    async def resume(self, key: str, *, unless: Callable[[Pause], bool] = lambda _: False) -> bool:
+        """Go on from now; the paused moments become one gap. False if it was not paused, or `unless` forbids it."""
+        was_paused = False
+
+        def make(current: Now) -> Change | None:
+            nonlocal was_paused
+            pause = current.stored.pause
+            was_paused = pause is not None and not unless(pause)
+            return Change(key=key, kind="resume", settle=self._settle(current, Reason.PAUSED)) if was_paused else None
+
+        await self._change(key, make)
+        return was_paused
+
+    async def remove(self, key: str) -> None:
+        """Take the schedule away. Waiting runs are cancelled, and those that no worker has taken; its history stays."""
+
+        def make(current: Now) -> Change:
+            pause = current.stored.pause
+            is_undeclared = pause is not None and pause.is_undeclared
+            declared = current.stored.declared
+            if declared is not None and not is_undeclared:
+                where = "code" if declared.source == "code" else "the configuration"
+                raise Refused(
+                    f"schedule {key!r} is declared in {where} ({declared.node_name}) and would come back at the next "
+                    f"start; pause it instead, or remove it from the {where.removeprefix('the ')} first"
+                )
+            return self._removing(current)
+
+        await self._change(key, make)
+
+    def _removing(self, current: Now) -> Change:
+        settled = self._settle(current, Reason.REMOVED, fresh=-1)
+        return Change(key=current.stored.key, kind="remove", settle=settled)
+
+    async def trigger(self, key: str, *, args: bytes | None = None) -> str:
+        """Run the schedule's task now, by hand, paused or not; answers the run's id. Overlap is obeyed.
+
+        On every node, where it is for all: those that are still at it are left out, and the first run is answered.
+        """
+        run_id = self._clock.new_id()
+
+        def make(current: Now) -> NewRun:
+            definition = current.stored.definition
+            return NewRun(
+                id=run_id,
+                task=definition.task,
+                cause=Cause.TRIGGER,
+                args=args,
+                queue=definition.queue,
+                priority=definition.priority,
+                expires=definition.expires,
+                labels=definition.labels,
+            )
+
+        return (await self._run_by_hand(key, make, "not triggered"))[0]
+
+    async def rerun(self, old: Run, *, args: bytes, overlap: RerunOverlap | None = None) -> str:
+        """Run again what has ended, as it was; answers the new run's id.
+
+        Overlap of its schedule is obeyed, unless another one is given for this run: "queue" puts it behind all that is
+        live, also where others wait already, "allow" beside it.
+        """
+        again = NewRun(
+            id=self._clock.new_id(),
+            task=old.task,
+            cause=Cause.RERUN,
+            fire_at=to_us(old.fire_at),
+            args=args,
+            queue=old.queue,
+            priority=old.priority,
+            expires=None if old.expires_at is None else to_us(old.expires_at) - to_us(old.due_at),
+            labels=old.labels,
+            caused_by=old.id,
+        )
+
+        def make(current: Now) -> NewRun:
+            return msgspec.structs.replace(again, due_at=current.time)
+
+        await self._check_node_lives(old)
+        if old.schedule_key is not None:
+            # Its schedule may be gone, also from one round to the next.
+            with contextlib.suppress(NotFound):
+                await self._run_by_hand(old.schedule_key, make, not_rerun(old), as_if=overlap)
+                return again.id
+        now = await self._store.now()
+        await self._store.enqueue(self._app, [msgspec.structs.replace(again, due_at=now)])
+        return again.id
+
+    # --- how a change is made
+
+    async def _check_limits(self, rules: Mapping[str, When]) -> None:
+        """Refuse rules that the scheduler does not take, before anything is written."""
+        if self._limits.are_none or not rules:
+            return
+        now = await self._store.now()
+        calendars = await load_calendars(self._store, self._app)
+        for key, rule in rules.items():
+            own = {} if rule.calendar is None else {rule.calendar.name: rule.calendar}
+            bound = rule.bind(key=key, created=now, tz=self._tz, calendars={**calendars, **own})
+            self._limits.check(key, bound, now)
+
+    async def _change(self, key: str, make: Callable[[Now], Change | None]) -> None:
+        for _ in range(ROUNDS_MAX):
+            change = make(await self._current(key))
+            if change is None or (await self._store.change_schedules(self._app, [change]))[0]:
+                return
+        raise never_settles(key)
+
+    async def _check_node_lives(self, old: Run) -> None:
+        """A run that was for one node alone is run again there, or not at all."""
+        if not is_own_queue(old.queue):
+            return
+        node = node_of_queue(old.queue)
+        if not any(each.id == node and each.died_at is None for each in await self._store.nodes(self._app)):
+            raise Refused(
+                f"{not_rerun(old)}: it was for node {node} alone, which is gone; trigger its schedule to run it on "
+                "every node there is"
+            )
+
+    async def _run_by_hand(
+        self, key: str, make: Callable[[Now], NewRun], otherwise: str, *, as_if: RerunOverlap | None = None
+    ) -> list[str]:
+        """Put a run that no fire has made through the guard of its schedule; what overlap forbids is refused.
+
+        Answers its id, or those of the runs on the nodes.
+        """
+        for _ in range(ROUNDS_MAX):
+            current = await self._current(key)
+            run, definition = make(current), current.stored.definition
+            advance = _advance_by_hand(current, run, otherwise, as_if)
+            if run.cause is Cause.TRIGGER and definition.mode == "every-node":
+                if not able_nodes(current.nodes, run.task):
+                    raise Refused(f"{key!r} runs on every node, and no live node knows task {run.task!r}: {otherwise}")
+                advance = fan_out(advance, definition, current.nodes)
+            recorded = await self._store.record_fires(self._app, None, [advance])
+            if recorded.taken[0]:
+                return [each.id for each in advance.runs if each.id not in recorded.duplicates]
+            if recorded.duplicates:
+                raise Refused(f"{_taken_words(key, definition)}: {otherwise}")
+        raise never_settles(key)
+
+    async def _current(self, key: str) -> Now:
+        found = await self._store.stored_schedules(self._app, keys=[key])
+        if not found:
+            raise NotFound(f"there is no schedule {key!r} in app {self._app!r}; `evertick list` shows those there are")
+        calendars = await load_calendars(self._store, self._app)
+        is_on_every = found[0].definition.mode == "every-node"
+        nodes = await self._store.nodes(self._app) if is_on_every else ()
+        return now_of(found[0], await self._store.now(), calendars, nodes)
+
+    def _settle(self, current: Now, reason: Reason, *, fresh: int = FRESH) -> Advance:
+        """What is owed, where rule and blackout stay as they are."""
+        becomes = _Becomes(rule=current.rule, blackout=current.blackout)
+        return self._settle_into(current, becomes, reason, fresh=fresh)
+
+    def _settle_edit(self, current: Now, rule: When, blackout: Calendar | None) -> Advance:
+        """An edit settles what the old definition owed, but for what a blackout holds.
+
+        That stays held, if the rule stays and the new definition does not let it go either; a calendar may be changed
+        in the middle of a blackout. If the edit lets it go, the newest of it runs.
+        """
+        stored, now = current.stored, current.time
+        becomes = _Becomes(rule=rule, blackout=blackout)
+        is_behind = stored.fire_at is not None and stored.fire_at <= now and stored.pause is None
+        if not is_behind or stored.definition.blackout is None:
+            return self._settle_into(current, becomes, Reason.EDITED)
+        if blackout is not None and not blackout.permits(now):
+            keeps = rule.text == stored.definition.when
+            return self._settle_into(current, msgspec.structs.replace(becomes, keeps_held=keeps), Reason.EDITED)
+        # What the calendar was before its change is not known any more. A look that is far ahead tells that it held.
+        is_held = stored.at is None or stored.at > now + stored.definition.pace
+        return self._settle_into(current, msgspec.structs.replace(becomes, lets_go=is_held), Reason.EDITED)
+
+    def _settle_into(self, current: Now, becomes: _Becomes, reason: Reason, *, fresh: int = FRESH) -> Advance:
+        """What is owed by the old definition, and the cursor of the new one."""
+        stored, now, rule, blackout = current.stored, current.time, becomes.rule, becomes.blackout
+        fires: tuple[Fire, ...] = ()
+        gaps: tuple[NewGap, ...] = ()
+        fire_at: int | None = None
+        at: int | None = None
+        if becomes.keeps_held:
+            fire_at, at = stored.fire_at, None if blackout is None else blackout.next_open(now)
+        elif current.rule is not None:
+            facts = apart(facts_of(stored, stored.definition, current.rule, blackout=current.blackout))
+            fires, gaps = settle(facts, now, reason, fresh=fresh, is_opened=becomes.lets_go)
+        settled = self._settle_decisions(current, becomes, reason, cursor=fire_at, fresh=fresh, is_alone=not fires)
+        if rule is not None and interval_from_end(rule) is None and not becomes.keeps_held:
+            rest = without_decided(rule, settled.occurrences)
+            fire_at, at = cursor_after(rest, stored.key, now, self._clock.uniform, blackout)
+        fires += settled.fires
+        advance = Advance(
+            schedule_id=stored.id,
+            version=stored.version,
+            fire_at=stored.fire_at,
+            at=stored.at,
+            live=stored.live if fires and guards_live(stored.definition) else None,
+            runs=tuple(run_of(self._clock.new_id(), stored, stored.definition, fire) for fire in fires),
+            gaps=gaps + settled.gaps,
+            next_fire_at=fire_at,
+            next_at=soonest(at, settled.occurrences),
+            after_end=None if becomes.keeps_held else interval_from_end(rule),
+            replaces_live=bool(fires)
+            and guards_live(stored.definition)
+            and takes_place(stored.definition.overlap, stored.live, is_blocked=any(fire.is_blocked for fire in fires)),
+            occurrences=None if settled.occurrences == stored.occurrences else settled.occurrences,
+            fingerprint="" if rule is None else fingerprint_of(rule, blackout),
+        )
+        return fan_out(advance, stored.definition, current.nodes)
+
+    def _settle_decisions(
+        self, current: Now, becomes: _Becomes, reason: Reason, *, cursor: int | None, fresh: int, is_alone: bool
+    ) -> Settled:
+        stored, known = current.stored, current.rule or becomes.rule
+        if not stored.occurrences or known is None:
+            return Settled(occurrences=stored.occurrences)
+        rule = None if reason is Reason.REMOVED else becomes.rule
+        facts = facts_of(stored, stored.definition, known)
+        return settle_decisions(facts, current.time, reason, rule=rule, cursor=cursor, fresh=fresh, is_alone=is_alone)
+
+
+def now_of(stored: StoredSchedule, time: int, calendars: Mapping[str, Calendar], nodes: Sequence[Node]) -> Now:
+    try:
+        rule = rule_of(stored, calendars)
+        blackout = blackout_of(stored, rule, calendars)
+    except EvertickError:
+        rule, blackout = None, None
+    return Now(time=time, stored=stored, rule=rule, blackout=blackout, nodes=nodes)
+
+
+def _advance_by_hand(current: Now, run: NewRun, otherwise: str, as_if: RerunOverlap | None) -> Advance:
+    """One run more, where overlap admits it. The cursor stays, unless it counts from the end of this run."""
+    stored, overlap = current.stored, current.stored.definition.overlap
+    is_guarded = guards_live(stored.definition)
+    is_free = as_if == "allow" or not is_guarded
+    # Behind whatever is live when it is written: the store finds the end of the line, or that there is none.
+    is_last = as_if == "queue" and overlap != "allow"
+    admitted = "blocked" if is_last else "free" if is_free else admit(overlap, stored.live)
+    if admitted is None:
+        raise Refused(f"{stored.key!r} has a live run, and its overlap is {overlap!r}: {otherwise}")
+    is_blocked = admitted == "blocked"
+    guarded_run = msgspec.structs.replace(
+        run,
+        schedule_id=stored.id,
+        version=stored.version,
+        state=State.BLOCKED if is_blocked else State.WAITING,
+        **_unique_of(stored, run, as_if),
+    )
+    # What counts from the end of the run before counts from the end of this one; an owed moment stays owed.
+    is_owed = stored.fire_at is not None and stored.fire_at <= current.time
+    after_end = None if is_owed or stored.pause is not None else interval_from_end(current.rule)
+    return Advance(
+        schedule_id=stored.id,
+        version=stored.version,
+        fire_at=stored.fire_at,
+        at=stored.at,
+        live=None if is_free or is_last else stored.live,
+        runs=(guarded_run,),
+        next_fire_at=stored.fire_at if after_end is None else None,
+        next_at=stored.at if after_end is None else None,
+        after_end=after_end,
+        replaces_live=as_if is None and is_guarded and takes_place(overlap, stored.live, is_blocked=is_blocked),
+        fingerprint=stored.fingerprint,
+    )
+
+
+def _unique_of(stored: StoredSchedule, run: NewRun, as_if: RerunOverlap | None) -> dict[str, Any]:
+    """The unique key of a run by hand: that of its schedule, or what keeps its node from two at once."""
+    definition = stored.definition
+    if definition.mode == "every-node":
+        is_minded = is_own_queue(run.queue) and as_if is None
+        return {"unique_key": unique_key_on(node_of_queue(run.queue), stored.id, definition) if is_minded else None}
+    return {
+        "unique_key": definition.unique,
+        "unique_until": definition.unique_until,
+        "unique_for": definition.unique_for,
+    }
+
+
+def _taken_words(key: str, definition: Definition) -> str:
+    if definition.mode == "every-node":
+        return f"{key!r} has a live run there, and its overlap is {definition.overlap!r}"
+    return f"another run has the unique key {definition.unique!r} of {key!r}"
+
+
+def soonest(at: int | None, occurrences: tuple[Occurrence, ...]) -> int | None:
+    """When to look at a schedule whose cursor wants to be looked at then."""
+    times = [time_of(each) for each in pending(occurrences)[:1]]
+    return min([*times, *([] if at is None else [at])], default=None)
+
+
+def _is_current(stored: StoredSchedule, calendars: dict[str, Calendar]) -> bool:
+    """Whether the fingerprint of this schedule is what it would be today. One that cannot be read tells nothing."""
+    try:
+        rule = rule_of(stored, calendars)
+        return fingerprint_of(rule, blackout_of(stored, rule, calendars)) == stored.fingerprint
+    except InvalidInput:
+        return True
+
+
+def _is_known_rule(stored: StoredSchedule, rule: When) -> bool:
+    """Whether it is the rule there is, or the one that the code has declared: it was judged when it was written."""
+    declared = None if stored.declared is None else stored.declared.definition.when
+    return rule.text in (stored.definition.when, declared)
+
+
+def _declaring(declared: DeclaredBy | None, definition: Definition) -> DeclaredBy | None:
+    """What the code declares, as it came to be stored: later differences are overrides."""
+    return None if declared is None else msgspec.structs.replace(declared, definition=definition)
+
+
+def interval_from_end(rule: When | None) -> int | None:
+    return rule.interval_us if isinstance(rule, Every) and rule.is_after_end else None
+
+
+def not_rerun(old: Run) -> str:
+    return f"run {old.id} is not rerun"
+
+
+def never_settles(key: str) -> StoreUnavailable:
+    return StoreUnavailable(f"{key!r} changed {ROUNDS_MAX} times while we tried to change it; try again")

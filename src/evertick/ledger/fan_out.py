@@ -1,0 +1,74 @@
+"""From one plan to a run on each node. Pure.
+
+Ids are derived from the moment and the node: a plan that is written twice, whoever makes it, makes the same runs. With
+overlap "skip" a run has a unique key of its schedule and node while it is live; so the store itself leaves out the
+nodes that are still at work on an earlier moment, and says so in a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from evertick.clock import derived_id
+from evertick.model import Cause, Definition, NewGap, NewRun, Node, Reason, Verdict
+from evertick.model.every_node import own_queue
+from evertick.store.base import Advance
+
+__all__ = ["able_nodes", "fan_out", "overlap_on", "unique_key_on"]
+
+
+def able_nodes(nodes: Sequence[Node], task: str) -> list[Node]:
+    """The nodes that a run for every node goes to: not written down as dead, and they know the task."""
+    return [node for node in nodes if node.died_at is None and task in node.tasks]
+
+
+def fan_out(advance: Advance, definition: Definition, nodes: Sequence[Node]) -> Advance:
+    """The plan with a run per node instead of each run; as it is, where the schedule's mode is another."""
+    if definition.mode != "every-node" or not advance.runs:
+        return advance
+    able = able_nodes(nodes, definition.task)
+    fires = [run for run in advance.runs if run.cause is Cause.FIRE]
+    if not able:
+        gaps = tuple(_gap(run, Verdict.MISSED, Reason.NO_NODE) for run in fires)
+        return msgspec.structs.replace(advance, runs=(), gaps=advance.gaps + gaps)
+    # Of several moments at once (an edit settles a moved one and the newest) a node takes the newest, or it would have
+    # to skip that one for being at work on the other.
+    newest = max((run.fire_at or 0 for run in fires), default=0)
+    passed = [run for run in fires if definition.overlap == "skip" and run.fire_at != newest]
+    gaps = tuple(_gap(run, Verdict.SKIPPED, Reason.COALESCED) for run in passed)
+    runs = tuple(_on(node, run, definition) for run in advance.runs if run not in passed for node in able)
+    return msgspec.structs.replace(advance, runs=runs, gaps=advance.gaps + gaps)
+
+
+def unique_key_on(node: str, schedule_id: int | None, definition: Definition) -> str | None:
+    """What keeps a node from two runs of the schedule at once. People's keys hold no semicolon."""
+    return None if definition.overlap == "allow" else f";{schedule_id};{node}"
+
+
+def overlap_on(name: str) -> str:
+    """The reason why the moment has no run on the node of this name."""
+    return f"{Reason.OVERLAP} on {name}"
+
+
+def _on(node: Node, run: NewRun, definition: Definition) -> NewRun:
+    if run.cause is Cause.FIRE:
+        assert run.fire_at is not None, "a fire has its moment"
+        cause, run_id = Cause.EVERY_NODE, derived_id(run.fire_at, run.schedule_id, run.fire_at, node.id)
+    else:
+        # By hand: the id that the caller has made stands for the moment, and is in the order of time.
+        cause, run_id = run.cause, derived_id(int(run.id.replace("-", "")[:12], 16) * 1000, run.id, node.id)
+    return msgspec.structs.replace(
+        run,
+        id=run_id,
+        cause=cause,
+        queue=own_queue(node.id),
+        unique_key=unique_key_on(node.id, run.schedule_id, definition),
+        if_taken=overlap_on(node.name),
+    )
+
+
+def _gap(run: NewRun, verdict: Verdict, reason: Reason) -> NewGap:
+    assert run.fire_at is not None, "a fire has its moment"
+    return NewGap(first_at=run.fire_at, last_at=run.fire_at, count=1, verdict=verdict, reason=reason)

@@ -1,0 +1,315 @@
+"""Making up for the past: runs for moments of a schedule that got none.
+
+A backfill is driven by whoever asks for it, one guarded write after another; nothing about it is stored but its runs.
+So if the caller dies, what is made is made, and asking again goes on where it stopped: a moment that has a run is left
+out. The ledger's own key, (schedule, moment), is what keeps two callers from making the same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from evertick.errors import InvalidInput, NotFound, Refused
+from evertick.ledger.parsed_rules import load_calendars, rule_of
+from evertick.model import Run, Verdict
+from evertick.operations.backfill_plan import Backfiller
+from evertick.operations.context import check_limit
+from evertick.operations.schedules import ManagesSchedules
+from evertick.store.base import RunFilter, Store, StoredSchedule
+from evertick.when import When, duration_text, from_us, to_us
+from evertick.when.duration import Duration, duration_us
+from evertick.when.moment import moment_text
+
+__all__ = ["BACKFILL_MOST", "Backfill", "BackfillOverlap", "BackfillStep", "Backfills"]
+
+BackfillOverlap = Literal["allow"]
+
+# Moments of one call, unless the caller says otherwise: a typing error in a date must not make a million runs.
+BACKFILL_MOST = 10_000
+_COUNT_MOST = 10**9
+# Runs that one transaction makes, and runs that one look asks about.
+_BATCH = 100
+_LOOKED_AT = 500
+_PAGE = 10_000
+# How often to look whether a run has ended: soon at first, for a backfill is as fast as its jobs and these looks.
+_LOOK_FIRST_SECONDS, _LOOK_MOST_SECONDS = 0.002, 1.0
+
+
+class BackfillStep(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a backfill has come. The last one has `is_over`, and is what awaiting a backfill answers."""
+
+    key: str
+    # Moments of the rule in the stretch, and those of them that had a run already.
+    moments: int
+    left_out: int
+    # Runs made by this call; of these, not ended yet, ended, and ended as failed or lost.
+    made: int = 0
+    live: int = 0
+    done: int = 0
+    failed: int = 0
+    # The moment of the newest run that was made.
+    fire_at: datetime | None = None
+    is_dry_run: bool = False
+    is_over: bool = False
+
+    @property
+    def to_make(self) -> int:
+        """Runs that are still to be made."""
+        return self.moments - self.left_out - self.made
+
+
+class Backfill:
+    """A backfill that was asked for: `await` it to its end, or go through its steps with `async for`.
+
+    It begins with that, and goes on only as long as somebody does: leaving the loop ends it, and leaves what was made.
+    """
+
+    def __init__(self, steps: Callable[[], AsyncIterator[BackfillStep]], key: str) -> None:
+        self._steps = steps
+        self._key = key
+        self._is_begun = False
+
+    def __aiter__(self) -> AsyncIterator[BackfillStep]:
+        self._is_begun = True
+        return self._steps()
+
+    def __await__(self) -> Generator[Any, None, BackfillStep]:
+        return self.to_the_end().__await__()
+
+    async def to_the_end(self, on_step: Callable[[BackfillStep], None] | None = None) -> BackfillStep:
+        """The last step; `on_step` hears of each."""
+        last: BackfillStep | None = None
+        async for step in self:
+            last = step
+            if on_step is not None:
+                on_step(step)
+        assert last is not None, "a backfill has a last step"
+        return last
+
+    def __del__(self) -> None:
+        # As silent as a coroutine that nobody awaits, and as surely a mistake.
+        if not self._is_begun:
+            warnings.warn(f"backfill({self._key!r}) was never awaited: nothing was made", RuntimeWarning, stacklevel=2)
+
+
+class _Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for, checked. Times in microseconds."""
+
+    key: str
+    first: int
+    last: int
+    is_alone: bool
+    pace: int
+    args: Mapping[str, Any] | None
+    is_dry_run: bool
+    limit: int
+
+
+class Backfills(ManagesSchedules):
+    """Making up for moments of the past."""
+
+    def backfill(
+        self,
+        key: str,
+        start: datetime,
+        end: datetime,
+        *,
+        overlap: BackfillOverlap | None = None,
+        pace: Duration | None = None,
+        args: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+        limit: int = BACKFILL_MOST,
+    ) -> Backfill:
+        """Make runs for the moments from `start` to `end` that have none: `await` it, or `async for step in` it.
+
+        One at a time and in order, each when the one before has ended and nothing else of the schedule is live or due;
+        with overlap="allow" all at once. `pace` is the least time between two of them. Works while it is paused.
+        """
+        if overlap not in (None, "allow"):
+            raise InvalidInput(f"overlap: {overlap!r} must be None (one at a time) or 'allow' (side by side)")
+        wish = _Wish(
+            key=key,
+            first=to_us(start),
+            last=to_us(end),
+            is_alone=overlap is None,
+            pace=0 if pace is None else duration_us(pace, what="pace"),
+            args=args,
+            is_dry_run=dry_run,
+            limit=check_limit(limit),
+        )
+        if wish.last < wish.first:
+            raise InvalidInput(f"end {moment_text(wish.last)} is before start {moment_text(wish.first)}; swap them")
+        return Backfill(lambda: self._backfill(wish), key)
+
+    async def _backfill(self, wish: _Wish) -> AsyncIterator[BackfillStep]:
+        store = await self._store()
+        stored, rule = await self._backfilled(store, wish)
+        moments = _moments(wish, rule)
+        recorded = await self._recorded(store, stored.id, wish.first, wish.last, set(moments))
+        todo = deque(moment for moment in moments if moment not in recorded)
+        made = _Made(BackfillStep(key=wish.key, moments=len(moments), left_out=len(moments) - len(todo)))
+        encoded = None if wish.args is None else self._encode_arguments(stored.definition.task, wish.args)
+        if not wish.is_dry_run:
+            async for step in self._make_all(store, wish, stored.definition.when, todo, made, encoded):
+                yield step
+        yield made.step(is_dry_run=wish.is_dry_run, is_over=True)
+
+    async def _make_all(
+        self, store: Store, wish: _Wish, when: str, todo: deque[int], made: _Made, args: bytes | None
+    ) -> AsyncIterator[BackfillStep]:
+        maker = Backfiller(store, self.app, self._clock, key=wish.key, when=when)
+        look = _Looking()
+        while todo:
+            chunk = [todo[place] for place in range(min(len(todo), 1 if wish.is_alone or wish.pace else _BATCH))]
+            began = self._clock.elapsed()
+            backfilled = await maker.make(chunk, args=args, is_alone=wish.is_alone)
+            # Those that wait are the last ones: they wait for each other, or all for the same.
+            settled = [todo.popleft() for _ in chunk if todo[0] not in backfilled.waiting]
+            if settled:
+                made.add(settled, backfilled.runs)
+                self._wake_runs()
+                look.begin_anew()
+                yield made.step()
+            if wish.is_alone:
+                async for step in self._until_ended(store, made):
+                    yield step
+            if not settled:
+                await look.rest()
+            elif todo and wish.pace and backfilled.runs:
+                await asyncio.sleep(max(wish.pace / 1e6 - (self._clock.elapsed() - began), 0))
+            if await made.look(store, self.app):
+                yield made.step()
+        async for step in self._until_ended(store, made):
+            yield step
+
+    async def _until_ended(self, store: Store, made: _Made) -> AsyncIterator[BackfillStep]:
+        """Until none of the runs is live any more."""
+        look = _Looking()
+        while made.live:
+            if await made.look(store, self.app):
+                look.begin_anew()
+                yield made.step()
+            else:
+                await look.rest()
+
+    async def _backfilled(self, store: Store, wish: _Wish) -> tuple[StoredSchedule, When]:
+        """The schedule and its rule, if it can be backfilled with this wish."""
+        found = await store.stored_schedules(self.app, keys=[wish.key])
+        if not found:
+            raise NotFound(
+                f"there is no schedule {wish.key!r} in app {self.app!r}; `evertick list` shows those there are"
+            )
+        now, kept = await store.now(), self.settings.retention
+        if wish.last > now:
+            raise InvalidInput(
+                f"end: {moment_text(wish.last)} is still to come; backfill is for the past, give now at the latest"
+            )
+        if wish.first < now - kept:
+            raise InvalidInput(
+                f"start: {moment_text(wish.first)} is longer ago than history is kept ({duration_text(kept)}): runs "
+                "would be forgotten at once, and made again next time; begin later, or raise retention"
+            )
+        if found[0].definition.mode == "every-node":
+            raise Refused(
+                f"{wish.key!r} runs on every node, and those of the past are gone, so there is nothing to backfill; "
+                "trigger it instead"
+            )
+        rule = rule_of(found[0], await load_calendars(store, self.app))
+        if rule.is_after_end:
+            raise Refused(
+                f"{wish.key!r} counts from the end of its runs, so that it has no fixed moments to backfill; "
+                "trigger it instead"
+            )
+        return found[0], rule
+
+    async def _recorded(self, store: Store, schedule: int, first: int, last: int, wanted: set[int]) -> set[int]:
+        """Those of the moments that have a run. In pages: an earlier rule may have left many others there."""
+        found: set[int] = set()
+        while True:
+            page = await store.recorded_moments(self.app, schedule, first=first, last=last, limit=_PAGE)
+            found |= wanted.intersection(page)
+            if len(page) < _PAGE:
+                return found
+            first = page[-1] + 1
+
+
+class _Made:
+    """The runs of a backfill, and how they fare."""
+
+    def __init__(self, first: BackfillStep) -> None:
+        self._step = first
+        self._live: deque[str] = deque()
+
+    @property
+    def live(self) -> int:
+        return len(self._live)
+
+    def add(self, moments: list[int], runs: tuple[str, ...]) -> None:
+        # What was asked for and not made has got a run from somebody else meanwhile.
+        self._live.extend(runs)
+        self._step = msgspec.structs.replace(
+            self._step,
+            made=self._step.made + len(runs),
+            left_out=self._step.left_out + len(moments) - len(runs),
+            fire_at=from_us(moments[-1]) if runs else self._step.fire_at,
+        )
+
+    async def look(self, store: Store, app: str) -> bool:
+        """Look at some of the live runs, the others next time; True if any has ended."""
+        ids = [self._live.popleft() for _ in range(min(len(self._live), _LOOKED_AT))]
+        found = {run.id: run for run in await store.runs(app, RunFilter(ids=tuple(ids), limit=len(ids)))} if ids else {}
+        ended = [run_id for run_id in ids if not _is_live(found.get(run_id))]
+        self._live.extend(run_id for run_id in ids if _is_live(found.get(run_id)))
+        verdicts = [run.verdict for run_id in ended if (run := found.get(run_id)) is not None]
+        self._step = msgspec.structs.replace(
+            self._step,
+            done=self._step.done + len(ended),
+            failed=self._step.failed + sum(verdict in (Verdict.FAILED, Verdict.LOST) for verdict in verdicts),
+        )
+        return bool(ended)
+
+    def step(self, *, is_dry_run: bool = False, is_over: bool = False) -> BackfillStep:
+        return msgspec.structs.replace(self._step, live=len(self._live), is_dry_run=is_dry_run, is_over=is_over)
+
+
+class _Looking:
+    """How long to wait before the next look: longer each time nothing has happened."""
+
+    def __init__(self) -> None:
+        self._seconds = _LOOK_FIRST_SECONDS
+
+    def begin_anew(self) -> None:
+        self._seconds = _LOOK_FIRST_SECONDS
+
+    async def rest(self) -> None:
+        await asyncio.sleep(self._seconds)
+        self._seconds = min(self._seconds * 1.5, _LOOK_MOST_SECONDS)
+
+
+def _is_live(run: Run | None) -> bool:
+    """One that history has forgotten already has ended, too."""
+    return run is not None and run.is_live
+
+
+def _moments(wish: _Wish, rule: When) -> list[int]:
+    count = rule.count_us(wish.first, wish.last, _COUNT_MOST)
+    if count > wish.limit:
+        raise InvalidInput(
+            f"{wish.key!r} has {count:,} moments from {moment_text(wish.first)} to {moment_text(wish.last)}, and at "
+            f"most {wish.limit:,} are backfilled at once; choose a shorter stretch, or raise limit"
+        )
+    found, at = list[int](), rule.next_us(wish.first - 1)
+    while at is not None and at <= wish.last:
+        # Counting is a lower bound where a calendar has very many stretches; the limit holds all the same.
+        if len(found) == wish.limit:
+            raise InvalidInput(f"{wish.key!r} has more than {wish.limit:,} moments there; choose a shorter stretch")
+        found.append(at)
+        at = rule.next_us(at)
+    return found

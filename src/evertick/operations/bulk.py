@@ -1,0 +1,126 @@
+"""Pausing and resuming many schedules at once, by their labels.
+
+Each schedule is changed by itself, guarded like any other change: whoever stops in the middle has changed some of them,
+and asks again for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import datetime
+
+from evertick.definition.settings import check_labels
+from evertick.errors import InvalidInput, NotFound
+from evertick.model import Pause
+from evertick.operations.context import check_note
+from evertick.operations.schedules import ManagesSchedules
+from evertick.store.base import ScheduleFilter, Store, StoredSchedule
+from evertick.when import to_us
+from evertick.when.moment import moment_text
+
+__all__ = ["ManagesInBulk", "OnChange"]
+
+# Hears the key of each schedule that was changed, and how many were until then.
+OnChange = Callable[[str, int], None]
+
+_PAGE = 1_000
+
+
+class ManagesInBulk(ManagesSchedules):
+    """What people do with many schedules at once."""
+
+    async def pause_many(
+        self,
+        *,
+        labels: Mapping[str, str] | None = None,
+        note: str = "",
+        until: datetime | None = None,
+        everything: bool = False,
+        on_change: OnChange | None = None,
+    ) -> list[str]:
+        """Pause all schedules with these labels that are not paused; answers their keys."""
+        chosen, until_us = _chosen(labels, everything), None if until is None else to_us(until)
+        store = await self._store()
+        if until_us is not None and until_us <= await store.now():
+            raise InvalidInput(f"until: {moment_text(until_us)} has passed; give a later moment, or none")
+        editor, said = self._editor(store), check_note(note)
+
+        async def pause(key: str) -> bool:
+            is_paused = await editor.pause(key, note=said, until=until_us, unless=_is_paused)
+            if is_paused:
+                self._tell("paused", key, note=said)
+            return is_paused
+
+        return await self._change_each(store, chosen, is_paused=False, change=pause, on_change=on_change)
+
+    async def resume_many(
+        self,
+        *,
+        labels: Mapping[str, str] | None = None,
+        everything: bool = False,
+        on_change: OnChange | None = None,
+    ) -> list[str]:
+        """Resume all schedules with these labels that somebody paused; answers their keys.
+
+        What is paused because no code declares it any more stays so.
+        """
+        chosen, store = _chosen(labels, everything), await self._store()
+        editor = self._editor(store)
+
+        async def resume(key: str) -> bool:
+            return await editor.resume(key, unless=_is_undeclared)
+
+        return await self._change_each(store, chosen, is_paused=True, change=resume, on_change=on_change)
+
+    async def _change_each(
+        self,
+        store: Store,
+        labels: dict[str, str],
+        *,
+        is_paused: bool,
+        change: Callable[[str], Awaitable[bool]],
+        on_change: OnChange | None,
+    ) -> list[str]:
+        changed: list[str] = []
+        try:
+            async for key in self._keys(store, labels, is_paused):
+                try:
+                    is_changed = await change(key)
+                except NotFound:  # removed since it was listed
+                    continue
+                if is_changed:
+                    changed.append(key)
+                    if on_change is not None:
+                        on_change(key, len(changed))
+        finally:
+            if changed:
+                self._wake_fires()
+        return changed
+
+    async def _keys(self, store: Store, labels: dict[str, str], is_paused: bool) -> AsyncIterator[str]:
+        after: str | None = None
+        while True:
+            wanted = ScheduleFilter(labels=labels, is_paused=is_paused, after_key=after, limit=_PAGE, with_counts=False)
+            page = await store.schedules(self.app, wanted)
+            for schedule in page:
+                yield schedule.key
+            if len(page) < _PAGE:
+                return
+            after = page[-1].key
+
+
+def _chosen(labels: Mapping[str, str] | None, everything: bool) -> dict[str, str]:
+    chosen = check_labels(labels or {})
+    if not chosen and everything is not True:
+        raise InvalidInput("labels: none is given, which means every schedule; name one, or write everything=True")
+    if chosen and everything:
+        raise InvalidInput(f"everything=True beside labels={chosen!r}: leave out one of them")
+    return chosen
+
+
+def _is_paused(stored: StoredSchedule) -> bool:
+    return stored.pause is not None
+
+
+def _is_undeclared(pause: Pause) -> bool:
+    return pause.is_undeclared

@@ -1,0 +1,234 @@
+"""What a change would do, before it is made. Nothing here writes."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import datetime
+from typing import Any, Unpack
+
+import msgspec
+
+from evertick.definition.options import PolicyOptions, blackout_given, make_definition
+from evertick.errors import EvertickError, InvalidInput, NotFound
+from evertick.ledger.parsed_rules import blackout_named, blackout_of, load_calendars, rule_of
+from evertick.model import Definition
+from evertick.model.every_node import check_every_node_rule
+from evertick.operations.calendars import check_calendar
+from evertick.operations.schedules import ManagesSchedules, rule_given
+from evertick.plan.change_preview import ChangePlan, Kind, OptionChange, Side, plan_change
+from evertick.store.base import StoredSchedule
+from evertick.when import Calendar, When, parse_when, to_us
+from evertick.when.base import check_name
+from evertick.when.moment import DAY, moment_text
+from evertick.when.zone import zone_named
+
+__all__ = ["ForeseesChanges", "Looked", "checked_days", "looked_at", "notes_of_rule", "plan_edit", "plan_stop"]
+
+DAYS_MAX = 366
+_USERS_MOST = 1_000
+_VALUE_SHOWN = 200
+
+
+class Looked(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as it stands; `rule` None: the stored one cannot be read, for the reason in `error`."""
+
+    time: int
+    stored: StoredSchedule
+    rule: When | None
+    error: str | None
+    calendars: dict[str, Calendar]
+
+
+class ForeseesChanges(ManagesSchedules):
+    """Looking at a change before making it."""
+
+    async def preview_change(
+        self,
+        key: str,
+        when: When | str | None = None,
+        *,
+        calendar: Calendar | str | None = None,
+        tz: str | None = None,
+        pause: bool = False,
+        until: datetime | None = None,
+        remove: bool = False,
+        days: int = 14,
+        **policies: Unpack[PolicyOptions],
+    ) -> ChangePlan:
+        """The fires of the next days that a change would add, remove and move. Nothing is written.
+
+        What `update` takes; besides, another `calendar` or zone for the rule it has (`when_new` of the answer is the
+        rule to give to `update`); or `pause`, perhaps `until` a moment; or `remove`.
+        """
+        is_edit = when is not None or calendar is not None or tz is not None or bool(policies)
+        if pause + remove + is_edit > 1:
+            raise InvalidInput("pause, remove and an update are different changes; preview one at a time")
+        if until is not None and not pause:
+            raise InvalidInput(f"until: {until!r} goes with pause=True")
+        now, last = await self._looked_up(key), checked_days(days)
+        if pause or remove:
+            return plan_stop(now, "pause" if pause else "remove", until, last)
+        if calendar is not None and not isinstance(calendar, str):
+            check_calendar(calendar)
+        return self._updated(now, _rule_wanted(now, when, calendar, tz), policies, calendar, last)
+
+    async def preview_calendar(self, calendar: Calendar, *, days: int = 14) -> list[ChangePlan]:
+        """What `set_calendar` would do to the schedules that use it: one plan each, by key. Nothing is written."""
+        check_calendar(calendar)
+        store, last = await self._store(), checked_days(days)
+        plans = []
+        for key in await store.calendar_users(self.app, calendar.name, limit=_USERS_MOST):
+            # One that was removed meanwhile has no fires to speak of.
+            with contextlib.suppress(NotFound):
+                now = await self._looked_up(key)
+                calendars = {**now.calendars, calendar.name: calendar}
+                new = self._bound(now, None, calendars)
+                plans.append(plan_edit(now, "calendar", new, now.stored.definition, last, calendars))
+        return plans
+
+    def _updated(
+        self,
+        now: Looked,
+        wanted: When | None,
+        policies: PolicyOptions,
+        calendar: Calendar | str | None,
+        last: int,
+    ) -> ChangePlan:
+        given = (None if wanted is None else wanted.calendar, calendar, blackout_given(policies))
+        calendars = {**now.calendars, **{each.name: each for each in given if isinstance(each, Calendar)}}
+        rule = self._bound(now, wanted, calendars)
+        if wanted is not None:
+            self.settings.schedule_limits.check(now.stored.key, rule, now.time)
+        definition = make_definition(now.stored.definition.task, policies, now.stored.definition)
+        check_every_node_rule(definition, rule)
+        self._check_arguments(definition.task, definition.args)
+        return plan_edit(now, "update", rule, definition, last, calendars)
+
+    def _bound(self, now: Looked, wanted: When | None, calendars: dict[str, Calendar]) -> When:
+        """The rule as the change would store it; that of the schedule stays anchored where it was."""
+        created = now.stored.created_at if wanted is None else now.time
+        rule = parse_when(now.stored.definition.when, calendars) if wanted is None else wanted
+        return rule.bind(key=now.stored.key, created=created, tz=self.settings.tz, calendars=calendars)
+
+    async def _looked_up(self, key: str) -> Looked:
+        store = await self._store()
+        found = await store.stored_schedules(self.app, keys=[key])
+        if not found:
+            raise NotFound(f"there is no schedule {key!r} in app {self.app!r}; `evertick list` shows those there are")
+        return looked_at(found[0], await load_calendars(store, self.app), await store.now())
+
+
+def looked_at(stored: StoredSchedule, calendars: dict[str, Calendar], time: int) -> Looked:
+    rule, error = None, None
+    try:
+        rule = rule_of(stored, calendars)
+        blackout_of(stored, rule, calendars)
+    except EvertickError as problem:
+        rule, error = None, str(problem)
+    return Looked(time=time, stored=stored, rule=rule, error=error, calendars=calendars)
+
+
+def _rule_wanted(now: Looked, when: When | str | None, calendar: Calendar | str | None, tz: str | None) -> When | None:
+    """The rule that was given, or the one there is with another calendar or zone."""
+    if calendar is None and tz is None:
+        return None if when is None else rule_given(when)
+    options = {} if tz is None else {"tz": zone_named(tz).key}
+    if calendar is not None:
+        options["calendar"] = check_name(calendar if isinstance(calendar, str) else calendar.name, what="calendar")
+    rule = parse_when(now.stored.definition.when, now.calendars) if when is None else rule_given(when)
+    own = {} if rule.calendar is None else {rule.calendar.name: rule.calendar}
+    head, *others = rule.text.split("; ")
+    kept = [each for each in others if each.partition("=")[0] not in options]
+    return parse_when("; ".join([head, *kept, *(f"{name}={value}" for name, value in options.items())]), own)
+
+
+def plan_edit(
+    now: Looked, kind: Kind, rule: When, definition: Definition, last: int, calendars: dict[str, Calendar]
+) -> ChangePlan:
+    old, stored = _side(now, now.rule, now.stored.definition, now.calendars), now.stored
+    new = _side(now, rule, definition, calendars)
+    if old.only is not None and rule.is_after_end:
+        # Every edit restarts the count; only the end of a run that is live would do so later.
+        new = msgspec.structs.replace(new, only=rule.next_us(now.time))
+    before, after = stored.definition, msgspec.structs.replace(definition, when=rule.text)
+    options = tuple(
+        OptionChange(name=name, old=_json(getattr(before, name)), new=_json(getattr(after, name)))
+        for name in Definition.__struct_fields__
+        if name != "when" and getattr(before, name) != getattr(after, name)
+    )
+    notes = (*_notes(now), *notes_of_rule(rule, definition))
+    return plan_change(stored.key, kind, old, new, since=now.time, until=now.time + last, options=options, notes=notes)
+
+
+def plan_stop(now: Looked, kind: Kind, until: datetime | None, last: int) -> ChangePlan:
+    old = _side(now, now.rule, now.stored.definition, now.calendars)
+    end = None if until is None else to_us(until)
+    if end is not None and end <= now.time:
+        raise InvalidInput(f"until: {moment_text(end)} has passed; give a later moment, or none")
+    if end is None:
+        new = Side(rule=None)
+    else:
+        new = msgspec.structs.replace(
+            old, begins=end, occurrences=tuple(each for each in old.occurrences if (each.to or each.fire_at) >= end)
+        )
+    notes = _notes(now)
+    if kind == "remove" and now.stored.declared is not None:
+        who = "code" if now.stored.declared.source == "code" else "the configuration"
+        notes += (f"{who} declares it ({now.stored.declared.node_name}), so removing it is refused: pause it instead",)
+    return plan_change(now.stored.key, kind, old, new, since=now.time, until=now.time + last, notes=notes)
+
+
+def _side(now: Looked, rule: When | None, definition: Definition, calendars: dict[str, Calendar]) -> Side:
+    if rule is None:
+        return Side(rule=None)
+    stored, most = now.stored, rule.bounds.max_fires
+    kept = tuple(each for each in stored.occurrences if _is_kept(rule, each.fire_at, now.time))
+    return Side(
+        rule=rule,
+        left=None if most is None else most - stored.fires,
+        begins=None if stored.pause is None else stored.pause.until,
+        only=(stored.fire_at or rule.next_us(now.time)) if rule.is_after_end else None,
+        occurrences=kept,
+        blackout=blackout_named(definition.blackout, stored.key, rule, calendars),
+    )
+
+
+def _is_kept(rule: When, moment: int, now: int) -> bool:
+    """A decision about a moment that the rule does not have any more goes with it."""
+    return moment <= now or (not rule.is_after_end and rule.next_us(moment - 1) == moment)
+
+
+def _notes(now: Looked) -> tuple[str, ...]:
+    notes = []
+    pause = now.stored.pause
+    if now.error is not None:
+        notes.append(f"its rule cannot be read: {now.error}")
+    if pause is not None and pause.until is None:
+        notes.append("it is paused: these are the fires it would have if it were resumed now")
+    elif pause is not None and pause.until is not None:
+        notes.append(f"it is paused until {moment_text(pause.until)}")
+    return tuple(notes)
+
+
+def notes_of_rule(rule: When, definition: Definition) -> tuple[str, ...]:
+    notes = []
+    if rule.is_after_end:
+        notes.append("it counts from the end of each run: only its next fire is known")
+    if rule.bounds.jitter:
+        notes.append("jitter delays the fires; their nominal moments are listed")
+    if definition.mode == "every-node":
+        notes.append("each fire runs on every live node that knows its task, and is listed once")
+    if definition.blackout is not None and definition.blackout_fate != "drop":
+        notes.append(f"what blackout {definition.blackout!r} holds back is made up for when it ends, and is not listed")
+    return tuple(notes)
+
+
+def checked_days(days: Any) -> int:
+    if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= DAYS_MAX:
+        raise InvalidInput(f"days: {days!r} must be a whole number from 1 to {DAYS_MAX}")
+    return days * DAY
+
+
+def _json(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _VALUE_SHOWN else text[:_VALUE_SHOWN] + "…"

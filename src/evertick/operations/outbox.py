@@ -1,0 +1,122 @@
+"""The outbox: sending, looking at what is on its way, and deciding about what was given up."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from evertick.errors import InvalidInput, NotFound, Refused
+from evertick.model import Message, MessageState
+from evertick.model.message import check_name, new_message
+from evertick.operations.context import Managing, check_limit
+from evertick.store.base import MessageFilter
+from evertick.when.duration import Duration
+
+__all__ = ["ManagesOutbox"]
+
+
+class ManagesOutbox(Managing):
+    """What people and programs do with messages."""
+
+    async def send(
+        self,
+        channel: str,
+        body: object,
+        *,
+        key: str | None = None,
+        delay: Duration | None = None,
+        headers: Mapping[str, str] | None = None,
+        connection: object = None,
+    ) -> Message:
+        """Put a message into the outbox; a node with a sender for its channel delivers it, at least once.
+
+        key: the idempotency key, the same at every try; default: the id of the message. While the outbox knows the key,
+        sending it again answers the message there is, `is_new=False`. connection: yours, to the database of the ledger,
+        in a transaction: the message is sent with your commit, and a rollback leaves nothing of it.
+        """
+        message = new_message(self._clock.new_id(), channel, body, key=key, delay=delay, headers=headers)
+        store = await self._store()
+        if connection is not None:
+            # Nobody is woken: it is there with the user's commit, which the nodes notice like any other.
+            [sent] = await store.within(connection).send(self.app, [message])
+            return sent
+        [sent] = await store.send(self.app, [message])
+        self._wake_messages()
+        return sent
+
+    async def messages(
+        self,
+        *,
+        channel: str | None = None,
+        states: Sequence[MessageState | str] | None = None,
+        limit: int = 100,
+    ) -> list[Message]:
+        """Messages of the outbox, newest first. Those that were sent are there while their key is remembered."""
+        wanted = MessageFilter(
+            channel=None if channel is None else check_name(channel, "channel"),
+            states=None if states is None else _checked_states(states),
+            limit=check_limit(limit),
+        )
+        return await (await self._store()).messages(self.app, wanted)
+
+    async def get_message(self, message_id: str) -> Message:
+        found = await (await self._store()).messages(self.app, MessageFilter(ids=(message_id,)))
+        if not found:
+            raise NotFound(
+                f"there is no message {message_id!r} in the outbox of app {self.app!r}; `evertick outbox list` shows "
+                "those there are"
+            )
+        return found[0]
+
+    async def retry_message(self, message: Message | str) -> Message:
+        """Deliver a message now that is dead, or that waits for its next try. A dead one begins anew."""
+        await self._decide(message, "retried", (await self._store()).retry_messages)
+        self._wake_messages()
+        return await self.get_message(_id_of(message))
+
+    async def retry_dead(self, *, channel: str | None = None, limit: int = 1000) -> list[str]:
+        """Deliver dead messages anew, of one channel or of all. Answers their ids."""
+        dead = await self.messages(channel=channel, states=[MessageState.DEAD], limit=limit)
+        put_back = await (await self._store()).retry_messages(self.app, [message.id for message in dead])
+        self._wake_messages()
+        return put_back
+
+    async def drop_message(self, message: Message | str) -> None:
+        """Forget a message that waits or is dead. Its key may be used again."""
+        await self._decide(message, "dropped", (await self._store()).drop_messages)
+
+    async def _decide(
+        self, message: Message | str, what: str, act: Callable[[str, list[str]], Awaitable[list[str]]]
+    ) -> None:
+        id_ = _id_of(message)
+        if await act(self.app, [id_]):
+            return
+        found = await self.get_message(id_)
+        if found.state in (MessageState.WAITING, MessageState.DEAD):
+            raise Refused(
+                f"message {id_} was to hand over run {found.caused_by}, which is over, or was handed over anew; "
+                f"`evertick rerun {found.caused_by}` runs it again"
+            )
+        raise Refused(f"message {id_} is {found.state}; only what waits or is dead can be {what}")
+
+    def _wake_messages(self) -> None:
+        if self._engine is not None:
+            self._engine.wake_messages()
+
+
+def _id_of(message: Any) -> str:
+    if isinstance(message, Message):
+        return message.id
+    if not isinstance(message, str):
+        raise InvalidInput(f"message: {message!r:.60} is neither a message nor the id of one")
+    return message
+
+
+def _checked_states(states: Sequence[MessageState | str]) -> tuple[MessageState, ...]:
+    if isinstance(states, str):
+        raise InvalidInput(f"states: {states!r} is one text; pass a list, e.g. states=[{states!r}]")
+    try:
+        return tuple(MessageState(state) for state in states)
+    except ValueError:
+        known = ", ".join(repr(state.value) for state in MessageState)
+        raise InvalidInput(f"states: {list(states)!r:.60} must be among {known}") from None

@@ -1,0 +1,1 @@
+"""Planning: what is owed, and where the cursor goes. Pure."""

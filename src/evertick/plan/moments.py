@@ -1,0 +1,158 @@
+"""Small questions about what a schedule owes: which moments, since when, and how they become rows. Pure.
+
+A moment is *owed* when it is at or after the cursor and its due time has come: the moment plus its jitter, or where a
+blackout holds it, when that opens. Its *lateness* is how long ago that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evertick.model import NewGap, Reason, Verdict
+from evertick.plan.inputs import FRESH, LATE, Facts, Fire
+from evertick.when.base import COUNT_LIMIT, When
+from evertick.when.calendar import Calendar
+from evertick.when.moment import LATEST
+
+__all__ = [
+    "cursor_after",
+    "drawn_jitter",
+    "due_at",
+    "gap_before",
+    "gap_until",
+    "is_held",
+    "is_noticed_in_time",
+    "is_past_grace",
+    "make_fire",
+    "make_gap",
+    "newest_begun",
+    "newest_owed",
+]
+
+
+def cursor_after(
+    rule: When, key: str, after: int, uniform: Callable[[], float], blackout: Calendar | None = None
+) -> tuple[int | None, int | None]:
+    """The cursor of a rule that starts afresh: its first moment after `after`, and when that is due (None: never)."""
+    fire_at = rule.next_us(after)
+    if fire_at is None:
+        return None, None
+    if blackout is not None and not blackout.permits(fire_at):
+        return fire_at, blackout.next_open(fire_at)
+    due = fire_at + drawn_jitter(rule, key, fire_at, uniform)
+    return fire_at, due if blackout is None else blackout.next_open(due)
+
+
+def newest_begun(facts: Facts, now: int) -> int | None:
+    """The newest moment from the cursor on that has come, though jitter may still delay it."""
+    if facts.fire_at is None or facts.fire_at > now:
+        return None
+    if facts.counts_from_end:
+        return facts.fire_at
+    newest = facts.rule.previous_us(now + 1)
+    # The rules of the zone or the calendar may have changed: the promised moment is no longer one of the rule's, and is
+    # owed all the same.
+    return facts.fire_at if newest is None else max(newest, facts.fire_at)
+
+
+def newest_owed(facts: Facts, now: int) -> int | None:
+    newest = newest_begun(facts, now)
+    if newest is None or facts.fire_at is None or _due_at_latest(facts, newest) <= now:
+        return newest
+    # Jitter is less than the distance between fires, so the one before it is due.
+    earlier = facts.rule.previous_us(newest) if newest > facts.fire_at else None
+    return None if earlier is None else max(earlier, facts.fire_at)
+
+
+def _due_at_latest(facts: Facts, moment: int) -> int:
+    """When the moment is due at the latest: a delay that is not drawn yet may be as long as its cap.
+
+    Were it none at all, a tick a moment too late would take a drawn delay near its cap for a missed moment.
+    """
+    if facts.rule.bounds.jitter_mode == "fresh" and moment != facts.fire_at and not is_held(facts, moment):
+        return moment + facts.rule.jitter_cap_us(moment)
+    return due_at(facts, moment)
+
+
+def due_at(facts: Facts, moment: int) -> int:
+    """When the moment is due: after its jitter, and not before a blackout that holds it has opened."""
+    blackout = facts.blackout
+    if blackout is None:
+        return _delayed(facts, moment)
+    if blackout.permits(moment):
+        if (
+            moment == facts.fire_at
+            and facts.at is not None
+            and facts.at > moment
+            and not blackout.permits(facts.at - 1)
+        ):
+            return facts.at  # its drawn delay had led into the blackout that ended there
+        moment = _delayed(facts, moment)
+    opens = blackout.next_open(moment)
+    return LATEST if opens is None else opens
+
+
+def _delayed(facts: Facts, moment: int) -> int:
+    """The moment plus its jitter: drawn, it is in `at` for the cursor's own moment; stable, it is recomputed."""
+    bounds = facts.rule.bounds
+    if not bounds.jitter:
+        return moment
+    if bounds.jitter_mode == "stable":
+        return moment + facts.rule.jitter_us(moment, facts.key)
+    if moment == facts.fire_at and facts.at is not None and moment <= facts.at < moment + bounds.jitter:
+        return facts.at
+    return moment
+
+
+def drawn_jitter(rule: When, key: str, moment: int, uniform: Callable[[], float]) -> int:
+    if not rule.bounds.jitter:
+        return 0
+    if rule.bounds.jitter_mode == "stable":
+        return rule.jitter_us(moment, key)
+    return int(rule.jitter_cap_us(moment) * uniform())
+
+
+def is_held(facts: Facts, moment: int) -> bool:
+    return facts.blackout is not None and not facts.blackout.permits(moment)
+
+
+def is_past_grace(facts: Facts, moment: int, now: int) -> bool:
+    grace = facts.definition.grace
+    return grace is not None and now - due_at(facts, moment) > grace
+
+
+def is_noticed_in_time(facts: Facts, moment: int, now: int) -> bool:
+    """Whether catch-up "skip" lets the moment run; with a grace time that says so instead."""
+    return facts.definition.grace is not None or now - due_at(facts, moment) <= FRESH
+
+
+def make_fire(facts: Facts, moment: int, now: int, *, is_blocked: bool, is_late: bool = False) -> Fire:
+    due = due_at(facts, moment)
+    is_late = is_late or now - due > LATE or is_held(facts, moment)
+    return Fire(fire_at=moment, due_at=due, is_late=is_late, is_blocked=is_blocked)
+
+
+def gap_before(facts: Facts, moment: int, verdict: Verdict, reason: Reason) -> tuple[NewGap, ...]:
+    """The owed moments before this one, if there are any."""
+    assert facts.fire_at is not None
+    if moment <= facts.fire_at:
+        return ()
+    last = facts.rule.previous_us(moment)
+    return () if last is None or last < facts.fire_at else (make_gap(facts, facts.fire_at, last, verdict, reason),)
+
+
+def gap_until(facts: Facts, until: int, verdict: Verdict, reason: Reason) -> tuple[NewGap, ...]:
+    """All moments from the cursor up to and including `until`, if there are any."""
+    if facts.fire_at is None or facts.fire_at > until or facts.is_spent:
+        return ()
+    if facts.counts_from_end:
+        return (make_gap(facts, facts.fire_at, facts.fire_at, verdict, reason),)
+    last = facts.rule.previous_us(until + 1)
+    return (make_gap(facts, facts.fire_at, max(last or 0, facts.fire_at), verdict, reason),)
+
+
+def make_gap(facts: Facts, first: int, last: int, verdict: Verdict, reason: Reason) -> NewGap:
+    count = 1 if first == last else max(facts.rule.count_us(first, last, COUNT_LIMIT), 1)
+    return NewGap(
+        first_at=first, last_at=last, count=count, verdict=verdict, reason=reason, is_exact=count < COUNT_LIMIT
+    )

@@ -1,0 +1,239 @@
+"""Decisions of people about single moments: what they do to a plan, and what becomes of them. Pure.
+
+A decided moment stands outside of its rule's sequence: the rest is planned as if the rule did not have it (`apart`),
+and the moment gets a row of its own when its time has come (`with_decisions`, `settle_decisions`). So catch-up, grace,
+pauses and blackouts treat the rest as ever, and every moment still ends in exactly one row.
+
+The time of a skipped moment is its own; that of a moved one is where it was moved to. A moment that has its row before
+its own time has come (moved to an earlier one, run early) is remembered as done until the cursor is past it, or the
+rule would bring it once more.
+
+A rule that counts from the end of a run has no moments to name; there a skip means the next one, whenever it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from evertick.model import NewGap, Occurrence, Reason, Verdict
+from evertick.plan.inputs import FRESH, LATE, Facts, Fire, Plan, admit, takes_place
+from evertick.when.base import When
+from evertick.when.subset import Without
+
+__all__ = [
+    "OCCURRENCES_MAX",
+    "Settled",
+    "apart",
+    "done",
+    "has_moment",
+    "is_past",
+    "pending",
+    "settle_decisions",
+    "skips_next",
+    "time_of",
+    "with_decisions",
+    "without_decided",
+]
+
+# Every look at a schedule goes through its decisions.
+OCCURRENCES_MAX = 100
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the decisions whose time had come, and those that remain."""
+
+    fires: tuple[Fire, ...] = ()
+    gaps: tuple[NewGap, ...] = ()
+    occurrences: tuple[Occurrence, ...] = ()
+
+
+def time_of(occurrence: Occurrence) -> int:
+    """When the decided moment gets its row."""
+    return occurrence.fire_at if occurrence.to is None else occurrence.to
+
+
+def done(fire_at: int) -> Occurrence:
+    """The moment has its row already."""
+    return Occurrence(fire_at=fire_at, kind="done")
+
+
+def pending(occurrences: Iterable[Occurrence]) -> list[Occurrence]:
+    """Those that are still to come, soonest first."""
+    return sorted((each for each in occurrences if each.kind != "done"), key=time_of)
+
+
+def without_decided(rule: When, occurrences: tuple[Occurrence, ...]) -> When:
+    """The rule without the moments that somebody decided about."""
+    if not occurrences or rule.is_after_end:
+        return rule
+    return Without(rule, (each.fire_at for each in occurrences))
+
+
+def apart(facts: Facts) -> Facts:
+    """The facts without the decided moments. A moved one keeps its place in the count of `max_fires`."""
+    if facts.counts_from_end:
+        return facts
+    promised = sum(each.kind == "move" for each in facts.occurrences)
+    rule = without_decided(facts.rule, facts.occurrences)
+    return msgspec.structs.replace(facts, rule=rule, fires=facts.fires + promised, occurrences=())
+
+
+def skips_next(facts: Facts) -> bool:
+    """Whether the next moment of a rule that counts from the end of a run is to be skipped."""
+    return facts.counts_from_end and any(each.kind == "skip" for each in facts.occurrences)
+
+
+def is_past(occurrence: Occurrence, now: int, cursor: int | None) -> bool:
+    """Whether the cursor can come to its moment no more: not by going on, nor by being restarted from now."""
+    return occurrence.fire_at <= now and (cursor is None or occurrence.fire_at < cursor)
+
+
+def has_moment(rule: When, moment: int) -> bool:
+    return not rule.is_after_end and rule.next_us(moment - 1) == moment
+
+
+# --- the tick ----------------------------------------------------------------------------------------------------
+
+
+def with_decisions(facts: Facts, made: Plan, now: int) -> Plan:
+    """The plan of the rest, and the decided moments whose time has come."""
+    if facts.pause is not None and not made.ends_pause:
+        return made
+    if facts.counts_from_end:
+        # The next moment was dealt with: whatever became of it, it is the one that was meant.
+        return msgspec.structs.replace(made, occurrences=()) if made.gaps or made.fires else made
+    paused_until = 0 if facts.pause is None else facts.pause.until or 0
+    fires, gaps, happened = list[Fire](), list[NewGap](), set[int]()
+    for each in pending(facts.occurrences):
+        if time_of(each) > now:
+            break
+        if time_of(each) < paused_until:
+            row: Fire | NewGap | None = _gap(each, Verdict.SKIPPED, Reason.PAUSED)
+        elif each.kind == "skip":
+            row = _gap(each, Verdict.SKIPPED, Reason.BY_HAND)
+        else:
+            row = _moved(facts, each, now, [*made.fires, *fires])
+        if row is not None:
+            happened.add(each.fire_at)
+        if isinstance(row, Fire):
+            fires.append(row)
+        elif row is not None:
+            gaps.append(row)
+    remaining = _remaining(facts.occurrences, happened, now, made.next_fire_at)
+    is_blocked = any(fire.is_blocked for fire in fires)
+    return msgspec.structs.replace(
+        made,
+        fires=(*made.fires, *fires),
+        gaps=(*made.gaps, *gaps),
+        next_at=_next_look(facts, made.next_at, remaining, now, has_fired=bool(made.fires or fires)),
+        replaces_live=made.replaces_live
+        or (bool(fires) and takes_place(facts.definition.overlap, facts.live, is_blocked=is_blocked)),
+        occurrences=None if remaining == facts.occurrences else remaining,
+    )
+
+
+def _moved(facts: Facts, moved: Occurrence, now: int, beside: list[Fire]) -> Fire | NewGap | None:
+    """What becomes of a moved moment whose time has come; None: it waits for the next look.
+
+    It is judged by the time it was moved to. Jitter does not delay it, and a blackout does not hold it: somebody has
+    named that very time.
+    """
+    definition, late = facts.definition, now - time_of(moved)
+    most = facts.rule.bounds.max_fires
+    if most is not None and facts.fires + len(beside) >= most:
+        return _gap(moved, Verdict.SKIPPED, Reason.LIMIT)
+    if definition.grace is not None and late > definition.grace:
+        return _gap(moved, Verdict.MISSED, Reason.GRACE)
+    if definition.grace is None and definition.catch_up == "skip" and late > FRESH:
+        return _gap(moved, Verdict.MISSED, Reason.DOWNTIME)
+    if beside and definition.overlap != "allow":
+        return None
+    admitted = admit(definition.overlap, facts.live)
+    if admitted is None:
+        is_behind = definition.catch_up == "all" and late > definition.pace
+        return None if is_behind else _gap(moved, Verdict.SKIPPED, Reason.OVERLAP)
+    return _fire(moved, now, is_blocked=admitted == "blocked")
+
+
+def _next_look(
+    facts: Facts, at: int | None, remaining: tuple[Occurrence, ...], now: int, *, has_fired: bool
+) -> int | None:
+    """What could not be recorded beside another fire is looked at again at once, what waits for a run every `pace`."""
+    again = now + (1 if has_fired else facts.definition.pace)
+    times = [again if time_of(each) <= now else time_of(each) for each in remaining if each.kind != "done"]
+    return min([*times, *([] if at is None else [at])], default=None)
+
+
+def _remaining(
+    occurrences: tuple[Occurrence, ...], happened: set[int], now: int, cursor: int | None
+) -> tuple[Occurrence, ...]:
+    kept = list[Occurrence]()
+    for each in occurrences:
+        if each.kind != "done" and each.fire_at not in happened:
+            kept.append(each)
+        elif not is_past(each, now, cursor):
+            kept.append(done(each.fire_at))
+    return tuple(kept)
+
+
+# --- when a schedule changes -------------------------------------------------------------------------------------
+
+
+def settle_decisions(
+    facts: Facts, now: int, reason: Reason, *, rule: When | None, cursor: int | None, fresh: int, is_alone: bool
+) -> Settled:
+    """Close the account of the decisions under a definition that is about to change.
+
+    What has come is settled like the other moments. What is to come stays, if its own moment has come already or if the
+    new rule has it as well. `rule` None: there is no new rule; what has not come is given up, and what was moved away
+    from a moment that has come is in the gap of the reason.
+    """
+    if facts.counts_from_end:
+        has_come = facts.fire_at is not None and facts.fire_at <= now
+        stays = not has_come and rule is not None and rule.is_after_end
+        return Settled(occurrences=facts.occurrences if stays else ())
+    fires, gaps, kept = list[Fire](), list[NewGap](), list[Occurrence]()
+    for each in facts.occurrences:
+        if each.kind == "done":
+            kept += [] if is_past(each, now, cursor) else [each]
+        elif time_of(each) <= now:
+            row = _settled(facts, each, now, reason, fresh=fresh, is_alone=is_alone and not fires)
+            kept += [] if is_past(each, now, cursor) else [done(each.fire_at)]
+            if isinstance(row, Fire):
+                fires.append(row)
+            else:
+                gaps.append(row)
+        elif each.fire_at <= now and (rule is None or rule.is_after_end):
+            gaps.append(_gap(each, Verdict.SKIPPED, reason))
+        elif rule is not None and (each.fire_at <= now or has_moment(rule, each.fire_at)):
+            kept.append(each)
+    return Settled(fires=tuple(fires), gaps=tuple(gaps), occurrences=tuple(kept))
+
+
+def _settled(facts: Facts, each: Occurrence, now: int, reason: Reason, *, fresh: int, is_alone: bool) -> Fire | NewGap:
+    pause, definition, late = facts.pause, facts.definition, now - time_of(each)
+    if pause is not None and (pause.until is None or time_of(each) < pause.until):
+        return _gap(each, Verdict.SKIPPED, Reason.UNDECLARED if pause.is_undeclared else Reason.PAUSED)
+    if each.kind == "skip":
+        return _gap(each, Verdict.SKIPPED, Reason.BY_HAND)
+    admitted = admit(definition.overlap, facts.live)
+    is_in_time = late <= fresh and (definition.grace is None or late <= definition.grace)
+    may_run = is_alone or definition.overlap == "allow"
+    if admitted is None or not is_in_time or not may_run or facts.is_spent:
+        return _gap(each, Verdict.SKIPPED, reason)
+    return _fire(each, now, is_blocked=admitted == "blocked")
+
+
+# --- small questions ---------------------------------------------------------------------------------------------
+
+
+def _fire(moved: Occurrence, now: int, *, is_blocked: bool) -> Fire:
+    due_at = time_of(moved)
+    return Fire(fire_at=moved.fire_at, due_at=due_at, is_late=now - due_at > LATE, is_blocked=is_blocked)
+
+
+def _gap(occurrence: Occurrence, verdict: Verdict, reason: Reason) -> NewGap:
+    moment = occurrence.fire_at
+    return NewGap(first_at=moment, last_at=moment, count=1, verdict=verdict, reason=reason)

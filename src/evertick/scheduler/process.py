@@ -1,0 +1,245 @@
+"""A process that is nothing but a node: start, wait for a signal, drain, end.
+
+Exit codes: 0 after TERM or INT. `EXIT_RESTART` after HUP, which asks for a restart: not 0, so that a supervisor that
+restarts on failure does. `EXIT_STALLED` when the event loop stayed blocked for longer than `stall_limit`.
+
+Whoever has more to do around a node than that is its `Attendant`.
+
+The process ends when its node has: a coroutine that swallows its cancellation, or a thread of its own that does not
+return, holds up an event loop that closes, but not this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from evertick.aio.blocking import is_on_event_loop
+from evertick.errors import EvertickError, Refused, StoreUnavailable, WouldBlock
+from evertick.scheduler.gc_tuning import calm_collector
+from evertick.scheduler.thread_switching import shorten_turns
+
+if TYPE_CHECKING:
+    from evertick.scheduler.scheduler import Scheduler
+
+__all__ = [
+    "EXIT_RESTART",
+    "EXIT_STALLED",
+    "TRACEBACK_VARIABLE",
+    "Attendant",
+    "check_may_run",
+    "ending_in_one_line",
+    "importing",
+    "run_process",
+]
+
+log = logging.getLogger("evertick.serve")
+
+EXIT_RESTART = 75
+EXIT_STALLED = 70
+TRACEBACK_VARIABLE = "EVERTICK_TRACEBACK"
+# Between two tries to start while the store is away.
+_AGAIN_FIRST, _AGAIN_MOST = 0.25, 5.0
+# How long the event loop may take to close after its node has stopped: everything in it is told to end once more.
+_CLOSE_SECONDS = 2.0
+_SHOWN_MOST = 20
+
+
+class Attendant:
+    """Who stands by the process of a node, and hears how it fares. This one does nothing."""
+
+    def signals(self) -> Mapping[signal.Signals, Callable[[], None]]:
+        """Signals beside those that end the node, and what each does, on the event loop."""
+        return {}
+
+    def waiting(self, why: str, seconds: float) -> None:
+        """The store is away; the start is tried again for so long."""
+
+    def started(self) -> None:
+        """The node is there."""
+
+    async def attend(self) -> None:
+        """Goes on beside the node until that is told to stop."""
+
+    def stopping(self, why: str) -> None:
+        """The node drains."""
+
+    def ended(self) -> None:
+        """The process ends now: the last that is done, also where it ends without its event loop, in any thread."""
+
+
+_is_importing = False
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """While a module is imported to find its scheduler, nothing in it may run one: the import would never end."""
+    global _is_importing
+    before, _is_importing = _is_importing, True
+    try:
+        yield
+    finally:
+        _is_importing = before
+
+
+def check_may_run() -> None:
+    """Refuse to run where it cannot work, with what to write instead."""
+    if _is_importing:
+        raise Refused(
+            "run() is called while the module is imported; put it under `if __name__ == '__main__':`, "
+            "or start the file with python instead of `evertick run`"
+        )
+    if is_on_event_loop():
+        raise WouldBlock("scheduler.run() would block the event loop of this thread; use `async with scheduler` here")
+
+
+@contextmanager
+def ending_in_one_line() -> Iterator[None]:
+    """Our errors say by themselves what to do: whoever starts a program has no use for where in here they come from."""
+    try:
+        yield
+    except EvertickError as error:
+        if os.environ.get(TRACEBACK_VARIABLE) == "1":
+            raise
+        raise SystemExit(f"error: {error}") from error
+
+
+def run_process(scheduler: Scheduler, attendant: Attendant | None = None) -> int:
+    """Run until a signal says stop; answers the exit code. A loop that does not close then is left with the process."""
+    attendant = attendant or Attendant()
+    try:
+        with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+            code = runner.run(_serve(scheduler, attendant))
+            end = threading.Timer(_CLOSE_SECONDS, _end_unclosed, [runner.get_loop(), code, attendant])
+            end.daemon = True
+            end.start()
+        end.cancel()
+    finally:
+        attendant.ended()
+    return code
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop, where it is installed: the process is ours, and its event loop, too. None: that of Python."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def _serve(scheduler: Scheduler, attendant: Attendant) -> int:
+    wanted = asyncio.Event()
+    codes: list[int] = []
+
+    def stop(number: signal.Signals) -> None:
+        log.info("%s: draining", number.name)
+        if codes:
+            log.warning("a second signal: running work is not waited for any longer")
+            scheduler._hurry()
+        else:
+            attendant.stopping(number.name)
+        codes.append(EXIT_RESTART if number.name == "SIGHUP" else 0)
+        wanted.set()
+
+    with _signals(stop, attendant.signals()):
+        if await _has_started(scheduler, wanted, attendant):
+            try:
+                attendant.started()
+                calm_collector()
+                shorten_turns()
+                await _attended(attendant, wanted)
+            finally:
+                await scheduler._stop()
+    return codes[0]
+
+
+async def _attended(attendant: Attendant, wanted: asyncio.Event) -> None:
+    """Until it is to stop. What goes on beside the node must not change it while it drains, so it ends here, too."""
+    attending = asyncio.create_task(attendant.attend(), name="evertick attendant")
+    attending.add_done_callback(_tell_if_failed)
+    try:
+        await wanted.wait()
+    finally:
+        attending.cancel()
+        await asyncio.wait({attending}, timeout=_CLOSE_SECONDS)
+
+
+def _tell_if_failed(attending: asyncio.Task[None]) -> None:
+    if not attending.cancelled() and (error := attending.exception()) is not None:
+        log.error("what goes on beside the node has ended by an error; the node goes on", exc_info=error)
+
+
+async def _has_started(scheduler: Scheduler, wanted: asyncio.Event, attendant: Attendant) -> bool:
+    """Start, and wait for a store that is away: services start in any order. False: told to stop meanwhile."""
+    elapsed, again = scheduler._clock.elapsed, _AGAIN_FIRST
+    until = elapsed() + scheduler.settings.start_timeout / 1e6
+    while not wanted.is_set():
+        try:
+            await scheduler._start(on_stalled=lambda: _end_stalled(attendant))
+        except StoreUnavailable as error:
+            left = until - elapsed()
+            if left <= 0:
+                raise
+            level = logging.WARNING if again == _AGAIN_FIRST else logging.DEBUG
+            log.log(level, "not started yet: %s; it is tried again for up to %.0f s", error, left)
+            attendant.waiting(str(error), left)
+        else:
+            return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(again, left)):
+                await wanted.wait()
+        again = min(again * 2, _AGAIN_MOST)
+    return False
+
+
+@contextmanager
+def _signals(
+    stop: Callable[[signal.Signals], None], others: Mapping[signal.Signals, Callable[[], None]]
+) -> Iterator[None]:
+    """Signals reach only the main thread; elsewhere the caller stops the scheduler by other means."""
+    loop = asyncio.get_running_loop()
+    ending = [signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+    numbers = [*ending, *others]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []
+    for number in numbers:
+        loop.add_signal_handler(number, *((stop, number) if number in ending else (others[number],)))
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+            # Whoever hears more signals ends with its node: one that comes late must not cut off the last words.
+            if others:
+                signal.signal(number, signal.SIG_IGN)
+
+
+def _end_unclosed(loop: asyncio.AbstractEventLoop, code: int, attendant: Attendant) -> None:
+    tasks = [f"task {task.get_name()!r}" for task in asyncio.all_tasks(loop)]
+    lasting = [thread for thread in threading.enumerate() if not thread.daemon]
+    threads = [f"thread {thread.name!r}" for thread in lasting if thread is not threading.main_thread()]
+    left = ", ".join(sorted(tasks + threads)[:_SHOWN_MOST])
+    log.error("the process ends without what did not: %s", left)
+    # Nothing more is waited for, so what is usually done at the end is done here.
+    with suppress(Exception):
+        attendant.ended()
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _end_stalled(attendant: Attendant) -> None:
+    # The event loop is blocked and cannot end itself; its node is written down as dead already.
+    with suppress(Exception):
+        attendant.ended()
+    os._exit(EXIT_STALLED)

@@ -1,0 +1,1 @@
+"""Small texts: what is shown, and what is hidden."""
