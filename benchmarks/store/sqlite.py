@@ -65,7 +65,7 @@ class SqlitePlace:
 
     def check_durable(self) -> None:
         """Of Evertick, as it opens every connection to this place. Other programs look at their own connections."""
-        with closing(connect(location_of(self.url), may_create=True)) as db:
+        with closing(connect(location_of(self.url), mode="rwc")) as db:
             level = db.execute("PRAGMA synchronous").fetchone()[0]
         if level != _FULL:
             raise NotDurable(f"a commit to {self.path} does not reach the disk: synchronous is {level}")

@@ -17,6 +17,7 @@
     │   └── CursorGone                   the feed cannot go on from this cursor: `oldest` is where it begins now
     ├── StoreError
     │   ├── StoreUnavailable             away, locked, read-only or full; the outcome of a write may be unknown
+    │   │   └── StoreReplaced            its files were deleted or replaced while it was open: restart
     │   └── StoreRefused                 this node must not use the store (newer schema, damaged migrations, no store)
     ├── BrokerUnavailable                a broker (Redis, NATS) is away; what was to go there is tried again
     ├── ProcessDied                      the child process of a task ended before its job did
@@ -62,6 +63,7 @@ __all__ = [
     "Stopped",
     "StoreError",
     "StoreRefused",
+    "StoreReplaced",
     "StoreUnavailable",
     "TransactionTimeout",
     "WouldBlock",
@@ -152,6 +154,10 @@ class StoreError(EvertickError):
 
 class StoreUnavailable(StoreError):
     """The store cannot be used now. A write that was under way may or may not have happened."""
+
+
+class StoreReplaced(StoreUnavailable):
+    """Files of the store were deleted or replaced while it was open. Only a restart of the process helps."""
 
 
 class StoreRefused(StoreError):

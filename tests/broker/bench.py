@@ -108,6 +108,21 @@ class Bench:
                 await redis_client.xadd(self.to, {FIELD: data})
         await redis_client.aclose()
 
+    async def report(self, reply: str, many: list[bytes]) -> None:
+        """Reports as a worker in another language may send them."""
+        if self.kind == "nats":
+            client = await nats.connect(self.server.url)
+            try:
+                for data in many:
+                    await client.jetstream().publish(reply, data)
+            finally:
+                await client.close()
+            return
+        redis_client = redis.asyncio.Redis.from_url(self.server.url)
+        for data in many:
+            await redis_client.xadd(reply, {FIELD: data})
+        await redis_client.aclose()
+
     async def ends(self, count: int = 1) -> list[WorkerReport]:
         """All reports until so many runs have ended."""
 

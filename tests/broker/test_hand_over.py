@@ -91,6 +91,75 @@ async def test_a_run_goes_to_a_worker_and_comes_back_with_its_result(bench: Benc
     assert run.handed_to == HandedTo(to=broker, queue=bench.own, worker="w1")
 
 
+@pytest.mark.parametrize(
+    "half", [rb"\ud83d", "\ud83d".encode("utf-8", "surrogatepass"), b"\xff"], ids=["escaped", "as bytes", "no text"]
+)
+async def test_a_report_with_half_a_letter_ends_its_run(
+    bench: Bench, url: str, half: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = node_on(bench, url)
+    job = node.job("build", queue_of(bench))
+    async with node:
+        runs = [await job.enqueue(number=number) for number in range(2)]
+        line, fetched = bench.line(), []
+        while len(fetched) < 2:
+            fetched += await line.fetch(2, 1.0)
+        for each in fetched:
+            handed = decode_handed(each.data)
+            assert handed.reply is not None
+            said = f'{{"v":1,"run":"{handed.run}","fence":{handed.fence},"worker":"w HALF","text":"HALF"'
+            log = ',"log":[["2026-01-31T09:00:00Z","in HALF","cut: HALF \\u0000 end"]],"seq":0'
+            if handed.run == runs[0].id:
+                end = ',"kind":"finish","result":{"HALF":"cut: HALF","pair":"\\ud83d\\ude00","zero":"a\\u0000b"}}'
+            else:
+                end = ',"kind":"fail","error":"no HALF \\u0000 end","reason":"HALF","retry":false}'
+            await bench.report(handed.reply, [(said + log + end).encode().replace(b"HALF", half)])
+        await line.close()
+        done, failed = [await ended(node, run) for run in runs]
+        lines = await node.log(done.id)
+    assert done.verdict is Verdict.SUCCEEDED
+    assert done.result == {"\ufffd": "cut: \ufffd", "pair": "\U0001f600", "zero": "a\x00b"}
+    assert done.handed_to is not None
+    assert done.handed_to.worker == "w \ufffd"
+    assert [line.text.partition(" ")[0] for line in lines] == ["cut:"]
+    assert (failed.verdict, failed.reason) == (Verdict.FAILED, "\ufffd")
+    assert (failed.error or "").endswith(" end")
+    assert "cannot be read" not in caplog.text
+
+
+async def test_many_reports_that_cannot_be_read_are_two_lines_of_the_log(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evertick.text.log_level._SUMMARY_SECONDS", 0.5)
+
+    @bench.scheduler.task(name="build")
+    async def build() -> None: ...
+
+    node = node_on(bench, f"sqlite:///{tmp_path}/ledger.db")
+    job = node.job("build", queue_of(bench))
+    async with node:
+        run = await job.enqueue()
+        line = bench.line()
+        while not (fetched := await line.fetch(1, 1.0)):
+            pass
+        await line.close()
+        handed = decode_handed(fetched[0].data)
+        assert handed.reply is not None
+        await bench.report(handed.reply, [b"no report"] * 200)
+        async with asyncio.timeout(20):
+            while not [text for text in caplog.messages if "more reports of workers could not be read" in text]:
+                await asyncio.sleep(0.05)
+        end = f'{{"v":1,"run":"{handed.run}","fence":{handed.fence},"kind":"finish"}}'
+        await bench.report(handed.reply, [end.encode()])
+        assert (await ended(node, run)).verdict is Verdict.SUCCEEDED
+    first, *others = [text for text in caplog.messages if "report" in text and "cannot be read" in text]
+    assert "a report of a worker cannot be read, and is dropped: " in first
+    assert others == []
+    more = [text for text in caplog.messages if "more reports of workers could not be read" in text]
+    assert sum(int(text.split(" ")[0]) for text in more) == 199
+    assert len(more) <= 5
+
+
 async def test_what_a_run_took_is_what_its_worker_says(bench: Bench, url: str) -> None:
     """Though the node hears that it was taken and that it is done at one moment, later."""
 

@@ -106,6 +106,23 @@ async def test_what_is_no_message_is_dropped_and_the_next_is_done(bench: Bench, 
     assert worker.counts == {"unreadable": 1, "taken": 1}
 
 
+async def test_what_a_job_says_with_half_a_letter_is_told(bench: Bench) -> None:
+    @bench.scheduler.task(name="work")
+    async def work(ctx: Context) -> str:
+        ctx.log("no such file: \udcff")
+        ctx.progress(0.5, "\ud83d")
+        if ctx.fence == 1:
+            return "cut: \ud83d"
+        raise ValueError("no such file: \udcff")
+
+    bench.worker()
+    await bench.hand_all([{"run": bench.run, "fence": fence} for fence in (1, 2)])
+    ends = {each.kind: each for each in await bench.ends(2) if each.kind in ("finish", "fail")}
+    assert ends["finish"].result == "cut: \ufffd"
+    assert (ends["fail"].error or "").endswith("no such file: ?")
+    assert ends["fail"].text == "\ufffd"
+
+
 async def test_how_a_job_ends_is_told(bench: Bench) -> None:
     @bench.scheduler.task(name="fails")
     async def fails() -> None:

@@ -229,7 +229,12 @@ class Killing:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("kind", "is_durable", "schedules"),
-    [("list", True, 10_000), ("list", False, 2_000), ("stream", True, 2_000), ("nats", True, 2_000)],
+    [
+        pytest.param("list", True, 10_000, marks=pytest.mark.long),
+        ("list", False, 2_000),
+        ("stream", True, 2_000),
+        ("nats", True, 2_000),
+    ],
     ids=["list", "forgetful", "stream", "nats"],
 )
 async def test_thousands_of_due_schedules_reach_their_workers_though_the_broker_is_killed_in_the_middle(

@@ -66,6 +66,7 @@ def torment(fleet: LimitedFleet) -> None:
         fleet.start_one()
 
 
+@pytest.mark.long
 def test_five_nodes_on_postgresql_in_a_storm_never_pass_a_concurrency_nor_a_rate(tmp_path: Path) -> None:
     plan = plan_of(11, STORM_SECONDS, nodes=STORM_NODES, every=STORM_EVERY_SECONDS)
     # A job of a frozen node sits in its place while the ledger has long given it to others; no witness can tell that

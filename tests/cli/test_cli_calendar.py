@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import pytest
@@ -107,3 +108,15 @@ def test_without_the_package_it_is_said_how_to_get_it(database, evertick, monkey
     result = evertick("calendar", "import-holidays", "bavaria", "--country", "DE")
     assert result.exit_code == 2
     assert "pip install 'evertick[holidays]'" in result.stderr
+
+
+def test_a_calendar_is_read_from_a_regular_file_of_a_bounded_size(evertick, database, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "long.json").write_bytes(b" " * (4 * 1024 * 1024 + 1))
+    for name, said in (
+        ("pipe", "it is a named pipe, not a regular file"),
+        ("long.json", "has more than 4194304 bytes"),
+    ):
+        result = evertick("calendar", "set", "x", "--file", str(tmp_path / name))
+        assert result.exit_code != 0
+        assert said in result.stderr

@@ -262,7 +262,7 @@ def test_preview_marks_what_somebody_has_decided(database, evertick, ask):
     evertick("skip-next", "print")
     evertick("move", "print", second.isoformat(), "--to", second.replace(hour=11).isoformat())
     head, *lines = evertick("preview", "print", "--count", "3").stdout.splitlines()
-    assert head.split() == ["MOMENT", "IN", "KEY", "TASK", "NOTE"]
+    assert head.split() == ["MOMENT", "ZONE", "IN", "KEY", "TASK", "NOTE"]
     assert lines[0].endswith("to be skipped")
     assert "moved to " in lines[1]
     assert lines[2].endswith("-")

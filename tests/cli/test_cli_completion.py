@@ -27,7 +27,7 @@ def complete(start, database):
 
 def test_commands_and_flags_are_completed(complete):
     assert complete("evertick his") == ["history"]
-    assert complete("evertick db ") == ["check", "migrate", "status", "vacuum"]
+    assert complete("evertick db ") == ["backup", "check", "migrate", "repair-clock", "status", "vacuum"]
     assert "--follow" in complete("evertick logs --f")
 
 

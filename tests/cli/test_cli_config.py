@@ -459,3 +459,91 @@ def test_a_file_that_was_named_must_be_right(ledgers, evertick):
     assert result.stderr.startswith("error: bad.toml:2: database.url: 'x' is no database URL; ")
     result = evertick("list", "--config", "bad.toml", "--database", "sqlite:///flag.db")
     assert "--database and --config both name a ledger; write one of them" in result.stderr
+
+
+# --- the settings of the node that hold for commands, too
+
+STRICT = """\
+[database]
+url = "sqlite:///strict.db"
+[node]
+app = "shop"
+tz = "Europe/Berlin"
+min_interval = "10s"
+allow_schedules = ["0 9 * * *", "every 15m", "every 1s", "every 1s; tz=UTC"]
+[retention]
+history = "2000d"
+"""
+
+
+@pytest.fixture
+def strict(here) -> Path:
+    """A ledger with a schedule, and a configuration that allows few rules."""
+    scheduler = Scheduler("sqlite:///strict.db", app="shop", concurrency=0)
+    scheduler.sync.add(key="old", when="0 9 * * *", task="work")
+    scheduler.sync.close()
+    write(STRICT)
+    return here
+
+
+@pytest.mark.parametrize("rule", ["every 1s", "every 20m"])
+@pytest.mark.parametrize(
+    "command",
+    [["add", "new", "--task", "work"], ["update", "old"], ["update", "old", "--dry-run"]],
+    ids=["add", "update", "dry-run"],
+)
+def test_the_limits_of_the_file_hold_for_rules_of_the_command_line(strict, evertick, ask, command, rule):
+    result = evertick(*command, "--when", rule)
+    assert (result.exit_code, result.stdout) == (1, "")
+    words = {"every 1s": "fires 1s apart", "every 20m": "is not among allow_schedules"}[rule]
+    assert words in result.stderr
+    assert [each["when"] for each in json.loads(evertick("list", "--json").stdout)] == ["cron 0 9 * * *; tz=UTC"]
+
+
+def test_a_rule_without_a_zone_goes_by_the_zone_of_the_file(strict, evertick):
+    result = evertick("add", "new", "--task", "work", "--when", "0 9 * * *")
+    assert result.exit_code == 0, result.stderr
+    assert "At 09:00 every day, in Europe/Berlin" in result.stdout
+    assert evertick("add", "other", "--task", "work", "--when", "0 9 * * *", "--tz", "UTC").exit_code == 1
+
+
+def test_backfill_goes_by_the_retention_of_the_file(strict, evertick):
+    ask = ("backfill", "old", "--from", "1000d", "--dry-run")
+    result = evertick(*ask)
+    assert (result.exit_code, result.stderr) == (0, f"(ledger: sqlite:///{strict}/strict.db, by evertick.toml)\n")
+    result = evertick(*ask, "--database", "sqlite:///strict.db", "--app", "shop")
+    assert (result.exit_code, "longer ago than history is kept (90d)" in result.stderr) == (2, True)
+
+
+def test_the_environment_sets_limits_with_and_without_a_file(strict, evertick, monkeypatch):
+    monkeypatch.setenv("EVERTICK_NODE_MIN_INTERVAL", "1h")
+    monkeypatch.setenv("EVERTICK_NODE_LEASE", "no duration, and of no interest here")
+    add = ("add", "new", "--task", "work", "--when", "every 15m", "--database", "sqlite:///strict.db", "--app", "shop")
+    assert "min_interval is 1h" in evertick(*add).stderr
+    monkeypatch.setenv("EVERTICK_DATABASE", "sqlite:///strict.db")
+    Path("evertick.toml").unlink()
+    assert "min_interval is 1h" in evertick("add", "new", "--task", "work", "--when", "every 15m").stderr
+
+
+def test_the_limits_of_a_file_are_those_of_its_app(strict, evertick):
+    add = ("add", "new", "--task", "work", "--when", "every 1s")
+    assert evertick(*add, "--app", "shop").exit_code == 1
+    assert evertick(*add, "--app", "another").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("tz", '"Mars/Olympus"', "'Mars/Olympus' is not a time zone"),
+        ("min_interval", '"1us"', "'1us' must be between"),
+        ("allow_schedules", '["at noon or so"]', "'at noon or so'"),
+    ],
+)
+def test_a_limit_that_is_wrong_is_reported_with_its_place(strict, evertick, key, value, words):
+    lines = STRICT.splitlines()
+    [place] = [number for number, line in enumerate(lines) if line.startswith(key)]
+    write("\n".join([*lines[:place], f"{key} = {value}", *lines[place + 1 :]]))
+    result = evertick("list")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: evertick.toml:{place + 1}: node.{key}: ")
+    assert words in result.stderr

@@ -1,14 +1,22 @@
-"""The group db: check, migrate, status, vacuum."""
+"""The group db: backup, check, migrate, repair-clock, status, vacuum."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+
+from evertick import Every, Scheduler
+from evertick.clock import Clock
+from evertick.scheduler.scheduler import Parts
+from evertick.store.sqlite import SqliteStore
+from evertick.when.moment import DAY
 
 
 def _execute(url: str, *statements: str) -> None:
@@ -57,6 +65,27 @@ def test_a_bad_one_fails_with_exit_code_1_and_says_what_is_wrong(database, evert
     assert result.exit_code == 1
     assert "the index evertick_gaps_time is missing" in result.stdout
     assert evertick("db", "check", "--json").exit_code == 1
+
+
+def test_a_backup_is_a_new_file_that_holds_the_ledger_as_it_is(database, evertick, ask, tmp_path):
+    copy = tmp_path / "copy.db"
+    result = evertick("db", "backup", str(copy))
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"copied to {copy}, ")
+    assert copy.stat().st_mode & 0o007 == 0
+    assert ask("db", "check", "--database", f"sqlite:///{copy}")["problems"] == []
+    tables = [ask("db", "status", "--database", url)["tables"] for url in (database, f"sqlite:///{copy}")]
+    assert tables[0] == tables[1]
+    told = ask("db", "backup", str(tmp_path / "other.db"))
+    assert told == {"file": str(tmp_path / "other.db"), "bytes": (tmp_path / "other.db").stat().st_size}
+
+
+def test_a_backup_overwrites_nothing_and_says_where_it_cannot_be_written(database, evertick, tmp_path):
+    own = database.removeprefix("sqlite:///")
+    refused = evertick("db", "backup", own)
+    assert (refused.exit_code, f"there is a file {own} already" in refused.stderr) == (1, True)
+    refused = evertick("db", "backup", f"{tmp_path}/nowhere/copy.db")
+    assert (refused.exit_code, "cannot be made: No such file or directory" in refused.stderr) == (1, True)
 
 
 def test_migrate_tells_what_it_has_applied_and_that_nothing_was_missing(tmp_path, evertick, ask):
@@ -139,3 +168,59 @@ def test_a_store_of_another_kind_that_has_no_care_says_so_and_the_doctor_goes_on
     assert result.exit_code == 1
     assert result.stderr == "error: the store of sqlite:// cannot be looked after from here; use its own tools\n"
     assert "no node is alive" in evertick("doctor").stdout
+
+
+# --- a wrong clock
+
+
+class _Ahead(Clock):
+    """A clock that is years ahead."""
+
+    def now_us(self):
+        return super().now_us() + 76 * 365 * DAY
+
+
+@pytest.fixture
+def from_the_future(tmp_path):
+    """A database in which a schedule was added, and a run enqueued, by a machine whose clock was years ahead."""
+    url, clock = f"sqlite:///{tmp_path}/ahead.db", _Ahead()
+    scheduler = Scheduler(url, concurrency=0)
+    scheduler._parts = Parts(clock=clock, open_store=lambda url: SqliteStore(url, clock=clock))
+    job = scheduler.task(lambda: None, name="job")
+    scheduler.sync.add(key="report", when="0 9 * * *", task="job")
+    scheduler.sync.add(key="quick", when=Every("20m"), task="job")
+    job.sync.enqueue()
+    scheduler.sync.close()
+    return url
+
+
+def test_repair_clock_shows_what_it_would_repair_asks_and_repairs(from_the_future, evertick, monkeypatch):
+    monkeypatch.setenv("EVERTICK_DATABASE", from_the_future)
+    looked = evertick("db", "repair-clock", "--dry-run")
+    assert looked.exit_code == 0
+    assert "quick: it would fire again at 21" in looked.stdout
+    assert "1 run that waits, or is at work" in looked.stdout
+    assert "nothing was changed" in looked.stderr
+    unasked = evertick("db", "repair-clock")
+    assert unasked.exit_code == 2
+    assert "write --yes" in unasked.stderr
+    ill = evertick("status")
+    assert ill.exit_code == 2
+    assert "2 schedules stand still because the clock was wrong: quick, report" in ill.stdout
+    assert "evertick db repair-clock" in evertick("doctor").stdout
+    assert "evertick db repair-clock" in evertick("why", "report").stdout
+    (done,) = json.loads(evertick("db", "repair-clock", "--yes", "--json").stdout)
+    assert done["is_repaired"]
+    assert [each["key"] for each in done["schedules"]] == ["quick", "report"]
+    assert done["rows"]["runs"] == 1
+    again = evertick("db", "repair-clock", "--yes")
+    assert (again.exit_code, again.stdout) == (0, "nothing to repair: no schedule and no row tells of a wrong clock\n")
+    assert "clock" not in evertick("doctor").stdout
+
+
+def test_repair_clock_is_refused_while_the_clock_is_wrong(from_the_future, evertick, monkeypatch):
+    monkeypatch.setenv("EVERTICK_DATABASE", from_the_future)
+    monkeypatch.setattr("evertick.cli.care.now", lambda: datetime(1999, 1, 1, tzinfo=UTC))
+    refused = evertick("db", "repair-clock", "--yes")
+    assert refused.exit_code == 1
+    assert "put both right first" in refused.stderr

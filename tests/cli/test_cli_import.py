@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import subprocess
 import tomllib
@@ -277,3 +278,61 @@ def test_an_empty_crontab_is_told(evertick, tmp_path):
     (tmp_path / "crontab").touch()
     result = evertick("import", "crontab", str(tmp_path / "crontab"))
     assert (result.exit_code, "there is no job in it" in result.stderr) == (0, True)
+
+
+def test_characters_that_hide_what_a_line_says_are_written_out(evertick, tmp_path):
+    """U+202E shows the rest of a line backwards: `rm -rf /` may read as something else."""
+    nasty = "say \u202e'gnihtyreve\u202c' \x9b2J\x7f \u2066x\u2069 \ufeff\U000e0041 grün 👩\u200d🔧"
+    (tmp_path / "crontab").write_text(f"# \u202etesrever\nNAME=\u202evalue\n0 1 * * * {nasty}\n@reboot {nasty}\n")
+    for args in ([], ["--json"]):
+        result = evertick("import", "crontab", str(tmp_path / "crontab"), "--tz", "UTC", *args)
+        shown = result.stdout + result.stderr
+        assert [letter for letter in shown if letter in "\u202e\u202c\x9b\x7f\u2066\u2069\ufeff\U000e0041"] == []
+        assert "grün" in shown
+        assert "\\u202e'gnihtyreve\\u202c'" in shown
+    [job] = tomllib.loads(evertick("import", "crontab", str(tmp_path / "crontab"), "--tz", "UTC").stdout)[
+        "jobs"
+    ].values()
+    assert job["shell"]["command"] == nasty
+    assert job["shell"]["env"]["NAME"] == "\u202evalue"
+    [told] = json.loads(result.stdout)["jobs"]
+    assert told["spec"]["command"] == nasty
+
+
+def test_the_name_of_a_file_ends_no_comment_in_what_is_written(evertick, tmp_path):
+    path = tmp_path / "a\n[jobs.evil]\nx = 1 #"
+    path.write_text(LINES)
+    result = evertick("import", "crontab", str(path), "--tz", "UTC")
+    assert list(tomllib.loads(result.stdout)["jobs"]) == ["backup", "report"]
+
+
+def test_a_pipe_without_a_writer_is_refused_without_waiting(evertick, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    result = evertick("import", "crontab", str(tmp_path / "pipe"))
+    assert result.exit_code == 1
+    assert result.stderr == f"error: '{tmp_path}/pipe' cannot be read: it is a named pipe, not a regular file\n"
+    # Names beside the output are looked for in files alone.
+    (tmp_path / "crontab").write_text(LINES)
+    os.mkfifo(tmp_path / "jobs.toml")
+    assert evertick("import", "crontab", str(tmp_path / "crontab"), "--output", str(tmp_path / "o.toml")).exit_code == 0
+
+
+def test_what_a_shell_has_opened_is_read_like_standard_input(start, tmp_path):
+    (tmp_path / "crontab").write_text(LINES)
+    reading, writing = os.pipe()
+    os.write(writing, LINES.encode())
+    os.close(writing)
+    process = start("import", "crontab", f"/dev/fd/{reading}", "--tz", "UTC", pass_fds=[reading])
+    os.close(reading)
+    assert list(tomllib.loads(process.communicate()[0])["jobs"]) == ["backup", "report"]
+
+
+def test_a_file_of_cron_d_names_the_jobs_whose_programs_do_not(evertick, tmp_path):
+    (tmp_path / "cron.d").mkdir()
+    path = tmp_path / "cron.d/shop_tools"
+    lines = "0 1 * * * root [ -x /usr/lib/shop/cron ] && /usr/lib/shop/cron\n0 2 * * * root find /srv -delete\n"
+    path.write_text(lines)
+    for source, names in ((path, ["shop-tools-cron", "shop-tools-find"]), (tmp_path / "crontab", ["cron", "find"])):
+        source.write_text(lines)
+        result = evertick("import", "crontab", "--system", str(source), "--tz", "UTC")
+        assert list(tomllib.loads(result.stdout)["jobs"]) == names

@@ -51,9 +51,9 @@ def test_ids_of_runs_are_whole_and_so_are_their_heads(database, ask, narrow, com
 def test_an_error_is_told_whole_below_its_run(database, ask, narrow):
     [run] = ask("failed")
     head, line, error = narrow(database, "failed")
-    assert head.split() == ["MOMENT", "RUN", "VERDICT"]
-    assert line.split()[2:] == [run["id"], "failed"]
-    assert error.rstrip() == "    print: ValueError: no paper [2J left"
+    assert head.split() == ["MOMENT", "Z", "KEY", "VERDICT", "RUN"]
+    assert line.split()[2:] == ["print", "failed", run["id"]]
+    assert error.rstrip() == "    ValueError: no paper [2J left"
 
 
 def test_the_names_of_nodes_are_cut_where_they_are_alike():
@@ -69,7 +69,7 @@ def test_a_wider_terminal_has_more_columns_of_runs(database, on_terminal):
     assert head == ["MOMENT", "RUN", "TASK", "KEY", "STATE", "REASON", "TRIES", "TOOK", "NODE", "DETAIL"]
 
 
-def test_a_dead_message_is_listed_with_its_key_and_a_cut_error_is_marked_as_one(tmp_path, narrow):
+def test_a_dead_message_is_listed_with_its_key_and_its_whole_error(tmp_path, narrow):
     url = f"sqlite:///{tmp_path}/jobs.db"
     node = Scheduler(url)
 
@@ -83,9 +83,10 @@ def test_a_dead_message_is_listed_with_its_key_and_a_cut_error_is_marked_as_one(
         while not node.sync.messages(states=["dead"]):
             assert time.monotonic() < end
             time.sleep(0.01)
-    head, line, advice = narrow(url, "outbox", "list")
+    head, line, error, advice = narrow(url, "outbox", "list")
     assert head.split() == ["MESSAGE", "CHANNEL", "STATE", "KEY", "ERROR"]
-    assert re.search(r"order-7 +ConnectionError:.*…$", line)
+    assert line.endswith("order-7")
+    assert error.rstrip() == "    ConnectionError: nobody answers at all, however long one waits"
     assert advice == "the whole of an error: evertick outbox show MESSAGE"
     shown = narrow(url, "outbox", "show", line.split()[0])
     assert any(text.startswith("    File ") for text in shown), "the frames of a traceback are set in"
@@ -218,3 +219,149 @@ def test_every_help_fits(evertick, path):
     lines = evertick(*path, "--help").stdout.splitlines()
     assert lines[0].startswith("Usage: evertick")
     assert [line for line in lines if len(line) > COLUMNS] == []
+
+
+# --- listings of a ledger with long keys, long rules and several zones
+
+LONG = "warehouse.sync.stock-levels-of-all-branches-in-the-east"
+RULE = "cron */15 8-18 1,2,3,4,5,6,7,8,9,10,11,12 * 1-5; tz=America/New_York"
+NOTE = "until the new disks have been put into the servers of the second data center"
+ERROR = "no paper left in the printer of the second floor; see https://intranet.example.org/printers/4711"
+SOON = [f"delayed-{number}" for number in range(30)]
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A ledger in which something has failed, and thirty delayed runs wait."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('busy')}/jobs.db"
+    node = Scheduler(url, node_name="shop@warehouse-host-17.example.org", feed="7d")
+    failed = threading.Event()
+
+    @node.task
+    def sync_stock_levels() -> None:
+        raise ValueError(ERROR)
+
+    @node.task
+    def send_mail(to: str) -> None: ...
+
+    node.on("failed", lambda event: failed.set())
+    with node:
+        node.sync.add(key=LONG, when=RULE, task="sync_stock_levels", overlap="allow")
+        for key in ("nightly", "invoices"):
+            node.sync.add(key=key, when="0 3 * * *; tz=Europe/Berlin", task="send_mail", args={"to": key})
+        node.sync.add(key="paused", when="every 1h", task="send_mail", args={"to": "paused"})
+        node.sync.pause("paused", note=NOTE)
+        node.sync.trigger(LONG)
+        assert failed.wait(30)
+        for number, name in enumerate(SOON):
+            send_mail.options(delay=f"{number + 1}h").sync.enqueue(name)
+    return url
+
+
+@pytest.fixture(params=[80, 60])
+def columns(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+@pytest.fixture
+def shown(busy, start, columns):
+    """The lines of a command on a terminal of 80 and of 60 columns."""
+
+    def draw(*args: str, **environment: str) -> list[str]:
+        variables = {"EVERTICK_DATABASE": busy, "TERM": "xterm", "COLUMNS": str(columns), **environment}
+        return [line.rstrip() for line in plain(drawn_by(start, *args, env=variables))]
+
+    return draw
+
+
+def test_a_narrow_list_has_every_key_rule_time_and_note_whole(shown, ask, busy):
+    lines = shown("list", TZ="Asia/Tokyo")
+    text = "\n".join(lines)
+    assert f"    rule: {RULE}" in lines, "the rule is on one line, to be copied"
+    assert "    rule: cron 0 3 * * *; tz=Europe/Berlin" in lines
+    assert LONG in text
+    assert re.search(r"20\d\d-\d\d-\d\d 03:00:00\+0[12]:00", text), "the time is in the zone of the schedule"
+    assert NOTE in " ".join(text.split())
+    assert "failed (error)" in text
+    assert "…" not in text
+
+
+def test_a_narrow_forecast_has_every_recommended_rule_whole(shown, ask, busy):
+    suggestions = ask("forecast", "--database", busy, "--days", "14")["suggestions"]
+    text = "\n".join(shown("forecast", "--days", "14"))
+    assert suggestions
+    for each in suggestions:
+        # On a line of its own, or on that of its key.
+        assert re.search(rf"^.*\b{re.escape(each['when'])}( |$)", text, re.MULTILINE)
+        assert re.search(rf"(instead:|  ) ?{re.escape(each['instead'])}$", text, re.MULTILINE)
+
+
+def test_the_hours_of_a_forecast_stand_below_their_names(shown, columns):
+    lines = shown("forecast", "--days", "2", "--key", "nightly", "--tz", "Europe/Berlin")
+    head = next(line for line in lines if line.lstrip().startswith("00"))
+    days = [line for line in lines if re.match(r"[A-Z][a-z][a-z] 20\d\d-", line)]
+    assert len(days) == 2
+    night = head.index("03") if columns == 60 else head.index("02") + 2
+    assert next(place for place, letter in enumerate(days[1]) if letter in "▁▂▄▆█") == night
+    assert max(len(line) for line in [head, *days]) <= columns
+
+
+@pytest.mark.parametrize("command", [("runs",), ("runs", "--planned"), ("history",), ("failed",), ("show", LONG)])
+def test_moments_on_a_narrow_terminal_keep_their_year_and_their_offset(shown, command):
+    lines = shown(*command, TZ="Europe/Berlin")
+    heads = [line for line in lines if line.startswith("MOMENT")]
+    assert heads
+    for head in heads:
+        row = lines[lines.index(head) + 1]
+        assert re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d", row)
+        offset = "[+-]0\\d:00"
+        assert re.search(f"^MOMENT {offset} ", head) or re.search(f"^[-0-9]+ [:0-9.]+{offset}", row)
+
+
+def test_a_narrow_listing_of_runs_has_all_that_is_known_of_a_failed_run(shown, ask, busy):
+    [run] = ask("failed", "--database", busy)
+    for command in ("runs", "failed"):
+        text = "\n".join(shown(command))
+        assert run["id"] in text
+        assert LONG in text
+        assert "failed" in text
+        assert ERROR in " ".join(text.split()).replace("  ", " ")
+
+
+def test_narrow_listings_have_whole_names_of_nodes_and_keys(shown):
+    for command in (("ha", "--kind", "schedule"), ("preview", LONG), ("events", "--since", "1h"), ("history",)):
+        assert LONG in "\n".join(shown(*command)), command
+    for command in (("nodes",), ("events", "--since", "1h")):
+        assert "shop@warehouse-host-17.example.org" in "\n".join(shown(*command)), command
+
+
+def test_times_of_events_keep_their_year_and_their_offset(shown):
+    lines = shown("events", "--since", "1h")
+    told = [line for line in lines if re.match(r"\d\d", line)]
+    assert told
+    assert all(re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?(Z|[+-])", line) for line in told)
+
+
+def test_top_names_the_zone_of_what_is_next_or_at_least_its_offset(shown, columns):
+    lines = shown("top", "--once")
+    assert any(re.search(r" 03:00:00\+0[12]:00 ", line) for line in lines)
+    assert (columns == 60) or any("Europe/Berlin" in line for line in lines)
+    assert any("Asia/Tokyo" in line or "+09:00" in line for line in shown("top", "--once", "--tz", "Asia/Tokyo"))
+
+
+@pytest.mark.parametrize("command", ["list", "preview", "top"])
+def test_in_a_pipe_times_are_in_the_zone_of_the_schedule_or_of_a_flag_and_it_is_named(busy, evertick, command):
+    more = ["--count", "200"] if command == "preview" else []
+    by_itself = evertick(command, *more, "--database", busy).stdout
+    assert re.search(r"20\d\d-\d\d-\d\d 03:00:00\+0[12]:00 +Europe/Berlin", by_itself)
+    assert "America/New_York" in by_itself
+    by_flag = evertick(command, *more, "--database", busy, "--tz", "Asia/Tokyo").stdout
+    assert re.search(r"20\d\d-\d\d-\d\d 1[01]:00:00\+09:00 +Asia/Tokyo", by_flag)
+    assert not re.search(r" 03:00:00\+0[12]:00", by_flag)
+
+
+def test_a_row_that_fits_has_nothing_below_it(database, evertick, narrow):
+    evertick("remove", "quick", "--yes")
+    head, *lines = narrow(database, "list")
+    assert head.split() == ["KEY", "NEXT", "AT", "LAST"]
+    assert [line.split(":")[0].strip() for line in lines if line.startswith("    ")] == ["rule", "rule"]

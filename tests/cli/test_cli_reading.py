@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,21 +13,24 @@ import pytest
 from evertick import Constant, Context, Every, Run, Scheduler
 from evertick.cli.words import distance, now, remark, took, tries
 from evertick.model import Cause, Node, Reason, State, Verdict
+from live_runs import every_state
 
 READING = ["list", "history", "preview", "nodes"]
 
 
 def test_list_names_every_schedule_with_its_rule_its_next_fire_and_its_last_verdict(database, evertick):
     lines = evertick("list").stdout.splitlines()
-    assert lines[0].split() == ["KEY", "TASK", "RULE", "NEXT", "AT", "LAST", "NOTE"]
+    assert lines[0].split() == ["KEY", "TASK", "RULE", "NEXT", "AT", "ZONE", "LAST", "NOTE"]
     printing, quick, report = (re.split(r"  +", line) for line in lines[1:])
     assert printing[:3] == ["print", "print_it", "cron 0 9 * * 1-5; tz=Europe/Berlin"]
     assert printing[3].startswith("in ")
-    assert printing[4].endswith("00Z")
-    assert printing[5].startswith("failed")
+    assert re.search(r" 09:00:00\+0[12]:00$", printing[4])
+    assert printing[5] == "Europe/Berlin"
+    assert printing[6].startswith("failed")
     assert quick[3:5] == ["paused", "-"]
     assert quick[-1] == "too quick for anybody"
-    assert report[5] == "succeeded"
+    assert report[4].endswith("00Z")
+    assert report[5:7] == ["UTC", "succeeded"]
 
 
 def test_the_columns_of_a_listing_in_a_pipe_are_aligned_and_without_colour(database, evertick):
@@ -94,7 +98,7 @@ def test_show_of_a_run_as_json_has_the_run_its_attempts_and_its_log(database, as
     (row,) = ask("history", "print")
     shown = ask("show", row["id"])
     assert set(shown) == {"run", "attempts", "log"}
-    assert {"kind": "run", **shown["run"]} == row
+    assert {"kind": "run", **shown["run"], "is_planned": False} == row
 
 
 def test_show_of_a_run_has_its_earlier_attempts_its_log_its_phases_and_its_progress(tmp_path, ask, evertick):
@@ -106,7 +110,21 @@ def test_show_of_a_run_has_its_earlier_attempts_its_log_its_phases_and_its_progr
     text = evertick("show", run_id, "--database", url).stdout
     assert re.search(r"^Tries +2$", text, re.MULTILINE)
     assert re.search(r"^Progress +50% half$", text, re.MULTILINE)
-    assert re.search(r"^Phases +sorting: \d\.\d+ s since \d{4}-", text, re.MULTILINE)
+    assert re.search(r"^Phases +sorting: \d\.\d+ s \(rows 2, sheets \[1,2\]\), since \d{4}-", text, re.MULTILINE)
+    assert re.search(
+        r"^Phases of earlier attempts\n  1  sorting: \d\.\d+ s, failed \(rows 1\), since \d", text, re.MULTILINE
+    )
+    assert [phase["metadata"] for phase in shown["run"]["phases"]] == [{"rows": 2, "sheets": [1, 2]}]
+    [earlier] = shown["attempts"]
+    assert [(phase["name"], phase["metadata"]) for phase in earlier["phases"]] == [("sorting", {"rows": 1})]
+    [listed] = ask("history", "--database", url)
+    assert listed["phases"] == shown["run"]["phases"]
+    why = evertick("why", run_id, "--database", url).stdout
+    assert re.search(r"^Phases +attempt 1, sorting: \d\.\d+ s, failed \(rows 1\)\n +sorting: \d", why, re.MULTILINE)
+    assert [words.split(":")[0] for words in ask("why", run_id, "--database", url)["phases"]] == [
+        "attempt 1, sorting",
+        "sorting",
+    ]
     assert re.search(r"^Earlier attempts\nNUMBER .*\n +1  \d{4}-.*  ConnectionError: asleep", text, re.MULTILINE)
     assert re.search(r"^Log\n(?:  .*\n)*  \d{4}-.*  info +sorted\n    and counted\n", text, re.MULTILINE)
 
@@ -116,12 +134,14 @@ def _run_with_everything(url: str) -> str:
 
     @scheduler.task(retry=Constant("1ms", attempts=2))
     def work(ctx: Context) -> None:
-        with ctx.phase("sorting"):
+        with ctx.phase("sorting", {"rows": ctx.attempt}) as metadata:
             ctx.progress(0.5, "half")
+            if ctx.attempt == 1:
+                ctx.log("done")
+                raise ConnectionError("asleep")
+            metadata["sheets"] = [1, 2]
         ctx.log("sorted\nand counted")
         ctx.log("done")
-        if ctx.attempt == 1:
-            raise ConnectionError("asleep")
 
     scheduler.on("succeeded", lambda event: ended.set())
     with scheduler:
@@ -171,9 +191,9 @@ def some_run(evertick_ask, **changes) -> Run:
 
 def test_the_detail_of_a_run_tells_its_cause_and_its_losses(database, ask):
     for cause in Cause:
-        assert remark(some_run(ask, cause=cause)) == (
-            "" if cause in (Cause.FIRE, Cause.EVERY_NODE) else f"by {cause.value}"
-        )
+        # What was enqueued is shown as a call, in the column before.
+        is_plain = cause in (Cause.FIRE, Cause.EVERY_NODE, Cause.ENQUEUE)
+        assert remark(some_run(ask, cause=cause)) == ("" if is_plain else f"by {cause.value}")
     assert remark(some_run(ask, losses=1)) == "it was lost once, run again"
     assert remark(some_run(ask, losses=2, result=7)) == "it was lost twice, run again; 7"
     assert remark(some_run(ask, losses=3, verdict=Verdict.LOST, reason="node_died")) == "its node was lost 3 times"
@@ -361,3 +381,147 @@ def test_a_distance_is_told_in_two_units_or_in_one(seconds, words, short):
     moment = now()
     there = moment + timedelta(seconds=seconds)
     assert (distance(there, moment), distance(there, moment, is_short=True)) == (words, short)
+
+
+# --- what has happened, and what is only planned
+
+
+@pytest.fixture
+def delayed(tmp_path, monkeypatch):
+    """One run that has ended, one that was cancelled before its moment, and thirty for later; no node runs."""
+    url = f"sqlite:///{tmp_path}/delayed.db"
+    monkeypatch.setenv("EVERTICK_DATABASE", url)
+    monkeypatch.setenv("TZ", "UTC")
+    scheduler, ended = Scheduler(url), threading.Event()
+
+    @scheduler.task
+    def send_mail(to: str) -> str:
+        return to
+
+    scheduler.on("succeeded", lambda event: ended.set())
+    with scheduler:
+        send_mail.sync.enqueue("past")
+        assert ended.wait(30)
+        for hour in range(30):
+            send_mail.options(delay=f"{hour + 1}h").sync.enqueue(f"in {hour + 1} h")
+        scheduler.sync.cancel(send_mail.options(delay="90d").sync.enqueue("cancelled"))
+    return scheduler
+
+
+@pytest.mark.parametrize("command", ["history", "runs"])
+def test_thirty_delayed_tasks_do_not_hide_what_has_happened(delayed, evertick, command):
+    result = evertick(command)
+    assert [outcome_of(line) for line in result.stdout.splitlines()[1:]] == ["cancelled", "succeeded"]
+    assert re.fullmatch(
+        r"30 runs are planned, the first for 20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ \(in (\d+ min|1 h).*\); "
+        r"--planned shows them\n",
+        result.stderr,
+    )
+
+
+def outcome_of(line: str) -> str:
+    return next(word for word in line.split() if word in {each.value for each in (*Verdict, *State)})
+
+
+@pytest.mark.parametrize("command", ["history", "runs"])
+def test_planned_runs_are_listed_soonest_first(delayed, evertick, ask, command):
+    rows = ask(command, "--planned", "--limit", "5")
+    assert [row["args"]["to"] for row in rows] == [f"in {hour} h" for hour in range(1, 6)]
+    result = evertick(command, "--planned", "--limit", "5")
+    assert len(result.stdout.splitlines()) == 6
+    assert result.stderr == "5 of 30 planned runs are shown, soonest first; more with --limit\n"
+
+
+@pytest.mark.parametrize("command", ["history", "runs"])
+def test_json_has_what_has_happened_and_after_it_what_is_planned(delayed, ask, command):
+    rows = ask(command, "--limit", "1000")
+    assert [row["is_planned"] for row in rows] == [False] * 2 + [True] * 30
+    assert [row["args"]["to"] for row in rows[:3]] == ["cancelled", "past", "in 1 h"]
+    assert [row["is_planned"] for row in ask(command, "--limit", "1")] == [False, True]
+
+
+def test_planned_runs_are_bounded_like_others(delayed, ask):
+    moment = ask("runs", "--planned")[3]["fire_at"]
+    assert len(ask("runs", "--planned", "--until", moment)) == 4
+    assert len(ask("runs", "--planned", "--since", moment, "--limit", "100")) == 27
+    assert ask("runs", "--planned", "--state", "done") == []
+    assert ask("runs", "--planned", "--verdict", "succeeded") == []
+    assert len(ask("runs", "--planned", "--state", "waiting", "--limit", "100")) == 30
+
+
+def test_where_nothing_has_happened_what_is_planned_is_shown_at_once(delayed, evertick):
+    result = evertick("runs", "--state", "waiting", "--limit", "2")
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["Planned", "MOMENT", *mornings(result)]
+    assert result.stderr == "2 of 30 planned runs are shown, soonest first; more with --limit\n"
+
+
+def mornings(result: Any) -> list[str]:
+    return re.findall(r"^20\d\d-\d\d-\d\d", result.stdout, re.MULTILINE)
+
+
+def test_a_retry_and_a_run_before_its_moment_have_happened(tmp_path, monkeypatch, ask):
+    url = f"sqlite:///{tmp_path}/early.db"
+    monkeypatch.setenv("EVERTICK_DATABASE", url)
+    scheduler, failed = Scheduler(url), threading.Event()
+
+    @scheduler.task(retry=Constant("1h", attempts=2))
+    def flaky() -> None:
+        raise ValueError("again")
+
+    scheduler.on("retrying", lambda event: failed.set())
+    with scheduler:
+        flaky.sync.enqueue()
+        assert failed.wait(30)
+    scheduler.sync.add(key="yearly", when="0 0 1 1 *", task="flaky")
+    scheduler.sync.run_early("yearly")
+    scheduler.sync.close()
+    rows = ask("runs", "--live")
+    assert {row["schedule_key"] for row in rows} == {None, "yearly"}
+    assert [row["is_planned"] for row in rows] == [False, False]
+
+
+def test_logs_and_show_of_a_schedule_are_about_its_last_run_and_not_a_planned_one(database, evertick, ask):
+    evertick("update", "report", "--overlap", "allow")
+    done = ask("runs", "report")[0]["id"]
+    early = ask("trigger", "report")["id"]
+    evertick("cancel", early)
+    assert ask("show", "report")["recent"][0]["id"] == early
+    assert {row["id"] for row in ask("show", "report")["recent"]} == {early, done}
+    assert f"run {early} has logged nothing" in evertick("logs", "report").stderr
+
+
+# --- live runs
+
+
+def test_live_runs_are_those_of_every_state_but_done(tmp_path, monkeypatch, ask, evertick):
+    url = f"sqlite:///{tmp_path}/live.db"
+    monkeypatch.setenv("EVERTICK_DATABASE", url)
+    with every_state(url) as ids:
+        live = {row["state"]: row["id"] for row in ask("runs", "--live")}
+        assert live == {state: run_id for state, run_id in ids.items() if state != "done"}
+        shown = evertick("runs", "--live").stdout
+        assert all(run_id in shown for run_id in live.values())
+        some = ask("runs", "--live", "--state", "blocked", "--state", "parked")
+        assert {row["state"] for row in some} == {"blocked", "parked"}
+        assert [row["id"] for row in ask("runs", "unknown", "--live")] == [ids["parked"]]
+        of_task = ask("runs", "--live", "--task", "import_orders")
+        assert {row["id"] for row in of_task} == {ids["running"], ids["blocked"]}
+        assert ask("runs", "--live", "--label", "team=nobody") == []
+
+
+def test_live_runs_for_later_have_a_section_of_their_own(delayed, evertick, ask):
+    result = evertick("runs", "--live")
+    assert result.stdout.splitlines()[0] == "Planned"
+    assert len(ask("runs", "--live", "--limit", "100")) == 30
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--state", "done"], "--live and --state done contradict each other"),
+        (["--verdict", "failed"], "--live and --verdict contradict each other"),
+    ],
+)
+def test_what_no_live_run_can_have_is_refused(database, evertick, flags, words):
+    result = evertick("runs", "--live", *flags)
+    assert (result.exit_code, words in result.stderr) == (2, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from evertick.cli.demo import called_as
+from evertick.cli.run import find_scheduler
 
 PROGRAM = """
 import logging, sys
@@ -40,6 +42,40 @@ def program(tmp_path: Path) -> Path:
     path = tmp_path / "shop.py"
     path.write_text(PROGRAM)
     return path
+
+
+def others_may_write(path: Path) -> None:
+    path.chmod(path.stat().st_mode | 0o002)
+
+
+@pytest.mark.parametrize(
+    ("named", "opened", "said"),
+    [
+        ("shop:scheduler", ".", "can change this folder"),
+        ("shop:scheduler", "shop.py", "can change this file"),
+        ("inner.jobs:scheduler", "inner", "can change this folder"),
+        ("inner.jobs:scheduler", "inner/jobs.py", "can change this file"),
+    ],
+)
+def test_root_imports_nothing_that_another_user_can_change(
+    evertick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, opened: str, said: str
+) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner/jobs.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "shop.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    others_may_write(tmp_path / opened)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    came = evertick("run", named)
+    assert came.exit_code == 2
+    [line] = [each for each in came.stderr.splitlines() if f"{tmp_path / opened}: " in each]
+    assert line.startswith("error: ")
+    assert f"every user {said}, and so decide what root runs (owner " in line
+    assert "EVERTICK_TRUST_CONFIG=1" in line
+    monkeypatch.setenv("EVERTICK_TRUST_CONFIG", "1")
+    with pytest.raises(SystemExit, match="imported"):
+        find_scheduler(named)
 
 
 def wait_for(stream, words: str) -> str:
@@ -171,12 +207,31 @@ def test_a_scheduler_that_cannot_be_found_is_an_error_that_says_what_to_write(
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_module_that_runs_while_it_is_imported_is_refused(start, tmp_path):
+@pytest.mark.parametrize("where", ["hello:scheduler", "hello", "greetings.hello"])
+@pytest.mark.parametrize("end", ["scheduler.run()", "sys.exit(scheduler.run())", "def main(): scheduler.run()\nmain()"])
+def test_a_module_that_runs_its_scheduler_at_its_end_is_run_by_the_command(start, tmp_path, where, end):
+    """As a first program does it, without a guard. Nothing after that is done, and the module can be imported."""
+    folder = tmp_path / where.rpartition(".")[0]
+    folder.mkdir(exist_ok=True)
+    program = PROGRAM.replace("async def tick():", f"async def tick():\n    import {where.partition(':')[0]} as again")
+    program = program.replace("return 1", "return again.number")
+    (folder / "hello.py").write_text(f"{program}\n{end}\nprint('not reached')\n")
+    process = start("run", where, "-v")
+    assert process.stdout.readline() == "ticked\n"
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate()
+    assert process.returncode == 0
+    assert "not reached" not in output
+    assert "failed" not in errors
+
+
+def test_a_module_that_runs_a_scheduler_while_another_is_imported_is_refused(start, tmp_path):
     (tmp_path / "hello.py").write_text(f"{PROGRAM}\nscheduler.run()\n")
-    process = start("run", "hello:scheduler")
+    (tmp_path / "outer.py").write_text("from hello import scheduler\n")
+    process = start("run", "outer:scheduler")
     output, errors = process.communicate()
     assert (process.returncode, output) == (1, "")
-    assert errors.startswith("error: the module 'hello' cannot be imported: run() is called while")
+    assert errors.startswith("error: the module 'outer' cannot be imported: run() is called while")
     assert "if __name__ == '__main__':" in errors
     line = PROGRAM.count("\n") + 2
     assert f"({tmp_path}/hello.py:{line})" in errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tomllib
@@ -266,13 +267,14 @@ def test_what_is_no_text_or_too_much_is_told(
     ]
 
 
-def test_a_file_that_everybody_may_write_is_refused(
-    write: Callable[..., Path], problems: Callable[..., list[str]]
+def test_a_file_that_others_may_write_is_refused_for_root(
+    write: Callable[..., Path], problems: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write("", "jobs.d/a.toml", mode=0o666)
-    assert problems("") == [
-        "jobs.d/a.toml: everybody may write to it, and so say what runs here; run `chmod o-w jobs.d/a.toml`"
-    ]
+    path = write("", "jobs.d/a.toml", mode=0o646)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    [said] = [each for each in problems("") if each.startswith("jobs.d/a.toml: ")]
+    assert "every user can change this file, and so decide what root runs (owner " in said
+    assert f"`chmod go-w {path}`, or set EVERTICK_TRUST_CONFIG=1 to accept it" in said
 
 
 def test_all_that_is_wrong_is_told_at_once_in_the_order_of_the_files(

@@ -16,7 +16,7 @@ from echo_driver import EchoDriver
 
 from evertick import Calendar, Scheduler
 from evertick.aio.cooperative import TURN
-from evertick.config import adding, load
+from evertick.config import adding, load, ownership
 from evertick.config.build import scheduler_from
 from evertick.config.load import Configuration, load_configuration
 from evertick.config.news import JobNews
@@ -518,3 +518,25 @@ async def test_what_is_hardly_meant_is_told_by_a_reload(folder: Path, write: Wri
         assert line.startswith("evertick.toml:7: jobs.b.once: 2020-01-31T09:00:00Z is past")
         write("[jobs.b]\n")
         assert (await reloader.reload()).warnings == ()
+
+
+async def test_what_another_user_could_change_is_refused_until_its_mode_is_right(
+    folder: Path, write: Write, echo: type[EchoDriver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `chmod` changes neither the content nor the time of a file."""
+    path = write(jobs(a="before"))
+    # Whoever runs the suite stands for root.
+    monkeypatch.setattr(ownership, "_ROOT", os.geteuid())
+    monkeypatch.setattr(ownership, "_home_of", lambda _: str(folder))
+    async with running(folder) as reloader:
+        write(jobs(a="theirs"), mode=0o666)
+        [said] = (await reloader.reload()).problems
+        assert "every user can change this file" in said
+        assert not reloader.has_changed()
+        await ended(reloader._scheduler, "a")
+        path.chmod(0o644)
+        assert reloader.has_changed()
+        assert (await reloader.reload()).problems == ()
+        assert not reloader.has_changed()
+        await ended(reloader._scheduler, "a")
+    assert echo.heard == ["before", "theirs"]

@@ -17,6 +17,8 @@ from evertick.errors import InvalidConfiguration, Refused
 from other_user import closed_to_us
 
 Load = Callable[..., Configuration]
+# Who else can change the files is another question, and some of the users here are none of this machine.
+TRUST = {"EVERTICK_TRUST_CONFIG": "1"}
 
 
 def test_events_without_a_word_about_the_feed_are_well(load: Load) -> None:
@@ -143,12 +145,12 @@ def test_a_method_that_is_much_like_another_is_told(load: Load) -> None:
 def test_a_user_whom_only_root_may_become_is_told(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "[jobs.a]\nevery = '1h'\nshell = { command = 'x', user = 'root' }\n"
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert load(text).warnings == (
+    assert load(text, TRUST).warnings == (
         "evertick.toml:3: jobs.a.shell.user: only a daemon of root may run commands as 'root'; start it as root, or "
         "take this away",
     )
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert load(text).warnings == ()
+    assert load(text, TRUST).warnings == ()
 
 
 def test_a_file_of_jobs_that_is_passed_over_for_its_name_is_told(folder: Path, load: Load) -> None:
@@ -251,7 +253,7 @@ def theirs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("key", ["config", "state"])
 def test_a_directory_that_the_daemon_would_refuse_is_told_and_left_as_it_is(theirs: Path, load: Load, key: str) -> None:
     before = "state = 's'\n" if key == "config" else ""
-    loaded = load(f"[directories]\n{before}{key} = 'theirs'\n")
+    loaded = load(f"[directories]\n{before}{key} = 'theirs'\n", TRUST)
     belongs = f"the directory {theirs} belongs to another user ({os.getuid()}), and is open to others (mode 0750)"
     line = 3 if key == "config" else 2
     assert loaded.warnings == (
@@ -285,14 +287,14 @@ def test_what_is_only_read_may_be_of_root_and_open_to_a_group(
     monkeypatch.setattr(directory, "_ROOT", os.getuid())
     real = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK and path == theirs) and real(path, mode))
-    loaded = load("[directories]\nstate = 's'\nconfig = 'theirs'\n")
+    loaded = load("[directories]\nstate = 's'\nconfig = 'theirs'\n", TRUST)
     assert (loaded.warnings, loaded.make_directories()) == ((), [])
     assert theirs.stat().st_mode & 0o777 == 0o750
     # What is written there is told all the same.
-    [line] = load("[daemon]\npidfile = 'theirs/e.pid'\n[directories]\nconfig = 'theirs'\n").warnings
+    [line] = load("[daemon]\npidfile = 'theirs/e.pid'\n[directories]\nconfig = 'theirs'\n", TRUST).warnings
     assert line.startswith(f"evertick.toml:2: daemon.pidfile: this user may not write to {theirs}")
     # State is the daemon's own, whoever has it.
-    [line] = load("[directories]\nstate = 'theirs'\n").warnings
+    [line] = load("[directories]\nstate = 'theirs'\n", TRUST).warnings
     assert "directories.state: " in line
     assert "would not start; give it to the user of the daemon, and run `chmod 700 " in line
 
@@ -303,7 +305,7 @@ def test_what_is_only_read_is_closed_to_others_and_not_for_a_group_to_write(
 ) -> None:
     monkeypatch.setattr(directory, "_ROOT", os.getuid())
     theirs.chmod(mode)
-    loaded = load("[directories]\nstate = 's'\nconfig = 'theirs'\n")
+    loaded = load("[directories]\nstate = 's'\nconfig = 'theirs'\n", TRUST)
     [line] = loaded.warnings
     assert line.endswith(f"would not start; give it to the group of the daemon, and run `chmod 750 {theirs}`")
     with pytest.raises(Refused, match=f"run `chgrp {os.getegid()} .*` and `chmod 750 .*`, or name another"):

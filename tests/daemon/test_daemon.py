@@ -339,7 +339,7 @@ def test_a_running_job_gets_its_time_at_a_stop(site: Site) -> None:
     assert ended(process) == (0, "")
     begun = (site.folder / "begun").read_text().splitlines()
     assert (site.folder / "ended").read_text().splitlines() == ["done"] * len(begun)
-    assert "waiting up to 20 s for 1 run" in site.logged()
+    assert "waiting up to 20 s for 1 job" in site.logged()
 
 
 def test_a_second_signal_cuts_a_running_job_off_and_it_runs_again_after_the_next_start(site: Site) -> None:
@@ -351,7 +351,8 @@ def test_a_second_signal_cuts_a_running_job_off_and_it_runs_again_after_the_next
     process.terminate()
     assert ended(process) == (0, "")
     assert not (site.folder / "ended").exists()
-    assert re.search(r"WARNING evertick.finish: slow: run \S+ was cut off \(shutdown\), and given back", site.logged())
+    told = r"WARNING evertick.finish: slow: run \S+ did not end in time \(shutdown\) and was released"
+    assert re.search(told, site.logged())
     again = site.started()
     until((site.folder / "ended").exists, "it runs to its end")
     again.terminate()

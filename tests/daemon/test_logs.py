@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pty
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -113,12 +115,12 @@ def test_a_line_for_the_journal_begins_with_how_grave_it_is_and_has_no_time() ->
 
 
 def test_what_a_job_writes_cannot_look_like_another_record() -> None:
-    nasty = "done\n2026-01-31 09:00:00.000+00:00 ERROR   evertick.engine: forged\r\x1b[2J\u2028x\udc80"
+    nasty = "done\n2026-01-31 09:00:00.000+00:00 ERROR   evertick.engine: forged\r\x1b[2J\u2028\u202ex\udc80"
     line = TextLines(Hidden()).format(record("%s", nasty))
     first, second = line.split("\n")
     assert first.endswith("evertick.engine: done")
     assert second.startswith("    2026-01-31")
-    assert second.endswith(r"forged\x0d\x1b[2J\x2028x\udc80")
+    assert second.endswith(r"forged\x0d\x1b[2J\u2028\u202ex\udc80")
     assert json.loads(JsonLines(Hidden()).format(record("%s", nasty)))["message"].endswith(r"x\udc80")
 
 
@@ -274,7 +276,7 @@ def test_where_no_new_file_can_be_made_the_old_one_is_written_on(tmp_path: Path)
     logs.reopen()
     logging.getLogger("shop").info("still here")
     text = (tmp_path / "elsewhere/log").read_text()
-    assert "cannot be opened anew ([Errno 2] No such file or directory" in text
+    assert "cannot be opened anew (No such file or directory" in text
     assert text.endswith("shop: still here\n")
     folder.mkdir()
     logging.getLogger("shop").info("and here again")
@@ -363,3 +365,77 @@ def test_reopening_without_a_file_does_nothing(capfd: pytest.CaptureFixture[str]
     logs.reopen()
     assert not isinstance(logs.handler, LogFile)
     assert capfd.readouterr().err == ""
+
+
+# --- what stands in place of the file ---
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "directory", "socket"])
+def test_what_is_no_regular_file_of_its_own_name_is_no_log_file(tmp_path: Path, kind: str) -> None:
+    path, other = tmp_path / "daemon.log", tmp_path / "other"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(os.path.relpath(path))
+    else:
+        path.symlink_to(other)
+        if kind == "link":
+            other.write_text("theirs")
+    what = {"pipe": "a named pipe", "directory": "a directory", "socket": "a socket"}.get(kind, "a symbolic link")
+    with pytest.raises(Refused) as refused:
+        LogFile(path)
+    assert str(refused.value) == (
+        f"the log file {path} cannot be opened (it is {what}, not a regular file); remove it, or name another "
+        "--log-file"
+    )
+    assert kind == "link" or not other.exists()
+    assert kind != "link" or other.read_text() == "theirs"
+
+
+def test_root_writes_to_no_file_that_has_a_second_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, other = tmp_path / "daemon.log", tmp_path / "other"
+    other.write_text("theirs")
+    path.hardlink_to(other)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(Refused, match="it has 2 hard links, so another user may have linked a file of root there"):
+        LogFile(path)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    LogFile(path).close()
+    assert other.read_text() == "theirs"
+
+
+@pytest.mark.parametrize("how", ["found at a record", "asked for"])
+def test_a_link_in_place_of_the_moved_file_is_not_followed(tmp_path: Path, how: str) -> None:
+    path, old, other = tmp_path / "daemon.log", tmp_path / "daemon.log.1", tmp_path / "other"
+    other.write_text("theirs\n")
+    logs = set_up_logs(file=path, environ={})
+    log = logging.getLogger("evertick.test")
+    log.info("one")
+    path.rename(old)
+    path.symlink_to(other if how == "found at a record" else old)
+    if how == "asked for":
+        logs.reopen()
+    log.info("two")
+    log.info("three")
+    assert other.read_text() == "theirs\n"
+    told = old.read_text()
+    assert re.findall(r"(?<=evertick.test: )\w+", told) == ["one", "two", "three"]
+    said = f"the log file {path} cannot be opened anew (it is a symbolic link, not a regular file); the old one is"
+    assert said in told
+    assert told.count(said) == 1
+    path.unlink()
+    log.info("four")
+    assert path.read_text().endswith("four\n")
+
+
+def test_a_terminal_may_be_the_log_file(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    logs = LogFile(Path(os.ttyname(theirs)))
+    logs.emit(record("hello"))
+    assert b"hello" in os.read(ours, 100)
+    logs.close()
+    os.close(ours)
+    os.close(theirs)

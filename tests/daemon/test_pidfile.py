@@ -238,3 +238,11 @@ def test_a_stale_one_that_somebody_keeps_locked_is_told_as_such(path: Path) -> N
         fcntl.flock(looking, fcntl.LOCK_EX)
         with pytest.raises(Refused, match="locked by somebody who is not the process in it"):
             Pidfile(path).take()
+
+
+def test_a_pipe_in_place_of_the_pidfile_is_refused_without_waiting(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    os.mkfifo(path)
+    for look in (running_pid, pid_in, lambda where: Pidfile(where).take()):
+        with pytest.raises(Refused, match="is no pidfile: it is a named pipe, not a regular file; name another file"):
+            look(path)

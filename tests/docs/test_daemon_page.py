@@ -13,7 +13,7 @@ from programs import SECONDS_MAX, running
 from evertick.cli.exits import EXIT_WRONG
 from evertick.daemon.lines import Hidden, JsonLines
 from evertick.daemon.logs import LOG_LEVELS
-from evertick.scheduler.process import EXIT_RESTART, EXIT_STALLED
+from evertick.scheduler.process import EXIT_REPLACED, EXIT_RESTART, EXIT_STALLED
 
 PAGE = "reference/daemon.md"
 
@@ -39,7 +39,7 @@ def test_every_signal_that_it_hears_and_every_code_it_ends_with_is_documented() 
     assert named == {
         each.name for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
     }
-    codes = {"0", "1", str(EXIT_WRONG), str(EXIT_STALLED), str(EXIT_RESTART)}
+    codes = {"0", "1", str(EXIT_WRONG), str(EXIT_STALLED), str(EXIT_REPLACED), str(EXIT_RESTART)}
     assert in_first_column(section("Exit codes")) == codes
 
 

@@ -113,6 +113,7 @@ def test_the_command_runs_what_a_view_under_the_development_server_has_enqueued(
         pay(server.port)
     assert [run.state for run in ledger.sync.runs(task="write_receipt")] == ["waiting"]
     with running("python manage.py run_jobs", project) as node:
+        node.wait_until(lambda: "running the jobs of shop; Ctrl-C stops" in node.output, "it says that it runs")
         node.wait_until(lambda: ledger.sync.runs(verdicts=["succeeded"]), "the receipt is written")
         assert node.terminate() == 0, node.output
     assert "Receipt of order 1" in receipt(project)

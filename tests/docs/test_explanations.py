@@ -6,6 +6,7 @@ import re
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 from croniter import croniter
 from cronsim import CronSim
@@ -13,6 +14,7 @@ from pages import ROOT, doc
 
 from evertick import Cron
 from evertick.model import LOSSES_MAX, TRANSITIONS
+from evertick.scheduler import Parts
 from evertick.testing.simulation.mutants import MUTANTS
 
 PROTOCOL = doc("explanation/protocol.md")
@@ -44,7 +46,7 @@ def test_the_numbers_on_the_page_about_testing_are_not_too_great() -> None:
     assert len(MUTANTS) > 80
     assert "A test run goes through more than a hundred stories" in page
     assert first is not None
-    assert f"--seeds {first[1]}-9999" in page
+    assert "`sh run simulate --from 100000 --minutes 30`" in page
     assert len({*range(int(first[1])), *(seed for mutant in MUTANTS for seed in mutant.seeds)}) > 100
 
 
@@ -77,3 +79,9 @@ def test_the_table_of_tools_tells_what_a_clock_change_does_to_a_fixed_time(tool:
         rf'^\| (?:Evertick with `dst="{tool}"`|(?:[^|]*, )?{tool}(?:, [^|]*)?) \| ([^|]+) \| ([^|]+) \|$', TIME, re.M
     )
     assert row == (in_words(moments(tool, 29, 3))[0], in_words(moments(tool, 25, 10))[1])
+
+
+def test_history_is_pruned_as_often_as_the_page_says() -> None:
+    seconds = {field.name: field.default for field in msgspec.structs.fields(Parts)}["prune_seconds"]
+    minutes = round(seconds / 60)
+    assert f"`evertick.prune` deletes old history every {minutes} minutes" in doc("how-to/duties.md")

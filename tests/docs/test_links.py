@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -77,3 +81,68 @@ def test_the_navigation_names_every_page_once() -> None:
     named = re.findall(r":\s+(\S+\.md)\s*$", text_of(ROOT / "mkdocs.yml"), re.MULTILINE)
     there = {str(page.relative_to(ROOT / "docs")) for page in pages() if page.is_relative_to(ROOT / "docs")}
     assert sorted(named) == sorted(there)
+
+
+# --- files that are named in texts
+
+_ROOMS = ("src", "tests", "docs", "benchmarks", "dist")
+_PATH = re.compile(rf"(?<![\w./{{$:~-])(?:{'|'.join(_ROOMS)})/[\w./-]*\w")
+# In the package: `moments.py` is in the folder of the text that names it, `plan/moments.py` in that room.
+_MODULE = re.compile(r"(?<![\w./{$*<-])(?:\w+/)*\w+\.py(?![\w/(])")
+_DOTTED = re.compile(r"(?<![\w.])evertick(?:\.[a-z]\w*)+")
+_PACKAGE = ROOT / "src/evertick"
+# What pages and help texts call the files of a user.
+_OF_USERS = {"app.py", "jobs.py", "hello.py", "office.py", "test_office.py"}
+
+
+def comments_and_docstrings(source: str) -> Iterator[str]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def texts() -> Iterator[Path]:
+    for pattern in ("docs/**/*.md", "*.md", "benchmarks/**/*.md", "dist/*", "src/**/*.py", "tests/**/*.py"):
+        yield from (path for path in sorted(ROOT.glob(pattern)) if path.is_file())
+
+
+def test_every_path_that_a_text_names_exists() -> None:
+    found = [(path, name) for path in texts() for name in _PATH.findall(path.read_text(encoding="utf-8"))]
+    wrong = [f"{path.relative_to(ROOT)}: {name}" for path, name in found if not (ROOT / name).exists()]
+    assert len(found) > 500
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_module_that_a_comment_of_the_package_names_exists() -> None:
+    wrong, count = [], 0
+    for path in _PACKAGE.rglob("*.py"):
+        for text in comments_and_docstrings(path.read_text(encoding="utf-8")):
+            for name in _MODULE.findall(text):
+                count += 1
+                if name not in _OF_USERS and not any((near / name).exists() for near in (path.parent, _PACKAGE, ROOT)):
+                    wrong.append(f"{path.relative_to(ROOT)}: {name}")
+    assert count > 50
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_module_that_a_page_names_exists() -> None:
+    wrong = []
+    for page in pages():
+        text = text_of(page)
+        names = {name for name in re.findall(r"`([^`\s]+\.(?:py|sql))`", text) if "/" not in name} - _OF_USERS
+        wrong += [
+            f"{page.relative_to(ROOT)}: {name}"
+            for name in names
+            if f"# {name}\n" not in text and not any(_PACKAGE.rglob(name))
+        ]
+        # The last part may be a name in the module, or the child of a logger.
+        parents = {dotted.rpartition(".")[0].replace(".", "/") for dotted in _DOTTED.findall(text)}
+        wrong += [
+            f"{page.relative_to(ROOT)}: {name}"
+            for name in parents
+            if not (ROOT / "src" / name).is_dir() and not (ROOT / f"src/{name}.py").exists()
+        ]
+    assert not wrong, "\n".join(wrong)

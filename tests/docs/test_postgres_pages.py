@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 import psycopg
@@ -20,10 +22,13 @@ from evertick import Scheduler
 from evertick.cli import cli
 from evertick.clock import system_clock
 from evertick.store.postgres.location import location_of
+from live_runs import every_state
 
 PAGE = ROOT / "docs/how-to/postgresql.md"
 TRANSACTIONS = ROOT / "docs/how-to/transactions-on-postgresql.md"
 EXAMPLES = [block for page in (PAGE, TRANSACTIONS) for block in blocks(page) if block.language == "python"]
+# The exit code of `timeout`.
+TIMED_OUT = 124
 # What the pages call the database, as a URL and in the words of Django.
 ADDRESS = "shop@localhost/shop"
 DJANGO = {"NAME": '"shop"', "USER": '"shop"', "HOST": '"localhost"', "PORT": "5432"}
@@ -69,12 +74,44 @@ def test_every_example_runs(example: Block, database: Database, tmp_path: Path) 
 
 
 def test_the_commands_of_the_page_work_in_their_order(database: Database) -> None:
-    commands = [line for line in shell_lines(PAGE) if line.startswith("evertick")]
+    commands = [line for line in shell_lines(PAGE) if line.startswith("evertick") and ADDRESS in line]
     assert len(commands) == 3
     for command in commands:
         words = shlex.split(database.in_place_of_the_pages(command))[1:]
         result = CliRunner().invoke(cli, words)
         assert result.exit_code == 0, f"{command}\n{result.output}"
+
+
+def test_the_page_waits_for_every_run_that_has_not_ended(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/evertick.db"
+    runs, messages, waiting = [line for line in shell_lines(PAGE) if "sqlite:///evertick.db" in line]
+    with every_state(url) as ids:
+        live = {run_id for state, run_id in ids.items() if state != "done"}
+        shown = _said_by(runs, tmp_path)
+        assert live == {run_id for run_id in ids.values() if run_id in shown}
+        planned = shown.partition("\nPlanned\n")[2]
+        assert ids["waiting"] in planned
+        assert ids["blocked"] not in planned
+        # The message that hands a run over is on its way to a queue.
+        assert "redis" in _said_by(messages, tmp_path)
+        assert _shell(f"timeout 3 sh -c {shlex.quote(waiting)}", tmp_path).returncode == TIMED_OUT
+    drained = tmp_path / "drained"
+    drained.mkdir()
+    work_once(f"sqlite:///{drained}/evertick.db", migrate="auto")
+    assert _said_by(waiting, drained) == ""
+    assert "no run in app 'default' is like that" in _said_by(runs, drained)
+
+
+def _shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**clean_environment(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    words = ["sh", "-c", command]
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX)
+
+
+def _said_by(command: str, folder: Path) -> str:
+    done = _shell(command, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def test_the_roles_of_the_page_have_the_rights_they_need(database: Database) -> None:
@@ -95,8 +132,8 @@ def test_the_roles_of_the_page_have_the_rights_they_need(database: Database) -> 
                 connection.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
 
 
-def work_once(url: str) -> None:
-    scheduler = Scheduler(url, migrate="check", poll_interval="1s")
+def work_once(url: str, migrate: Literal["auto", "check"] = "check") -> None:
+    scheduler = Scheduler(url, migrate=migrate, poll_interval="1s")
 
     @scheduler.task
     def add(one: int, other: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -44,6 +45,25 @@ def test_the_hello_world_of_the_readme_is_five_lines() -> None:
     [hello, *_] = [block for block in blocks(README) if block.language == "python"]
     assert len(hello.text.splitlines()) == 5
     assert "scheduler.run()" in hello.text
+
+
+@pytest.mark.parametrize("command", [["hello.py"], ["-m", "evertick", "run", "hello"]], ids=["python", "evertick run"])
+def test_the_hello_world_of_the_readme_runs(command: list[str], tmp_path: Path) -> None:
+    [hello, *_] = [block for block in blocks(README) if block.language == "python"]
+    (tmp_path / "hello.py").write_text(hello.text)
+    with subprocess.Popen(
+        [sys.executable, "-u", *command],
+        cwd=tmp_path,
+        env=clean_environment(PYTHONPATH=str(ROOT / "src")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "It is time.\n"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 def test_the_three_ways_may_be_imported_as_evertick_run_does_without_starting_anything(tmp_path: Path) -> None:

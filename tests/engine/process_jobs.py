@@ -72,11 +72,14 @@ def nothing_to_do() -> None:
     raise Skip("no file today")
 
 
-def crash(how: str) -> None:
+def crash(ctx: Context, how: str) -> None:
     print("last words")
-    if how == "exit":
-        os._exit(3)
-    os.kill(os.getpid(), signal.SIGSEGV if how == "segfault" else signal.SIGKILL)
+    with ctx.phase("read"):
+        pass
+    with ctx.phase("crash", {"how": how}):
+        if how == "exit":
+            os._exit(3)
+        os.kill(os.getpid(), signal.SIGSEGV if how == "segfault" else signal.SIGKILL)
 
 
 def be_parent(ctx: Context, began: str) -> None:

@@ -98,6 +98,49 @@ def answering(**answers: list[str]) -> Callable[[str], Any]:
     return look_up
 
 
+async def test_a_request_has_its_phases_and_each_redirect_too(server: WebServer) -> None:
+    server.paths["/moved"] = answer(302, {"Location": "/"})
+    run, _ = await carried_out(to(server, "/moved"))
+    assert run.verdict == "succeeded", run.error
+    found = [(phase.name, phase.metadata) for phase in run.phases]
+    assert found == [
+        ("connect", {"address": "127.0.0.1"}),
+        ("wait", {"status": 302}),
+        ("read", {"bytes": 0}),
+        ("connect", {"address": "127.0.0.1"}),
+        ("wait", {"status": 200}),
+        ("read", {"bytes": 5}),
+    ]
+    assert all(phase.seconds is not None and not phase.is_failed for phase in run.phases)
+
+
+async def test_the_phases_of_a_request_that_failed_are_with_its_attempt(server: WebServer) -> None:
+    async def hang_up(_: Heard, writer: Any) -> None:
+        writer.write(b"HTTP/1.1 200 Said\r\nContent-Length: 500\r\n\r\nhalf")
+        await writer.drain()
+
+    server.paths["/"] = hang_up
+    scheduler = made()
+    job = scheduler.job("hook", to(server), retry=Constant("1h", attempts=2))
+    async with scheduler:
+        run = await job.enqueue()
+        async with asyncio.timeout(SECONDS_MAX):
+            while not (await scheduler.get_run(run.id)).attempts:
+                await asyncio.sleep(0.01)
+        [attempt] = await scheduler.attempts(run)
+    found = [(phase.name, phase.is_failed) for phase in attempt.phases]
+    assert found == [("connect", False), ("wait", False), ("read", True)]
+
+
+async def test_a_connection_that_is_refused_is_a_phase_that_failed(server: WebServer) -> None:
+    async with web_server() as gone:
+        url = gone.url
+    run, _ = await carried_out(Http(url, allow=LOOPBACK))
+    assert [(phase.name, phase.is_failed, phase.metadata) for phase in run.phases] == [
+        ("connect", True, {"address": "127.0.0.1"})
+    ]
+
+
 async def test_the_page_of_a_failure_is_in_the_ledger_and_one_line_of_it_in_the_log(
     server: WebServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from evertick import Context, Scheduler
+from evertick.doctor import examine
 from evertick.engine import beat
+from evertick.model import blockers_of_loop
 from evertick.store.sqlite import watch
+from evertick.when import from_us
 
 SEND = """
 import sys
@@ -226,3 +229,29 @@ async def test_a_job_that_blocks_the_event_loop_does_not_cost_the_node_its_lease
     assert health_while_blocked == [False]
     assert "the event loop has not moved" in caplog.text
     assert "time.sleep(4)" in caplog.text
+
+
+async def test_the_ledger_names_the_job_that_has_blocked_the_event_loop(
+    tmp_path: Path,
+) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/jobs.db", lease="3s", node_name="shop@host")
+
+    @scheduler.every("1s", key="neighbour")
+    async def neighbour() -> None: ...
+
+    @scheduler.task
+    async def block() -> None:
+        time.sleep(4)
+
+    async with scheduler:
+        run = await block.enqueue()
+        store = await scheduler._store()
+        async with asyncio.timeout(20):
+            while (await scheduler.get_run(run.id)).is_live:
+                await asyncio.sleep(0.02)
+            while not any(tick.next_at for tick in blockers_of_loop((await store.nodes(scheduler.app))[0]).values()):
+                await asyncio.sleep(0.1)
+        findings = {each.check: each for each in await examine(store, scheduler.app, from_us(await store.now()))}
+    await scheduler.close()
+    assert findings["blocked_loop"].about[0] == "block"
+    assert "block has blocked the event loop of node shop@host for" in findings["blocked_loop"].what

@@ -261,6 +261,11 @@ async def test_a_child_that_dies_by_itself_fails_the_attempt_with_how_it_died(
         assert run.error.endswith(words)
         assert "Traceback" not in run.error
         assert ("stdout", "last words") in await bench.lines(run)
+        [earlier] = await bench.scheduler.attempts(run)
+    for phases in (earlier.phases, run.phases):
+        read, crashed = phases
+        assert (read.name, read.seconds is None) == ("read", False)
+        assert (crashed.name, crashed.seconds, crashed.metadata) == ("crash", None, {"how": how})
 
 
 async def test_a_child_that_sends_no_sense_is_ended_and_its_attempt_has_failed(bench: Bench) -> None:
@@ -326,7 +331,7 @@ async def test_a_stop_gives_a_child_less_time_than_the_engine_gives_its_last_run
         await pid_in(tmp_path / "began")
         began = time.monotonic()
     assert time.monotonic() - began < 30, "it was left its minute"
-    assert "abandoned" not in caplog.text
+    assert "given up" not in caplog.text
 
 
 async def test_a_child_that_is_stopping_at_leisure_is_ended_at_once_when_its_claim_is_lost(

@@ -134,6 +134,42 @@ async def test_a_command_runs_and_its_output_and_what_it_took_are_kept(url: str)
     assert last.text.endswith(" MiB in one process")
 
 
+async def test_each_attempt_of_a_command_has_its_phases(url: str) -> None:
+    bench = Bench(url)
+    command = 'echo out; echo err >&2; test "$EVERTICK_ATTEMPT" = 2'
+    job = bench.job(command, options={"retry": Constant("1ms", attempts=2)})
+    async with bench.scheduler:
+        run = await bench.ended(await job.enqueue())
+        [earlier] = await bench.scheduler.attempts(run)
+    assert run.verdict == "succeeded", run.error
+    for phases, code in ((earlier.phases, 1), (run.phases, 0)):
+        start, ran = phases
+        assert (start.name, start.is_failed, ran.name, ran.is_failed) == ("start", False, "run", code == 1)
+        pid = ran.metadata["pid"]
+        assert isinstance(pid, int)
+        assert ran.metadata == {"pid": pid, "exit_code": code, "stdout_bytes": 4, "stderr_bytes": 4}
+        assert start.seconds is not None
+        assert ran.seconds is not None
+        assert ran.at >= start.at
+
+
+async def test_the_phases_of_a_command_that_cannot_start_is_stopped_or_runs(bench: Bench) -> None:
+    absent, endless = bench.job(["/no/such/command"]), bench.job("echo begun; exec sleep 1000")
+    async with bench.scheduler:
+        failed = await bench.ended(await absent.enqueue())
+        run = await endless.enqueue()
+        async with asyncio.timeout(SECONDS_MAX):
+            while not (phases := (await bench.scheduler.get_run(run.id)).phases) or phases[-1].name != "run":
+                await asyncio.sleep(0.01)
+        await until_line(bench, run, "begun")
+        await bench.scheduler.cancel(run.id)
+        stopped = await bench.ended(run)
+    assert [(phase.name, phase.is_failed, phase.metadata) for phase in failed.phases] == [("start", True, {})]
+    assert [(phase.name, phase.seconds is None) for phase in phases] == [("start", False), ("run", True)]
+    [_, ended] = stopped.phases
+    assert (ended.is_failed, ended.metadata["signal"], ended.metadata["stdout_bytes"]) == (True, signal.SIGTERM, 6)
+
+
 async def test_the_memory_and_time_of_all_processes_of_a_command_are_counted(bench: Bench, tmp_path: Path) -> None:
     spend = f"{sys.executable} {tmp_path}/spend.py"
     (tmp_path / "spend.py").write_text("import time; x = bytearray(60_000_000)\nwhile time.process_time() < 0.2: pass")
@@ -566,6 +602,26 @@ async def test_a_command_that_is_ended_amid_a_secret_shows_no_part_of_it(
     assert run.verdict == "failed"
     assert ("stdout", "it is: ") in lines
     assert "open" not in f"{lines} {run.error}"
+
+
+async def test_a_flood_of_a_secret_does_not_keep_the_event_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERTICK_SECRET_DB", "open sesame")
+    flood = bench.job('yes "$PW" | head -c 300000000', env={"PW": Secret("DB")})
+    async with bench.scheduler:
+        run, began, longest = await flood.enqueue(), time.thread_time(), 0.0
+        async with asyncio.timeout(SECONDS_MAX):
+            while (found := await bench.scheduler.get_run(run.id)).verdict is None:
+                for _ in range(20):
+                    before = time.thread_time()
+                    await asyncio.sleep(0.005)
+                    longest = max(longest, time.thread_time() - before)
+        lines = await bench.lines(run)
+    assert found.verdict == "succeeded"
+    # By the processor time of this thread: a busy machine changes neither.
+    assert time.thread_time() - began < 5
+    assert longest < 0.1
+    assert {text for level, text in lines if level == "stdout"} <= {"***", "**", "*"}
+    assert any("24996000 lines of output left out" in text for _, text in lines)
 
 
 async def test_a_secret_that_is_missing_fails_the_run_and_starts_nothing(bench: Bench, tmp_path: Path) -> None:

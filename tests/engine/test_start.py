@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -26,6 +27,40 @@ def tick() -> None:
 scheduler.run()
 """
 
+# The ways in which a program starts a scheduler that is not its only work, and a call that needs no start.
+EMBEDDED = {
+    "async with": """
+async def main():
+    async with scheduler:
+        print("started", flush=True)
+asyncio.run(main())
+""",
+    "with": """
+with scheduler:
+    print("started", flush=True)
+""",
+    "a lifespan": """
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+@contextlib.asynccontextmanager
+async def lifespan(app):
+    async with scheduler:
+        print("started", flush=True)
+        yield
+with TestClient(FastAPI(lifespan=lifespan)):
+    pass
+""",
+    "sync": """
+scheduler.sync.schedules()
+print("started", flush=True)
+""",
+}
+HEAD = """
+import asyncio, contextlib, sys
+from evertick import Scheduler
+scheduler = Scheduler(sys.argv[1], start_timeout=sys.argv[2])
+"""
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -33,8 +68,10 @@ Start = Callable[..., "subprocess.Popen[str]"]
 def start() -> Iterator[Start]:
     processes: list[subprocess.Popen[str]] = []
 
-    def starting(url: str, start_timeout: str, *, before: str = "", **environment: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", before + PROGRAM, url, start_timeout]
+    def starting(
+        url: str, start_timeout: str, *, before: str = "", program: str = PROGRAM, **environment: str
+    ) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", before + program, url, start_timeout]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment or None
         )
@@ -128,3 +165,47 @@ def test_where_it_comes_from_is_shown_to_whoever_asks(start: Start) -> None:
     assert process.returncode == 1
     assert "Traceback" in errors
     assert "evertick.errors.Store" in errors
+
+
+@pytest.mark.parametrize("way", EMBEDDED)
+def test_a_server_that_is_down_is_told_by_one_error_without_what_caused_it(start: Start, way: str) -> None:
+    with socket.socket() as taken:  # bound and not listening: whoever connects is refused
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        process = start(f"postgresql://ann:{SECRET}@127.0.0.1:{port}/shop", "300ms", program=HEAD + EMBEDDED[way])
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said.count("not started yet: ") == (way != "sync"), "only a start waits, and says so once"
+    assert said.count("Traceback (most recent call last):") == 1, said
+    assert "asyncpg" not in said
+    assert said.count("/evertick/") <= (6 if way == "sync" else 1), said
+    assert said.splitlines()[-1].startswith(
+        f"evertick.errors.StoreUnavailable: the PostgreSQL database shop at 127.0.0.1:{port} cannot be reached; check "
+        "that the server runs, and the network on the way to it"
+    )
+    assert SECRET not in said
+
+
+@pytest.mark.parametrize("way", [way for way in EMBEDDED if way != "sync"])
+def test_whatever_starts_a_scheduler_waits_for_its_store(
+    start: Start, locked: sqlite3.Connection, tmp_path: Path, way: str
+) -> None:
+    process = start(url_of(tmp_path), "30s", program=HEAD + EMBEDDED[way])
+    until_said(process, "not started yet: ")
+    locked.execute("ROLLBACK")
+    answer, _ = process.communicate(timeout=30)
+    assert (process.returncode, answer) == (0, "started\n")
+
+
+def test_what_waiting_does_not_help_is_told_at_once(start: Start) -> None:
+    process = start("sqlite:////no/such/folder/jobs.db", "1h", program=HEAD + EMBEDDED["async with"])
+    _, said = process.communicate(timeout=60)
+    assert said.count("Traceback") == 1
+    assert "evertick.errors.Store" in said.splitlines()[-1]
+
+
+def test_what_caused_it_is_shown_to_whoever_asks(start: Start) -> None:
+    url = "postgresql://ann@127.0.0.1:1/shop"
+    process = start(url, "0s", program=HEAD + EMBEDDED["async with"], EVERTICK_TRACEBACK="1")
+    _, said = process.communicate(timeout=60)
+    assert "The above exception was the direct cause" in said

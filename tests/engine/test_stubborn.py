@@ -103,7 +103,7 @@ async def test_a_stop_names_what_it_could_not_stop(caplog: pytest.LogCaptureFixt
     may_end.set()
     left = [task for task in asyncio.all_tasks() if task.get_name().startswith("evertick ")]
     await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), PATIENCE)
-    [said] = [text for text in caplog.messages if text.startswith("told to stop, and did not")]
+    [said] = [text for text in caplog.messages if text.startswith("still running after the stop")]
     assert f"run {run.id} of {stubborn.name!r}, duty 'watch'" in said
 
 

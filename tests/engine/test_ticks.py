@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evertick import Every, Scheduler
+from evertick import Every, Scheduler, current
 from evertick.store.sqlite import SqliteStore
 from evertick.testing import virtual_time
 from evertick.when import When
@@ -120,3 +122,32 @@ async def test_a_schedule_that_waits_for_its_forerunner_keeps_nobody_from_being_
         await kit.advance("4s")
     assert sum(ticks) >= 200 * 4 - 5
     assert len(ticks) < 200 * 4 / 3
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_catch_up_all_is_on_time_again_after_a_block_of_the_event_loop(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Also where moments come as fast as the default pace, and faster."""
+    url = f"sqlite:///{tmp_path}/l.db" if store == "sqlite" else request.getfixturevalue("postgres_url")
+    scheduler, lateness, blocked = Scheduler(url), dict[str, list[float]](), asyncio.Event()
+
+    def note_lateness() -> None:
+        run = current()
+        lateness.setdefault(run.schedule_key or "", []).append((datetime.now(UTC) - run.fire_at).total_seconds())
+
+    for every in ("100ms", "500ms", "1s"):
+
+        @scheduler.every(every, key=every, name=every, catch_up="all", overlap="skip")
+        async def tick() -> None:
+            note_lateness()
+            if len(lateness) == 3 and not blocked.is_set():
+                blocked.set()
+                time.sleep(2)
+
+    async with scheduler:
+        async with asyncio.timeout(20):
+            await blocked.wait()
+            while any(late[-1] > 0.5 for late in lateness.values()) or max(map(max, lateness.values())) < 1:
+                await asyncio.sleep(0.05)
+        assert [gap for gap in await scheduler.gaps() if gap.verdict == "missed"] == []

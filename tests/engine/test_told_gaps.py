@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections import Counter
 
 import pytest
 
 from evertick import Event, Scheduler
+from evertick.engine.log_summary import LogSummary, such_as
 from evertick.testing import virtual_time
+from evertick.testing.clock import SettableClock
 
 SCHEDULES = 25
 
@@ -54,3 +58,51 @@ async def test_many_gaps_are_told_together_and_hooks_hear_of_each(
     assert len(lines) == 11
     assert lines[-1] == "moments of 15 more schedules: skipped (coalesced); the ledger has each of them"
     assert heard == Counter({f"s{number}": 1 for number in range(SCHEDULES)})
+
+
+async def test_a_node_that_stays_behind_has_a_line_for_each_kind_and_interval_and_not_for_each_batch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scheduler = Scheduler("sqlite://")
+    ticks = 0
+
+    @scheduler.task
+    async def job() -> None: ...
+
+    with caplog.at_level(logging.INFO, "evertick.fire"):
+        async with scheduler:
+            await scheduler.add_many({"key": f"s{n}", "when": "every 20ms", "task": job} for n in range(SCHEDULES))
+            while ticks < 10:
+                time.sleep(0.1)  # the loop is behind, again and again
+                ticks += 1
+                await asyncio.sleep(0.1)
+        lines = [record.getMessage() for record in caplog.records if "coalesced" in record.getMessage()]
+    assert len(lines) <= 12
+    assert "more schedules: skipped (coalesced)" in lines[10]
+    assert "times in the last" in lines[-1]
+    assert "such as s" in lines[-1]
+
+
+async def test_after_an_interval_without_more_the_lines_come_one_by_one_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, log = SettableClock(), logging.getLogger("evertick.fire")
+    told = LogSummary(clock)
+
+    def tell(count: int) -> None:
+        for number in range(count):
+            told.tell("a", "a", log, logging.WARNING, lambda: log.warning("one"), words, about=f"r{number}")
+        told.batch_over("a")
+
+    def words(count: int, names: list[str], seconds: float | None) -> str:
+        return f"{count} more{such_as(names, seconds)}"
+
+    tell(12)
+    assert [record.getMessage() for record in caplog.records] == ["one"] * 10 + ["2 more"]
+    tell(5)
+    clock.move(61_000_000)
+    told.flush()
+    assert caplog.records[-1].getMessage() == "5 more in the last 61 s, such as r0, r1, r2"
+    caplog.clear()
+    tell(3)
+    assert [record.getMessage() for record in caplog.records] == ["one"] * 3

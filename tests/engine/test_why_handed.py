@@ -246,7 +246,7 @@ async def test_a_run_that_ended_by_its_loss_was_not_run_again(ledger: Ledger, re
 
 async def test_a_listing_tells_in_whose_hands_a_run_is(ledger: Ledger) -> None:
     await ledger.hand_over()
-    assert remark(await ledger.found()).startswith("by enqueue; handed to builds since ")
+    assert remark(await ledger.found()).startswith("handed to builds since ")
     assert remark(await ledger.found()).endswith(", not sent yet")
     await ledger.report("pushed")
     untaken = await ledger.found()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -220,7 +221,7 @@ def test_a_percent_sign_begins_the_input(written: str, command: str, stdin: str 
         ("cd /srv/shop; X=1 Y='a b' ./run", "run"),
         ("flock -n /run/x.lock timeout 30s sync-orders", "sync-orders"),
         ("/usr/bin/flock -w 10 -E 0 /tmp/l sync-orders", "sync-orders"),
-        ("test -x /usr/sbin/anacron || ( cd / && run-parts /etc/cron.daily )", "run-parts"),
+        ("test -x /usr/sbin/anacron || ( cd / && run-parts /etc/cron.daily )", "cron-daily"),
         ("[ -d /srv ] && tidy", "tidy"),
         ("sudo -u www nice -n 10 /opt/tidy.sh", "tidy"),
         ("/usr/bin/python3 /srv/jobs/daily_report.py", "daily-report"),
@@ -229,11 +230,75 @@ def test_a_percent_sign_begins_the_input(written: str, command: str, stdin: str 
         ("echo 'unclosed", "echo"),
         ("ÄÖ", "job"),
         ("bash", "bash"),
+        # Steps on the way, in the shapes that packages of distributions have.
+        ("[ -x /usr/sbin/tidyd ] && if [ ! -d /run/systemd/system ]; then /usr/sbin/tidyd --all; fi", "tidyd"),
+        ("if [ -x /opt/tidy ] && [ $(date +%d) -le 7 ]; then /opt/tidy; fi", "tidy"),
+        ("if test -x /opt/tidy; then /opt/tidy --force; else true; fi", "tidy"),
+        ("if [ -x /a/one ]; then /a/one; elif [ -x /a/two ]; then /a/two; fi", "one"),
+        (r"test -x /opt/renew -a \! -d /run/x && perl -e 'sleep int(rand(9))' && renew -q", "renew"),
+        ("python3 -c 'import time; time.sleep(9)'; renew", "renew"),
+        ("[ -x /opt/renew ] && { sleep `od -An -N1 /dev/urandom`; /opt/renew; }", "renew"),
+        ('test -x /opt/tidy && { [ -r "$DEFAULT" ] && . "$DEFAULT" ; nice -n$NICE /opt/tidy -q ; }', "tidy"),
+        ("command -v tidy >/dev/null && TIDY_MODE=all tidy", "tidy"),
+        ("[ ! -f /lock ] || ( [ -f /d ] && . /d ; /opt/tidy -q $OPTIONS )", "tidy"),
+        ("test -x /opt/x && if ! nocache nice ionice -c3 /opt/x >/o 2>&1; then mailx -s X; fi", "x"),
+        ("MODE=1 /usr/lib/tidy_all -A", "tidy-all"),
+        ("/opt/tidy.daily&", "tidy-daily"),
+        ("2>/dev/null >/log /opt/tidy", "tidy"),
+        ("php /srv/site/poller.php 2>&1 >/dev/null | if [ -f /usr/bin/ts ]; then ts; else tee; fi >> /log", "poller"),
+        ('dir=$({ cat /a/* || true; } | sed -n \'s/x/y/p\' | tail -1); if [ -d "$dir" ]; then tidy "$dir"; fi', "tidy"),
+        ('cat /list | while read name; do tidy "$name"; done', "tidy"),
+        ("for name in a b c; do tidy $name; done", "tidy"),
+        ("case $(date +%u) in 1) tidy ;; 6|7) sleep 1 ;; esac", "tidy"),
+        ("echo hello | mail -s hello root", "mail"),
+        ("find /srv -mtime +7 -exec tidy {} +", "tidy"),
+        ("find /srv -mtime +7 -exec rm {} +", "find"),
+        # Programs that run another one.
+        ('timeout 5m "${BIN}"/tidy', "tidy"),
+        ("timeout $LIMIT tidy", "tidy"),
+        ("su - shop -c 'cd /srv && tidy --all'", "tidy"),
+        ("runuser -u shop -- tidy", "tidy"),
+        ("flock -n /run/tidy -c 'tidy --all'", "tidy"),
+        ("bash -o pipefail -lc 'cd /srv && tidy | gzip'", "tidy"),
+        ("env -i A=1 tidy", "tidy"),
+        ("xargs -n 1 tidy < /list", "tidy"),
+        ("php -d memory_limit=1G /srv/tidy.php", "tidy"),
+        ("systemctl restart tidy.service", "tidy-service"),
+        ("/usr/sbin/service tidy restart", "tidy"),
+        ("perl -e 'print 1'", "perl"),
+        ("sleep 5", "sleep"),
+        ("if true; then false; fi", "true"),
         (":", "job"),
     ],
 )
 def test_a_job_is_named_by_the_program_that_it_runs(command: str, name: str) -> None:
     assert name_for(command, command, ()) == name
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("[ -x /usr/sbin/shopd ] && /usr/sbin/shopd", "shopd"),
+        ("[ -x /usr/lib/shop/cron ] && /usr/lib/shop/cron", "shop-tools-cron"),
+        ("flock -n /run/shop/daily /srv/shop/manage.py daily", "shop-tools-manage"),
+        ("find /var/lib/shop -mtime +7 -exec rm {} \\;", "shop-tools-find"),
+        ("echo date | cat", "shop-tools"),
+        ("[ -d /srv ]", "shop-tools"),
+        ('eval "$COMMAND"', "shop-tools"),
+        ("/opt/shop-tools", "shop-tools"),
+    ],
+)
+def test_the_file_in_cron_d_names_a_job_whose_program_says_nothing(command: str, name: str) -> None:
+    assert name_for(command, command, (), "shop_tools") == name
+    [job] = read(f"5 4 * * * root {command}\n", has_users=True, file_name="shop_tools").jobs
+    assert job.name == name
+
+
+@pytest.mark.parametrize(
+    "command", ["sudo " * 2_000 + "x", "$(" * 5_000, "`" * 4_001, "sh -c '" * 500, "find -exec " * 900]
+)
+def test_a_command_that_nobody_wrote_is_named_in_time(command: str) -> None:
+    assert re.fullmatch(r"[a-z-]+", name_for(command, command, ()))
 
 
 def test_names_are_unique_and_the_same_in_every_import() -> None:
@@ -303,6 +368,7 @@ def test_what_crons_disagree_about_is_told() -> None:
     assert "here n/m goes from n to the maximum" in notes("5/10 * * * * x")[0][2]
     assert "some crons make one backslash of two" in notes(r"0 0 * * * echo \\ x")[0][2]
     assert "is imported with --system" in notes("0 0 * * * root tidy")[0][2]
+    assert "is imported with --system" in notes("0 0 * * *\troot\t/usr/sbin/tidy")[0][2]
     [note] = read("0 0 * * * x").notes
     assert "no line break follows" in note.text
 

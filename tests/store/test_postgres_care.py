@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from postgres_stores import PostgresStores
 
@@ -184,12 +186,15 @@ async def test_a_check_that_takes_too_long_says_that_it_is_not_complete(postgres
     await connection.close()
 
 
-async def test_space_is_the_business_of_the_server(postgres_stores: PostgresStores) -> None:
+async def test_space_and_copies_are_the_business_of_the_server(postgres_stores: PostgresStores, tmp_path: Path) -> None:
     care = care_of(postgres_stores)
     with pytest.raises(Refused, match="autovacuum"):
         await care.give_back(1)
     with pytest.raises(Refused, match="VACUUM FULL"):
         await care.rewrite()
+    with pytest.raises(Refused, match="pg_dump --schema="):
+        await care.backup(str(tmp_path / "copy.db"))
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_database_that_does_not_exist_is_refused(postgres_dsn: str) -> None:

@@ -148,6 +148,11 @@ async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     assert "create it" in said
 
 
+async def test_a_pipe_is_no_store(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.db")
+    assert "is a named pipe; name a regular file" in await refusal(f"sqlite:///{tmp_path}/pipe.db")
+
+
 async def test_a_directory_is_no_store(tmp_path: Path) -> None:
     assert "is a directory" in await refusal(f"sqlite:///{tmp_path}")
 

@@ -182,7 +182,7 @@ def sample(count: int, name: str = "x") -> None: ...
         ((), {"zzz": 1}, "got an unexpected keyword argument 'zzz'"),
         (("one",), {}, "Expected `int`, got `str` - at `$.count`"),
         ((1,), {"name": None}, "Expected `str`, got `null` - at `$.name`"),
-        ((float("nan"),), {}, "Expected `int`, got `null`"),
+        ((float("nan"),), {}, "count: nan is not a JSON number; pass None or text instead"),
         ((1,), {"name": "\ud800"}, "arguments must be JSON-like data"),
         ((object(),), {}, "arguments must be JSON-like data"),
     ],

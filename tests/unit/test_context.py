@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from evertick import InvalidInput, NotFound, Stopped, current
-from evertick.job.context import LINE_MAX_CHARS, LINES_MAX, LOG_MAX_CHARS, PHASES_MAX, Context, _current
+from evertick.job.context import (
+    LINE_MAX_CHARS,
+    LINES_MAX,
+    LOG_MAX_CHARS,
+    METADATA_MAX_BYTES,
+    PHASES_MAX,
+    Context,
+    _current,
+)
 from evertick.model import Claimed
 from evertick.testing.clock import SettableClock
 from evertick.when.moment import SECOND
@@ -226,3 +234,55 @@ def test_phases_are_bounded() -> None:
         with ctx.phase(str(number)):
             pass
     assert len(ctx._notebook.phases) == PHASES_MAX
+
+
+def test_a_phase_keeps_what_is_known_of_it() -> None:
+    ctx = context()
+    with ctx.phase("download", {"url": "https://example.org"}) as metadata:
+        [begun] = ctx._notebook.phases
+        metadata["bytes"] = 512
+        metadata["half"] = "\ud83d"
+    assert (begun.seconds, begun.metadata) == (None, {"url": "https://example.org"})
+    [phase] = ctx._notebook.phases
+    assert phase.metadata == {"url": "https://example.org", "bytes": 512, "half": "\ufffd"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [({"text": "x" * METADATA_MAX_BYTES}, "more than 1024"), ({"what": object()}, "no JSON-like object")],
+)
+def test_metadata_that_cannot_be_kept_costs_a_line_and_not_the_job(metadata: dict[str, object], why: str) -> None:
+    ctx = context()
+    with ctx.phase("download", metadata):
+        pass
+    [phase] = ctx._notebook.phases
+    assert (phase.metadata, phase.is_failed) == ({}, False)
+    [(_, level, text)] = lines_of(ctx)
+    assert level == "warning"
+    assert text.startswith("the metadata of phase 'download' is not kept: ")
+    assert why in text
+
+
+def test_metadata_that_is_no_mapping_is_refused_at_once() -> None:
+    with pytest.raises(InvalidInput, match="phase 'download': metadata: 512 is no mapping"):
+        context().phase("download", 512).__enter__()  # type: ignore[arg-type]
+
+
+def test_phases_within_phases_are_in_the_order_in_which_they_began() -> None:
+    ctx = context()
+    with ctx.phase("outer"), ctx.phase("inner"):
+        assert [phase.seconds for phase in ctx._notebook.phases] == [None, None]
+    assert [phase.name for phase in ctx._phases] == ["outer", "inner"]
+
+
+def test_phases_are_taken_only_where_they_are_new() -> None:
+    ctx = context()
+    ctx.log("begun")
+    assert ctx._notebook.take_phases() is None
+    with ctx.phase("download"):
+        taken = ctx._notebook.take_phases()
+        assert taken is not None
+        assert [phase.seconds for phase in taken] == [None]
+        assert ctx._notebook.take_phases() is None
+    assert ctx._notebook.take_phases() == ctx._phases
+    assert ctx._notebook.take_phases() is None

@@ -13,15 +13,17 @@ import pytest
 from evertick import Calendar, Cron, Every, Once, Scheduler
 from evertick.clock import system_clock
 from evertick.doctor import Finding, Severity, examine, examine_database
+from evertick.doctor.calendars import about_calendars
+from evertick.doctor.clock import about_clock
 from evertick.doctor.database import about_database
 from evertick.doctor.duties import about_duties
 from evertick.doctor.finding import named, shortened
-from evertick.doctor.nodes import about_clock, about_nodes
+from evertick.doctor.nodes import about_nodes
 from evertick.doctor.outbox import about_outbox
 from evertick.doctor.runs import about_blocked, about_parked, about_waiting, blockers_of
 from evertick.doctor.schedules import about_schedules
 from evertick.explain.all_schedules import Surveyed, survey
-from evertick.model import Cause, Duty, NewRun, Node, Run, Schedule, State, Verdict
+from evertick.model import Cause, Duty, NewRun, Node, Run, Schedule, State, Tick, Verdict, blocking_tick
 from evertick.model.limits import Concurrency, Subject
 from evertick.store.base import ChannelPulse, Checked, NodeJoin, StoreStatus, TaskTerms
 from evertick.when import When, from_us, to_us
@@ -102,20 +104,20 @@ def checks(findings: Any) -> list[str]:
 
 
 def test_a_clock_that_is_right_is_not_mentioned():
-    assert checks(about_clock(NOW, ago(seconds=1), [a_node()])) == []
+    assert checks(about_clock(NOW, ago(seconds=1), [a_node()], None, [])) == []
 
 
 def test_a_store_whose_clock_is_another_is_told_with_the_difference():
-    (found,) = about_clock(NOW, ago(seconds=90), [])
+    (found,) = about_clock(NOW, ago(seconds=90), [], None, [])
     assert (found.check, found.severity) == ("clock", Severity.WARNING)
     assert "90.0 s apart" in found.what
 
 
 def test_a_beat_in_the_future_tells_that_the_clock_was_put_back():
-    (found,) = about_clock(NOW, NOW, [a_node(beat_at=NOW + timedelta(hours=1))])
+    (found,) = about_clock(NOW, NOW, [a_node(beat_at=NOW + timedelta(hours=1))], None, [])
     assert found.check == "clock_step"
     assert "3600.0 s in the future" in found.what
-    assert checks(about_clock(NOW, NOW, [a_node(beat_at=NOW + timedelta(hours=1), died_at=NOW)])) == []
+    assert checks(about_clock(NOW, NOW, [a_node(beat_at=NOW + timedelta(hours=1), died_at=NOW)], None, [])) == []
 
 
 def test_nobody_alive_is_a_warning_only_where_something_is_scheduled():
@@ -332,8 +334,9 @@ def test_overdue_schedules_are_told_together():
 def test_schedules_that_are_overdue_though_a_node_beats_tell_of_a_blocked_event_loop():
     (found,) = findings_about(a_surveyed(next_due_at=ago(minutes=30)))
     assert found.check == "stalled_node"
-    assert found.what == "1 schedule is overdue by up to 30 min (report), though shop@host beats"
-    assert "event loop" in found.fix
+    assert found.what.startswith("1 schedule is overdue by up to 30 min (report), though shop@host beats: ")
+    assert "event loop" in found.what
+    assert "the log of the node names the job that blocks it" in found.fix
 
 
 def test_a_task_that_no_live_node_knows_is_told_with_its_schedules():
@@ -343,9 +346,16 @@ def test_a_task_that_no_live_node_knows_is_told_with_its_schedules():
     assert findings_about(a_surveyed(task="gone"), nodes=[]) == []
 
 
-def _ended(seconds: float, count: int) -> list[Run]:
+def _ended(seconds: float, count: int, key: str = "report") -> list[Run]:
     return [
-        a_run(state=State.DONE, verdict=Verdict.SUCCEEDED, started_at=ago(seconds=seconds), finished_at=NOW)
+        a_run(
+            schedule_key=key,
+            node="n1",
+            state=State.DONE,
+            verdict=Verdict.SUCCEEDED,
+            started_at=ago(seconds=seconds),
+            finished_at=NOW,
+        )
         for _ in range(count)
     ]
 
@@ -359,6 +369,82 @@ def test_a_schedule_that_comes_sooner_than_its_runs_end_is_told_under_overlap_sk
     assert findings_about(often, ended=_ended(4, 5)) == []
     assert findings_about(often, ended=_ended(8, 2)) == []
     assert findings_about(a_surveyed(Every("5s"), overlap="queue"), ended=_ended(8, 5)) == []
+
+
+def test_a_schedule_whose_runs_wait_for_a_job_that_blocks_is_not_blamed_for_it():
+    often = a_surveyed(Every("5s"))
+    blocked = a_node(ticks={blocking_tick("slow"): Tick(last_at=ago(seconds=20), next_at=None)})
+    (found,) = findings_about(often, ended=_ended(8, 5), nodes=[blocked])
+    assert "slow has blocked the event loop of its node" in found.what
+    assert found.fix == "see to what blocks the event loop first"
+    (own,) = findings_about(a_surveyed(Every("5s"), key="slow"), ended=_ended(8, 5, "slow"), nodes=[blocked])
+    assert "has blocked" not in own.what
+
+
+def test_jobs_that_end_together_on_one_node_are_named_together_as_the_ledger_cannot_tell_which_blocks():
+    often = a_surveyed(Every("5s"))
+    slow = [msgspec.structs.replace(run, schedule_key="slow", id="other") for run in _ended(8, 5)]
+    (found,) = findings_about(often, ended=[*_ended(8, 5), *slow])
+    assert "end together with runs of slow on the same node" in found.what
+    assert "the ledger does not tell which" in found.what
+    assert found.about == ("report", "slow")
+    elsewhere = [msgspec.structs.replace(run, node="n2") for run in slow]
+    (alone,) = findings_about(often, ended=[*_ended(8, 5), *elsewhere])
+    assert "together" not in alone.what
+
+
+def test_what_is_overdue_is_told_with_the_job_that_blocks_the_event_loop_or_that_nothing_tells_which():
+    late = a_surveyed(next_due_at=ago(minutes=30))
+    (unknown,) = findings_about(late)
+    assert "something may block the event loop there, and the ledger does not tell what" in unknown.what
+    blocked = a_node(ticks={blocking_tick("slow"): Tick(last_at=ago(seconds=20), next_at=None)})
+    (found,) = findings_about(late, nodes=[blocked])
+    assert "slow blocks the event loop of shop@host" in found.what
+    (about_node,) = about_nodes([blocked], NOW, has_schedules=True)
+    assert about_node.check == "blocked_loop"
+    assert about_node.what == (
+        "slow blocks the event loop of node shop@host for 20 s: the other jobs of that node wait for it"
+    )
+    over = a_node(ticks={blocking_tick("slow"): Tick(last_at=ago(seconds=200), next_at=ago(seconds=180))})
+    (past,) = about_nodes([over], NOW, has_schedules=True)
+    assert "has blocked the event loop of node shop@host for 20 s, 3 min ago" in past.what
+
+
+# --- calendars
+
+
+def _holidays(year: int) -> Calendar:
+    return Calendar.weekdays("office", holidays=[f"{year}-{month:02}-01" for month in range(1, 13)], tz="Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("year", "check"), [(2024, "calendar_expired"), (2025, "calendar_expired"), (2026, None), (2027, None)]
+)
+def test_a_list_of_holidays_in_use_that_is_over_is_told(year, check):
+    used = a_surveyed(Cron("0 9 * * *", calendar=_holidays(year)))
+    assert checks(about_calendars({"office": _holidays(year)}, [used], NOW)) == ([check] if check else [])
+
+
+def test_a_list_of_holidays_that_ends_soon_is_told_beforehand_also_of_a_blackout():
+    used, calendars = a_surveyed(blackout="office"), {"office": _holidays(2026)}
+    (found,) = about_calendars(calendars, [used], datetime(2026, 11, 19, tzinfo=UTC))
+    assert (found.severity, found.check, found.about) == (Severity.NOTE, "calendar_expires", ("office", "report"))
+    assert "ends in 42 days" in found.what
+    assert checks(about_calendars(calendars, [used], datetime(2026, 9, 1, tzinfo=UTC))) == []
+    assert checks(about_calendars(calendars, [a_surveyed()], datetime(2028, 9, 1, tzinfo=UTC))) == []
+
+
+def test_a_single_date_after_a_list_of_holidays_does_not_hide_that_the_list_is_over():
+    entries = [*(f"2025-{month:02}-01" for month in range(1, 13)), "2026-01-01"]
+    calendar = Calendar.weekdays("office", holidays=entries, tz="Europe/Berlin")
+    used = a_surveyed(Cron("0 9 * * *", calendar=calendar))
+    assert checks(about_calendars({"office": calendar}, [used], NOW)) == ["calendar_expired"]
+
+
+def test_single_closures_that_have_passed_and_days_that_come_every_year_are_no_finding():
+    once = Calendar("office", exclude=["2024-12-24", "2024-12-31", "12-25", "12-26", "01-01", "05-01"])
+    used = a_surveyed(Cron("0 9 * * *", calendar=once))
+    assert checks(about_calendars({"office": once}, [used], NOW)) == []
 
 
 def test_a_herd_is_told_with_a_rule_that_would_leave_it():

@@ -240,6 +240,37 @@ async def test_a_pause_ends_by_itself_at_its_until(bench: Bench) -> None:
     assert await bench.gaps() == [(60, 120, 2, "skipped", "paused")]
 
 
+async def test_resuming_after_a_pause_has_ended_by_itself_settles_no_later_moment(bench: Bench) -> None:
+    """Without a node that looked in between: what came after the end of the pause is owed as ever."""
+    for key, catch_up in (("k", "latest"), ("all", "all")):
+        await bench.add(Every("1m"), key=key, catch_up=catch_up, overlap="allow")
+        await bench.editor.pause(key, until=bench.start + 150 * SECOND)
+    bench.later(310)
+    for key in ("k", "all"):
+        await bench.editor.resume(key)
+        assert await bench.gaps(key) == [(60, 120, 2, "skipped", "paused")]
+        stored = await bench.stored(key)
+        assert (stored.pause, bench.seconds(stored.fire_at), bench.seconds(stored.at)) == (None, 180, 180)
+    await bench.tick()
+    assert await bench.fired("k") == [300]
+    assert await bench.fired("all") == [180]
+    assert await bench.gaps("k") == [(60, 120, 2, "skipped", "paused"), (180, 240, 2, "skipped", "coalesced")]
+
+
+async def test_an_edit_after_the_end_of_a_pause_settles_once_whatever_is_resumed_later(bench: Bench) -> None:
+    await bench.add(Every("1m"), overlap="allow")
+    await bench.editor.pause("k", until=bench.start + 90 * SECOND)
+    bench.later(190)
+    await bench.editor.edit("k", same)
+    settled = await bench.gaps()
+    bench.later(120)
+    await bench.editor.resume("k")
+    assert await bench.gaps() == settled
+    await bench.tick()
+    moments = [*await bench.fired(), *(last for _, last, *_ in await bench.gaps())]
+    assert sorted(moments) == [60, 120, 180, 240, 300]
+
+
 async def test_a_pause_until_the_past_is_refused(bench: Bench) -> None:
     await bench.add(Every("1m"))
     with pytest.raises(Refused, match="cannot pause 'k' until a moment that has passed; give a later one, or none"):

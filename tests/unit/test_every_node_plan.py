@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from evertick import Every, InvalidKey, InvalidSetting, Refused, Scheduler
@@ -85,6 +86,18 @@ def test_without_a_node_that_knows_the_task_each_moment_is_missed_for_that_reaso
     assert made.runs == ()
     [gap] = made.gaps
     assert (gap.first_at, gap.verdict, gap.reason) == (AT, Verdict.MISSED, Reason.NO_NODE)
+
+
+def test_without_a_node_no_moment_was_coalesced_into_the_newest() -> None:
+    earlier = NewGap(first_at=AT - 9, last_at=AT - 3, count=3, verdict=Verdict.SKIPPED, reason=Reason.COALESCED)
+    late = NewGap(first_at=AT - 99, last_at=AT - 90, count=3, verdict=Verdict.MISSED, reason=Reason.DOWNTIME)
+    planned = msgspec.structs.replace(an_advance(a_fire()), gaps=(late, earlier))
+    made = fan_out(planned, ON_ALL, [a_node("a", tasks=())])
+    assert [(gap.first_at, gap.count, gap.verdict, gap.reason) for gap in made.gaps] == [
+        (AT - 99, 3, Verdict.MISSED, Reason.DOWNTIME),
+        (AT - 9, 3, Verdict.MISSED, Reason.NO_NODE),
+        (AT, 1, Verdict.MISSED, Reason.NO_NODE),
+    ]
 
 
 def test_of_several_moments_at_once_a_node_takes_the_newest() -> None:

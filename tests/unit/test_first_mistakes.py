@@ -230,7 +230,7 @@ async def test_run_inside_a_loop_says_what_to_write(scheduler: Scheduler) -> Non
 
 
 def test_run_while_its_module_is_imported_is_refused(scheduler: Scheduler) -> None:
-    with importing(), pytest.raises(Refused, match="put it under `if __name__ == '__main__':`"):
+    with importing("another"), pytest.raises(Refused, match="put it under `if __name__ == '__main__':`"):
         scheduler.run()
 
 
@@ -356,6 +356,71 @@ def test_a_second_signal_ends_the_waiting(tmp_path: Path) -> None:
 
 
 def test_an_option_that_a_duty_does_not_have_is_answered_with_those_it_has() -> None:
-    scheduler = Scheduler("sqlite:///:memory:")
+    scheduler = Scheduler("sqlite://")
     with pytest.raises(InvalidSetting, match="retry: no such option; a duty has every= or when="):
         scheduler.duty("x", every="1s", retry=3)  # type: ignore[call-arg]
+
+
+def report() -> None: ...
+
+
+async def report_async() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("declare", "told"),
+    [
+        (
+            lambda s: s.every(report),
+            "@scheduler.every needs an interval before the function report; write @scheduler.every('30s')",
+        ),
+        (
+            lambda s: s.cron(report),
+            "@scheduler.cron needs an expression before the function report; write @scheduler.cron('0 9 ",
+        ),
+        (lambda s: s.once(report), "write @scheduler.once(after='10m')"),
+        (lambda s: s.when(report), "write @scheduler.when('weekdays at 18:30')"),
+        (lambda s: s.duty(report), "write @scheduler.duty('rebuild-index')"),
+        (lambda s: s.sender(report), "write @scheduler.sender('webhook')"),
+        (lambda s: s.on(report), "write @scheduler.on('failed')"),
+        (lambda s: s.every(s.task(report)), "needs an interval before the function report"),
+        (lambda s: s.task("report"), "'report' is no function; write @scheduler.task(name='report')"),
+        (lambda s: s.task(report_async()), "report_async() was called; pass the function itself, report_async"),
+        (lambda s: s.every("5s")(report_async()), "report_async() was called; pass the function itself, report_async"),
+        (lambda s: s.every("5s")(report()), "None is no function; pass the function itself, without calling it"),
+        (lambda s: s.on("failed")(report()), "hook: None is no function"),
+        (lambda s: s.once("10m"), "once('10m'): a delay is after='10m'"),
+        (lambda s: s.once("2027-01-31"), "as text it is for @scheduler.when('once 2026-01-31T09:00:00Z')"),
+        (lambda s: s.every("daily at 9:00"), "sentences and cron expressions are for @scheduler.when(...)"),
+        (lambda s: s.every("9:00"), "sentences and cron expressions are for @scheduler.when(...)"),
+        (lambda s: Scheduler("jobs.db"), "url: 'jobs.db' is no database URL; write it like 'sqlite:///jobs.db'"),
+        (lambda s: Scheduler("jobs.sqlite3"), "write it like 'sqlite:///jobs.sqlite3'"),
+        (lambda s: Scheduler("x/sqlite/jobs.db"), "write it like 'sqlite:///x/sqlite/jobs.db'"),
+        (lambda s: s.every("14d at 9:00"), "'every 14d; since=start; start=2026-01-05T09:00:00Z'"),
+    ],
+)
+def test_a_declaration_that_lacks_its_argument_is_answered_with_the_correct_form(
+    scheduler: Scheduler, declare: Callable[[Scheduler], object], told: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        declare(scheduler)
+    assert told in str(refused.value)
+    assert not scheduler._declarations.hashes()
+
+
+def test_the_forms_that_errors_show_are_correct(scheduler: Scheduler) -> None:
+    def make(name: str) -> Callable[[], None]:
+        def job() -> None: ...
+
+        job.__name__ = name
+        return job
+
+    scheduler.every("30s")(make("a"))
+    scheduler.cron("0 9 * * mon-fri")(make("b"))
+    scheduler.once(after="10m")(make("c"))
+    scheduler.when("weekdays at 18:30")(make("d"))
+    scheduler.when("once 2026-01-31T09:00:00Z")(make("e"))
+    scheduler.duty("rebuild-index")(make("f"))
+    scheduler.on("failed")(lambda event: None)
+    scheduler.task(name="report")(make("g"))
+    assert len(scheduler._declarations.hashes()) == 5

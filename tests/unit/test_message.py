@@ -38,7 +38,7 @@ def test_without_a_key_the_id_is_the_key() -> None:
         ({"headers": ["x"]}, "headers: .* must be a dict of texts"),
         ({"headers": {"n": 1}}, "headers: .* must be a dict of texts"),
         ({"headers": {"n": "x" * HEADERS_MAX_BYTES}}, "headers: they take"),
-        ({"headers": {"n": "\udc80"}}, "headers: they hold what is no text"),
+        ({"headers": {"n": "\udc80"}}, "headers: 'n': .* must not hold control characters or surrogates"),
         ({"delay": DELAY_MAX / SECOND + 1}, "delay: .* is more than"),
         ({"delay": "soon"}, "soon"),
     ],

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evertick.driver import output
 from evertick.driver.output import HEAD_BYTES, HEAD_LINES, TAIL_BYTES, TAIL_LINES, Captured, Lines, Mask
 from evertick.job.context import LINE_MAX_CHARS, LINES_MAX, LOG_MAX_CHARS
 
@@ -118,6 +119,25 @@ def test_however_the_output_is_cut_it_is_masked_as_if_it_came_at_once(
     assert shown == masked(secrets, data)
     # What is left between the stars holds none.
     assert not any(secret.encode() in part for part in shown.split(b"***") for secret in secrets)
+    parts = Mask(secrets).masked_parts(b"", chunks, is_cut=False)
+    assert b"".join(parts) == shown
+    assert len(parts) == len(chunks)
+    # Nothing of a secret that begins before the parts is shown in them.
+    first, *others = chunks
+    behind = b"".join(Mask(secrets).masked_parts(first, others, is_cut=False))
+    assert not any(secret.encode() in part for part in behind.split(b"***") for secret in secrets)
+    assert shown.endswith(behind.removeprefix(b"***"))
+
+
+def test_many_secrets_and_long_ones_are_hidden_as_few_and_short_ones_are() -> None:
+    lines = [f"{number:02d}abcdefgh{number * 7919:08d}" for number in range(200)]
+    key = "\n".join(lines)
+    text = " ".join(reversed(lines)).encode()
+    assert masked([key], text) == b" ".join([b"***"] * len(lines))
+    assert masked([key], key.encode()[:-1]) == b"\n".join([b"***"] * (len(lines) - 1) + [lines[-1][:-1].encode()])
+    long = "x" * 5_000
+    assert masked([long, "xy"], b"y" + long.encode() + b"y", b"xxy") == b"y***yx***"
+    assert masked([long], *(long.encode()[at : at + 100] for at in range(0, 4_900, 100))) == long.encode()[:4_900]
 
 
 # --- head and tail
@@ -212,6 +232,51 @@ def test_a_secret_at_the_cut_is_hidden_too() -> None:
         log.captured.close()
         shown = "".join(log.texts("stdout"))
         assert not any(part in shown for part in (secret[:4], secret[-4:]))
+
+
+@given(
+    st.lists(st.text("ab", min_size=1, max_size=9), min_size=1, max_size=3),
+    st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.text("abc", max_size=30)), max_size=12),
+    st.booleans(),
+)
+def test_no_secret_is_shown_in_head_or_tail_however_the_output_is_cut(
+    secrets: list[str], chunks: list[tuple[str, str]], is_cut: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"HEAD_BYTES": 20, "TAIL_BYTES": 20, "_SLICE_BYTES": 7, "_LOOKED_THROUGH_MOST": 50}.items():
+            patch.setattr(output, name, value)
+        log = Log(secrets)
+        for stream, text in chunks:
+            log.captured.take(stream, text.encode())
+        log.captured.close(is_cut=is_cut)
+    for stream in ("stdout", "stderr"):
+        for shown in log.texts(stream):
+            assert not any(secret in part for part in shown.split("*") for secret in secrets)
+        if not is_cut and not log.texts("info"):
+            whole = "".join(text for each, text in chunks if each == stream)
+            assert "".join(log.texts(stream)).replace("*", "") == masked(secrets, whole.encode()).decode().replace(
+                "*", ""
+            )
+
+
+def test_secrets_are_looked_for_in_what_is_kept_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_through = 0
+    take = Mask.take
+
+    def counted(self: Mask, chunk: bytes) -> bytes:
+        nonlocal looked_through
+        looked_through += len(chunk)
+        return take(self, chunk)
+
+    monkeypatch.setattr(Mask, "take", counted)
+    for secret in ("open sesame", "y" * 60_000):
+        looked_through = 0
+        log = Log([secret])
+        for _ in range(1_000):
+            log.captured.take("stdout", (secret + "\n").encode())
+        log.captured.close()
+        assert looked_through < 4 * HEAD_BYTES + 2 * TAIL_BYTES + 3 * 60_000
+        assert not any(secret[:9] in text for text in log.texts())
 
 
 def test_the_last_words_are_those_of_stderr_from_wherever_they_come() -> None:

@@ -168,6 +168,36 @@ def test_the_policies_choose_as_their_words_say(
                 assert reasons == [Reason.OVERLAP]
 
 
+@given(
+    st.sampled_from(["50ms", "500ms", "1s", "7s", "5m"]),
+    st.integers(1, 100),
+    st.sampled_from([SECOND // 1000, SECOND, 30 * SECOND, DAY]),
+    st.sampled_from(["skip", "queue", "allow", "replace"]),
+    st.integers(0, 2**32),
+)
+@settings(max_examples=100, deadline=None)
+def test_catch_up_all_always_catches_up(interval: str, backlog: int, pace: int, overlap: str, seed: int) -> None:
+    """Each look is late by up to a tenth of the interval; a run ends before the next look."""
+    chance, rule = random.Random(seed), bound(Every(interval))
+    assert isinstance(rule, Every)
+    fire_at = at = DAY_START + 100 * rule.interval_us
+    now, fired = at + (backlog - 1) * rule.interval_us + chance.randrange(rule.interval_us), list[int]()
+    policy = {"catch_up": "all", "overlap": overlap, "pace": pace}
+    for _ in range(3 * backlog + 2):
+        made = plan(known_facts(rule, fire_at, at, policy), now, chance.random)
+        assert not made.gaps
+        assert made.next_fire_at is not None
+        assert made.next_at is not None
+        fired += [fire.fire_at for fire in made.fires]
+        if made.next_at == made.next_fire_at:
+            break
+        fire_at, at = made.next_fire_at, made.next_at
+        now = at + chance.randrange(rule.interval_us // 10)
+    else:
+        pytest.fail(f"still {now - fire_at} us behind after {len(fired)} moments, from a backlog of {backlog}")
+    assert fired == moments_of(rule, fired[0], fired[-1])
+
+
 @given(rules(), policies, st.integers(0, 2**32))
 @settings(max_examples=150, deadline=None)
 def test_the_fires_and_gaps_of_a_life_are_the_moments_of_its_rule(

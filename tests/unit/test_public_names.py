@@ -13,8 +13,8 @@ AlreadyDeclared BrokerUnavailable Calendar Cause Constant Context Cron CursorGon
 Every Exponential FeedEvent FeedPage Forked Gap Http HttpBasic HttpExpect InvalidArguments InvalidConfiguration
 InvalidDuration InvalidInput InvalidKey InvalidSetting InvalidSpec InvalidWhen JobFailed Linear Lost Message
 MessageState Nats NatsConnection Node NotFound Once Process ProcessDied Reason Redis RedisConnection Refused Retry
-Run Schedule Scheduler Secret Shell Skip State Stopped StoreError StoreRefused StoreUnavailable Task
-TransactionTimeout Verdict WouldBlock __version__ current parse_when
+Run Schedule Scheduler Secret Shell Skip State Stopped StoreError StoreRefused StoreReplaced
+StoreUnavailable Task TransactionTimeout Verdict WouldBlock __version__ current parse_when
 """
 
 _FOREIGN = """

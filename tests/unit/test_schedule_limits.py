@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from evertick import Calendar, Cron, Every, InvalidSetting, Once, Refused, Scheduler
-from evertick.plan.allowed_rules import ScheduleLimits, check_allowed
+from evertick.model import Definition
+from evertick.plan.allowed_rules import ScheduleLimits, check_allowed, check_rule
 from evertick.when import When, parse_when, to_us
 from evertick.when.duration import duration_us
 
@@ -244,3 +245,40 @@ async def test_without_limits_everything_is_taken() -> None:
     await scheduler.add(key="k", when="every 1ms", task="job")
     assert (await scheduler.schedule("k")).when.startswith("every 1ms")
     await scheduler.close()
+
+
+# --- what contradicts the other options
+
+
+def fitting(rule: When | str, **options: Any) -> None:
+    given = parse_when(rule) if isinstance(rule, str) else rule
+    check_rule(Definition(task="job", when=given.text, **options), given)
+
+
+def test_catch_up_all_is_refused_for_moments_that_come_faster_than_they_can_be_caught_up() -> None:
+    for options in ({"catch_up": "all"}, {"blackout": "freeze", "blackout_fate": "all"}):
+        fitting(Every("100ms"), **options)
+        fitting(Every("50ms", after="end"), **options)
+        with pytest.raises(InvalidSetting, match=r"'all' does not go with 'every 50ms.*every 100ms .*choose 'latest'"):
+            fitting(Every("50ms"), **options)
+    fitting(Every("50ms"), blackout_fate="all")
+
+
+async def test_every_way_to_write_a_schedule_refuses_it(tmp_path: Path) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/l.db", concurrency=0)
+    fast = Every("50ms")
+
+    @scheduler.task
+    def job() -> None: ...
+
+    with pytest.raises(InvalidSetting, match="never caught up"):
+        scheduler.every("50ms", key="declared", name="declared", catch_up="all")(lambda: None)
+    async with scheduler:
+        with pytest.raises(InvalidSetting, match="never caught up"):
+            await scheduler.add(key="a", when=fast, task="job", catch_up="all")
+        await scheduler.add(key="b", when=fast, task="job")
+        await scheduler.add(key="c", when="every 1s", task="job", catch_up="all")
+        with pytest.raises(InvalidSetting, match="never caught up"):
+            await scheduler.update("b", catch_up="all")
+        with pytest.raises(InvalidSetting, match="never caught up"):
+            await scheduler.update("c", when=fast)

@@ -1459,6 +1459,25 @@ async def test_a_stop_releases_what_does_not_end_in_time_unless_it_must_not_run_
         assert (run.state, run.verdict, run.reason) == (State.DONE, Verdict.LOST, "shutdown")
 
 
+async def test_an_attempt_that_a_stop_cuts_off_keeps_its_phases(tmp_path: Path) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout=0)
+    heard = Heard(scheduler)
+
+    @scheduler.task
+    async def job(ctx: Context) -> None:
+        with ctx.phase("read", {"rows": 3}):
+            await asyncio.Event().wait()
+
+    async with scheduler:
+        run_id = (await job.enqueue()).id
+        await heard.until("started")
+    [attempt] = await scheduler.attempts(run_id)
+    await scheduler.close()
+    [phase] = attempt.phases
+    assert (attempt.number, attempt.reason) == (1, "shutdown")
+    assert (phase.name, phase.is_failed, phase.metadata) == ("read", True, {"rows": 3})
+
+
 async def test_a_claim_that_is_answered_during_a_stop_does_not_start_a_released_run_again(tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout=0)
     heard, calls = Heard(scheduler), list[int]()

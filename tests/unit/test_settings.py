@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -74,10 +75,35 @@ def test_the_url_comes_from_the_argument_then_the_environment_then_the_default(m
     assert made(None).url == "sqlite:///evertick.db"
 
 
-@pytest.mark.parametrize("url", ["jobs.db", "", 5])
-def test_a_url_that_is_none_is_refused(url: Any) -> None:
-    with pytest.raises(InvalidSetting, match=r"is no database URL; write it like 'sqlite:///evertick.db'"):
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("jobs.db", "sqlite:///jobs.db"),
+        ("./data/jobs.db", "sqlite:///data/jobs.db"),
+        ("/var/lib/jobs.db", "sqlite:////var/lib/jobs.db"),
+        (Path("data/jobs.db"), "sqlite:///data/jobs.db"),
+        ("sqlite://jobs.db", "sqlite:///jobs.db"),
+        ("sqlite:/jobs.db", "sqlite:///jobs.db"),
+        ("sqlite:jobs.db", "sqlite:///jobs.db"),
+        (":memory:", "sqlite://"),
+        ("sqlite:///:memory:", "sqlite://"),
+        ("sqlite:///", "sqlite:///evertick.db"),
+        ("", "sqlite:///evertick.db"),
+        (5, "sqlite:///evertick.db"),
+        ("db.example.org:5432/shop", "postgresql://user:password@host:5432/database"),
+        ("host=localhost dbname=shop", "postgresql://user:password@host:5432/database"),
+        ("postgres:shop", "postgresql://user:password@host:5432/database"),
+    ],
+)
+def test_a_url_that_is_none_is_refused_with_the_one_that_was_meant(url: Any, meant: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
         made(url)
+    assert str(refused.value).endswith(f"is no database URL; write it like {meant!r}")
+
+
+def test_a_url_with_control_characters_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match=r"url: 'sqlite:///a\\x00b' is no database URL: it is longer than 2,000"):
+        made("sqlite:///a\x00b")
 
 
 def test_durations_may_be_text_numbers_or_timedeltas() -> None:

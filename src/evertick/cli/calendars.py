@@ -14,10 +14,11 @@ from evertick.cli.database import on_store, store_of
 from evertick.cli.output import Column, as_json_option, ask, hint, print_facts, print_json, print_table, say
 from evertick.cli.plan import DAYS, checked_days, days_option, dry_run_option, plan_data, say_nothing_changed
 from evertick.cli.words import now, stamp
-from evertick.errors import NotFound, Refused
+from evertick.errors import InvalidInput, NotFound, Refused
 from evertick.explain.all_schedules import survey
 from evertick.plan.change_preview import ChangePlan
 from evertick.scheduler.scheduler import Scheduler
+from evertick.text.regular_file import read_regular
 from evertick.when import Calendar, from_us, to_us
 from evertick.when.moment import DAY
 from evertick.when.public_holidays import holiday_calendar
@@ -25,6 +26,7 @@ from evertick.when.public_holidays import holiday_calendar
 __all__ = ["calendar"]
 
 _ENTRIES_SHOWN = 20
+_FILE_MAX_BYTES = 4 * 1024 * 1024
 _USERS_SHOWN = 5
 _USERS_ASKED = 1_000
 _LOOK_AHEAD = 366 * DAY
@@ -61,9 +63,9 @@ async def list_calendars(scheduler: Scheduler, as_json: bool) -> None:
         columns = [
             Column(title="NAME"),
             Column(title="ZONE"),
-            Column(title="INCLUDE", is_cut=True),
-            Column(title="EXCLUDE", is_cut=True),
-            Column(title="USED BY", is_cut=True),
+            Column(title="INCLUDE", is_cut=True, is_whole_below=True),
+            Column(title="EXCLUDE", is_cut=True, is_whole_below=True),
+            Column(title="USED BY", is_cut=True, is_whole_below=True),
         ]
         print_table(columns, [_row(each, users[each.name]) for each in found])
 
@@ -174,7 +176,10 @@ async def set_calendar(
 
 def _read(name: str, path: Path) -> Calendar:
     try:
-        content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        data = read_regular(path, _FILE_MAX_BYTES, may_be_stream=True)
+        if len(data) > _FILE_MAX_BYTES:
+            raise InvalidInput(f"{str(path)!r} has more than {_FILE_MAX_BYTES} bytes; name a file of one calendar")
+        content = msgspec.json.decode(data, type=dict[str, Any])
     except OSError as error:
         raise Refused(f"{str(path)!r} cannot be read ({error.strerror}); name another file with --file") from error
     except msgspec.MsgspecError as error:

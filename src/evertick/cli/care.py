@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec
 
 import click
@@ -13,10 +14,12 @@ import msgspec
 from evertick.cli.database import check_exists, config_option, database_option, ledger_of
 from evertick.cli.output import as_json_option, ask, hint, print_facts, print_json, say
 from evertick.cli.progress import progress
-from evertick.cli.words import amount, distance, now, stamp
+from evertick.cli.words import amount, distance, now, span, stamp
 from evertick.clock import system_clock
 from evertick.errors import Refused, StoreError
-from evertick.store.base import Care, CaredFor, StoreStatus, TableOptions, TableRows
+from evertick.operations.clock import ClockRepair
+from evertick.operations.clock import repair_clock as repair
+from evertick.store.base import Care, CaredFor, Store, StoreStatus, TableOptions, TableRows
 from evertick.store.url import open_store
 from evertick.when import from_us
 
@@ -41,16 +44,19 @@ _TABLES = (
     "feed",
 )
 _CHECK_TITLE = "checking the database"
+# More, and one of two clocks is wrong.
+_CLOCKS_APART = timedelta(minutes=2)
 
 
 @click.group(no_args_is_help=True)
 def db() -> None:
-    """Look after the database: check, migrate, status, vacuum.
+    """Look after the database: check, repair, vacuum and more.
 
     \b
     Example:
       evertick db status
       evertick db check
+      evertick db backup /backup/jobs.db
     """
 
 
@@ -260,6 +266,30 @@ async def vacuum(care: Care, full: bool, yes: bool, as_json: bool) -> None:
         hint(f"note: {after.free_pages:,} pages became free meanwhile, or are in use; call it again later")
 
 
+@db.command()
+@click.argument("file", type=click.Path())
+@as_json_option
+@on_database()
+async def backup(care: Care, file: str, as_json: bool) -> None:
+    """Copy a ledger in SQLite to the new FILE, as of one moment.
+
+    Nodes may go on running and writing. A plain copy of a file in use lacks what is in its -wal, or is torn. On
+    PostgreSQL use pg_dump.
+
+    \b
+    Example:
+      evertick db backup /backup/jobs.db
+      evertick db check --database sqlite:////backup/jobs.db
+    """
+    with progress("copying the database", is_quiet=as_json) as report:
+        report(0, None)
+        size = await care.backup(file)
+    if as_json:
+        print_json({"file": file, "bytes": size})
+    else:
+        say(f"copied to {file}, {amount(size)}")
+
+
 async def _give_back(care: Care, before: StoreStatus, as_json: bool) -> None:
     total = before.free_pages or 0
     # What nodes free meanwhile is for the next time, so that this one ends.
@@ -272,3 +302,117 @@ async def _give_back(care: Care, before: StoreStatus, as_json: bool) -> None:
             report(done, total)
             if not given.pages or not given.pages_left:
                 return
+
+
+# What the rows of each kind are, for one and for many.
+_OFF_ROWS = {
+    "keys": ("unique key held for too long", "unique keys held for too long"),
+    "messages": ("message of the outbox", "messages of the outbox"),
+    "runs": ("run that waits, or is at work", "runs that wait, or are at work"),
+    "history": ("run that has ended", "runs that have ended"),
+    "attempts": ("earlier attempt", "earlier attempts"),
+    "gaps": ("gap of moments to come", "gaps of moments to come"),
+    "nodes": ("node", "nodes"),
+    "duties": ("duty", "duties"),
+    "events": ("event of the feed", "events of the feed"),
+    "schedules": ("schedule that was made then", "schedules that were made then"),
+}
+_SCHEDULES_NAMED = 20
+_APPS_MOST = 10_000
+
+
+@db.command("repair-clock")
+@click.option("--dry-run", is_flag=True, help="Change nothing; show what would be repaired.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@as_json_option
+@database_option
+@config_option
+def repair_clock(dry_run: bool, yes: bool, as_json: bool, database: str | None, config: str | None) -> None:
+    """Repair what a wrong clock has left, after it was put right.
+
+    After the clock was far ahead for a while, schedules stand still until that time, and so do retries. This restarts
+    schedules whose next fire lies behind what their rule gives from now, makes due what waits for a time that will not
+    come, and puts times right that are still to come, in all apps of the database. Moments that have passed meanwhile
+    are recorded as skipped (reason: clock). Nodes may go on running. It shows what it will do, and asks first.
+
+    \b
+    Example:
+      evertick db repair-clock --dry-run
+      evertick db repair-clock --yes
+    """
+    ledger = ledger_of(database, None, config)
+    check_exists(ledger.url, ledger.searched)
+    if not as_json:
+        ledger.tell()
+    asyncio.run(_repair_clock(ledger.url, dry_run, yes, as_json))
+
+
+async def _repair_clock(url: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+    store = open_store(url, clock=system_clock)
+    await store.open(migrate="check")
+    try:
+        _refuse_wrong_clock(from_us(await store.now()), now())
+        found = [each for app in await store.apps(limit=_APPS_MOST) if not (each := await _look(store, app)).is_empty]
+        if not as_json:
+            for each in found:
+                _print_repair(each)
+        if found and not dry_run:
+            if not yes:
+                ask(f"repair {_repair_words(found)}?", "repair them")
+            with progress("repaired", is_quiet=as_json) as report:
+                found = [
+                    await repair(store, each.app, system_clock, "UTC", on_step=lambda count: report(count, None))
+                    for each in found
+                ]
+    finally:
+        await store.close()
+    if as_json:
+        print_json(found)
+    elif not found:
+        say("nothing to repair: no schedule and no row tells of a wrong clock")
+    elif dry_run:
+        say(f"to be repaired: {_repair_words(found)}")
+        hint("note: nothing was changed")
+    else:
+        say(f"repaired {_repair_words(found)}")
+
+
+async def _look(store: Store, app: str) -> ClockRepair:
+    return await repair(store, app, system_clock, "UTC", dry_run=True)
+
+
+def _refuse_wrong_clock(store_now: datetime, own: datetime) -> None:
+    """A clock that is still wrong would repair everything into the wrong time."""
+    apart = abs(store_now - own)
+    if apart > _CLOCKS_APART:
+        raise Refused(
+            f"the clock of the store ({stamp(store_now)}) and that of this machine ({stamp(own)}) are {span(apart)} "
+            "apart; put both right first"
+        )
+
+
+def _print_repair(found: ClockRepair) -> None:
+    wrong = ""
+    if found.wrong_from is not None and found.wrong_to is not None:
+        wrong = f"{stamp(found.wrong_from)} to {stamp(found.wrong_to)}"
+    keys = [f"{each.key}: {each.words()}" for each in found.schedules[:_SCHEDULES_NAMED]]
+    more = len(found.schedules) - len(keys)
+    print_facts(
+        [
+            ("App", found.app),
+            ("Now", stamp(found.at)),
+            ("Written at", wrong),
+            ("Schedules", [*keys, f"and {more} more, which --json lists"] if more > 0 else keys),
+            ("Rows", [_counted_rows(kind, count) for kind, count in found.rows.items()]),
+        ]
+    )
+
+
+def _counted_rows(kind: str, count: int) -> str:
+    one, many = _OFF_ROWS[kind]
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _repair_words(found: Sequence[ClockRepair]) -> str:
+    count, rows = sum(len(each.schedules) for each in found), sum(sum(each.rows.values()) for each in found)
+    return f"{count} {'schedule' if count == 1 else 'schedules'} and {rows:,} {'row' if rows == 1 else 'rows'}"

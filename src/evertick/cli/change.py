@@ -46,7 +46,7 @@ _OPTIONS = (
     click.option("--blackout", metavar="CALENDAR|none", help="Nothing fires while this calendar is closed."),
     click.option("--blackout-fate", type=click.Choice(BLACKOUT_FATES), help="What becomes of what it holds back."),
     click.option("--label", "labels", type=LabelParameter(), multiple=True, help="A label; may be repeated."),
-    click.option("--tz", metavar="ZONE", help="The zone of the rule, like Europe/Berlin; default: UTC."),
+    click.option("--tz", metavar="ZONE", help="The zone of the rule; default: node.tz of the configuration, else UTC."),
     click.option("--calendar", metavar="NAME|none", help="Only while this calendar is open."),
 )
 

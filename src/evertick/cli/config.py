@@ -96,13 +96,18 @@ def show(job: str | None, config: str | None, as_json: bool) -> None:
         print_json(_shown_data(loaded))
         return
     tell_warnings(loaded.warnings)
-    columns = [Column(title="KEY"), Column(title="VALUE", is_cut=True), Column(title="ORIGIN", is_cut=True)]
+    columns = [
+        Column(title="KEY"),
+        Column(title="VALUE", is_cut=True, is_whole_below=True),
+        Column(title="ORIGIN", is_cut=True, is_whole_below=True),
+    ]
     shown = [*shown_values(loaded), *shown_defaults(loaded)]
     print_table(columns, [(each.key, _text(each.value), each.origin) for each in shown if each.value is not None])
     if loaded.jobs:
         say("")
-        print_table([Column(title=title, is_cut=title == "WHEN") for title in ("JOB", "WHEN", "BY", "PLACE")],
-                    _job_rows(loaded))  # fmt: skip
+        when = Column(title="WHEN", is_cut=True, is_whole_below=True)
+        columns = [Column(title="JOB"), when, Column(title="BY"), Column(title="PLACE", is_whole_below=True)]
+        print_table(columns, _job_rows(loaded))
 
 
 def _job_named(loaded: Configuration, name: str) -> dict[str, Any]:
@@ -117,8 +122,8 @@ def _show_job(job: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(job)
         return
-    value = Column(title="VALUE", is_cut=True, cut_least=30)
-    columns = [Column(title="KEY"), value, Column(title="ORIGIN", is_cut=True)]
+    value = Column(title="VALUE", is_cut=True, cut_least=30, is_whole_below=True)
+    columns = [Column(title="KEY"), value, Column(title="ORIGIN", is_cut=True, is_whole_below=True)]
     print_table(columns, [(name, _text(each["value"]), each["origin"]) for name, each in job["keys"].items()])
 
 

@@ -25,13 +25,13 @@ from evertick.cli.output import tell
 from evertick.cli.wall import clock_of, with_zone
 from evertick.cli.words import times_in
 from evertick.config.find import FILE_NAME, searched_files
-from evertick.config.load import load_ledger
+from evertick.config.load import load_ledger, management_settings
 from evertick.daemon.report import DaemonReport, read_remains, read_reports
 from evertick.definition.settings import DATABASE_VARIABLE, DEFAULT_DATABASE, check_url
 from evertick.errors import NotFound, StoreRefused
 from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import Store
-from evertick.store.sqlite.connection import file_is_there
+from evertick.store.sqlite.connection import as_it_can_be_opened, file_is_there, why_read_only
 from evertick.store.sqlite.location import location_of
 from evertick.text.redact import masked
 
@@ -75,10 +75,16 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     app: str
     # How it was found, where nobody has named it: it may be a forgotten file, and not the one that is in use.
     words: str = ""
+    # The node's settings that hold for commands, too, as `Scheduler` takes them: zone, limits of rules, retention.
+    settings: dict[str, Any] = {}
     # Where a daemon of that configuration keeps its report.
     state_directory: Path | None = None
     # Where a configuration was looked for in vain, if nobody has said where the ledger is.
     searched: str = ""
+
+    def scheduler(self) -> Scheduler:
+        """One that only manages. Nothing is opened by it."""
+        return Scheduler(self.url, app=self.app, concurrency=0, migrate="check", **self.settings)
 
     def tell(self) -> None:
         if self.words:
@@ -90,17 +96,25 @@ def ledger_of(database: str | None, app: str | None, config: str | None) -> Ledg
     if database is not None and config is not None:
         raise click.UsageError("--database and --config both name a ledger; write one of them")
     if database is not None:
-        return Ledger(url=check_url(database), app=app or os.environ.get(_APP_VARIABLE) or _APP)
+        app = app or os.environ.get(_APP_VARIABLE) or _APP
+        return Ledger(url=check_url(database), app=app, settings=management_settings())
     found = load_ledger(config)
     if found is None:
         is_named = bool(os.environ.get(DATABASE_VARIABLE))
         words = "" if is_named else f"(ledger: {DEFAULT_DATABASE}; name another with --database)"
         searched = "" if is_named else searched_files()
         app = app or os.environ.get(_APP_VARIABLE) or _APP
-        return Ledger(url=check_url(None), app=app, words=words, searched=searched)
+        return Ledger(url=check_url(None), app=app, words=words, searched=searched, settings=management_settings())
     is_named = config is not None or bool(os.environ.get(DATABASE_VARIABLE))
     words = "" if is_named else f"(ledger: {masked(found.database_url)}, by {found.file})"
-    return Ledger(url=found.database_url, app=app or found.app, words=words, state_directory=found.state_directory)
+    return Ledger(
+        url=found.database_url,
+        app=app or found.app,
+        words=words,
+        # The limits of a file are those of its app; what another app on the same database allows is not in it.
+        settings=found.settings if app in (None, found.app) else management_settings(),
+        state_directory=found.state_directory,
+    )
 
 
 def daemons_of(ledger: Ledger) -> list[DaemonReport]:
@@ -132,7 +146,7 @@ def on_store(command: Callable[Concatenate[Scheduler, ...], Coroutine[Any, Any, 
         app = kwargs.pop("app")
         ledger = ledger_of(database, app, config)
         remember_file(config, is_read=database is None and app is None)
-        scheduler = Scheduler(ledger.url, app=ledger.app, concurrency=0, migrate="check")
+        scheduler = ledger.scheduler()
         check_exists(scheduler.settings.url, ledger.searched)
         if not kwargs.get("as_json"):
             ledger.tell()
@@ -173,6 +187,7 @@ async def _closing(scheduler: Scheduler, work: Coroutine[Any, Any, None], words:
 def check_exists(url: str, searched: str = "") -> None:
     """Refuse a database that is not there. `searched`: where a configuration would have named another."""
     if is_there(url):
+        _tell_if_read_only(url)
         return
     path = location_of(url).path
     if path is None:
@@ -190,6 +205,14 @@ def check_exists(url: str, searched: str = "") -> None:
         f"there is no database at {Path(path).absolute()}; point to one with --database sqlite:///path/to/file.db "
         f"or postgresql://user@host/name, or by {DATABASE_VARIABLE} (`evertick daemon`, `apply` and `run` make it)"
     )
+
+
+def _tell_if_read_only(url: str) -> None:
+    if not url.startswith("sqlite://"):
+        return
+    where = as_it_can_be_opened(location_of(url))
+    if where.is_read_only:
+        tell(f"(read-only: {why_read_only(where)}; nothing in {where.path} can be changed)", is_dim=True)
 
 
 def is_there(url: str) -> bool:

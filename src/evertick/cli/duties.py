@@ -49,13 +49,13 @@ async def duties(scheduler: Scheduler, name: str | None, as_json: bool) -> None:
 
 def duty_columns() -> list[Column]:
     return [
-        Column(title="DUTY", is_cut=True, cut_least=14),
-        Column(title="HELD BY", is_cut=True),
+        Column(title="DUTY", is_cut=True, cut_least=14, is_whole_below=True),
+        Column(title="HELD BY", is_cut=True, is_whole_below=True),
         Column(title="TERM", is_right=True),
         Column(title="SINCE", gives_way=2),
         Column(title="LAST TICK"),
         Column(title="NEXT TICK", gives_way=1),
-        Column(title="ERROR", is_cut=True, cut_least=32),
+        Column(title="ERROR", is_cut=True, cut_least=32, is_whole_below=True),
         Column(title="NODE", width_least=150, gives_way=3),
     ]
 

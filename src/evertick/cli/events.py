@@ -12,7 +12,7 @@ import msgspec
 from evertick.cli.candidates import complete_keys
 from evertick.cli.database import on_store, store_of
 from evertick.cli.node_names import known_names, node_of, shown_node
-from evertick.cli.output import as_json_option, hint, say, style_of
+from evertick.cli.output import as_json_option, hint, json_text, say, say_below, style_of
 from evertick.cli.parameters import MomentParameter
 from evertick.cli.words import brief, now, stamp
 from evertick.doctor.feed import held_words
@@ -147,16 +147,20 @@ class _Teller:
         node = await self._node(event)
         if self._as_json:
             shown = {**msgspec.structs.asdict(event), "node_name": event.node_name or self._names.get(event.node or "")}
-            click.echo(msgspec.json.encode({name: value for name, value in shown.items() if value is not None}))
+            click.echo(json_text({name: value for name, value in shown.items() if value is not None}))
             return
         at, words = stamp(event.at, is_exact=True), [f"  {event.kind:16}  ", *_said(event, node)]
         length = sum(len(part if isinstance(part, str) else part[0]) for part in words)
         run_id = "" if event.run_id is None else f"  {event.run_id}"
-        # On a narrow terminal an event is to be one line: without the id, then without what all lines have in common.
+        # On a narrow terminal an event is to be one line: without the id, then without parts of seconds.
         if self._width is not None and len(at) + length + len(run_id) > self._width:
             run_id = ""
             at = brief(at) if len(at) + length > self._width else at
-        say(at, *words, run_id)
+        if self._width is not None and len(at) + length > self._width:
+            say(at, words[0])
+            say_below("".join(part if isinstance(part, str) else part[0] for part in words[1:]))
+        else:
+            say(at, *words, run_id)
 
     async def _node(self, event: FeedEvent) -> str:
         """The name of its node. Asked for once per node: a feed tells of few nodes and of many runs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from evertick.scheduler.process import EXIT_RESTART, EXIT_STALLED
+from evertick.scheduler.process import EXIT_REPLACED, EXIT_RESTART, EXIT_STALLED
 
 __all__ = ["EXIT_BROKEN_PIPE", "EXIT_CODES", "EXIT_INTERRUPTED", "EXIT_UNKNOWN", "EXIT_WRONG", "exit_codes_help"]
 
@@ -28,6 +28,7 @@ EXIT_CODES = {
     ),
     EXIT_UNKNOWN: "status: unknown",
     EXIT_STALLED: "run, daemon: the event loop was blocked for longer than stall_limit",
+    EXIT_REPLACED: "run, daemon: the -wal or -shm file of SQLite was deleted or replaced",
     EXIT_RESTART: "run, daemon: after HUP, which asks for a restart",
     EXIT_INTERRUPTED: "interrupted by Ctrl-C, or a question was answered with no",
     EXIT_BROKEN_PIPE: "the reader of a pipe has gone",

@@ -119,10 +119,10 @@ def _print(made: Forecast, spread: list[Suggestion]) -> None:
     say("")
     say(("At the same instant", "bold"))
     columns = [
-        Column(title="FIRST"),
+        Column(title="FIRST", is_moment=True),
         Column(title="SCHEDULES", is_right=True),
         Column(title="TIMES", is_right=True),
-        Column(title="KEYS", is_cut=True),
+        Column(title="KEYS", is_cut=True, is_whole_below=True, gives_way=1),
     ]
     print_table(columns, [_collision_row(each) for each in made.collisions[:_SHOWN]])
     _print_suggestions(spread)
@@ -143,6 +143,11 @@ def _print_suggestions(spread: list[Suggestion]) -> None:
         return
     say("")
     say(("To spread them", "bold"))
-    columns = [Column(title="KEY"), Column(title="RULE", is_cut=True), Column(title="INSTEAD", is_cut=True)]
+    # What is recommended is there to be copied, whole.
+    columns = [
+        Column(title="KEY"),
+        Column(title="RULE", below="own", gives_way=2),
+        Column(title="INSTEAD", below="own", gives_way=1),
+    ]
     print_table(columns, [[each.key, each.when, each.instead] for each in spread])
     hint("note: `evertick update KEY --when RULE` sets such a rule; with --dry-run it shows what that changes")

@@ -49,9 +49,9 @@ async def ha(scheduler: Scheduler, kind: HaKind | None, limit: int, as_json: boo
         return
     columns = [
         Column(title="KIND"),
-        Column(title="NAME", is_cut=True),
+        Column(title="NAME", is_cut=True, is_whole_below=True),
         Column(title="MODE"),
-        Column(title="HELD BY", is_cut=True),
+        Column(title="HELD BY", is_cut=True, is_whole_below=True),
         Column(title="LAST"),
         Column(title="NEXT"),
         Column(title="WITH N NODES", is_cut=True, width_least=_WIDE),

@@ -27,6 +27,8 @@ _NO_FIRE = "·"
 _WIDE = 50
 # So wide must a terminal be to have room for numbers.
 _WIDTH_OF_NUMBERS = 104
+# And so wide for two letters an hour.
+_WIDTH_OF_PAIRS = 72
 
 
 def print_heatmap(forecast: Forecast) -> None:
@@ -89,10 +91,12 @@ def _short(count: int) -> str:
 def _print_for_terminal(forecast: Forecast) -> None:
     from rich.text import Text
 
-    has_numbers = console().width >= _WIDTH_OF_NUMBERS
-    width, scale = 3 if has_numbers else 2, _Scale.of(forecast)
-    # Without room between them, every second hour is named.
-    heads = "".join((f"{hour:02}" if has_numbers or hour % 2 == 0 else "").ljust(width) for hour in range(24))
+    columns, scale = console().width, _Scale.of(forecast)
+    has_numbers = columns >= _WIDTH_OF_NUMBERS
+    width = 3 if has_numbers else 2 if columns >= _WIDTH_OF_PAIRS else 1
+    # As many hours are named as there is room for names between.
+    every = {3: 1, 2: 2, 1: 3}[width]
+    heads = "".join(f"{hour:02}".ljust(width * every) for hour in range(0, 24, every))
     say((f"{'':15}{heads}  fires", "dim"))
     for day in forecast.days:
         line = Text(f"{day.date:%a %Y-%m-%d} ")
@@ -110,7 +114,7 @@ def _cell(count: int | None, scale: _Scale, width: int, *, has_numbers: bool) ->
     level = scale.level(count)
     if has_numbers:
         return _short(count).center(width), f"{_INKS[level]} on {_COLOURS[level]}"
-    return _SHADES[level], _COLOURS[level]
+    return _SHADES[level][:width], _COLOURS[level]
 
 
 def _print_legend(scale: _Scale) -> None:

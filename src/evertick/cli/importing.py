@@ -25,6 +25,7 @@ from evertick.imports.python import to_python
 from evertick.imports.taken import taken_beside
 from evertick.imports.toml import to_toml
 from evertick.text.redact import masked
+from evertick.text.regular_file import read_regular
 
 __all__ = ["import_"]
 
@@ -119,6 +120,7 @@ def crontab(
         must_be_user=_must_be_user,
         taken={} if output is None else taken_beside(output),
         is_enabled=enabled,
+        file_name=_package_of(source) if has_users else "",
     )
     imported = read_crontab(_text_of(source), options)
     if has_users and not system:
@@ -170,6 +172,12 @@ def _is_of_system(source: str) -> bool:
     return source != "-" and (path == _SYSTEM or path.parent == _SYSTEM_FOLDER)
 
 
+def _package_of(source: str) -> str:
+    """Files in /etc/cron.d, and copies of them, are called like what they belong to; /etc/crontab is everybody's."""
+    name = os.path.basename(source)
+    return "" if source == "-" or name == _SYSTEM.name or source.startswith("/dev/") else name
+
+
 def _must_be_user(word: str) -> bool:
     """Users are called like programs, too, as mail, news or git; those are programs where a crontab has no users."""
     return word == "root" or (is_user(word) and shutil.which(word) is None)
@@ -184,8 +192,7 @@ def _text_of(source: str) -> str:
         data = sys.stdin.buffer.read(_READ_MAX + 1)
     else:
         try:
-            with open(source, "rb") as opened:
-                data = opened.read(_READ_MAX + 1)
+            data = read_regular(source, _READ_MAX, may_be_stream=True)
         except FileNotFoundError:
             raise NotFound(f"there is no file {source!r}") from None
         except OSError as error:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import click
 import msgspec
@@ -14,18 +14,19 @@ from evertick.cli.database import on_store, store_of
 from evertick.cli.disabled import disabled_jobs, disabled_words
 from evertick.cli.named import schedule_or_run, task_word
 from evertick.cli.node_names import names_for, node_of, shown_place
-from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table
+from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table, say
 from evertick.cli.parameters import check_stretch, labels_option, since_option, until_option
+from evertick.cli.timeline import COUNTED_MOST, Question, Timeline, timeline
 from evertick.cli.wall import moments_tz_option
-from evertick.cli.words import called, outcome, remark, stamp, took, tries
+from evertick.cli.words import called, distance, now, outcome, remark, stamp, took, tries
 from evertick.errors import NotFound
 from evertick.explain.run import Facts, explain_run, explain_task
 from evertick.explain.schedule import Why
 from evertick.ledger.fan_out import overlap_on
-from evertick.model import Gap, Run, Schedule, State, Verdict
+from evertick.model import LIVE_STATES, Gap, Run, Schedule, State, Verdict
 from evertick.scheduler.scheduler import Scheduler
 
-__all__ = ["history", "print_ledger", "print_why", "row_data", "row_of", "rows_data", "runs", "why"]
+__all__ = ["history", "print_ledger", "print_why", "row_data", "row_of", "rows_data", "runs", "timeline_data", "why"]
 
 _LIMIT_MAX = 100_000
 # How the reason of a gap begins that is the gap of one node.
@@ -39,12 +40,16 @@ _limit = click.option(
 )
 
 
+_planned = click.option("--planned", is_flag=True, help="Only what is planned for later, soonest first.")
+
+
 @click.command()
 @click.argument("key", required=False, shell_complete=complete_keys)
 @_task
 @_limit
 @since_option
 @until_option
+@_planned
 @moments_tz_option
 @as_json_option
 @on_store
@@ -55,56 +60,99 @@ async def history(
     limit: int,
     since: datetime | None,
     until: datetime | None,
+    planned: bool,
     as_json: bool,
 ) -> None:
     """Show what became of every moment, newest first.
 
     A moment has a run, or lies in a gap: a stretch of moments that got none, with the reason. A run that no moment
     has made is marked with its cause, like "by trigger". TRIES has those that were lost with their node, too; TOOK of
-    a lost run is "up to" when it was given up.
+    a lost run is "up to" when it was given up. Runs for later, like delayed tasks, are counted below; --planned shows
+    them. With --json they come after the others, with `is_planned`.
 
     \b
     Example:
       evertick history
       evertick history report --since 24h
+      evertick history --planned
       evertick history --json | jq '.[] | select(.verdict == "failed")'
     """
     check_stretch(since, until)
-    if task is None:
-        rows = await scheduler.history(key, since=since, until=until, limit=limit)
-    else:
-        rows = await _history_of_task(scheduler, key, task, since, until, limit)
-    if key is not None and not rows:
-        await scheduler.schedule(key)  # nothing came of it, or there is no such schedule
+    question = Question(key=key, task=task, since=since, until=until, with_gaps=True)
+    found = await _found(scheduler, question, limit)
     if as_json:
-        print_json(await rows_data(scheduler, rows))
-    elif rows:
-        print_ledger(rows, await names_for(scheduler, rows))
-    else:
+        print_json(await timeline_data(scheduler, found, limit, planned))
+        return
+    names = await names_for(scheduler, [*found.happened, *found.planned])
+
+    def show(rows: Sequence[Run | Gap]) -> None:
+        print_ledger(rows, names)
+
+    if not _print_timeline(found, limit, show, is_planned=planned, is_all=False):
         hint(f"nothing is recorded in app {scheduler.app!r} for this question")
 
 
-async def _history_of_task(
-    scheduler: Scheduler, key: str | None, task: str, since: datetime | None, until: datetime | None, limit: int
-) -> list[Run | Gap]:
-    """The runs of the task, also those enqueued by hand, and the gaps of the schedules that have it."""
-    rows: list[Run | Gap] = [*await scheduler.runs(key, task=task, since=since, until=until, limit=limit)]
-    for schedule in await scheduler.schedules():
-        if schedule.task == task and key in (None, schedule.key):
-            rows += await scheduler.gaps(schedule.key, since=since, until=until, limit=limit)
-    rows.sort(key=lambda row: row.fire_at if isinstance(row, Run) else row.last_at, reverse=True)
-    return rows[:limit]
+async def _found(scheduler: Scheduler, question: Question, limit: int) -> Timeline:
+    found = await timeline(scheduler, question, limit)
+    if question.key is not None and not found.happened and not found.planned:
+        await scheduler.schedule(question.key)  # nothing came of it, or there is no such schedule
+    return found
+
+
+async def timeline_data(
+    scheduler: Scheduler, found: Timeline, limit: int, is_planned: bool = False
+) -> list[dict[str, Any]]:
+    """What has happened, then what is planned, each up to the limit."""
+    happened, planned = [] if is_planned else found.happened, found.planned[:limit]
+    data = await rows_data(scheduler, [*happened, *planned])
+    return [{**row, "is_planned": place >= len(happened)} for place, row in enumerate(data)]
+
+
+def _print_timeline(
+    found: Timeline, limit: int, show: Callable[[Sequence[Run | Gap]], None], *, is_planned: bool, is_all: bool
+) -> bool:
+    """Print what has happened, and what is planned if that is asked for or is all there is; False if there is nothing.
+
+    `is_all`: whether both are asked for.
+    """
+    happened = [] if is_planned else found.happened
+    if happened:
+        show(happened)
+    if not found.planned:
+        return bool(happened)
+    if happened and not is_all:
+        hint(f"{_planned_words(found.planned)}; --planned shows {'it' if len(found.planned) == 1 else 'them'}")
+        return True
+    if happened:
+        say("")
+    if not is_planned:
+        say(("Planned", "bold"))
+    show(found.planned[:limit])
+    if len(found.planned) > limit:
+        hint(f"{limit} of {_count(found.planned)} planned runs are shown, soonest first; more with --limit")
+    return True
+
+
+def _count(planned: Sequence[Run]) -> str:
+    return f"{len(planned)}" if len(planned) < COUNTED_MOST else f"{len(planned)} or more"
+
+
+def _planned_words(planned: Sequence[Run]) -> str:
+    many = "1 run is planned, for" if len(planned) == 1 else f"{_count(planned)} runs are planned, the first for"
+    return f"{many} {stamp(planned[0].fire_at)} ({distance(planned[0].fire_at, now())})"
 
 
 @click.command()
 @click.argument("key", required=False, shell_complete=complete_keys)
 @_task
 @click.option("--state", "states", type=click.Choice(_STATES), multiple=True, help="May be repeated.")
+@click.option("--live", is_flag=True, help="Only what has not ended: waiting, blocked, parked, running or handed.")
 @click.option("--verdict", "verdicts", type=click.Choice(_VERDICTS), multiple=True, help="May be repeated.")
 @labels_option
 @_limit
 @since_option
 @until_option
+@_planned
 @moments_tz_option
 @as_json_option
 @on_store
@@ -113,11 +161,13 @@ async def runs(
     key: str | None,
     task: str | None,
     states: tuple[str, ...],
+    live: bool,
     verdicts: tuple[str, ...],
     labels: tuple[tuple[str, str], ...],
     limit: int,
     since: datetime | None,
     until: datetime | None,
+    planned: bool,
     as_json: bool,
 ) -> None:
     """List runs: what waits, what runs, what has ended.
@@ -126,46 +176,60 @@ async def runs(
     about one of them, `evertick why RUN` what it waits for. TRIES has those that were lost with their node, and the
     one that is under way.
 
+    Runs for later, like delayed tasks, are counted below; --planned shows them, soonest first. With --live or a state
+    of live runs they have a section of their own. With --json they come after the others, with `is_planned`.
+
     \b
     Example:
+      evertick runs --live
       evertick runs --state blocked --state parked
       evertick runs --task send_mail --since 1h
       evertick runs report --verdict failed --json
     """
     check_stretch(since, until)
-    found = await scheduler.runs(
-        key,
+    _check_live(live, states, verdicts)
+    wanted = tuple(State(each) for each in states) or (LIVE_STATES if live else None)
+    question = Question(
+        key=key,
         task=task,
-        states=states or None,
-        verdicts=verdicts or None,
+        states=wanted,
+        verdicts=tuple(Verdict(each) for each in verdicts) or None,
         labels=dict(labels),
         since=since,
         until=until,
-        limit=limit,
     )
-    if key is not None and not found:
-        await scheduler.schedule(key)  # nothing came of it, or there is no such schedule
+    found = await _found(scheduler, question, limit)
     if as_json:
-        print_json(await rows_data(scheduler, found))
-    elif found:
-        names = await names_for(scheduler, found)
-        print_table(_RUN_COLUMNS, [_run_line(run, names) for run in found])
-    else:
+        print_json(await timeline_data(scheduler, found, limit, planned))
+        return
+    names = await names_for(scheduler, [*found.happened, *found.planned])
+
+    def show(rows: Sequence[Run | Gap]) -> None:
+        print_table(_RUN_COLUMNS, [_run_line(run, names) for run in rows if isinstance(run, Run)])
+
+    if not _print_timeline(found, limit, show, is_planned=planned, is_all=wanted is not None):
         hint(f"no run in app {scheduler.app!r} is like that")
 
 
+def _check_live(live: bool, states: Sequence[str], verdicts: Sequence[str]) -> None:
+    if live and State.DONE in states:
+        raise click.UsageError("--live and --state done contradict each other: a live run has not ended; leave out one")
+    if live and verdicts:
+        raise click.UsageError("--live and --verdict contradict each other: a live run has no verdict; leave out one")
+
+
 _RUN_COLUMNS = [
-    Column(title="MOMENT", is_moment=True),
+    Column(title="MOMENT", is_moment=True, below="shared", gives_way=1),
     # What `show`, `why`, `logs` and `cancel` want: it is there to be copied, on the narrowest terminal.
     Column(title="RUN"),
-    Column(title="TASK", is_cut=True),
-    Column(title="KEY", is_cut=True, gives_way=6),
-    Column(title="STATE", is_coloured=True),
-    Column(title="REASON", is_cut=True, gives_way=2),
-    Column(title="TRIES", is_right=True, gives_way=5),
-    Column(title="TOOK", is_right=True, gives_way=4),
-    Column(title="NODE", is_cut=True, is_cut_in_front=True, gives_way=3),
-    Column(title="DETAIL", is_cut=True, gives_way=1),
+    Column(title="TASK", below="shared", gives_way=3),
+    Column(title="KEY", below="shared", gives_way=4),
+    Column(title="STATE", is_coloured=True, below="shared", gives_way=2),
+    Column(title="REASON", below="shared", gives_way=5),
+    Column(title="TRIES", is_right=True, gives_way=7),
+    Column(title="TOOK", is_right=True, gives_way=6),
+    Column(title="NODE", is_cut=True, is_cut_in_front=True, gives_way=9),
+    Column(title="DETAIL", is_cut=True, cut_least=30, is_whole_below=True, gives_way=8),
 ]
 
 
@@ -202,20 +266,20 @@ async def row_of(scheduler: Scheduler, row: Run | Gap) -> dict[str, Any]:
 
 
 def print_ledger(rows: Sequence[Run | Gap], names: Mapping[str, str], *, is_one_schedule: bool = False) -> None:
-    places = {(row.handed_to or node_of(row)) if isinstance(row, Run) else _node_of_gap(row) for row in rows}
-    is_many = len(places - {None, ""}) > 1
+    places = {shown_place(row, names) if isinstance(row, Run) else _node_of_gap(row) for row in rows}
+    is_many = len(places - {"-", ""}) > 1
+    below: Literal["", "shared"] = "shared" if is_many else ""
     columns = [
         Column(title="MOMENT", is_moment=True),
-        Column(title="KEY", is_cut=True, cut_least=16),
+        Column(title="KEY", below="shared", gives_way=1),
         Column(title="VERDICT", is_coloured=True),
-        # Whole, as far as the words of the ledger go.
-        Column(title="REASON", is_cut=True, cut_least=10),
-        Column(title="TRIES", is_right=True, gives_way=2),
-        Column(title="TOOK", is_right=True, gives_way=1),
+        Column(title="REASON", below="shared", gives_way=3),
+        Column(title="TRIES", is_right=True, gives_way=6),
+        Column(title="TOOK", is_right=True, gives_way=5),
         # What tells the runs of a fire for every node apart; where all are of one node it is the first to go.
-        Column(title="NODE", is_cut=True, is_cut_in_front=True, gives_way=0 if is_many else 4),
-        Column(title="DETAIL", is_cut=True),
-        Column(title="RUN", width_least=150, gives_way=3),
+        Column(title="NODE", is_cut=True, is_cut_in_front=True, gives_way=2 if is_many else 9, below=below),
+        Column(title="DETAIL", is_cut=True, cut_least=30, is_whole_below=True, gives_way=7),
+        Column(title="RUN", width_least=150, gives_way=8),
     ]
     lines = [_line(row, names) for row in rows]
     if is_one_schedule:

@@ -12,7 +12,7 @@ import msgspec
 from evertick.cli.candidates import complete_runs
 from evertick.cli.database import on_store
 from evertick.cli.named import last_run_named
-from evertick.cli.output import as_json_option, hint, say, style_of
+from evertick.cli.output import as_json_option, hint, json_text, say, style_of
 from evertick.cli.words import outcome, stamp, took
 from evertick.model import LogLine, Run, State, Verdict
 from evertick.scheduler.scheduler import Scheduler
@@ -127,7 +127,7 @@ class _Teller:
 
 
 def _print_line(data: dict[str, Any]) -> None:
-    click.echo(msgspec.json.encode(data))
+    click.echo(json_text(data))
 
 
 def log_page(lines: Iterable[LogLine]) -> Iterator[str]:

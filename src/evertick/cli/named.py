@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import click
 
+from evertick.cli.timeline import Question, timeline
 from evertick.errors import NotFound, Refused
 from evertick.model import Message, Run, Schedule
 from evertick.scheduler.scheduler import Scheduler
@@ -80,12 +81,14 @@ async def schedule_or_run(scheduler: Scheduler, word: str) -> Schedule | Run:
 
 
 async def last_run_named(scheduler: Scheduler, word: str) -> Run:
-    """The run with this id, or else the last one of the schedule with this key."""
+    """The run with this id, or else the last of the schedule with this key; a planned one only if it has no other."""
     found = await schedule_or_run(scheduler, word)
     if isinstance(found, Run):
         return found
-    for run in await scheduler.runs(found.key, limit=1):
-        return run
+    rows = await timeline(scheduler, Question(key=found.key), 1)
+    for run in (*rows.happened, *rows.planned):
+        if isinstance(run, Run):
+            return run
     raise Refused(f"{found.key!r} has no run yet; `evertick why {found.key}` tells when it fires")
 
 

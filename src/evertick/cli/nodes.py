@@ -39,7 +39,7 @@ async def nodes(scheduler: Scheduler, as_json: bool) -> None:
         await hint_other_apps(scheduler)
     else:
         columns = [
-            Column(title="NAME", is_cut=True),
+            Column(title="NAME", is_cut=True, is_whole_below=True),
             Column(title="STATE", is_coloured=True),
             Column(title="STARTED"),
             Column(title="LAST BEAT"),

@@ -83,13 +83,13 @@ async def list_messages(
         columns = [
             # What `show`, `retry` and `drop` want.
             Column(title="MESSAGE"),
-            Column(title="CHANNEL", is_cut=True),
+            Column(title="CHANNEL", is_cut=True, is_whole_below=True),
             Column(title="STATE", is_coloured=True),
             Column(title="TRIES", is_right=True, gives_way=3),
             Column(title="DUE", gives_way=2),
             # Keys of one kind begin alike: what tells them apart is their end.
-            Column(title="KEY", is_cut=True, cut_least=24),
-            Column(title="ERROR", is_cut=True, cut_least=12, gives_way=1),
+            Column(title="KEY", is_cut=True, cut_least=24, is_whole_below=True),
+            Column(title="ERROR", is_cut=True, cut_least=12, gives_way=1, is_whole_below=True),
         ]
         moment = now()
         print_table(columns, [_row(message, moment) for message in found])

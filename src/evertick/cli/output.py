@@ -1,8 +1,8 @@
 """What commands print: tables, facts and lines for people, JSON for programs.
 
-On a terminal: colours, long texts cut to its width, columns left out that do not fit, and sentences broken between
-words. In a pipe: plain aligned text, whole. rich is loaded for a terminal only. Whatever jobs and people wrote (errors,
-notes, keys) passes `clean` first: a control character in it must not reach somebody's terminal.
+On a terminal: colours, and what does not fit beside the rest goes below its row, is cut, or is left out, as each column
+says; sentences are broken between words. In a pipe: plain aligned text, whole. rich is loaded for a terminal only. All
+that jobs and people wrote (errors, notes, keys) passes `clean` first: no control character of it reaches a terminal.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
 
-from evertick.cli.words import brief
+from evertick.cli.words import brief, offset_of
+from evertick.text.printable import escaped, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 __all__ = [
     "Column",
@@ -29,6 +31,7 @@ __all__ = [
     "clean",
     "console",
     "hint",
+    "json_text",
     "print_facts",
     "print_json",
     "print_section",
@@ -44,6 +47,7 @@ _NOTHING = "-"
 _BETWEEN = 2
 # Letters of a column before what must be whole is cut for it.
 _CUT_LEAST = 4
+_SET_IN = 4
 
 _STYLES = {
     "succeeded": "green",
@@ -82,7 +86,12 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     is_cut_in_front: bool = False
     # Left out where not all fit, the highest first; 0: never.
     gives_way: int = 0
-    # A moment: told without its year, its offset and parts of seconds where nothing is left to leave out.
+    # Then it is not lost but stands below the row: on a line with others, or on one of its own that is never broken,
+    # to be copied.
+    below: Literal["", "shared", "own"] = ""
+    # A text that is cut in its column stands whole below its row.
+    is_whole_below: bool = False
+    # A moment: where not all fit told without parts of seconds, and with an offset that all have in the head.
     is_moment: bool = False
     # Left out on a terminal narrower than this: what only some readers need.
     width_least: int = 0
@@ -92,11 +101,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
 def clean(text: str) -> str:
     """The text on one line, without control characters."""
-    return _printable(text).strip()
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    return printable(text).strip()
 
 
 def style_of(word: str) -> str:
@@ -104,7 +109,13 @@ def style_of(word: str) -> str:
 
 
 def print_json(data: Any) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2))
+    click.echo(json_text(data, indent=2))
+
+
+def json_text(data: Any, *, indent: int | None = None) -> str:
+    """JSON that a terminal shows as it is. `indent`: None for one line."""
+    encoded = msgspec.json.encode(data)
+    return escaped((encoded if indent is None else msgspec.json.format(encoded, indent=indent)).decode())
 
 
 def hint(text: str) -> None:
@@ -140,11 +151,11 @@ def say(*parts: str | tuple[str, str]) -> None:
     """One line of texts, each perhaps with a style."""
     pairs = [(part, "") if isinstance(part, str) else part for part in parts]
     if not sys.stdout.isatty():
-        click.echo("".join(_printable(text) for text, _ in pairs).rstrip())
+        click.echo("".join(printable(text) for text, _ in pairs).rstrip())
         return
     from rich.text import Text
 
-    console().print(Text.assemble(*((_printable(text), style) for text, style in pairs)))
+    console().print(Text.assemble(*((printable(text), style) for text, style in pairs)))
 
 
 def say_below(text: str) -> None:
@@ -192,8 +203,7 @@ def _print_facts_for_terminal(pairs: list[tuple[str, str]]) -> None:
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
     if sys.stdout.isatty():
-        screen = console()
-        screen.print(table_for_terminal(columns, rows, screen.width))
+        _print_table_for_terminal(columns, rows)
     else:
         _print_plain(columns, [[clean(cell) or _NOTHING for cell in row] for row in rows])
 
@@ -214,12 +224,12 @@ def _padded(column: Column, cell: str, width: int) -> str:
 
 
 def table_for_terminal(columns: Sequence[Column], given: Iterable[Sequence[str]], width: int) -> Table:
-    """A table as rich draws it, for a terminal of this width."""
+    """A table as rich draws it, for a terminal of this width, each row on one line."""
     from rich.table import Table
     from rich.text import Text
 
-    rows = [[clean(cell) or _NOTHING for cell in row] for row in given]
-    widths = _fitted(columns, rows, width)
+    columns, rows = list(columns), [[clean(cell) or _NOTHING for cell in row] for row in given]
+    widths, _ = _fitted(columns, rows, width)
     table = Table(box=None, pad_edge=False, padding=(0, _BETWEEN, 0, 0), header_style="bold")
     for place, cells in widths.items():
         column = columns[place]
@@ -233,23 +243,100 @@ def table_for_terminal(columns: Sequence[Column], given: Iterable[Sequence[str]]
     return table
 
 
+def _print_table_for_terminal(given_columns: Sequence[Column], given: Iterable[Sequence[str]]) -> None:
+    from rich.cells import cell_len
+    from rich.padding import Padding
+    from rich.text import Text
+
+    screen, columns = console(), list(given_columns)
+    whole = [[clean(cell) or _NOTHING for cell in row] for row in given]
+    rows = [[*row] for row in whole]
+    widths, moved = _fitted(columns, rows, screen.width)
+    screen.print(_line_of([columns[place].title for place in widths], ["bold"] * len(widths), columns, widths))
+    for row, cells in zip(whole, rows, strict=True):
+        styles = [style_of(row[place].partition(" ")[0]) if columns[place].is_coloured else "" for place in widths]
+        cut = {place for place in widths if columns[place].is_whole_below and cell_len(cells[place]) > widths[place]}
+        # The last column needs no beginning of what is whole below it.
+        shown = ["" if place in cut and place == max(widths) else cells[place] for place in widths]
+        screen.print(_line_of(shown, styles, columns, widths))
+        for line in _broken_below(given_columns, row, cut, moved, max(widths), screen.width - _SET_IN):
+            screen.print(Padding(Text(line), (0, 0, 0, _SET_IN), expand=False))
+        for place in (place for place in moved if given_columns[place].below == "own" and row[place] != _NOTHING):
+            text = Text(f"{' ' * _SET_IN}{_titled(given_columns[place], row[place])}")
+            screen.print(text, no_wrap=True, overflow="ignore", crop=False)
+
+
+def _line_of(cells: list[str], styles: list[str], columns: Sequence[Column], widths: dict[int, int]) -> Text:
+    from rich.text import Text
+
+    parts = []
+    for cell, style, (place, width) in zip(cells, styles, widths.items(), strict=True):
+        text = Text(_tail(cell, width) if columns[place].is_cut_in_front else cell, style)
+        text.truncate(width, overflow="ellipsis")
+        text.align("right" if columns[place].is_right else "left", width)
+        parts.append(text)
+    line = Text(" " * _BETWEEN).join(parts)
+    line.rstrip()
+    return line
+
+
+def _titled(column: Column, cell: str) -> str:
+    title = column.title.lower()
+    return cell if cell.startswith(f"{title} ") else f"{title}: {cell}"
+
+
+def _broken_below(
+    columns: Sequence[Column], row: list[str], cut: set[int], moved: Sequence[int], last: int, width: int
+) -> Iterator[str]:
+    """The lines below a row that may be broken: of columns that have given way, and of texts that are cut."""
+    gone = {place for place in moved if row[place] != _NOTHING}
+    shared = [place for place in moved if place in gone and columns[place].below == "shared"]
+    alone = [place for place in gone if columns[place].is_whole_below and not columns[place].below]
+    line = ""
+    for place in [*shared, *sorted({*cut, *alone})]:
+        part = _titled(columns[place], row[place])
+        if line and len(line) + _BETWEEN + len(part) > width:
+            yield line
+            line = ""
+        # On a line of its own it is clear what the last column tells.
+        is_plain = not line and columns[place].is_whole_below and place >= last
+        line += row[place] if is_plain else f"{' ' * _BETWEEN if line else ''}{part}"
+    if line:
+        yield line
+
+
 def _tail(text: str, width: int) -> str:
     return text if len(text) <= width else f"…{text[1 - width :]}" if width > 1 else "…"
 
 
-def _fitted(columns: Sequence[Column], rows: list[list[str]], width: int) -> dict[int, int]:
-    """The places of the columns to show, each with its width. Moments in `rows` are shortened if nothing else helps."""
+def _fitted(columns: list[Column], rows: list[list[str]], width: int) -> tuple[dict[int, int], list[int]]:
+    """The places of the columns to show, each with its width, and of those that have given way, in their order.
+
+    Moments in `rows` are shortened, and their heads in `columns`, before anything is left out. A column whose cut texts
+    stand whole below gets as little as its head needs first.
+    """
     from rich.cells import cell_len
 
     shown = [place for place in range(len(columns)) if _is_shown(columns[place], width, rows, place)]
     whole = {place: _width(columns, rows, place, cell_len) for place in shown}
-    while _least(columns, whole) > width and any(columns[place].gives_way for place in whole):
-        del whole[max(whole, key=lambda place: columns[place].gives_way)]
     if _least(columns, whole) > width:
         for place in (place for place in whole if columns[place].is_moment):
-            _shorten_moments(rows, place)
+            _shorten_moments(columns, rows, place)
             whole[place] = _width(columns, rows, place, cell_len)
-    return _cut(columns, whole, width - _least(columns, whole))
+    squeezed: set[int] = set()
+    while _least(columns, whole) > width and (able := [place for place in whole if columns[place].gives_way]):
+        place = max(able, key=lambda place: (place in squeezed, columns[place].gives_way))
+        if columns[place].is_whole_below and columns[place].is_cut and place not in squeezed:
+            columns[place] = msgspec.structs.replace(columns[place], cut_least=len(columns[place].title))
+            squeezed.add(place)
+        else:
+            del whole[place]
+    widths = _cut(columns, whole, width - _least(columns, whole))
+    for place in squeezed & whole.keys():
+        if not any(row[place] != _NOTHING and cell_len(row[place]) <= widths[place] for row in rows):
+            del whole[place]  # a head without anything below it
+            widths = _cut(columns, whole, width - _least(columns, whole))
+    return widths, [place for place in shown if place not in whole]
 
 
 def _least(columns: Sequence[Column], whole: dict[int, int]) -> int:
@@ -276,9 +363,13 @@ def _cut(columns: Sequence[Column], whole: dict[int, int], spare: int) -> dict[i
     return widths
 
 
-def _shorten_moments(rows: list[list[str]], place: int) -> None:
+def _shorten_moments(columns: list[Column], rows: list[list[str]], place: int) -> None:
+    """Without parts of seconds. The offset goes into the head, if it is that of all: it is never lost."""
+    offsets = {offset_of(row[place]) for row in rows if row[place] != _NOTHING}
     for row in rows:
-        row[place] = brief(row[place]) or _NOTHING
+        row[place] = row[place] if row[place] == _NOTHING else brief(row[place], with_offset=len(offsets) > 1)
+    if len(offsets) == 1:
+        columns[place] = msgspec.structs.replace(columns[place], title=f"{columns[place].title} {offsets.pop()}")
 
 
 def _is_shown(column: Column, width: int, rows: list[list[str]], place: int) -> bool:

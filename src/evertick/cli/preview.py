@@ -13,7 +13,7 @@ from evertick.cli.database import on_store
 from evertick.cli.output import Column, as_json_option, hint, print_facts, print_json, print_table
 from evertick.cli.parameters import MomentParameter
 from evertick.cli.wall import moments_tz_option
-from evertick.cli.words import distance, now, stamp
+from evertick.cli.words import distance, now, stamp, times_of, zone_name
 from evertick.plan.upcoming import COUNT_MOST
 from evertick.scheduler.scheduler import Scheduler
 from evertick.when import Cron, When, parse_when, to_us
@@ -40,12 +40,15 @@ async def preview(
 ) -> None:
     """Show the next fires of all schedules, or of one.
 
+    MOMENT is in the zone of each schedule, or in that of --tz; ZONE is its name.
+
     Moments that a blackout makes one run of, or none, are one line; --count counts those that run.
 
     \b
     Example:
       evertick preview --count 20
       evertick preview report --until 7d
+      evertick preview --tz Europe/Berlin
     """
     most = count or (_COUNT if until is None else UPCOMING_LIMIT)
     schedules = await scheduler.schedules(is_paused=False) if key is None else [await scheduler.schedule(key)]
@@ -59,12 +62,22 @@ async def preview(
         hint("nothing is going to fire")
         return
     moment = now()
-    columns = [Column(title="MOMENT"), Column(title="IN"), Column(title="KEY"), Column(title="TASK", is_cut=True)]
-    rows = [[stamp(each.fire_at, is_exact=True), distance(each.at, moment), each.key, each.task] for each in planned]
+    columns = [
+        Column(title="MOMENT", is_moment=True),
+        Column(title="ZONE", below="shared", gives_way=1),
+        Column(title="IN", below="shared", gives_way=2),
+        Column(title="KEY", is_whole_below=True),
+        Column(title="TASK", is_cut=True, gives_way=4),
+    ]
     if any(each.prospect is not None for each in planned):
-        columns.append(Column(title="NOTE"))
-        rows = [[*row, _prospect_words(each)] for row, each in zip(rows, planned, strict=True)]
-    print_table(columns, rows)
+        columns.append(Column(title="NOTE", is_cut=True, is_whole_below=True, gives_way=3))
+    print_table(columns, [_row(each, moment)[: len(columns)] for each in planned])
+
+
+def _row(each: Ahead, moment: datetime) -> list[str]:
+    with times_of(each.fire_at.tzinfo) as zone:
+        fire_at, note = stamp(each.fire_at, is_exact=True), _prospect_words(each)
+    return [fire_at, zone_name(zone), distance(each.at, moment), each.key, each.task, note]
 
 
 def _prospect_words(planned: Ahead) -> str:

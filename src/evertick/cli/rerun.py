@@ -5,7 +5,6 @@ What is asked about is what is rerun: the list is read once, before the question
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -22,13 +21,10 @@ from evertick.cli.output import (
     Column,
     as_json_option,
     ask,
-    console,
     hint,
     print_json,
     print_table,
     say,
-    say_below,
-    style_of,
 )
 from evertick.cli.parameters import ArgumentsParameter, check_stretch, labels_option, since_option, until_option
 from evertick.cli.progress import progress
@@ -50,8 +46,6 @@ _DEAD = (Verdict.FAILED, Verdict.LOST)
 _LISTED = 20
 _RERUN_MOST = 100
 _LIMIT_MAX = 100_000
-# From so many columns on a line has room for an error.
-_WIDE = 130
 
 
 class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,17 +156,14 @@ async def _dead_letters(scheduler: Scheduler, key: str | None, wanted: _Wanted) 
 
 
 def _print_dead_letters(rows: Sequence[tuple[Run, bool]]) -> None:
-    if sys.stdout.isatty() and console().width < _WIDE:
-        _print_with_errors_below(rows)
-        return
     columns = [
-        Column(title="MOMENT", is_moment=True),
-        Column(title="KEY", is_cut=True),
-        Column(title="VERDICT", is_coloured=True, gives_way=1),
-        Column(title="RERUN", gives_way=2),
+        Column(title="MOMENT", is_moment=True, below="shared", gives_way=1),
+        Column(title="KEY", below="shared", gives_way=4),
+        Column(title="VERDICT", is_coloured=True, below="shared", gives_way=2),
+        Column(title="RERUN", below="shared", gives_way=3),
         # Always there: it is what `rerun` wants.
         Column(title="RUN"),
-        Column(title="ERROR", is_cut=True),
+        Column(title="ERROR", is_cut=True, cut_least=40, is_whole_below=True, gives_way=5),
     ]
     print_table(columns, [_line(run, was_rerun) for run, was_rerun in rows])
 
@@ -184,15 +175,6 @@ def _line(run: Run, was_rerun: bool) -> list[str]:
 
 def _error(run: Run) -> str:
     return what_was_raised(run.error) or (reason_words(run.reason) if run.reason else "-")
-
-
-def _print_with_errors_below(rows: Sequence[tuple[Run, bool]]) -> None:
-    """Beside an id there is no room for an error, which is what people come for."""
-    say((f"{'MOMENT':25}  {'RUN':36}  VERDICT", "bold"))
-    for run, was_rerun in rows:
-        verdict = (outcome(run), style_of(outcome(run)))
-        say(f"{stamp(run.fire_at):25}  {run.id}  ", verdict, ", rerun" if was_rerun else "")
-        say_below(f"{called(run)}: {_error(run)}")
 
 
 @click.command()

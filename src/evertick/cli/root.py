@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -47,6 +48,7 @@ from evertick.cli.top import top
 from evertick.cli.worker import worker
 from evertick.errors import EvertickError, InvalidConfiguration, InvalidInput
 from evertick.scheduler.process import TRACEBACK_VARIABLE
+from evertick.text.values import has_control, shown
 from evertick.version import VERSION
 
 __all__ = ["TRACEBACK_VARIABLE", "cli"]
@@ -58,6 +60,7 @@ class Root(click.Group):
     """A group whose commands may raise anything."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        _refuse_bytes(args, ctx)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -111,6 +114,19 @@ class Root(click.Group):
         except BrokenPipeError:
             # Here and not further out, since click would make exit code 1 of it.
             _leave_broken_pipe()
+
+
+def _refuse_bytes(args: Sequence[str], ctx: click.Context) -> None:
+    """Refuse an argument that is no text. A path may have any bytes: it is known by being there, or its folder."""
+    for given in args:
+        if has_control(given, in_lines=True):
+            value = given.partition("=")[2] if given.startswith("-") and "=" in given else given
+            path = Path(value)
+            if not (os.path.lexists(path) or (path.name != value and path.parent.is_dir())):
+                raise click.UsageError(
+                    f"the argument {shown(given)} is no UTF-8 text, or has control characters; write it as plain text",
+                    ctx,
+                )
 
 
 def _leave_broken_pipe() -> NoReturn:

@@ -18,8 +18,10 @@ import click
 import evertick
 from evertick.cli.care import bring_up_to_date, care_of
 from evertick.cli.database import database_option
-from evertick.errors import EvertickError
-from evertick.scheduler.process import importing
+from evertick.cli.output import tell
+from evertick.config.ownership import distrusted_file, distrusted_folder, is_refused
+from evertick.errors import EvertickError, InvalidConfiguration
+from evertick.scheduler.process import RunReached, importing
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.redact import masked
 from evertick.version import VERSION
@@ -106,11 +108,19 @@ def find_scheduler(where: str) -> Scheduler:
 
 def _import(name: str) -> ModuleType:
     here = os.getcwd()
+    _check_folder(Path(here), name)
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        with importing():
+        with importing(name):
             return importlib.import_module(name)
+    except RunReached as reached:
+        # As a first program does it: run() at its end, which is ours to do now. Its jobs must be found by their module.
+        sys.modules[name] = reached.module
+        package, _, last = name.rpartition(".")
+        if package:
+            setattr(sys.modules[package], last, reached.module)
+        return reached.module
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise click.ClickException(
@@ -120,6 +130,23 @@ def _import(name: str) -> ModuleType:
         raise _failed_import(name, error) from error
     except Exception as error:
         raise _failed_import(name, error) from error
+
+
+def _check_folder(here: Path, name: str) -> None:
+    """Refuse to import as root what another user can change: the folder itself, and the module if it is in it."""
+    found, path = distrusted_folder(here, os.environ), here
+    for part in name.split("."):
+        path /= part
+        if os.path.isfile(module := f"{path}.py"):
+            found += distrusted_file(Path(module), os.environ)
+        if os.path.isdir(path):
+            found += distrusted_folder(path, os.environ) + distrusted_file(path / "__init__.py", os.environ)
+    # A folder is reported once, by the stricter rule for imports.
+    lines = tuple({each.place: str(each) for each in reversed(found)}.values())
+    if lines and is_refused():
+        raise InvalidConfiguration(lines)
+    for line in lines:
+        tell(f"warning: {line}")
 
 
 def _failed_import(name: str, error: Exception) -> click.ClickException:

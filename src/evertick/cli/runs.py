@@ -29,6 +29,7 @@ from evertick.cli.words import (
 from evertick.errors import Refused
 from evertick.explain.handed_run import is_heard
 from evertick.explain.no_node import driver_wanted, living_of
+from evertick.explain.run import phase_words
 from evertick.model import Attempt, Node, Phase, Reason, Run, State
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.error_line import what_was_raised
@@ -118,6 +119,8 @@ async def print_run(scheduler: Scheduler, run: Run) -> None:
         say("")
         say(("Earlier attempts", "bold"))
         _print_attempts(attempts, names)
+        if phases := [f"{each.number}  {_phase_words(phase)}" for each in attempts for phase in each.phases]:
+            print_section("Phases of earlier attempts", phases)
     if lines := await whole_log(scheduler, run.id):
         print_section("Log", log_page(lines))
 
@@ -169,8 +172,7 @@ def _state(run: Run) -> Iterator[str]:
 
 
 def _phase_words(phase: Phase) -> str:
-    failed = ", raised" if phase.is_failed else ""
-    return f"{phase.name}: {phase.seconds:.3f} s since {stamp(from_us(phase.at), is_exact=True)}{failed}"
+    return f"{phase_words(phase)}, since {stamp(from_us(phase.at), is_exact=True)}"
 
 
 def _print_attempts(attempts: Sequence[Attempt], names: Mapping[str, str]) -> None:
@@ -179,7 +181,7 @@ def _print_attempts(attempts: Sequence[Attempt], names: Mapping[str, str]) -> No
         Column(title="STARTED", is_moment=True),
         Column(title="TOOK", is_right=True),
         Column(title="REASON"),
-        Column(title="ERROR", is_cut=True, cut_least=20),
+        Column(title="ERROR", is_cut=True, cut_least=20, is_whole_below=True),
         Column(title="NODE", is_cut=True, is_cut_in_front=True, gives_way=1),
     ]
     print_table(columns, [_attempt_row(attempt, names) for attempt in attempts])

@@ -14,14 +14,16 @@ from evertick.cli.apps import hint_other_apps
 from evertick.cli.candidates import complete_keys
 from evertick.cli.database import on_store, store_of
 from evertick.cli.disabled import disabled_jobs, tell_disabled, try_disabled
-from evertick.cli.ledger import print_ledger, row_of, rows_data
+from evertick.cli.ledger import print_ledger, row_of, timeline_data
 from evertick.cli.named import schedule_or_run
 from evertick.cli.node_names import names_for
 from evertick.cli.output import Column, as_json_option, ask, hint, print_facts, print_json, print_table, say
 from evertick.cli.parameters import ArgumentsParameter, labels_option
 from evertick.cli.plan import checked_days, days_option, dry_run_option, print_plan
 from evertick.cli.runs import hint_if_stuck, print_run, run_data
-from evertick.cli.words import ahead, data_text, decision_words, now, stamp
+from evertick.cli.timeline import Question, timeline
+from evertick.cli.wall import moments_tz_option, zone_of_rule
+from evertick.cli.words import ahead, data_text, decision_words, now, stamp, times_of, zone_name
 from evertick.errors import EvertickError, NotFound
 from evertick.explain.drift import REMEDY, is_left_behind
 from evertick.model import Run, Schedule, State
@@ -37,14 +39,18 @@ _RECENT = 10
 
 @click.command("list")
 @labels_option
+@moments_tz_option
 @as_json_option
 @on_store
 async def list_schedules(scheduler: Scheduler, labels: tuple[tuple[str, str], ...], as_json: bool) -> None:
     """List the schedules, their next fire and last verdict.
 
+    AT is in the zone of each schedule, or in that of --tz; ZONE is its name.
+
     \b
     Example:
       evertick list
+      evertick list --tz Asia/Tokyo
       evertick list --label team=sales
       evertick list --database sqlite:////var/lib/shop/jobs.db --app shop --json
     """
@@ -64,12 +70,13 @@ async def list_schedules(scheduler: Scheduler, labels: tuple[tuple[str, str], ..
         columns = [
             Column(title="KEY"),
             Column(title="TASK", is_cut=True, width_least=100),
-            Column(title="RULE", is_cut=True),
-            Column(title="NEXT"),
-            # NEXT tells how far away it is; without this one a narrow terminal has room for the notes.
-            Column(title="AT", width_least=100 if any(row[-1] for row in rows) else 0),
-            Column(title="LAST", is_coloured=True),
-            Column(title="NOTE", is_cut=True),
+            Column(title="RULE", below="own", gives_way=4),
+            Column(title="NEXT", below="shared", gives_way=2),
+            Column(title="AT", is_moment=True, below="shared", gives_way=1),
+            # The rule names it, too.
+            Column(title="ZONE", gives_way=6),
+            Column(title="LAST", is_coloured=True, below="shared", gives_way=3),
+            Column(title="NOTE", is_cut=True, cut_least=30, is_whole_below=True, gives_way=5),
         ]
         print_table(columns, rows)
     if not labels and (told := tell_disabled(disabled_jobs(), (schedule.key for schedule in found))):
@@ -78,15 +85,17 @@ async def list_schedules(scheduler: Scheduler, labels: tuple[tuple[str, str], ..
 
 def _row(schedule: Schedule, first: datetime | None, moment: datetime) -> list[str]:
     is_waiting = not schedule.is_paused and first is not None
-    return [
-        schedule.key,
-        schedule.task,
-        schedule.when,
-        "paused" if schedule.is_paused else "over" if _is_over(schedule) else ahead(first, moment),
-        stamp(first) if is_waiting else "-",
-        _last(schedule),
-        "; ".join(_remarks(schedule)),
-    ]
+    with times_of(zone_of_rule(schedule.when)) as zone:
+        return [
+            schedule.key,
+            schedule.task,
+            schedule.when,
+            "paused" if schedule.is_paused else "over" if _is_over(schedule) else ahead(first, moment),
+            stamp(first) if is_waiting else "-",
+            zone_name(zone),
+            _last(schedule),
+            "; ".join(_remarks(schedule)),
+        ]
 
 
 def _last(schedule: Schedule) -> str:
@@ -133,14 +142,17 @@ async def show(scheduler: Scheduler, key: str, as_json: bool) -> None:
 
 
 async def _show_schedule(scheduler: Scheduler, schedule: Schedule, as_json: bool) -> None:
-    recent = await scheduler.history(schedule.key, limit=_RECENT)
+    found = await timeline(scheduler, Question(key=schedule.key, with_gaps=True), _RECENT)
     if as_json:
-        print_json({**await show_data(scheduler, schedule), "recent": await rows_data(scheduler, recent)})
+        recent = await timeline_data(scheduler, found, _RECENT)
+        print_json({**await show_data(scheduler, schedule), "recent": recent})
         return
     print_facts(_facts(schedule, await upcoming_of(scheduler, schedule), await _definition(scheduler, schedule)))
-    if recent:
-        say("")
-        print_ledger(recent, await names_for(scheduler, recent), is_one_schedule=True)
+    for title, rows in (("Recently", found.happened), ("Planned", found.planned[:_RECENT])):
+        if rows:
+            say("")
+            say((title, "bold"))
+            print_ledger(rows, await names_for(scheduler, rows), is_one_schedule=True)
 
 
 async def show_data(scheduler: Scheduler, schedule: Schedule) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from evertick.cli.words import span
 from evertick.daemon.report import DaemonReport
 from evertick.explain.handed_run import is_heard
 from evertick.explain.node_names import node_names
+from evertick.ledger.clock_repair import astray_in, written_ahead
 from evertick.model import Duty, Handed, Node, State
 from evertick.store.base import FAILED_MOST, ChannelPulse, RunFilter, ScheduleFilter, Store
 from evertick.when import from_us
@@ -27,6 +28,8 @@ _NAMED_MOST = 3
 _HANDED_MOST = 1_000
 # So many paused schedules are looked at for those that are left over.
 _PAUSED_MOST = 1_000
+# So many schedules, by key, are looked at for those that a wrong clock makes stand still; `doctor` looks at all.
+_ASTRAY_MOST = 1_000
 
 
 class Grade(IntEnum):
@@ -97,6 +100,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     unheard_since: datetime | None = None
     unheard_by: str | None = None
     duties: list[Duty]
+    # Keys of schedules that stand still because the clock was wrong, of the first 1,000; and the latest time, still to
+    # come, at which something says that it was written.
+    astray: list[str] = []
+    written_ahead: datetime | None = None
     # Keys of schedules that are paused because no configuration has them any more.
     left_over: list[str] = []
     # Of the daemons on this machine that keep this ledger and this configuration's state directory.
@@ -140,6 +147,8 @@ async def look(
         unheard_since=None if unheard is None else unheard.until,
         unheard_by=None if unheard is None else unheard.to,
         left_over=await _left_over(store, app),
+        astray=[each.key async for each in astray_in(store, app, most=_ASTRAY_MOST)],
+        written_ahead=await written_ahead(store, app),
         duties=[duty for duty in await store.duties(app) if duty.error is not None],
         daemons=list(daemons),
     )
@@ -204,6 +213,7 @@ def problems_of(standing: Standing, limits: Limits) -> list[Problem]:
     """What a monitor should tell, the worst first."""
     found = [
         *_about_nodes(standing),
+        *_about_clock(standing),
         *_about_lag(standing, limits),
         *_about_failed(standing, limits),
         *_about_runs(standing),
@@ -236,6 +246,19 @@ def _about_nodes(standing: Standing) -> Iterator[Problem]:
                 what=f"node {node.name} is silent for {_span(node.beat_age_seconds)}, its lease has run out",
                 fix="if its process is gone, another node takes its runs over; if it is there, see what holds it up",
             )
+
+
+def _about_clock(standing: Standing) -> Iterator[Problem]:
+    fix = "put the clock right, then run `evertick db repair-clock`"
+    if standing.astray:
+        count = _count(len(standing.astray), "schedule", _ASTRAY_MOST)
+        stands = "stands" if len(standing.astray) == 1 else "stand"
+        what = f"{count} {stands} still because the clock was wrong: {_named(standing.astray)}"
+        yield Problem(grade=Grade.CRITICAL, what=what, fix=fix)
+    elif standing.written_ahead is not None:
+        at = f"{standing.written_ahead:%Y-%m-%d %H:%M:%S} UTC"
+        what = f"the store's clock was ahead: the ledger has rows that were written at {at}"
+        yield Problem(grade=Grade.WARNING, what=what, fix=fix)
 
 
 def _about_lag(standing: Standing, limits: Limits) -> Iterator[Problem]:

@@ -29,7 +29,6 @@ from evertick.config.load import guess_ledger
 from evertick.daemon.report import DaemonReport
 from evertick.doctor.finding import named
 from evertick.errors import EvertickError, InvalidConfiguration, StoreUnavailable
-from evertick.scheduler.scheduler import Scheduler
 
 __all__ = ["status"]
 
@@ -141,7 +140,7 @@ def _asked(database: str | None, app: str | None, config: str | None) -> tuple[L
 
 
 async def _look(ledger: Ledger, daemons: list[DaemonReport], timeout: timedelta) -> Standing:
-    scheduler = Scheduler(ledger.url, app=ledger.app, concurrency=0, migrate="check")
+    scheduler = ledger.scheduler()
     check_exists(scheduler.settings.url, ledger.searched)
     try:
         async with asyncio.timeout(timeout.total_seconds()):
@@ -220,7 +219,7 @@ def _print(standing: Standing, problems: list[Problem], limits: Limits, grade: G
     if standing.nodes:
         say("")
         columns = [
-            Column(title="NODE", is_cut=True, is_cut_in_front=True),
+            Column(title="NODE", is_cut=True, is_cut_in_front=True, is_whole_below=True),
             Column(title="STATE", is_coloured=True),
             Column(title="LAST BEAT", is_right=True),
             Column(title="RUNNING", is_right=True),

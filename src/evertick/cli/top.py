@@ -22,7 +22,20 @@ from evertick.cli.ledger import row_data
 from evertick.cli.node_names import node_names
 from evertick.cli.output import Column, as_json_option, clean, console, print_json, print_table, say, table_for_terminal
 from evertick.cli.parameters import DurationParameter
-from evertick.cli.words import ahead, called, counted, distance, outcome, remark, span, stamp, took
+from evertick.cli.wall import moments_tz_option, zone_of_rule
+from evertick.cli.words import (
+    ahead,
+    called,
+    counted,
+    distance,
+    outcome,
+    remark,
+    span,
+    stamp,
+    times_of,
+    took,
+    zone_name,
+)
 from evertick.engine.loops import OWN_DUTIES
 from evertick.errors import StoreUnavailable
 from evertick.model import Gap, Run, Schedule
@@ -53,6 +66,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True):
     "--interval", type=DurationParameter(least="200ms"), default="2s", show_default=True, help="Look again so often."
 )
 @click.option("--once", is_flag=True, help="One look, then end.")
+@moments_tz_option
 @as_json_option
 @on_store
 async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bool) -> None:
@@ -60,6 +74,8 @@ async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bo
 
     Duties of yours, and those of Evertick's own that fail, are there; and channels of the outbox that have messages to
     send or that were given up.
+
+    AT of what is next is in the zone of each schedule, or in that of --tz; ZONE is its name.
 
     q or Ctrl-C ends it. In a pipe and with --json it is one look.
 
@@ -246,7 +262,13 @@ def _sections(frame: Frame) -> list[_Section]:
         _running(frame, names),
         _Section(
             title="Next",
-            columns=[Column(title="IN"), Column(title="AT"), Column(title="KEY"), Column(title="TASK", is_cut=True)],
+            columns=[
+                Column(title="IN"),
+                Column(title="AT", is_moment=True),
+                Column(title="ZONE", gives_way=1),
+                Column(title="KEY", is_cut=True, cut_least=16),
+                Column(title="TASK", is_cut=True, gives_way=2),
+            ],
             rows=[_next_row(each, frame.at) for each in frame.next],
             share=0.2,
         ),
@@ -278,10 +300,10 @@ def _lately(frame: Frame) -> _Section:
         title="Lately",
         columns=[
             Column(title="ENDED"),
-            Column(title="KEY"),
+            Column(title="KEY", is_cut=True, cut_least=16),
             Column(title="VERDICT", is_coloured=True),
-            Column(title="TOOK", is_right=True),
-            Column(title="DETAIL", is_cut=True),
+            Column(title="TOOK", is_right=True, gives_way=1),
+            Column(title="DETAIL", is_cut=True, cut_least=16),
         ],
         rows=[_recent_row(row, frame.at) for row in frame.recent],
         share=0.3,
@@ -359,7 +381,8 @@ def _progress(run: Run) -> str:
 
 def _next_row(schedule: Schedule, now: datetime) -> list[str]:
     due = schedule.next_due_at
-    return [ahead(due, now), stamp(due), schedule.key, schedule.task]
+    with times_of(zone_of_rule(schedule.when)) as zone:
+        return [ahead(due, now), stamp(due), zone_name(zone), schedule.key, schedule.task]
 
 
 def _recent_row(row: Run | Gap, now: datetime) -> list[str]:

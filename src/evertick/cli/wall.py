@@ -1,7 +1,7 @@
 """The clock of a command: by it moments without a zone, like "2026-12-24 18:30", are read, and all moments are told.
 
 That is the zone given with --tz, else that of the schedule that the command is about (by its key, or by one of its
-runs), else that of this machine.
+runs), else that of this machine. Where each row is about the next fire of a schedule, each has the zone of its own.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import click
 
 from evertick.cli.named import PREFIX_LEAST
 from evertick.cli.parameters import ZoneParameter
+from evertick.errors import EvertickError
 from evertick.ledger.parsed_rules import rule_in_force
 from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import RunFilter
+from evertick.when import parse_when
 
-__all__ = ["clock_of", "moments_tz_option", "with_zone"]
+__all__ = ["clock_of", "moments_tz_option", "with_zone", "zone_of_rule"]
 
 _TZ = "moments_tz"
 
@@ -43,6 +45,14 @@ def with_zone(given: dict[str, Any], zone: ZoneInfo | None) -> dict[str, Any]:
     # Without a zone `astimezone` takes the wall clock to be that of the machine.
     placed = {name: value.astimezone() if zone is None else value.replace(tzinfo=zone) for name, value in bare.items()}
     return {**given, **placed}
+
+
+def zone_of_rule(rule: str) -> ZoneInfo | None:
+    """None: it cannot be read."""
+    try:
+        return parse_when(rule).zone
+    except EvertickError:
+        return None
 
 
 async def _zone_of(scheduler: Scheduler, word: str) -> ZoneInfo | None:

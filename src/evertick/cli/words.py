@@ -28,20 +28,23 @@ __all__ = [
     "handed_to_words",
     "losses_words",
     "now",
+    "offset_of",
     "outcome",
     "remark",
     "span",
     "stamp",
     "times_in",
+    "times_of",
     "took",
     "tries",
+    "zone_name",
 ]
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _KIBI = 1_024
 # Whatever a store counts for people it counts up to here.
 _COUNT_MOST = 10_000
-_YEAR, _SECOND = len("2026-"), len("2026-01-31 09:00:00")
+_SECOND, _OFFSET = len("2026-01-31 09:00:00"), len("+01:00")
 # Why a run is lost of which nobody can say when it ended: its end is when it was given up, a lease or more later.
 _GIVEN_UP = (Reason.NODE_DIED, Reason.NODE_GONE, Reason.NO_PROGRESS)
 _zone: ContextVar[tzinfo | None] = ContextVar("zone", default=None)
@@ -69,6 +72,19 @@ def times_in(zone: tzinfo | None) -> Iterator[None]:
         _zone.reset(before)
 
 
+@contextmanager
+def times_of(zone: tzinfo | None) -> Iterator[tzinfo | None]:
+    """Like `times_in`, for one schedule among many: a zone that holds for all of them, by --tz, is stronger. Gives the
+    zone in which times are shown then; None: that of the machine."""
+    holds = _zone.get() or zone
+    with times_in(holds):
+        yield holds
+
+
+def zone_name(zone: tzinfo | None) -> str:
+    return "-" if zone is None else str(zone)
+
+
 def stamp(moment: datetime | None, *, is_local: bool = True, is_exact: bool = False) -> str:
     """The moment with its offset, by the machine's zone (or `times_in`) or, not `is_local`, by the one that it carries.
 
@@ -83,9 +99,14 @@ def stamp(moment: datetime | None, *, is_local: bool = True, is_exact: bool = Fa
     return f"{shown:%Y-%m-%d %H:%M:%S}{part}{offset}"
 
 
-def brief(stamped: str) -> str:
-    """What `stamp` says, without its year, its offset and parts of seconds: for a narrow terminal."""
-    return stamped[_YEAR:_SECOND]
+def brief(stamped: str, *, with_offset: bool = True) -> str:
+    """What `stamp` says, without parts of seconds: for a narrow terminal."""
+    return stamped[:_SECOND] + (offset_of(stamped) if with_offset else "")
+
+
+def offset_of(stamped: str) -> str:
+    """The offset of what `stamp` says: "+01:00", or "Z"."""
+    return "Z" if stamped.endswith("Z") else stamped[-_OFFSET:]
 
 
 def span(duration: timedelta) -> str:
@@ -162,7 +183,8 @@ def remark(row: Run | Gap) -> str:
     """What a person wants to know beside the verdict: what it is if no fire, the error, the delay, the result."""
     if isinstance(row, Gap):
         return _gap_remark(row)
-    cause = "" if row.cause in (Cause.FIRE, Cause.EVERY_NODE) else f"by {row.cause.value}"
+    # What was enqueued has no schedule, and is shown as a call: to say so again would only take room.
+    cause = "" if row.cause in (Cause.FIRE, Cause.EVERY_NODE, Cause.ENQUEUE) else f"by {row.cause.value}"
     return "; ".join(part for part in (cause, losses_words(row), _run_remark(row)) if part)
 
 
@@ -218,7 +240,9 @@ def _live_remark(run: Run) -> str:
         return handed_remark(run.handed)
     if run.progress is not None:
         return f"{run.progress:.0%} {run.progress_text or ''}".rstrip()
-    return f"since {stamp(run.started_at)}" if run.started_at is not None else f"due {stamp(run.due_at)}"
+    if run.started_at is not None:
+        return f"since {stamp(run.started_at)}"
+    return "" if run.due_at == run.fire_at else f"due {stamp(run.due_at)}"
 
 
 def data_text(data: Any) -> str:

@@ -8,7 +8,7 @@ from evertick.config.job import Job
 from evertick.config.problem import Problems
 from evertick.definition.declarations import Declaration
 from evertick.errors import EvertickError
-from evertick.model.every_node import check_every_node_rule
+from evertick.plan.allowed_rules import check_rule
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.did_you_mean import nearest
 
@@ -59,7 +59,7 @@ def _named(said: str, job: Job) -> tuple[str, str]:
 
 
 def _add(scheduler: Scheduler, job: Job) -> None:
-    check_every_node_rule(job.definition, job.rule)
+    check_rule(job.definition, job.rule)
     scheduler._check_declared(job.name, job.rule)
     if job.spec is not None:
         # Whether this node runs its driver or leaves it to others: the schedule is written by any of them.

@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from evertick.config.broker import Connection, broker_of
-from evertick.config.include import read_all
+from evertick.config.include import read_all, warnings_in
 from evertick.config.layer import Value, layered, section_from
 from evertick.config.problem import Problems
+from evertick.config.reading import check_files
 from evertick.config.section import Section
 from evertick.driver.nats_spec import NatsConnection
 from evertick.driver.redis_spec import RedisConnection
@@ -42,9 +43,10 @@ def load_brokers(
 ) -> Brokers:
     """Read and check what file, environment and flags say of brokers. Raises InvalidConfiguration."""
     problems = Problems()
-    warnings: list[str] = []
-    documents = [] if file is None else read_all(file, problems)
+    documents = [] if file is None else read_all(file, problems, environ=environ)
+    warnings = list(warnings_in(documents))
     values = layered(documents, environ, flags or {}, problems, only=tuple(BROKERS))
+    check_files(values, problems, only=tuple(BROKERS))
     found = {name: broker_of(name, values, problems, warnings.append) for name in BROKERS}
     problems.raise_any()
     connections = {

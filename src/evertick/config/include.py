@@ -10,6 +10,8 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +21,17 @@ from evertick.config.problem import Problems
 from evertick.config.saying import toml_words
 from evertick.config.toml import Document, read_document
 
-__all__ = ["DEPTH_MAX", "FILES_MAX", "INCLUDE", "Pattern", "passed_over", "patterns_of", "read_all", "read_folder"]
+__all__ = [
+    "DEPTH_MAX",
+    "FILES_MAX",
+    "INCLUDE",
+    "Pattern",
+    "passed_over",
+    "patterns_of",
+    "read_all",
+    "read_folder",
+    "warnings_in",
+]
 
 INCLUDE = "include"
 DEPTH_MAX = 8
@@ -35,7 +47,9 @@ _PASSED_OVER_MOST = 10
 class Reads(Protocol):
     """How a file is read: `read_document`, or what answers more of one that is wrong."""
 
-    def __call__(self, path: Path, problems: Problems, *, named_at: str = "") -> Document | None: ...
+    def __call__(
+        self, path: Path, problems: Problems, *, named_at: str = "", environ: Mapping[str, str]
+    ) -> Document | None: ...
 
 
 class Pattern(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,21 +71,31 @@ def patterns_of(document: Document) -> list[Pattern]:
     return [Pattern(folder=document.path.parent, text=each) for each in given] if _are_paths(given) else []
 
 
-def read_all(path: Path, problems: Problems, read: Reads = read_document) -> list[Document]:
+def read_all(
+    path: Path, problems: Problems, read: Reads = read_document, *, environ: Mapping[str, str]
+) -> list[Document]:
     """The file and all it includes."""
     found: list[Document] = []
-    _read(path, "", (), found, problems, read)
+    _read(path, "", (), found, problems, partial(read, environ=environ))
     return found
 
 
-def read_folder(folder: Path, read: list[Document], problems: Problems) -> list[Document]:
+def read_folder(
+    folder: Path, read: list[Document], problems: Problems, *, environ: Mapping[str, str]
+) -> list[Document]:
     """What a folder holds, by name; those that were read already stay read once."""
     known = {each.path.resolve() for each in read}
     names = [each for each in Pattern(folder=folder, text="*.toml").matched() if each.resolve() not in known]
     if len(read) + len(names) > FILES_MAX:
         problems.add(str(folder), "", f"these are more than {FILES_MAX} files; join some of them")
         return []
-    return [document for name in names if (document := read_document(name, problems)) is not None]
+    found = (read_document(name, problems, environ=environ) for name in names)
+    return [document for document in found if document is not None]
+
+
+def warnings_in(documents: Iterable[Document]) -> tuple[str, ...]:
+    """Who else can change the files; a folder is reported once."""
+    return tuple(dict.fromkeys(each for document in documents for each in document.warnings))
 
 
 def passed_over(folder: Path) -> list[Path]:
@@ -85,7 +109,12 @@ def passed_over(folder: Path) -> list[Path]:
 
 
 def _read(
-    path: Path, named_at: str, above: tuple[Path, ...], found: list[Document], problems: Problems, read: Reads
+    path: Path,
+    named_at: str,
+    above: tuple[Path, ...],
+    found: list[Document],
+    problems: Problems,
+    read: Callable[..., Document | None],
 ) -> None:
     real = path.resolve()
     if real in above:

@@ -15,6 +15,7 @@ from evertick.config.origin import Origin
 from evertick.config.problem import Problems
 from evertick.config.reading import fix_for
 from evertick.text.redact import masked
+from evertick.text.regular_file import read_regular
 
 __all__ = ["PARTS", "SectionKeys", "Warn"]
 
@@ -108,9 +109,8 @@ class SectionKeys:
 
     def _read_password(self, file: Value) -> str | None:
         try:
-            with open(file.value, "rb") as opened:
-                content = opened.read(_PASSWORD_MAX_BYTES + 1)
-                is_open = bool(Path(file.value).stat().st_mode & 0o004)
+            content = read_regular(file.value, _PASSWORD_MAX_BYTES, may_be_stream=file.origin.layer == "flag")
+            is_open = bool(Path(file.value).stat().st_mode & 0o004)
             password = content.decode().strip("\r\n")
         except OSError as error:
             self.refuse("password_file", f"{file.value} cannot be read: {error.strerror}; {fix_for(error)}")

@@ -17,14 +17,14 @@ from evertick.config.configuration import SETTINGS, Configuration, settings_from
 from evertick.config.database import database_url
 from evertick.config.directory import default_state
 from evertick.config.find import FILE_NAME, find_file
-from evertick.config.include import Pattern, passed_over, patterns_of, read_all, read_folder
+from evertick.config.include import Pattern, passed_over, patterns_of, read_all, read_folder, warnings_in
 from evertick.config.job import JOBS_MAX, Defaults, Job, Reading, read_defaults, read_job
 from evertick.config.layer import Value, layered, section_from
 from evertick.config.origin import DEFAULT
 from evertick.config.problem import Problems
 from evertick.config.reading import check_files, wrong_with_folder
 from evertick.config.saying import toml_words
-from evertick.config.section import SECTIONS
+from evertick.config.section import SECTIONS, variable_of
 from evertick.config.table import Table
 from evertick.config.toml import Document, read_before_error
 from evertick.config.variables import check_variables
@@ -38,10 +38,21 @@ from evertick.text.did_you_mean import alike
 from evertick.text.redact import masked
 from evertick.when import Calendar
 
-__all__ = ["FILE_NAME", "Configuration", "Ledger", "guess_ledger", "load_configuration", "load_disabled", "load_ledger"]
+__all__ = [
+    "FILE_NAME",
+    "Configuration",
+    "Ledger",
+    "guess_ledger",
+    "load_configuration",
+    "load_disabled",
+    "load_ledger",
+    "management_settings",
+]
 
 _JOBS_FOLDER = "jobs.d"
 _JOBS_ONLY = ("jobs", "calendars")
+# What changes the answer of a command that adds, changes or backfills schedules.
+_MANAGEMENT = ("node.tz", "node.min_interval", "node.allow_schedules", "retention.history")
 
 
 def load_configuration(
@@ -75,6 +86,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     database_url: str
     app: str
     state_directory: Path
+    # What of the node's settings a scheduler needs that only manages, as `Scheduler` takes it.
+    settings: dict[str, Any]
 
     def __repr__(self) -> str:
         return f"Ledger({masked(self.database_url)!r}, app={self.app!r})"
@@ -89,7 +102,7 @@ def load_ledger(path: str | Path | None, environ: Mapping[str, str] = os.environ
     if file is None:
         return None
     problems = Problems()
-    ledger = _ledger(file, read_all(file, problems), environ, problems)
+    ledger = _ledger(file, read_all(file, problems, environ=environ), environ, problems)
     problems.raise_any()
     return ledger
 
@@ -114,14 +127,56 @@ def guess_ledger(path: str | Path | None, environ: Mapping[str, str] = os.enviro
     if file is None:
         return None
     ignored = Problems()
-    return _ledger(file, read_all(file, ignored, read_before_error), environ, ignored)
+    return _ledger(file, read_all(file, ignored, read_before_error, environ=environ), environ, ignored)
 
 
 def _ledger(file: Path, documents: list[Document], environ: Mapping[str, str], problems: Problems) -> Ledger:
-    values = layered(documents, environ, {}, problems, only=("database", "node", "directories"))
+    values = layered(documents, environ, {}, problems, only=("database", "node", "retention", "directories"))
     state = _state(values, environ)
     url = database_url(values, state, problems, lambda said: None)
-    return Ledger(file=file, database_url=url, app=str(values["node.app"].value), state_directory=state)
+    return Ledger(
+        file=file,
+        database_url=url,
+        app=str(values["node.app"].value),
+        state_directory=state,
+        settings=_management_settings(values, problems),
+    )
+
+
+def management_settings(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """What the environment alone says of the settings that a scheduler needs that only manages."""
+    variables, problems = {variable_of(key) for key in _MANAGEMENT}, Problems()
+    given = {name: value for name, value in environ.items() if name in variables}
+    settings = _management_settings(layered([], given, {}, problems), problems)
+    problems.raise_any()
+    return settings
+
+
+def _management_settings(values: Mapping[str, Value], problems: Problems) -> dict[str, Any]:
+    """Checked; the other settings of the node are left alone: a wrong lease does not affect a look at the ledger."""
+    others = {setting: key for key, setting in SETTINGS.items() if key not in _MANAGEMENT}
+    defaults = {key: Value(key=key, value=_default(key), origin=DEFAULT) for key in others.values()}
+    # Named, since to find all that are installed takes a look through every package.
+    defaults["node.drivers"] = msgspec.structs.replace(defaults["node.drivers"], value=IN_PYTHON)
+    checked = _checked_settings({**values, **defaults}, problems)
+    return {setting: value for setting, value in checked.items() if setting not in others}
+
+
+def _checked_settings(values: Mapping[str, Value], problems: Problems) -> dict[str, Any]:
+    """As the scheduler itself checks them; a refused one is reported at its place, and left out of what follows."""
+    checked = dict(values)
+    names = {setting: key for key, setting in SETTINGS.items()}
+    for _ in SETTINGS:
+        try:
+            make_settings("sqlite://", **settings_from(checked))
+            break
+        except InvalidInput as wrong:
+            setting, _, said = str(wrong).partition(": ")
+            # The only one whose name an error does not begin with is the zone.
+            key = names.get(setting, "node.tz")
+            problems.add(checked[key].origin.place, key, said or str(wrong))
+            checked[key] = Value(key=key, value=_default(key), origin=DEFAULT)
+    return settings_from(checked)
 
 
 class _Loading:
@@ -135,7 +190,7 @@ class _Loading:
         problems: Problems,
     ) -> None:
         self.file = file
-        self.documents = [] if file is None else read_all(file, problems)
+        self.documents = [] if file is None else read_all(file, problems, environ=environ)
         self._environ, self._flags, self._problems = environ, flags, problems
         self._warnings: list[str] = []
         # Whether nothing is wrong but with jobs, so that a scheduler can be made.
@@ -152,7 +207,7 @@ class _Loading:
         self._check_variables()
         state = _state(values, self._environ)
         url = database_url(values, state, self._problems, self._warnings.append)
-        settings = self._checked_settings(values)
+        settings = _checked_settings(values, self._problems)
         self._check_around(values, state)
         connections = self._connections(values)
         self._check_events(values)
@@ -160,6 +215,7 @@ class _Loading:
         calendars = self._calendars()
         defaults = read_defaults(self._tables("defaults"), self._environ, self._problems)
         jobs = self._jobs(defaults, calendars, str(settings["tz"]))
+        self._warnings += warnings_in(self.documents)
         self._warn_open(values)
         return Configuration(
             file=self.file,
@@ -189,22 +245,6 @@ class _Loading:
         warnings = Problems()
         check_variables(self._environ, (each.data for each in self.documents), self._problems, warnings)
         self._warnings += warnings.lines()
-
-    def _checked_settings(self, values: dict[str, Value]) -> dict[str, Any]:
-        """As the scheduler itself checks them; what it refuses is told at its place, and left out of what follows."""
-        checked = dict(values)
-        names = {setting: key for key, setting in SETTINGS.items()}
-        for _ in SETTINGS:
-            try:
-                make_settings("sqlite://", **settings_from(checked))
-                break
-            except InvalidInput as wrong:
-                setting, _, said = str(wrong).partition(": ")
-                # The only one whose name an error does not begin with is the zone.
-                key = names.get(setting, "node.tz")
-                self._problems.add(checked[key].origin.place, key, said or str(wrong))
-                checked[key] = Value(key=key, value=_default(key), origin=DEFAULT)
-        return settings_from(checked)
 
     def _check_events(self, values: Mapping[str, Value]) -> None:
         events, feed = values["nats.events"], values["retention.feed"]
@@ -262,7 +302,7 @@ class _Loading:
         return folder
 
     def _read_jobs(self, folder: Path) -> list[Document]:
-        read = read_folder(folder, self.documents, self._problems)
+        read = read_folder(folder, self.documents, self._problems, environ=self._environ)
         self._warnings += [
             f"{path}: it is not read, since its name does not end with .toml; rename it, or take it away"
             for path in passed_over(folder)

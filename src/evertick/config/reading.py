@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evertick.config.layer import Value
 from evertick.config.problem import Problems
+from evertick.text.regular_file import NotRegular, open_regular
 
 __all__ = ["check_files", "fix_for", "wrong_with_folder"]
 
@@ -27,6 +28,8 @@ def fix_for(error: OSError) -> str:
             return "make it, or correct the path"
         case IsADirectoryError():
             return "name a file"
+        case NotRegular():
+            return "name a file"
         case PermissionError():
             return "let this user read it"
         case _:
@@ -44,9 +47,11 @@ def wrong_with_folder(path: Path) -> str | None:
         return f"{path} cannot be read: {error.strerror}; {fix_for(error)}"
 
 
-def check_files(values: Mapping[str, Value], problems: Problems) -> None:
-    """Refuse what would fail only at the first connection."""
+def check_files(values: Mapping[str, Value], problems: Problems, *, only: Sequence[str] | None = None) -> None:
+    """Refuse what would fail only at the first connection. `only`: the sections to look at."""
     for key in _FILES:
+        if only is not None and key.partition(".")[0] not in only:
+            continue
         value, url = values[key], values.get(f"{key.partition('.')[0]}.url")
         if url is not None and url.origin.rank > value.origin.rank:
             continue  # it is of another server than the one that counts
@@ -56,8 +61,7 @@ def check_files(values: Mapping[str, Value], problems: Problems) -> None:
 
 def _wrong_with(path: Path, *, is_authority: bool) -> str | None:
     try:
-        with open(path, "rb"):
-            pass
+        os.close(open_regular(path))
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}; {fix_for(error)}"
     if not is_authority:

@@ -21,11 +21,13 @@ from evertick.config.adding import add_job, check_calendars
 from evertick.config.build import connections_of
 from evertick.config.load import Configuration, load_configuration
 from evertick.config.news import JobNews, news_of
+from evertick.config.ownership import distrusted_file, is_refused
 from evertick.config.premature import check_not_premature
 from evertick.config.problem import Problems
 from evertick.config.toml import FILE_MAX_BYTES, digest_of
 from evertick.errors import EvertickError, InvalidConfiguration, InvalidInput
 from evertick.scheduler.scheduler import JobSet, Scheduler
+from evertick.text.regular_file import read_regular
 
 __all__ = ["Reloaded", "Reloader"]
 
@@ -76,6 +78,8 @@ class Reloader:
         self._is_unfinished = False
         # What was taken up and is not told yet.
         self._news = JobNews()
+        # Who else could change the files when they were read last; a `chmod` changes nothing else of them.
+        self._distrusted: tuple[str, ...] = ()
 
     @property
     def configuration(self) -> Configuration:
@@ -87,7 +91,7 @@ class Reloader:
 
         Costs a look at each file. One that is still being written is left alone until the next time.
         """
-        if self._is_unfinished:
+        if self._is_unfinished or (self._distrusted and self._distrusted != self._refused_files()):
             return True
         look, before = self._looked(), self._look
         self._look = look
@@ -106,6 +110,7 @@ class Reloader:
         self._seen = self._look = look = self._looked()
         self._read = self._digests(look)
         self._is_unfinished = False
+        self._distrusted = self._refused_files()
         try:
             loaded = await self._loaded()
             self._on_loaded(loaded)
@@ -193,6 +198,13 @@ class Reloader:
     def _looked(self) -> _Look:
         return {path: _look_at(path) for path in self._paths()}
 
+    def _refused_files(self) -> tuple[str, ...]:
+        """Why files are refused for their owners and modes, a line each."""
+        if not is_refused():
+            return ()
+        found = (each for path in sorted(self._paths()) for each in distrusted_file(path, self._environ))
+        return tuple(dict.fromkeys(map(str, found)))
+
     def _digests(self, look: _Look) -> dict[Path, str]:
         return {path: _digest(path) for path, found in look.items() if found is not None}
 
@@ -212,7 +224,6 @@ def _look_at(path: Path) -> tuple[int, int, int] | None:
 
 def _digest(path: Path) -> str:
     try:
-        with open(path, "rb") as file:
-            return digest_of(file.read(FILE_MAX_BYTES + 1))
+        return digest_of(read_regular(path, FILE_MAX_BYTES))
     except OSError:
         return ""

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 import tomllib
+from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from evertick.config.ownership import is_refused, open_owned
 from evertick.config.place import Path as KeyPath
 from evertick.config.place import key_lines
 from evertick.config.problem import Problems
+from evertick.text.regular_file import NotRegular
 
 __all__ = ["FILE_MAX_BYTES", "Document", "digest_of", "read_before_error", "read_document"]
 
@@ -53,6 +55,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     # Whether everybody on the machine may read it.
     is_open: bool
+    # Who else can change it, a line each.
+    warnings: tuple[str, ...] = ()
 
     def place(self, path: KeyPath) -> str:
         """Where a key stands, as "file:line"; of one that has no line of its own, what it is a part of."""
@@ -61,40 +65,38 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.path}:{self.lines[path]}" if path else str(self.path)
 
 
-def read_document(path: Path, problems: Problems, *, named_at: str = "") -> Document | None:
+def read_document(
+    path: Path, problems: Problems, *, named_at: str = "", environ: Mapping[str, str] = os.environ
+) -> Document | None:
     """The file; None where it cannot be read, which is then among the problems. `named_at`: what includes it."""
-    before = named_at or str(path)
-    try:
-        with open(path, "rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                problems.add(before, "", f"{f'{path} ' if named_at else ''}is no file; name a file of TOML")
-                return None
-            content = file.read(FILE_MAX_BYTES + 1)
-    except OSError as error:
-        which = f"{path} " if named_at else ""
-        problems.add(before, "", f"{which}cannot be read: {error.strerror}; correct the path, or let this user read it")
+    read = _read(path, problems, named_at, environ)
+    if read is None:
         return None
-    if len(content) > FILE_MAX_BYTES:
-        problems.add(str(path), "", f"it has more than {FILE_MAX_BYTES} bytes; put parts of it into files to include")
-        return None
-    if found.st_mode & 0o002:
-        # Whoever can write to it could have this user run whatever he likes.
-        problems.add(str(path), "", f"everybody may write to it, and so say what runs here; run `chmod o-w {path}`")
-    data, lines = _parsed(path, content, problems)
+    data, lines = _parsed(path, read.content, problems)
     if data is None:
         return None
-    return Document(path=path, data=data, lines=lines, digest=digest_of(content), is_open=bool(found.st_mode & 0o004))
+    return Document(
+        path=path,
+        data=data,
+        lines=lines,
+        digest=digest_of(read.content),
+        is_open=read.is_open,
+        warnings=read.warnings,
+    )
 
 
-def read_before_error(path: Path, problems: Problems, *, named_at: str = "") -> Document | None:
+def read_before_error(
+    path: Path, problems: Problems, *, named_at: str = "", environ: Mapping[str, str] = os.environ
+) -> Document | None:
     """The file, or of one that is no TOML the tables before the one in which that shows."""
-    document = read_document(path, problems, named_at=named_at)
-    if document is not None:
-        return document
+    read = _read(path, problems, named_at, environ)
+    if read is None:
+        return None
+    data, lines = _parsed(path, read.content, problems)
+    if data is not None:
+        return Document(path=path, data=data, lines=lines, digest=digest_of(read.content), is_open=read.is_open)
+    text = read.content.decode(errors="replace")
     try:
-        with open(path, "rb") as file:
-            text = file.read(FILE_MAX_BYTES).decode(errors="replace")
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         found = _PLACE.fullmatch(str(error))
@@ -102,9 +104,39 @@ def read_before_error(path: Path, problems: Problems, *, named_at: str = "") -> 
         whole = before[: max(before.rfind("\n[") + 1, 0)]
         with contextlib.suppress(tomllib.TOMLDecodeError):
             return Document(path=path, data=tomllib.loads(whole), lines={}, digest="", is_open=False)
-    except (OSError, RecursionError):
+    except RecursionError:
         return None
     return None
+
+
+class _Read(msgspec.Struct, frozen=True, kw_only=True):
+    content: bytes
+    is_open: bool
+    warnings: tuple[str, ...]
+
+
+def _read(path: Path, problems: Problems, named_at: str, environ: Mapping[str, str]) -> _Read | None:
+    """The content, of a file that may be relied on."""
+    before, which = named_at or str(path), f"{path} " if named_at else ""
+    try:
+        opened, distrusted = open_owned(path, environ)
+        with open(opened, "rb") as file:
+            found = os.fstat(opened)
+            content = file.read(FILE_MAX_BYTES + 1)
+    except NotRegular as error:
+        problems.add(before, "", f"{which}cannot be read: {error.strerror}; name a file of TOML")
+        return None
+    except OSError as error:
+        problems.add(before, "", f"{which}cannot be read: {error.strerror}; correct the path, or let this user read it")
+        return None
+    if len(content) > FILE_MAX_BYTES:
+        problems.add(str(path), "", f"it has more than {FILE_MAX_BYTES} bytes; put parts of it into files to include")
+        return None
+    if distrusted and is_refused():
+        for each in distrusted:
+            problems.add(each.place, "", each.said)
+        return None
+    return _Read(content=content, is_open=bool(found.st_mode & 0o004), warnings=tuple(map(str, distrusted)))
 
 
 def digest_of(content: bytes) -> str:

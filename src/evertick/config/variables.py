@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from evertick.config.interpolate import references_in
+from evertick.config.ownership import TRUST_VARIABLE
 from evertick.config.problem import Problems
 from evertick.config.section import SECTIONS, SHORT_VARIABLES, VARIABLE, keys_of, variable_of
 from evertick.driver.orphans import MARK
@@ -24,7 +25,7 @@ __all__ = ["check_variables"]
 
 _KEYS = tuple(variable_of(f"{section}.{key}") for section, kind in SECTIONS.items() for key, _, _ in keys_of(kind))
 # Read by other commands and by the script in `dist/`; or set for the commands of shell jobs, of which one may be ours.
-_ELSEWHERE = frozenset((TRACEBACK_VARIABLE, "EVERTICK_DEFAULTS", MARK, *RUN_VARIABLES))
+_ELSEWHERE = frozenset((TRACEBACK_VARIABLE, TRUST_VARIABLE, "EVERTICK_DEFAULTS", MARK, *RUN_VARIABLES))
 # As Kubernetes calls the variables in which it tells the containers of a namespace of its services.
 _SERVICE = re.compile(
     r"(?P<service>\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from evertick.job.context import _current
+from evertick.text.printable import CONTROLS
 
 __all__ = ["Hidden", "JournalLines", "JsonLines", "Lines", "TextLines"]
 
@@ -24,7 +25,7 @@ _SECRET_LEAST = 4
 _STARS = "***"
 # The password in a URL, wherever one stands in a text.
 _IN_URL = re.compile(r"(?<=://)([^\s/:@]{0,200}):[^\s/@]{1,1000}@")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROL = re.compile(f"[{CONTROLS}]")
 # What goes with a record beside its words.
 _FACTS = ("run", "task", "schedule")
 # As syslog counts them.
@@ -86,7 +87,7 @@ class Lines(logging.Formatter):
             text = f"{text[:_CHARS_MOST]} … ({len(text) - _CHARS_MOST} more characters cut)"
         # Half a character, what is left of bytes that are no UTF-8, cannot be written.
         text = text.encode("utf-8", "backslashreplace").decode()
-        return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+        return _CONTROL.sub(lambda found: _written_out(ord(found[0])), text)
 
 
 class TextLines(Lines):
@@ -127,6 +128,10 @@ class JsonLines(Lines):
             "trouble": self.trouble(record),
         }
         return msgspec.json.encode({name: value for name, value in told.items() if value}).decode()
+
+
+def _written_out(number: int) -> str:
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def _set_in(text: str, by: str) -> str:

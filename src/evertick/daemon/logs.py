@@ -4,12 +4,18 @@ A log file is written with one call per record, at its end: several processes ma
 there. It is opened anew when it was moved away or when somebody asks for it (SIGUSR2); the old one is written until the
 new one is open, so that no record falls between the two. What a full disk did not take is counted, and told when there
 is room again.
+
+In a folder of another user a link could lead the log into any file of this one. So the file must be a regular one (or a
+terminal) under its own name: no symbolic link, and for root no file that has a second name.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
+import stat
 import sys
 import threading
 from collections.abc import Mapping
@@ -21,6 +27,7 @@ import msgspec
 from evertick.daemon.lines import Hidden, JournalLines, JsonLines, Lines, TextLines
 from evertick.errors import InvalidSetting, Refused
 from evertick.text.log_level import TRACE
+from evertick.text.regular_file import kind_of
 
 __all__ = ["LOG_FORMATS", "LOG_LEVELS", "LogFile", "Logs", "set_up_logs"]
 
@@ -36,6 +43,8 @@ LOG_LEVELS: Mapping[str, int] = {
     "error": logging.ERROR,
 }
 _MODE = 0o640
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_STUCK = "the log file %s cannot be opened anew (%s); the old one is written on"
 # Libraries that tell of every request, with its whole address, as something that everybody wants to know.
 _TALKATIVE = ("httpx", "httpcore")
 _VERBOSE_ALL = 2
@@ -119,20 +128,28 @@ class LogFile(logging.Handler):
         self._file = -1
         self._is_torn = False
         self._lost = 0
+        # Whether the log says already that the new file cannot be opened.
+        self._is_stuck = False
         try:
             self._open()
         except OSError as error:
             folder = self.path.parent
             is_there = isinstance(error, PermissionError) or os.path.isdir(folder)
             fix = f"let this user write to {folder}" if is_there else f"make the directory {folder}"
+            fix = "remove it" if isinstance(error, _Unfit) else fix
             raise Refused(
                 f"the log file {self.path} cannot be opened ({error.strerror}); {fix}, or name another --log-file"
             ) from error
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"{self.format(record)}\n".encode()
-        if self._is_moved_away():
-            self._go_on_in_new_file()
+        if not self._is_moved_away() or (error := self._go_on_in_new_file()) is None:
+            self._is_stuck = False
+        elif not self._is_stuck:
+            self._is_stuck = True
+            facts = {"name": log.name, "levelno": logging.WARNING, "levelname": "WARNING"}
+            told = logging.makeLogRecord({**facts, "msg": _STUCK, "args": (self.path, error.strerror)})
+            self._write(f"{self.format(told)}\n".encode())
         if self._lost and self._write(f"({self._lost} records before this one could not be written)\n".encode()):
             self._lost = 0
         if not self._write(line):
@@ -142,10 +159,11 @@ class LogFile(logging.Handler):
         self.acquire()
         try:
             error = self._go_on_in_new_file()
+            self._is_stuck = error is not None  # which is said here
         finally:
             self.release()
         if error is not None:
-            log.warning("the log file %s cannot be opened anew (%s); the old one is written on", self.path, error)
+            log.warning(_STUCK, self.path, error.strerror)
 
     def close(self) -> None:
         self.acquire()
@@ -159,7 +177,7 @@ class LogFile(logging.Handler):
 
     def _open(self) -> None:
         """The new one first: if that fails, the old one is still there."""
-        opened = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        opened = _opened(self.path)
         before, self._file, self._is_torn = self._file, opened, False
         if before >= 0:
             os.close(before)
@@ -173,7 +191,7 @@ class LogFile(logging.Handler):
 
     def _is_moved_away(self) -> bool:
         try:
-            return not os.path.samestat(os.stat(self.path), os.fstat(self._file))
+            return not os.path.samestat(os.lstat(self.path), os.fstat(self._file))
         except OSError:
             return True
 
@@ -188,3 +206,30 @@ class LogFile(logging.Handler):
             return False
         self._is_torn = False
         return True
+
+
+class _Unfit(OSError):
+    """There is something of that name which must not be written to."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(errno.EINVAL, why)
+
+
+def _opened(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):  # it is made then
+        _check(os.lstat(path))
+    opened = os.open(path, _FLAGS, _MODE)
+    try:
+        _check(os.fstat(opened))
+        os.set_blocking(opened, True)
+    except OSError:
+        os.close(opened)
+        raise
+    return opened
+
+
+def _check(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISCHR(found.st_mode):
+        raise _Unfit(f"it is {kind_of(found.st_mode)}, not a regular file")
+    if found.st_nlink > 1 and stat.S_ISREG(found.st_mode) and os.geteuid() == 0:
+        raise _Unfit(f"it has {found.st_nlink} hard links, so another user may have linked a file of root there")

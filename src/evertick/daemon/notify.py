@@ -13,6 +13,7 @@ import socket
 from collections.abc import MutableMapping
 
 from evertick.clock import supervisor_us
+from evertick.text.printable import printable
 
 __all__ = ["Notify"]
 
@@ -95,4 +96,4 @@ def _connected(address: str) -> socket.socket | None:
 
 
 def _line(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:_STATUS_MOST]
+    return printable(text)[:_STATUS_MOST]

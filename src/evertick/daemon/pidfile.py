@@ -19,6 +19,7 @@ from pathlib import Path
 
 from evertick.daemon.process import is_running, was_there
 from evertick.errors import Refused
+from evertick.text.regular_file import kind_of
 
 __all__ = ["Pidfile", "pid_in", "running_pid"]
 
@@ -136,6 +137,8 @@ def _opened(path: Path) -> Iterator[int | None]:
     except OSError as error:
         raise Refused(f"the pidfile {path} cannot be read ({error.strerror}); remove it or name another") from error
     try:
+        if not stat.S_ISREG(mode := os.fstat(found).st_mode):
+            raise Refused(f"{path} is no pidfile: it is {kind_of(mode)}, not a regular file; name another file")
         yield found
     finally:
         os.close(found)
@@ -165,7 +168,7 @@ def _checked(path: Path, found: int) -> int | None:
     """The number of the process that has left it behind, if it is a pidfile at all, and nobody's."""
     facts = os.fstat(found)
     pid = _pid_of(found)
-    if not stat.S_ISREG(facts.st_mode) or facts.st_size > _BYTES_MOST or (pid is None and facts.st_size > 0):
+    if facts.st_size > _BYTES_MOST or (pid is None and facts.st_size > 0):
         raise Refused(f"{path} is no pidfile: it holds something else than the number of a process; name another file")
     if pid is not None and pid != os.getpid() and was_there(pid, facts.st_mtime):
         raise Refused(

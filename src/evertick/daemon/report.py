@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from evertick.daemon.process import is_running, started_at_tick
+from evertick.text.regular_file import read_regular
 
 __all__ = ["DaemonReport", "forget_report", "read_former", "read_remains", "read_reports", "write_report"]
 
@@ -101,8 +102,8 @@ def _found(folder: Path) -> Iterator[tuple[Path, DaemonReport]]:
 
 
 def _read(path: Path) -> Iterator[tuple[Path, DaemonReport]]:
-    with contextlib.suppress(OSError, msgspec.MsgspecError), path.open("rb") as file:
-        yield path, msgspec.json.decode(file.read(_BYTES_MOST), type=DaemonReport)
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        yield path, msgspec.json.decode(read_regular(path, _BYTES_MOST), type=DaemonReport)
 
 
 def _lives(said: DaemonReport) -> bool:

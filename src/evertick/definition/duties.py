@@ -10,6 +10,7 @@ from evertick.definition.settings import check_key, refuse_bare
 from evertick.driver.function import is_async, refuse_generator
 from evertick.errors import AlreadyDeclared, InvalidSetting
 from evertick.model.duty import DutyContext, DutyWork, Interval, Moments, Rhythm
+from evertick.text.values import shown
 from evertick.when import When
 from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import DAY, SECOND
@@ -50,7 +51,7 @@ def make_duty(
 ) -> DutyWork:
     """A duty of a function, which may take a `DutyContext` and nothing else."""
     if not callable(function) or isinstance(function, type):
-        raise InvalidSetting(f"duty {name!r}: {function!r} is no function")
+        raise InvalidSetting(f"duty {name!r}: {shown(function)} is no function")
     refuse_generator(function, f"duty {name!r}")
     takes_context, can_be_cancelled = _takes_context(function, name), is_async(function)
 
@@ -64,7 +65,7 @@ def make_duty(
 
 
 def check_name(name: Any) -> str:
-    refuse_bare(name, "duty", "the name of the duty", "rebuild-index")
+    refuse_bare(name, "duty", "the name of the duty", "'rebuild-index'")
     checked = check_key(name, what="duty")
     if checked.startswith(_OWN_PREFIX):
         raise InvalidSetting(
@@ -76,7 +77,9 @@ def check_name(name: Any) -> str:
 def rhythm_of(name: str, every: Duration | None, when: When | None, *, created: int, tz: str) -> Rhythm | None:
     """When it acts, by an interval or by a rule; None for a loop."""
     if every is not None and when is not None:
-        raise InvalidSetting(f"duty {name!r}: every={every!r} and when={when.text!r} are two rhythms; give one of them")
+        raise InvalidSetting(
+            f"duty {name!r}: every={shown(every)} and when={when.text!r} are two rhythms; give one of them"
+        )
     if when is not None:
         return Moments(_bound(when, name, created, tz))
     return None if every is None else _interval(every, name)
@@ -94,7 +97,7 @@ def _bound(when: When, name: str, created: int, tz: str) -> When:
 def _interval(every: Duration, name: str) -> Interval:
     us = duration_us(every, what="every")
     if not _INTERVAL_LEAST <= us <= _INTERVAL_MOST:
-        raise InvalidSetting(f"duty {name!r}: every={every!r} must be between 0.1 s and ten years")
+        raise InvalidSetting(f"duty {name!r}: every={shown(every)} must be between 0.1 s and ten years")
     return Interval(us)
 
 

@@ -34,6 +34,7 @@ from evertick.model import (
     UniqueUntil,
 )
 from evertick.model.every_node import check_every_node
+from evertick.text.values import encode_data, shown
 from evertick.when.base import JitterMode, check_name
 from evertick.when.calendar import Calendar
 from evertick.when.duration import Duration, duration_us
@@ -228,10 +229,11 @@ def _refuse_change(name: str, value: Any, task: str) -> None:
 
 def _arguments(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise InvalidSetting(f"args: {value!r} must be a dict of arguments by name")
+        raise InvalidSetting(f"args: {shown(value)} must be a dict of arguments by name")
     try:
-        data = msgspec.json.encode(dict(value))
-    except (TypeError, ValueError, RecursionError) as error:
+        # Whether bytes come back as bytes, only the task can tell.
+        data = encode_data(dict(value), allows_bytes=True)
+    except (TypeError, ValueError) as error:
         raise InvalidArguments(f"args: arguments must be JSON-like data; {error}") from None
     if len(data) > ARGUMENTS_MAX_BYTES:
         raise InvalidArguments(f"args: {len(data)} bytes are more than {ARGUMENTS_MAX_BYTES}; pass a reference instead")
@@ -240,14 +242,14 @@ def _arguments(value: Any) -> dict[str, Any]:
 
 def _limit(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _CATCH_UP_LIMIT_MAX:
-        raise InvalidSetting(f"catch_up_limit: {value!r} must be a whole number from 1 to {_CATCH_UP_LIMIT_MAX}")
+        raise InvalidSetting(f"catch_up_limit: {shown(value)} must be a whole number from 1 to {_CATCH_UP_LIMIT_MAX}")
     return value
 
 
 def _pace(value: Duration) -> int:
     us = duration_us(value, what="pace")
     if us < MILLISECOND:
-        raise InvalidSetting(f"pace: {value!r} is less than a millisecond")
+        raise InvalidSetting(f"pace: {shown(value)} is less than a millisecond")
     return us
 
 
@@ -274,7 +276,9 @@ def _pause_after(value: Any) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _PAUSE_AFTER_MAX:
-        raise InvalidSetting(f"pause_after: {value!r} must be a whole number from 1 to {_PAUSE_AFTER_MAX}, or None")
+        raise InvalidSetting(
+            f"pause_after: {shown(value)} must be a whole number from 1 to {_PAUSE_AFTER_MAX}, or None"
+        )
     return value
 
 

@@ -13,6 +13,7 @@ from evertick.driver.sender import REMEMBER, RETRY, TIMEOUT, Sender
 from evertick.errors import InvalidSetting
 from evertick.model.message import check_name
 from evertick.model.retry import RetryPolicy
+from evertick.text.values import shown
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import DAY
 
@@ -35,7 +36,7 @@ class SenderOptions(TypedDict, total=False):
 
 
 def check_channel(channel: Any) -> str:
-    refuse_bare(channel, "sender", "the name of its channel", "webhook")
+    refuse_bare(channel, "sender", "the name of its channel", "'webhook'")
     return check_name(channel, "channel")
 
 
@@ -45,15 +46,17 @@ def make_sender(channel: str, function: Callable[..., Any], options: SenderOptio
     unknown = {option: value for option, value in options.items() if option not in known}
     refuse_other_names(unknown, known, TASK_OTHER_NAMES, "option", "sender", where=f"sender {name!r}")
     if not callable(function) or isinstance(function, type):
-        raise InvalidSetting(f"sender {name!r}: {function!r} is no function")
+        raise InvalidSetting(f"sender {name!r}: {shown(function)} is no function")
     _check_takes_message(function, name)
     retry = options.get("retry", RETRY)
     if not isinstance(retry, RetryPolicy):
-        raise InvalidSetting(f"sender {name!r}: retry: {retry!r} is no policy; pass Constant, Linear or Exponential")
+        raise InvalidSetting(
+            f"sender {name!r}: retry: {shown(retry)} is no policy; pass Constant, Linear or Exponential"
+        )
     concurrency = options.get("concurrency", 10)
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= _CONCURRENCY_MAX:
         raise InvalidSetting(
-            f"sender {name!r}: concurrency: {concurrency!r} must be a whole number from 1 to {_CONCURRENCY_MAX}"
+            f"sender {name!r}: concurrency: {shown(concurrency)} must be a whole number from 1 to {_CONCURRENCY_MAX}"
         )
     can_be_cancelled = is_async(function)
     return Sender(
@@ -87,5 +90,5 @@ def _check_takes_message(function: Callable[..., Any], name: str) -> None:
 def _within(given: Duration, what: str, least: int, most: int) -> int:
     us = duration_us(given, what=what)
     if not least <= us <= most:
-        raise InvalidSetting(f"{what}: {given!r} must be more than nothing and at most {duration_text(most)}")
+        raise InvalidSetting(f"{what}: {shown(given)} must be more than nothing and at most {duration_text(most)}")
     return us

@@ -16,6 +16,7 @@ from evertick.plan.allowed_rules import ScheduleLimits, check_allowed
 from evertick.store.url import check_location
 from evertick.text.did_you_mean import alike
 from evertick.text.redact import masked
+from evertick.text.values import has_control, shown
 from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import DAY, MILLISECOND, MINUTE, SECOND
 from evertick.when.zone import zone_named
@@ -30,7 +31,6 @@ __all__ = [
     "check_one_of",
     "check_queue",
     "check_url",
-    "is_whole_text",
     "make_settings",
     "refuse_bare",
     "refuse_other_names",
@@ -53,6 +53,13 @@ _OTHER_NAMES = {
     "driver": "drivers",
 }
 _SCHEME = re.compile(r"[\w+.-]+://")
+_SQLITE = "sqlite://"
+_SQLITE_BEGUN = re.compile(r"\Asqlite3?(:/*|/+|$)")
+_MEMORY = ":memory:"
+_HOST = re.compile(r"@|:\d|=")
+# What may be the path of a file, and is no host, user or password.
+_PATH = re.compile(r"[\w./~ -]{1,200}")
+_URL_LONGEST = 2_000
 _KEY_LONGEST = 200
 _CONCURRENCY_MAX = 10_000
 _BATCH_MAX = 10_000
@@ -88,7 +95,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     duties: bool = True
     # How many fires, claims or verdicts are written at once, at most.
     batch_size: int = 1_000
-    # How long a program that is nothing but a node waits at its start for a store that is away.
+    # How long a start waits for a store that is away.
     start_timeout: int = 30 * SECOND
     # Which kinds of tasks this node carries out.
     drivers: tuple[str, ...] = IN_PYTHON
@@ -136,13 +143,18 @@ def make_settings(
     What they are by default, the signature of `Scheduler` says, where people read it.
     """
     if migrate not in ("auto", "check"):
-        raise InvalidSetting(f"migrate: {migrate!r} is neither 'auto' (apply what is missing) nor 'check' (refuse to)")
+        raise InvalidSetting(
+            f"migrate: {shown(migrate)} is neither 'auto' (apply what is missing) nor 'check' (refuse to)"
+        )
     if rate_limits not in ("store", "memory"):
         raise InvalidSetting(
-            f"rate_limits: {rate_limits!r} is neither 'store' (all nodes together) nor 'memory' (each node by itself)"
+            f"rate_limits: {shown(rate_limits)} is neither 'store' (all nodes together) nor 'memory' (each node by "
+            "itself)"
         )
     if isinstance(queues, str):
-        raise InvalidSetting(f"queues: {queues!r} is one text; pass a list of names, e.g. queues=[{queues!r}]")
+        raise InvalidSetting(
+            f"queues: {shown(queues)} is one text; pass a list of names, e.g. queues=[{shown(queues)}]"
+        )
     if not queues:
         raise InvalidSetting("queues: a node that works on no queue runs nothing; name one, or pass concurrency=0")
     return Settings(
@@ -205,22 +217,22 @@ def refuse_other_names(
 
 
 def refuse_bare(given: object, decorator: str, what: str, example: str) -> None:
-    """A decorator that needs a name was written without one, and got the function in its place."""
-    if callable(given):
+    """A decorator that needs an argument was written without one, and got the function in its place."""
+    name = getattr(given, "__name__", None) or getattr(given, "name", None)
+    if callable(given) and isinstance(name, str):
         raise InvalidSetting(
-            f"@scheduler.{decorator} needs {what} before the function {getattr(given, '__name__', given)}; write "
-            f"@scheduler.{decorator}({example!r})"
+            f"@scheduler.{decorator} needs {what} before the function {name}; write @scheduler.{decorator}({example})"
         )
 
 
 def check_key(key: Any, *, what: str = "key") -> str:
     """The key, if it can stand in a table, a command line and a log: text without control characters or semicolons."""
     if not isinstance(key, str):
-        raise InvalidKey(f"{what}: {key!r} is not text")
+        raise InvalidKey(f"{what}: {shown(key)} is not text")
     if not 1 <= len(key) <= _KEY_LONGEST:
-        raise InvalidKey(f"{what}: {key[:_KEY_LONGEST]!r} must have 1 to {_KEY_LONGEST} characters, not {len(key)}")
+        raise InvalidKey(f"{what}: {shown(key)} must have 1 to {_KEY_LONGEST} characters, not {len(key)}")
     if key != key.strip() or not key.isprintable() or ";" in key:
-        raise InvalidKey(f"{what}: {key!r} must not begin or end with space, nor hold ';' or control characters")
+        raise InvalidKey(f"{what}: {shown(key)} must not begin or end with space, nor hold ';' or control characters")
     return key
 
 
@@ -237,7 +249,7 @@ def check_feed(kept: Duration) -> int:
 
 def check_one_of(value: Any, allowed: Sequence[str], what: str) -> str:
     if value not in allowed:
-        raise InvalidSetting(f"{what}: {value!r} must be one of {', '.join(map(repr, allowed))}")
+        raise InvalidSetting(f"{what}: {shown(value)} must be one of {', '.join(map(repr, allowed))}")
     return str(value)
 
 
@@ -248,39 +260,57 @@ def check_exceptions(value: Any, what: str) -> tuple[type[BaseException], ...]:
     for each in types:
         if not isinstance(each, type) or not issubclass(each, BaseException):
             raise InvalidSetting(
-                f"{what}: {each!r:.60} is no type of exception; pass the type itself, like ValueError, or a tuple of "
+                f"{what}: {shown(each)} is no type of exception; pass the type itself, like ValueError, or a tuple of "
                 "types"
             )
     return types
 
 
-def is_whole_text(text: str) -> bool:
-    """Whether it can be written anywhere: half of a surrogate pair, what is left of bytes that are no UTF-8, cannot."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
 def check_labels(labels: Any) -> dict[str, str]:
     if not isinstance(labels, Mapping) or len(labels) > 50:
-        raise InvalidSetting(f"labels: {labels!r} must be a dict of at most 50 names with their values")
+        raise InvalidSetting(f"labels: {shown(labels)} must be a dict of at most 50 names with their values")
     checked = {}
     for name, value in labels.items():
         if not isinstance(value, str) or len(value) > _KEY_LONGEST:
-            raise InvalidSetting(f"labels: the value of {name!r} must be text of at most {_KEY_LONGEST} characters")
-        if not is_whole_text(value):
-            raise InvalidSetting(f"labels: the value of {name!r}, {value!r}, holds half a character; decode it anew")
+            raise InvalidSetting(
+                f"labels: the value of {shown(name)}, {shown(value)}, must be text of at most {_KEY_LONGEST} characters"
+            )
+        if has_control(value):
+            raise InvalidSetting(
+                f"labels: the value of {shown(name)}, {shown(value)}, must not hold control characters or surrogates"
+            )
         checked[check_key(name, what="label")] = value
     return checked
 
 
 def check_url(url: str | None) -> str:
     found = url if url is not None else os.environ.get(DATABASE_VARIABLE) or DEFAULT_DATABASE
+    if isinstance(found, os.PathLike):
+        found = os.fspath(found)
     if not isinstance(found, str):
-        raise InvalidSetting(f"url: {found!r} is no database URL; write it like {DEFAULT_DATABASE!r}")
-    if not _SCHEME.match(found):
-        shape = _SHAPE_OF_POSTGRES if found.startswith("postgres") else DEFAULT_DATABASE
-        raise InvalidSetting(f"url: {masked(found)!r} is no database URL; write it like {shape!r}")
+        raise InvalidSetting(f"url: {shown(found)} is no database URL; write it like {DEFAULT_DATABASE!r}")
+    if len(found) > _URL_LONGEST or has_control(found):
+        raise InvalidSetting(
+            f"url: {shown(masked(found[:_URL_LONGEST]))} is no database URL: it is longer than {_URL_LONGEST:,} "
+            "characters, or has control characters or surrogates"
+        )
+    path = found.removeprefix(_SQLITE) if found.startswith(_SQLITE) else ""
+    is_no_file = path in ("/", f"/{_MEMORY}") or (path != "" and path[0] not in "/?")
+    if not _SCHEME.match(found) or is_no_file:
+        given = found if found == _MEMORY else masked(found)
+        raise InvalidSetting(f"url: {given!r} is no database URL; write it like {_url_meant(found)!r}")
     check_location(found)
     return found
+
+
+def _url_meant(given: str) -> str:
+    """What was meant by a path, by a host, or by a URL with too few slashes."""
+    if given.startswith("postgres") or _HOST.search(given):
+        return _SHAPE_OF_POSTGRES
+    path = _SQLITE_BEGUN.sub("", given).removeprefix("./")
+    if path == _MEMORY:
+        return _SQLITE
+    return f"{_SQLITE}/{os.path.expanduser(path)}" if _PATH.fullmatch(path) else DEFAULT_DATABASE
 
 
 def _zone(tz: Any) -> str:
@@ -294,18 +324,18 @@ def _zone(tz: Any) -> str:
 
 def _whole(value: Any, what: str, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidSetting(f"{what}: {value!r} must be a whole number from {least} to {most}")
+        raise InvalidSetting(f"{what}: {shown(value)} must be a whole number from {least} to {most}")
     return value
 
 
 def _yes_or_no(value: Any, what: str) -> bool:
     if not isinstance(value, bool):
-        raise InvalidSetting(f"{what}: {value!r} must be True or False")
+        raise InvalidSetting(f"{what}: {shown(value)} must be True or False")
     return value
 
 
 def _between(value: Duration, what: str, least: int, most: int) -> int:
     us = duration_us(value, what=what)
     if not least <= us <= most:
-        raise InvalidSetting(f"{what}: {value!r} must be between {least / SECOND:g} s and {most / SECOND:g} s")
+        raise InvalidSetting(f"{what}: {shown(value)} must be between {least / SECOND:g} s and {most / SECOND:g} s")
     return us

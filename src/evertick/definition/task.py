@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, TypedDict, Typ
 import msgspec
 
 from evertick.aio.blocking import at_once
+from evertick.aio.unawaited import tells_unawaited
 from evertick.definition.settings import (
     check_exceptions,
     check_key,
@@ -30,6 +31,7 @@ from evertick.model import UNIQUE_UNTIL, Cause, NewRun, Run, UniqueUntil
 from evertick.model.limits import Rate, make_concurrency, make_rate
 from evertick.model.retry import RetryPolicy, never_again
 from evertick.text.redact import shown_value
+from evertick.text.values import shown
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import DAY, to_us
 
@@ -104,6 +106,7 @@ TASK_OTHER_NAMES = {
 }
 
 
+@tells_unawaited
 class Task(Generic[P, R]):
     """Work that Evertick can run. One that was made of a function stays callable as the function it was."""
 
@@ -142,7 +145,7 @@ class Task(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run:
         """Have it run soon, once, on a node that knows it."""
-        return await Enqueuer(self, Placing()).enqueue(*args, **kwargs)
+        return await Enqueuer(self, Placing())._enqueue(args, kwargs)
 
     async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Run]:
         """One run per set of arguments, in one transaction: all of them, or none."""
@@ -230,10 +233,15 @@ class Task(Generic[P, R]):
         self._scheduler.use_database(url)
         return self._callable()
 
+    @property
+    def _written(self) -> str:
+        return self.name
+
     def __repr__(self) -> str:
         return f"<Task {self.name}({self._arguments.text})>"
 
 
+@tells_unawaited
 class Enqueuer(Generic[P]):
     """Enqueues one task with the given options."""
 
@@ -243,10 +251,13 @@ class Enqueuer(Generic[P]):
         self._connection = connection
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run:
-        return (await self._put(self._new_runs([self._task._encode_call(args, kwargs)])))[0]
+        return await self._enqueue(args, kwargs)
 
     async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Run]:
         return await self._put(self._new_runs(self._encode_calls(calls)))
+
+    async def _enqueue(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Run:
+        return (await self._put(self._new_runs([self._task._encode_call(args, kwargs)])))[0]
 
     async def _put(self, runs: list[NewRun]) -> list[Run]:
         scheduler = self._task._scheduler
@@ -257,7 +268,7 @@ class Enqueuer(Generic[P]):
 
     def _encode_calls(self, calls: Iterable[Mapping[str, Any]]) -> list[bytes]:
         if not isinstance(calls, Iterable):
-            raise InvalidInput(f"calls: {calls!r} is no list of arguments; pass [{{...}}, ...]")
+            raise InvalidInput(f"calls: {shown(calls)} is no list of arguments; pass [{{...}}, ...]")
         encoded = []
         for number, call in enumerate(calls):
             if number == ENQUEUE_MANY_MAX:
@@ -291,6 +302,10 @@ class Enqueuer(Generic[P]):
     @property
     def sync(self) -> SyncEnqueuer[P]:
         return SyncEnqueuer(self)
+
+    @property
+    def _written(self) -> str:
+        return f"{self._task.name}.options(...)"
 
 
 class SyncEnqueuer(Generic[P]):
@@ -354,7 +369,7 @@ def make_work(name: str, driver: Driver, arguments: Signature | FreeArguments, o
     refuse_other_names(unknown, known, TASK_OTHER_NAMES, "option", call, where=f"task {name!r}")
     retry = options.get("retry", never_again)
     if not isinstance(retry, RetryPolicy):
-        raise InvalidSetting(f"task {name!r}: retry: {retry!r} is no policy; pass Constant, Linear or Exponential")
+        raise InvalidSetting(f"task {name!r}: retry: {shown(retry)} is no policy; pass Constant, Linear or Exponential")
     timeout = options.get("timeout")
     on_lost = check_one_of(options.get("on_lost", "rerun"), get_args(OnLost), f"task {name!r}: on_lost")
     # What must not run twice must not run on while nobody knows whether it was given to another node.
@@ -363,7 +378,7 @@ def make_work(name: str, driver: Driver, arguments: Signature | FreeArguments, o
         options.get("on_unreachable", default), get_args(OnUnreachable), f"task {name!r}: on_unreachable"
     )
     if timeout is not None and duration_us(timeout, what="timeout") == 0:
-        raise InvalidSetting(f"task {name!r}: timeout: {timeout!r} leaves no time at all; leave it out for none")
+        raise InvalidSetting(f"task {name!r}: timeout: {shown(timeout)} leaves no time at all; leave it out for none")
     return Work(
         task=name,
         driver=driver,
@@ -385,7 +400,7 @@ def check_unique_until(until: Any, unique: str | None, unique_for: Any) -> Uniqu
     if until is None:
         return "end"
     if unique is None:
-        raise InvalidSetting(f"unique_until: {until!r} says how long a key is unique; give the key with unique=")
+        raise InvalidSetting(f"unique_until: {shown(until)} says how long a key is unique; give the key with unique=")
     if unique_for is not None:
         raise InvalidSetting("unique_until and unique_for both say how long the key is unique; give one of them")
     return "start" if check_one_of(until, UNIQUE_UNTIL, "unique_until") == "start" else "end"
@@ -395,16 +410,18 @@ def check_unique_for(period: Duration | None, unique: str | None) -> int | None:
     if period is None:
         return None
     if unique is None:
-        raise InvalidSetting(f"unique_for: {period!r} says how long a key is unique; give the key with unique=")
+        raise InvalidSetting(f"unique_for: {shown(period)} says how long a key is unique; give the key with unique=")
     us = duration_us(period, what="unique_for")
     if not 0 < us <= _UNIQUE_FOR_MAX:
         raise InvalidSetting(
-            f"unique_for: {period!r} must be more than nothing and at most {duration_text(_UNIQUE_FOR_MAX)}"
+            f"unique_for: {shown(period)} must be more than nothing and at most {duration_text(_UNIQUE_FOR_MAX)}"
         )
     return us
 
 
 def check_priority(priority: Any) -> int:
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > PRIORITY_MAX:
-        raise InvalidSetting(f"priority: {priority!r} must be a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}")
+        raise InvalidSetting(
+            f"priority: {shown(priority)} must be a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"
+        )
     return priority

@@ -10,18 +10,22 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 
 from evertick.doctor.apps import about_empty_app
+from evertick.doctor.calendars import about_calendars
+from evertick.doctor.clock import about_clock, about_late_runs
 from evertick.doctor.database import about_database
 from evertick.doctor.duties import about_duties
 from evertick.doctor.feed import about_feed
 from evertick.doctor.finding import Finding, Severity, about_store, shortened
 from evertick.doctor.handed import about_handed
-from evertick.doctor.nodes import about_clock, about_nodes
+from evertick.doctor.nodes import about_nodes
 from evertick.doctor.outbox import about_outbox
 from evertick.doctor.runs import about_blocked, about_parked, about_waiting, blockers_of
 from evertick.doctor.schedules import about_schedules
 from evertick.errors import EvertickError
 from evertick.explain.all_schedules import survey
 from evertick.explain.handed_run import unsent_messages
+from evertick.ledger.clock_repair import written_ahead
+from evertick.ledger.parsed_rules import load_calendars
 from evertick.model import State
 from evertick.store.base import Care, RunFilter, Store
 from evertick.when import from_us, to_us
@@ -49,7 +53,8 @@ async def _about_app(store: Store, app: str, own_now: datetime) -> AsyncIterator
     if not surveyed and not nodes and not await store.runs(app, RunFilter(limit=1)):
         for finding in about_empty_app(app, await store.apps()):
             yield finding
-    for finding in about_clock(now, own_now, nodes):
+    ahead = await written_ahead(store, app)
+    for finding in about_clock(now, own_now, nodes, ahead, [each.astray for each in surveyed if each.astray]):
         yield finding
     for finding in about_nodes(nodes, now, has_schedules=bool(surveyed)):
         yield finding
@@ -64,13 +69,18 @@ async def _about_app(store: Store, app: str, own_now: datetime) -> AsyncIterator
         yield finding
     for finding in about_parked(await store.runs(app, _those(State.PARKED)), living):
         yield finding
-    for finding in about_waiting(await store.runs(app, _those(State.WAITING)), living, now):
+    waiting = await store.runs(app, _those(State.WAITING))
+    for finding in about_waiting(waiting, living, now):
+        yield finding
+    for finding in about_late_runs(waiting, ahead, now):
         yield finding
     # The oldest of them: a newer backlog is not to hide who has waited longest.
     blocked = await store.runs(app, _those(State.BLOCKED, is_oldest_first=True))
     ids = blockers_of(blocked)
     blockers = await store.runs(app, RunFilter(ids=ids, limit=len(ids))) if ids else []
     for finding in about_blocked(blocked, {run.id: run for run in blockers}, now):
+        yield finding
+    for finding in about_calendars(await load_calendars(store, app), surveyed, now):
         yield finding
     ended = await store.runs(app, _those(State.DONE))
     for finding in about_schedules(surveyed, ended, living, now):

@@ -1,41 +1,20 @@
-"""What can be wrong with nodes and clocks: nobody there, late beats, different code, a clock that was put back."""
+"""What can be wrong with nodes: no node, late heartbeats, different code."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from evertick.doctor.finding import Finding, Severity, named
 from evertick.engine.node import declarer_of
 from evertick.explain.node_names import node_names
-from evertick.model import Node
+from evertick.model import Node, blockers_of_loop
 
-__all__ = ["about_clock", "about_nodes"]
+__all__ = ["about_nodes"]
 
-_CLOCK_APART = timedelta(seconds=2)
 # A node beats five times in a lease: by this share of it two beats are missing and the third is due.
 _LATE_SHARE = 0.6
-
-
-def about_clock(store_now: datetime, own_now: datetime, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """The store's time against that of this machine, and against what the nodes have written."""
-    apart = abs(store_now - own_now)
-    if apart > _CLOCK_APART:
-        yield Finding(
-            severity=Severity.WARNING,
-            check="clock",
-            what=f"the clock of this machine and that of the store are {apart.total_seconds():.1f} s apart",
-            fix="keep both right with NTP; the store's clock decides what is due",
-        )
-    ahead = max((node.beat_at - store_now for node in nodes if node.died_at is None), default=timedelta(0))
-    if ahead > _CLOCK_APART:
-        yield Finding(
-            severity=Severity.WARNING,
-            check="clock_step",
-            what=f"a node has beaten {ahead.total_seconds():.1f} s in the future: the clock was put back since",
-            fix="nothing is lost, but moments may come twice on the clock; keep it right with NTP, which does not step",
-        )
 
 
 def about_nodes(nodes: Sequence[Node], now: datetime, *, has_schedules: bool) -> Iterator[Finding]:
@@ -50,6 +29,7 @@ def about_nodes(nodes: Sequence[Node], now: datetime, *, has_schedules: bool) ->
     names = node_names(living)
     for node in living:
         yield from _about_beat(node, names[node.id], now)
+        yield from _about_blockers(node, names[node.id], now)
     yield from _about_declarations(living)
     yield from _about_shared_names(living)
     versions = sorted({node.version for node in living})
@@ -81,6 +61,25 @@ def _about_beat(node: Node, name: str, now: datetime) -> Iterator[Finding]:
             fix="if it was killed, others take its runs and duties over when its lease ends; if it is there, see "
             "whether its machine is overloaded or stands still, or whether the store was locked",
             about=(node.id,),
+        )
+
+
+def _about_blockers(node: Node, name: str, now: datetime) -> Iterator[Finding]:
+    """Jobs that block an event loop hold up all others of their node, which then look slow."""
+    for job, tick in blockers_of_loop(node).items():
+        if tick.last_at is None:
+            continue
+        until = tick.next_at or now
+        ago = "" if tick.next_at is None else f", {max((now - until).total_seconds(), 0) / 60:.0f} min ago"
+        verb = "has blocked" if ago else "blocks"
+        since = f"for {(until - tick.last_at).total_seconds():.0f} s{ago}"
+        yield Finding(
+            severity=Severity.WARNING,
+            check="blocked_loop",
+            what=f"{job} {verb} the event loop of node {name} {since}: the other jobs of that node wait for it",
+            fix="make it a plain function (def), which runs in a thread, or await what it waits for; the log of the "
+            "node shows the stack",
+            about=(job, node.id),
         )
 
 

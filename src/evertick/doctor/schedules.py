@@ -12,7 +12,7 @@ from evertick.doctor.finding import Finding, Severity, named
 from evertick.explain.all_schedules import Surveyed
 from evertick.explain.drift import REMEDY, is_left_behind
 from evertick.explain.no_node import driver_wanted
-from evertick.model import Node, Run, State
+from evertick.model import Node, Run, State, blockers_of_loop
 from evertick.plan.forecast import collisions_of
 from evertick.plan.spread import spread_rule
 from evertick.when import Once, When, from_us, to_us
@@ -28,6 +28,8 @@ _HERD = 10
 _HERD_SCHEDULES_MOST = 5_000
 _RUNS_LEAST = 3
 _DISTANCES = 20
+# What a blocked event loop has held up is written down together when it goes on.
+_TOGETHER = timedelta(seconds=0.5)
 
 
 def about_schedules(
@@ -40,7 +42,7 @@ def about_schedules(
     yield from _about_left_over(surveyed)
     yield from _about_lateness(surveyed, living, now)
     yield from _about_tasks(surveyed, living)
-    yield from _about_overlap(surveyed, ended, now)
+    yield from _about_overlap(surveyed, ended, living, now)
     yield from _about_herds(surveyed, now)
 
 
@@ -65,7 +67,7 @@ def _about_rule(each: Surveyed, now: datetime) -> Iterator[Finding]:
             fix=f"it is tried again by itself; `evertick why {key}` tells when",
             about=(key,),
         )
-    elif not schedule.is_paused and schedule.next_fire_at is None:
+    elif not schedule.is_paused and schedule.next_fire_at is None and each.astray is None:
         yield from _about_end(each, each.rule, now)
 
 
@@ -191,12 +193,24 @@ def _about_lateness(surveyed: Sequence[Surveyed], living: Sequence[Node], now: d
             severity=Severity.WARNING,
             check="stalled_node" if living else "overdue",
             what=f"{late} {longest / 60:.0f} min ({named(each.key for each in overdue)})"
-            + (f", though {who} beats" if living else ""),
-            fix="something blocks the event loop there: its log names the task and shows the stack"
+            + (f", though {who} beats: {_held_up_by(living)}" if living else ""),
+            fix="the log of the node names the job that blocks it, and shows the stack; make that job a plain function "
+            "(def), which runs in a thread"
             if living
             else "start a node of this app",
             about=tuple(each.key for each in overdue),
         )
+
+
+def _held_up_by(living: Sequence[Node]) -> str:
+    """By what the nodes themselves say; the schedules that are late are those that wait for it."""
+    blocking = [
+        f"{name} blocks the event loop of {node.name}"
+        for node in living
+        for name, tick in blockers_of_loop(node).items()
+        if tick.next_at is None
+    ]
+    return named(blocking) or "something may block the event loop there, and the ledger does not tell what"
 
 
 def _about_tasks(surveyed: Sequence[Surveyed], living: Sequence[Node]) -> Iterator[Finding]:
@@ -224,28 +238,74 @@ def _about_tasks(surveyed: Sequence[Surveyed], living: Sequence[Node]) -> Iterat
         )
 
 
-def _about_overlap(surveyed: Sequence[Surveyed], ended: Sequence[Run], now: datetime) -> Iterator[Finding]:
+def _about_overlap(
+    surveyed: Sequence[Surveyed], ended: Sequence[Run], living: Sequence[Node], now: datetime
+) -> Iterator[Finding]:
     """Under overlap "skip" a schedule that comes sooner than its runs end skips moments as a rule."""
-    lengths: dict[str, list[float]] = defaultdict(list)
+    runs: dict[str, list[Run]] = defaultdict(list)
     for run in ended:
         if run.schedule_key is not None and run.started_at is not None and run.finished_at is not None:
-            lengths[run.schedule_key].append((run.finished_at - run.started_at).total_seconds())
+            runs[run.schedule_key].append(run)
+    blockers = {name for node in living for name in blockers_of_loop(node)}
     for each in surveyed:
-        seconds = lengths.get(each.schedule.key, [])
-        if each.schedule.overlap != "skip" or each.expected is None or len(seconds) < _RUNS_LEAST:
+        key, own = each.schedule.key, runs.get(each.schedule.key, [])
+        if each.schedule.overlap != "skip" or each.expected is None or len(own) < _RUNS_LEAST:
             continue
         # Not `minimum_distance`: what comes closer only on the day a clock is turned is no rule.
         moments = each.expected.rule.upcoming(now, _DISTANCES)
         apart = min((later - earlier for earlier, later in pairwise(moments)), default=None)
-        if apart is not None and apart.total_seconds() < fmean(seconds):
-            yield Finding(
-                severity=Severity.WARNING,
-                check="too_close",
-                what=f"{each.schedule.key} fires every {apart.total_seconds():g} s at its closest, and its runs take "
-                f"{fmean(seconds):.1f} s: moments are skipped (overlap is 'skip')",
-                fix="fire less often, make it faster, or choose overlap='queue' or Every(…, after='end')",
-                about=(each.schedule.key,),
+        seconds = fmean(_length(run) for run in own)
+        if apart is None or apart.total_seconds() >= seconds:
+            continue
+        others = sorted(blockers - {key}) if key not in blockers else []
+        beside = others or _ended_together(own, ended, apart.total_seconds())
+        what = (
+            f"{key} fires every {apart.total_seconds():g} s at its closest, and its runs take {seconds:.1f} s: moments "
+            "are skipped (overlap is 'skip')"
+        )
+        fix = "fire less often, make it faster, or choose overlap='queue' or Every(…, after='end')"
+        if others:
+            what += f"; but {named(others)} has blocked the event loop of its node, for which its runs had to wait"
+            fix = "see to what blocks the event loop first"
+        elif beside:
+            what += (
+                f"; but they end together with runs of {named(beside)} on the same node, so that one of them may block "
+                "the event loop for the others: the ledger does not tell which"
             )
+            fix = (
+                "the log of the node names what blocks its event loop for more than 5 s; jobs that block are to be "
+                f"plain functions (def), which run in threads. If nothing does: {fix}"
+            )
+        yield Finding(severity=Severity.WARNING, check="too_close", what=what, fix=fix, about=(key, *beside))
+
+
+def _length(run: Run) -> float:
+    assert run.started_at is not None
+    assert run.finished_at is not None
+    return (run.finished_at - run.started_at).total_seconds()
+
+
+def _ended_together(own: Sequence[Run], ended: Sequence[Run], seconds: float) -> list[str]:
+    """The jobs beside which most of the long runs of a schedule ended: on the same node, at the same time. What waits
+    for a blocked event loop ends when that goes on, together with what has blocked it."""
+    long = [run for run in own if _length(run) > seconds and run.node is not None]
+    beside: Counter[str] = Counter()
+    for run in long:
+        beside.update(
+            {
+                other.schedule_key or other.task
+                for other in ended
+                if other.node == run.node
+                and other.schedule_key != run.schedule_key
+                and other.started_at is not None
+                and other.finished_at is not None
+                and run.finished_at is not None
+                and other.started_at < run.finished_at
+                and abs(other.finished_at - run.finished_at) < _TOGETHER
+                and _length(other) > seconds / 2
+            }
+        )
+    return sorted(name for name, count in beside.items() if count * 2 > len(long))
 
 
 def _about_herds(surveyed: Sequence[Surveyed], now: datetime) -> Iterator[Finding]:

@@ -44,7 +44,6 @@ from evertick.driver.place import Place, find, type_names
 from evertick.errors import InvalidDuration, Retry, Skip
 from evertick.job.arguments import Signature
 from evertick.job.context import Context, _current
-from evertick.model import Phase
 from evertick.when.duration import duration_us
 
 __all__ = ["Errand", "serve"]
@@ -144,7 +143,7 @@ class Child:
         data = context._encode_result(result)
         return JobReturned(
             result=msgspec.Raw(b"null" if data is None else data),
-            phases=_phases(context),
+            phases=context._phases,
         )
 
     def _await(self, work: Awaitable[Any], context: Context) -> Any:
@@ -172,7 +171,7 @@ class Child:
         return JobRaised(
             text=_clean(text),
             types=type_names(type(error), self._errand.place),
-            phases=_phases(context),
+            phases=context._phases,
             skip=_clean(str(error.reason)[:_REASON_MAX_CHARS]) if isinstance(error, Skip) else None,
             retry=_clean(str(error)[:_REASON_MAX_CHARS]) if isinstance(error, Retry) else None,
             retry_after=after,
@@ -229,10 +228,6 @@ class _Raised:
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
-
-
-def _phases(context: Context) -> tuple[Phase, ...]:
-    return tuple(msgspec.structs.replace(each, name=_clean(each.name)) for each in context._phases)
 
 
 def _clean(text: str) -> str:

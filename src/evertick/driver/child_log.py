@@ -1,7 +1,7 @@
 """What a job in a child says: through its context, through `logging`.
 
-Lines leave at once: the last one before a crash is the one that explains it. Progress may be said in a tight loop, so
-it leaves some times a second, and its last word always.
+Lines and phases leave at once: the last one before a crash is the one that explains it. Progress may be said in a tight
+loop, so it leaves some times a second, and its last word always.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from evertick.clock import system_clock
 from evertick.driver.message import Said
 from evertick.job.context import Context, Notebook
+from evertick.model import Phase
 
 __all__ = ["ChildNotebook", "LogCapture"]
 
@@ -50,6 +53,16 @@ class ChildNotebook(Notebook):
                 self._timer.daemon = True
                 self._timer.start()
 
+    def begin_phase(self, phase: Phase) -> int | None:
+        place = super().begin_phase(_clean(phase))
+        if place is not None:
+            self.tell()
+        return place
+
+    def end_phase(self, place: int, phase: Phase) -> None:
+        super().end_phase(place, _clean(phase))
+        self.tell()
+
     def tell(self) -> None:
         """Send what has not been sent yet."""
         if os.getpid() != self._process:
@@ -57,9 +70,14 @@ class ChildNotebook(Notebook):
         with self._telling:
             self._timer = None
             self._told_at = system_clock.elapsed()
-            taken = self.take()
-            if taken is not None:
-                self._send(Said(lines=taken[1], progress=taken[2]))
+            taken, phases = self.take(), self.take_phases()
+            if taken is not None or phases is not None:
+                _, lines, progress = taken if taken is not None else (0, (), None)
+                self._send(Said(lines=lines, progress=progress, phases=phases))
+
+
+def _clean(phase: Phase) -> Phase:
+    return msgspec.structs.replace(phase, name=phase.name.encode("utf-8", "replace").decode())
 
 
 class LogCapture:

@@ -7,12 +7,13 @@ bounded before it is read. Pure: brokers carry the bytes.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
 from evertick.errors import InvalidInput
 from evertick.model import HandMode
+from evertick.text.surrogates import json_bytes, mended_json
 
 __all__ = [
     "ERROR_MAX_CHARS",
@@ -39,6 +40,8 @@ ERROR_MAX_CHARS: Final = 16_384
 _TEXT_MAX_CHARS: Final = 500
 _ID_MAX_CHARS: Final = 100
 _LONGEST_SECONDS: Final = 366 * 86_400
+
+T = TypeVar("T")
 
 WorkerReportKind = Literal["taken", "progress", "finish", "fail", "skip", "release"]
 # When a line was written, its level, its text.
@@ -115,14 +118,15 @@ _kill: Final = msgspec.json.Decoder(Kill)
 
 
 def encode(what: Handed | WorkerReport | Kill) -> bytes:
-    return msgspec.json.encode(what)
+    """As it is sent. Texts of a job may be anything; what cannot be sent of them must not cost the report."""
+    return json_bytes(what)
 
 
 def decode_handed(data: bytes) -> Handed:
     """Raises InvalidInput where it is no message of ours, or of another version."""
     _check_size(data, MESSAGE_MAX_BYTES, "message")
     try:
-        handed = _handed.decode(data)
+        handed = _decoded(_handed, data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"message: it is not what hands a run over: {error}") from None
     _check_version(handed.v, "message")
@@ -131,10 +135,11 @@ def decode_handed(data: bytes) -> Handed:
 
 
 def decode_report(data: bytes) -> WorkerReport:
-    """Raises InvalidInput where it is no report. Texts are cut: a report that says too much still counts."""
+    """Raises InvalidInput where it is no report. Texts are cut, and halves of surrogate pairs replaced: a report that
+    says too much, or has cut a letter in two, still counts."""
     _check_size(data, REPORT_MAX_BYTES, "report")
     try:
-        report = _report.decode(data)
+        report = _decoded(_report, data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"report: it is no report of a worker: {error}") from None
     _check_version(report.v, "report")
@@ -156,7 +161,7 @@ def decode_report(data: bytes) -> WorkerReport:
 def decode_kill(data: bytes) -> Kill:
     _check_size(data, REPORT_MAX_BYTES, "kill")
     try:
-        kill = _kill.decode(data)
+        kill = _decoded(_kill, data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"kill: it names no run: {error}") from None
     _check_version(kill.v, "kill")
@@ -166,6 +171,16 @@ def decode_kill(data: bytes) -> Kill:
 def pair_of(run: str, fence: int) -> str:
     """The name of a hand-over in keys, message ids and logs."""
     return f"{run}:{fence}"
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        mended = mended_json(data)
+        if mended == data:
+            raise
+        return decoder.decode(mended)
 
 
 def _check_size(data: bytes, most: int, what: str) -> None:

@@ -35,8 +35,8 @@ from evertick.driver.message import (
 )
 from evertick.driver.output import Lines
 from evertick.errors import ProcessDied, Retry, Skip
-from evertick.job.context import MESSAGES_MAX, PHASES_MAX, Context
-from evertick.model import NewMessage
+from evertick.job.context import MESSAGES_MAX, Context
+from evertick.model import NewMessage, Phase
 
 __all__ = ["Conversation"]
 
@@ -178,8 +178,10 @@ class Conversation:
         match message:
             case Ready():
                 self.is_ready = True
-            case Said(lines, progress):
+            case Said(lines, progress, phases):
                 self._note(lines, progress)
+                if self._context is not None and phases is not None:
+                    self._context._notebook.set_phases(phases)
             case Sends(sent):
                 self._keep_message(sent)
             case NotFoundThere(error) if self._answer is None:
@@ -279,6 +281,6 @@ def _error(raised: JobRaised) -> Exception:
     return Reported(raised.text, types=raised.types, retry=retry)
 
 
-def _keep_phases(context: Context, phases: tuple[Any, ...]) -> None:
+def _keep_phases(context: Context, phases: tuple[Phase, ...]) -> None:
     if phases:
-        context._notebook.phases.extend(phases[: PHASES_MAX - len(context._notebook.phases)])
+        context._notebook.set_phases(phases)

@@ -16,12 +16,15 @@ _ERROR_MAX_CHARS = 16_384
 
 
 def error_text(error: BaseException) -> str:
-    """The error with its traceback, cut in the middle when it is long: both ends say the most."""
+    """The error with its traceback, cut in the middle when it is long: both ends say the most. It goes into logs, files
+    and messages, so it has no half of a letter, as names of files may have."""
     own = _without_our_frames(error)
     if isinstance(error, JobFailed) or (isinstance(error, EvertickError | Retry) and own is None and str(error)):
         text = str(error)  # what we say on purpose, and no line of a job has to do with it
     else:
         text = "".join(traceback.format_exception(type(error), error, own)).rstrip()
+    if not text.isascii():
+        text = text.encode(errors="replace").decode()
     if len(text) <= _ERROR_MAX_CHARS:
         return text
     half = _ERROR_MAX_CHARS // 2

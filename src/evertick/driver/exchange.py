@@ -6,11 +6,13 @@ first needed: a job may be declared before it is said where the broker is.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
 
+from evertick.clock import Clock
 from evertick.driver.broker import BATCH, Broker, Incoming
 from evertick.driver.contract import Kill, WorkerReport, decode_report
 from evertick.driver.handoff import Received
@@ -20,6 +22,7 @@ from evertick.errors import InvalidInput
 from evertick.job.context import RESULT_MAX_BYTES
 from evertick.model import ClaimedMessage, Report
 from evertick.model.retry import Exponential
+from evertick.text.log_level import Repeats
 from evertick.when.moment import MINUTE, moment_of
 
 __all__ = ["Exchange", "exchange_of", "kill_channel_of", "report_of"]
@@ -49,17 +52,24 @@ def exchange_of(parts: DriverParts, channel: str, make_broker: Callable[[], Brok
     """The exchange of this scheduler for a channel."""
     found = parts.shared.get(channel)
     if not isinstance(found, Exchange):
-        found = parts.shared[channel] = Exchange(channel, make_broker)
+        found = parts.shared[channel] = Exchange(channel, make_broker, parts.clock)
     return found
 
 
 class Exchange:
     """Senders and source of one broker."""
 
-    def __init__(self, channel: str, make_broker: Callable[[], Broker]) -> None:
+    def __init__(self, channel: str, make_broker: Callable[[], Broker], clock: Clock) -> None:
         self.channel = channel
         self._make_broker = make_broker
         self._made: Broker | None = None
+        self._dropped = Repeats(
+            log,
+            clock.elapsed,
+            first="a report of a worker cannot be read, and is dropped: {last}",
+            more="{count} more reports of workers could not be read in the last {seconds} s, and were dropped; the "
+            "last: {last}",
+        )
         self.senders: Sequence[Sender] = (
             _sender(channel, channel, self._push),
             _sender(kill_channel_of(channel), channel, self._kill),
@@ -78,6 +88,7 @@ class Exchange:
 
     async def close(self) -> None:
         """It may be used again."""
+        self._dropped.flush()
         broker, self._made = self._made, None
         if broker is not None:
             await broker.close()
@@ -94,14 +105,16 @@ class Exchange:
     # --- from the workers
 
     async def receive(self, most: int, seconds: float) -> Received:
+        self._dropped.settle()
         incoming = await self._broker.read(most, seconds)
         reports, unreadable = [], []
         for each in incoming:
             try:
                 reports.append(report_of(decode_report(each.data)))
             except InvalidInput as error:
-                log.warning("%s: something is no report, and is dropped: %s", self.name, error)
+                self._dropped.add(f"{self.name}: {error}")
                 unreadable.append(each)
+                await asyncio.sleep(0)  # to find out took as long as its sender wanted
         if unreadable:
             await self._broker.acknowledge(unreadable)
         dropped = {id(each) for each in unreadable}

@@ -12,7 +12,7 @@ from typing import Any
 
 from evertick.clock import system_clock
 from evertick.driver.address import Allowed, LookUp, allowed_of, look_up_in
-from evertick.driver.http_exchange import Answer, Exchange, trusting
+from evertick.driver.http_exchange import Answer, Exchange, charset_of, decoded, trusting
 from evertick.driver.http_expect import statuses_of, unmet
 from evertick.driver.http_request import Outgoing, make_request
 from evertick.driver.http_spec import Http, HttpSettings, method_of
@@ -31,6 +31,9 @@ __all__ = ["HttpDriver"]
 _KEPT_MAX_CHARS = 8_192
 _SHOWN_MAX_CHARS = 2_000
 _PHRASE_MAX_CHARS = 100
+_MOMENT_MAX_CHARS = 100
+# What is longer is decoded in a thread.
+_DECODED_HERE_BYTES = 64 * 1024
 _BUSY = (429, 503)
 # Who is asked to try again at once is asked to do so again and again.
 _WAIT_LEAST = SECOND
@@ -64,7 +67,7 @@ class HttpDriver:
         parts, began = self._parts, context._clock.elapsed()
         outgoing = make_request(self._spec, context, arguments, parts.app, parts.resolve_secret)
         try:
-            answer = await self._exchange().carry_out(outgoing)
+            answer = await self._exchange(context).carry_out(outgoing)
         except (JobFailed, Refused) as error:
             # A server may repeat a secret in what it redirects to.
             raise type(error)(outgoing.hide(str(error))) from None
@@ -74,11 +77,18 @@ class HttpDriver:
             f"{_status(outgoing, answer)} from {answer.address} after {seconds:.3g} s, {len(answer.body)} bytes{more}"
         )
         context.log(outgoing.hide(f"{outgoing.method} {answer.shown}: {said}"))
-        result = context._kept = _result(outgoing, answer, seconds)
-        await self._check(outgoing, answer, context, result)
+        text = await self._text(answer)
+        result = context._kept = _result(outgoing, answer, text, seconds)
+        await self._check(outgoing, answer, text, context, result)
         return result
 
-    def _exchange(self) -> Exchange:
+    async def _text(self, answer: Answer) -> str:
+        charset = charset_of(answer.headers)
+        if len(answer.body) <= _DECODED_HERE_BYTES:
+            return decoded(answer.body, charset)
+        return str(await self._parts.threads.call(lambda: decoded(answer.body, charset)))
+
+    def _exchange(self, context: Context) -> Exchange:
         spec, node = self._spec, _node_settings(self._parts)
         return Exchange(
             allowed=allowed_of(spec.allow, "allow") | _allowed_by(node),
@@ -88,12 +98,13 @@ class HttpDriver:
             redirects=spec.redirects,
             read_limit=size_bytes(spec.read_limit, what="read_limit"),
             awaited=self._statuses,
+            begin_phase=context._begin_phase,
         )
 
-    async def _check(self, outgoing: Outgoing, answer: Answer, context: Context, result: object) -> None:
+    async def _check(self, outgoing: Outgoing, answer: Answer, text: str, context: Context, result: object) -> None:
         doing, expect = outgoing.hide(f"{outgoing.method} {answer.shown}"), self._spec.expect
         if answer.status not in self._statuses:
-            said = _quoted(outgoing, answer)
+            said = _quoted(outgoing, answer, text)
             asked = _asked_to_wait(answer, context._clock.now_us()) if answer.status in _BUSY else None
             if asked is None:
                 raise JobFailed(f"{doing}: {_status(outgoing, answer)}, which is not expected{said}", result=result)
@@ -102,10 +113,10 @@ class HttpDriver:
                 f"{doing}: {_status(outgoing, answer)}, and to be asked again after {duration_text(wait)}{said}",
                 after=wait / SECOND,
             )
-        wrong = await unmet(expect, answer.text, self._parts.threads, outgoing.beginning)
+        wrong = await unmet(expect, text, self._parts.threads, outgoing.beginning)
         if wrong is not None:
             cut = f" (only the first {len(answer.body)} bytes are read; see read_limit)" if answer.is_cut else ""
-            said = f"{_status(outgoing, answer)}, but {outgoing.hide(wrong)}{cut}{_quoted(outgoing, answer)}"
+            said = f"{_status(outgoing, answer)}, but {outgoing.hide(wrong)}{cut}{_quoted(outgoing, answer, text)}"
             raise JobFailed(f"{doing}: {said}", result=result)
 
 
@@ -134,17 +145,16 @@ def _status(outgoing: Outgoing, answer: Answer) -> str:
     return f"{answer.status} {outgoing.beginning(answer.phrase, _PHRASE_MAX_CHARS)}".rstrip()
 
 
-def _quoted(outgoing: Outgoing, answer: Answer) -> str:
+def _quoted(outgoing: Outgoing, answer: Answer, text: str) -> str:
     """The beginning of what the server said, for the error."""
-    whole = answer.text.strip()
+    whole = text.strip()
     if not whole:
         return ""
     more = "…" if len(whole) > _SHOWN_MAX_CHARS or answer.is_cut else ""
     return f"; it says:\n{outgoing.beginning(whole, _SHOWN_MAX_CHARS, is_cut=answer.is_cut)}{more}"
 
 
-def _result(outgoing: Outgoing, answer: Answer, seconds: float) -> dict[str, Any]:
-    text = answer.text
+def _result(outgoing: Outgoing, answer: Answer, text: str, seconds: float) -> dict[str, Any]:
     return {
         "status": answer.status,
         "url": outgoing.hide(answer.shown),
@@ -162,13 +172,15 @@ def _result(outgoing: Outgoing, answer: Answer, seconds: float) -> dict[str, Any
 def _asked_to_wait(answer: Answer, now_us: int) -> int | None:
     """How long the server asks to be left alone, in microseconds: it says so in seconds, or by a moment."""
     text = answer.headers.get("retry-after", "").strip()
+    if len(text) > _MOMENT_MAX_CHARS:
+        return None
     if text.isascii() and text.isdigit():
         return int(text[:9]) * SECOND
     until = _moment(text)
     if until is None:
         return None
     # By its own clock, if it shows it.
-    now = _moment(answer.headers.get("date", "")) or datetime.fromtimestamp(now_us / SECOND, UTC)
+    now = _moment(answer.headers.get("date", "")[:_MOMENT_MAX_CHARS]) or datetime.fromtimestamp(now_us / SECOND, UTC)
     return max(round((until - now).total_seconds() * SECOND), 0)
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, assert_never
 
 import msgspec
 
 from evertick.driver.faults import Faults
 from evertick.driver.function import Threads
+from evertick.driver.http_check import CHECK_SECONDS, Checks, Missed, check, check_apart
 from evertick.errors import InvalidSetting
 
 __all__ = ["HttpExpect", "check_expect", "statuses_of", "unmet"]
@@ -21,20 +19,15 @@ _CHECKS_MAX = 50
 _SHOWN = 100
 _RANGE = re.compile(r"([1-5]\d\d)-([1-5]\d\d)")
 _CLASS = re.compile(r"([1-5])[xX]{2}")
-# A search may take time that doubles with every letter, and nothing stops it within a process: it holds the lock that
-# every thread needs, the one that beats included. So it is a process of its own, which ends itself.
-_SEARCH_SECONDS = 2
-_SEARCH = f"""
-import re, sys
-try:
-    import resource
-    resource.setrlimit(resource.RLIMIT_CPU, ({_SEARCH_SECONDS}, {_SEARCH_SECONDS}))
-except (ImportError, ValueError, OSError):
-    pass
-pattern, _, text = sys.stdin.buffer.read().decode("utf-8", "surrogatepass").partition("\\0")
-sys.exit(0 if re.search(pattern, text) else 3)
-"""
-_FOUND, _NOT_FOUND = 0, 3
+# A longer body is looked through by a process of its own.
+_LOOKED_THROUGH_HERE = 128 * 1024
+_NOTHING = Checks()
+
+
+class Beginning(Protocol):
+    """So much of a text as may be shown."""
+
+    def __call__(self, text: str, most: int, *, is_cut: bool = False) -> str: ...
 
 
 class HttpExpect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,78 +96,41 @@ def _codes(given: int | str, what: str) -> set[int]:
     raise InvalidSetting(f"{what}: {given!r:.60} is no status; write 204, '2xx' or '200-204'")
 
 
-async def unmet(expect: HttpExpect, body: str, threads: Threads, beginning: Callable[[str, int], str]) -> str | None:
-    """Why the body is not what is expected; None when it is. beginning: so much of a text as may be shown."""
-    if expect.contains is not None and expect.contains not in body:
-        return f"its body does not contain {expect.contains[:_SHOWN]!r}"
-    if expect.matches is not None:
-        pattern = expect.matches
-        wrong = await threads.call(lambda: _search(pattern, body))
-        if wrong is not None:
-            return str(wrong)
-    return _unequal(expect.json, body, beginning) if expect.json else None
-
-
-def _search(pattern: str, text: str) -> str | None:
-    said = f"{pattern}\0{text}".encode("utf-8", "surrogatepass")
-    try:
-        # Twice the time of its own: a machine may be busy.
-        done = subprocess.run(  # noqa: S603 - this interpreter, and a program of ours
-            [sys.executable, "-I", "-S", "-c", _SEARCH], input=said, capture_output=True, timeout=2 * _SEARCH_SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        return _endless(pattern)
-    if done.returncode == _FOUND:
+async def unmet(expect: HttpExpect, body: str, threads: Threads, beginning: Beginning) -> str | None:
+    """Why the body is not what is expected; None when it is."""
+    wanted = Checks(expect.contains, expect.matches, expect.json)
+    if wanted == _NOTHING:
         return None
-    if done.returncode == _NOT_FOUND:
-        return f"its body does not match {pattern[:_SHOWN]!r}"
-    return _endless(pattern)
+    if expect.matches is None and len(body) <= _LOOKED_THROUGH_HERE:
+        missed = check(wanted, body)
+    else:
+        missed = await threads.call(lambda: check_apart(wanted, body))
+    return None if missed is None else _words(missed, expect, beginning)
 
 
-def _endless(pattern: str) -> str:
-    return (
-        f"whether its body matches {pattern[:_SHOWN]!r} was not found out within {_SEARCH_SECONDS} s; write a simpler "
-        "expression, without repeats within repeats"
-    )
-
-
-def _unequal(wanted: dict[str, Any], body: str, beginning: Callable[[str, int], str]) -> str | None:
-    try:
-        document = msgspec.json.decode(body.encode(errors="replace"))
-    except (msgspec.DecodeError, RecursionError) as error:
-        return f"its body is no JSON: {error}"
-    for pointer, value in wanted.items():
-        try:
-            found = _at(document, pointer)
-        except LookupError:
-            return f"its body has nothing at {pointer!r}"
-        if not _is_same(found, value):
-            shown = beginning(msgspec.json.encode(found).decode(), _SHOWN)
-            return f"its body has {shown} at {pointer!r}, not {msgspec.json.encode(value).decode()[:_SHOWN]}"
-    return None
-
-
-def _at(document: Any, pointer: str) -> Any:
-    """What a JSON pointer (RFC 6901) names."""
-    for part in pointer.split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(document, list):
-            if not re.fullmatch(r"0|[1-9]\d{0,9}", name, re.ASCII):
-                raise LookupError(name)
-            document = document[int(name)]
-        elif isinstance(document, dict):
-            document = document[name]
-        else:
-            raise LookupError(name)
-    return document
-
-
-def _is_same(found: Any, wanted: Any) -> bool:
-    """As JSON has it: true is not 1, and 1 is 1.0."""
-    if isinstance(found, bool) or isinstance(wanted, bool):
-        return found is wanted
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        return found.keys() == wanted.keys() and all(_is_same(found[name], wanted[name]) for name in found)
-    if isinstance(found, list) and isinstance(wanted, list | tuple):
-        return len(found) == len(wanted) and all(map(_is_same, found, wanted))
-    return bool(found == wanted)
+def _words(missed: Missed, expect: HttpExpect, beginning: Beginning) -> str:
+    match missed.what:
+        case "contains":
+            return f"its body does not contain {(expect.contains or '')[:_SHOWN]!r}"
+        case "matches":
+            return f"its body does not match {(expect.matches or '')[:_SHOWN]!r}"
+        case "no json":
+            return f"its body is no JSON: {missed.text}"
+        case "absent":
+            return f"its body has nothing at {missed.pointer!r}"
+        case "unequal":
+            shown = beginning(missed.text, _SHOWN, is_cut=missed.is_cut)
+            wanted = msgspec.json.encode(expect.json[missed.pointer]).decode()[:_SHOWN]
+            return f"its body has {shown} at {missed.pointer!r}, not {wanted}"
+        case "endless" if expect.matches is not None:
+            return (
+                f"whether its body matches {expect.matches[:_SHOWN]!r} was not found out within {CHECK_SECONDS} s; "
+                "write a simpler expression, without repeats within repeats"
+            )
+        case "endless":
+            return (
+                f"whether its body is what is expected was not found out within {CHECK_SECONDS} s; lower read_limit, "
+                "or have the server send less"
+            )
+        case _:
+            assert_never(missed.what)

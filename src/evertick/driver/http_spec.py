@@ -23,6 +23,7 @@ from evertick.when.moment import DAY, MILLISECOND
 
 __all__ = [
     "BODY_MAX_BYTES",
+    "URL_MAX_CHARS",
     "Http",
     "HttpBasic",
     "HttpExpect",
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 BODY_MAX_BYTES = 1024 * 1024
-_URL_MAX_CHARS = 8_000
+URL_MAX_CHARS = 8_000
 _HEADERS_MAX = 100
 _HEADER_MAX_CHARS = 8_000
 _REDIRECTS_MAX = 20
@@ -245,8 +246,8 @@ def check_url(url: str, what: str, *, has_places: bool = False, is_shown: bool =
     shown = f"{url!r:.100}" if is_shown else "what the secret holds"
     if has_places:
         list(places_in(url, what))
-    if len(url) > _URL_MAX_CHARS:
-        raise InvalidSetting(f"{what}: {shown} has more than {_URL_MAX_CHARS} characters; send a body instead")
+    if len(url) > URL_MAX_CHARS:
+        raise InvalidSetting(f"{what}: {shown} has more than {URL_MAX_CHARS} characters; send a body instead")
     odd = next((letter for letter in url if letter.isspace() or not letter.isprintable()), None)
     if odd is not None:
         raise InvalidSetting(

@@ -101,6 +101,7 @@ class Kept:
     """One command. Made on a running event loop; `files` are passed on to the command under their own numbers.
 
     on_stuck: is told, in words, that something of the command cannot be ended; `ended` waits for it all the same.
+    on_started: called with its process id.
     """
 
     def __init__(
@@ -111,11 +112,12 @@ class Kept:
         order: Order | None = None,
         stdin: bytes | None = None,
         on_stuck: Callable[[str], None] = lambda _: None,
+        on_started: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[Ending] = self._loop.create_future()
         self._words = b""
-        self._on_stuck = on_stuck
+        self._on_stuck, self._on_started = on_stuck, on_started
         self._is_stuck = False
         self._group: int | None = None
         # Everything that comes of the command carries it.
@@ -189,6 +191,7 @@ class Kept:
         self._words = (self._words + words)[-_WORDS_MAX_BYTES:]
         if self._group is None and self._words.startswith(b"started ") and b"\n" in self._words:
             self._group = int(self._words.split()[1])
+            self._on_started(self._group)
         if not self._is_stuck and (stuck := _read_stuck(self._words)) is not None:
             self._is_stuck = True
             self._on_stuck(stuck)

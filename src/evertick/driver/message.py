@@ -69,6 +69,8 @@ class Said(msgspec.Struct, frozen=True, tag=True):
 
     lines: tuple[tuple[int, str, str], ...] = ()
     progress: tuple[float, str] | None = None
+    # All that there are so far; None: no news of them.
+    phases: tuple[Phase, ...] | None = None
 
 
 class Sends(msgspec.Struct, frozen=True, tag=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from evertick.driver.nats_spec import NatsConnection
 from evertick.driver.plain_text import warn_of_plain_text
 from evertick.driver.secret import Secret
 from evertick.errors import BrokerUnavailable
+from evertick.text.regular_file import open_regular
 
 __all__ = ["NatsSession"]
 
@@ -206,6 +208,8 @@ async def _close(client: Client) -> None:
 def _tls(connection: NatsConnection) -> ssl.SSLContext | None:
     if not (connection.ca or connection.cert or any(url.startswith("tls:") for url in connection.urls)):
         return None
+    for path in filter(None, (connection.ca, connection.cert, connection.key)):
+        os.close(open_regular(path))  # the library would wait for a pipe
     context = ssl.create_default_context(cafile=connection.ca)
     if connection.cert is not None:
         context.load_cert_chain(connection.cert, connection.key)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import base64
 import re
-from pathlib import Path
 from typing import Any
 
 from evertick.errors import BrokerUnavailable
+from evertick.text.regular_file import read_regular
 
 __all__ = ["CredentialsFile"]
 
@@ -43,8 +43,7 @@ class CredentialsFile:
 
     def _read(self) -> tuple[bytes, bytes]:
         try:
-            with Path(self._file).open("rb") as opened:
-                text = opened.read(_MOST_BYTES)
+            text = read_regular(self._file, _MOST_BYTES)
         except OSError as error:
             raise self._wrong(f"cannot be read: {error.strerror}; make it, or correct the path") from None
         jwt, seed = _JWT.search(text), _SEED.search(text)

@@ -6,8 +6,10 @@ the first part and the last, with what was left out between them counted. Nothin
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from typing import Protocol
 
 from evertick.job.context import LINE_MAX_CHARS
@@ -23,6 +25,17 @@ _PIECE_BYTES = 4_096
 _LAST_WORDS_MAX_CHARS = 300
 # A shorter line of a secret may be one of anything.
 _SECRET_LINE_LEAST = 8
+# Secrets are looked for in the first output, until the head is full; but in no more than that, however long they are.
+_SLICE_BYTES = 8_192
+_LOOKED_THROUGH_MOST = 4 * HEAD_BYTES
+_CLOSED_AT_ONCE_BYTES = 16_384
+# An expression is made by slow code, so it is short: of long or many secrets it has their first bytes.
+_PATTERN_BYTES = 4_096
+_COMPARED_BYTES = 256
+_PREFIX_LEAST, _PREFIX_MOST = 4, 64
+# So many are tried one after the other; more are distinguished by a byte, and these by the next.
+_TRIED_MOST = 4
+_FORKS_MOST = 3
 
 
 class Output(Protocol):
@@ -66,7 +79,27 @@ class Mask:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = sorted({part for secret in secrets for part in _parts(secret)}, key=len, reverse=True)
+        # Where one may begin, found by compiled code; of a long one, or of many, by their first bytes.
+        self._prefix = min(max(_PATTERN_BYTES // (len(self._secrets) or 1), _PREFIX_LEAST), _PREFIX_MOST)
+        self._pattern = re.compile(_pattern([secret[: self._prefix] for secret in self._secrets]), re.DOTALL)
+        self._is_exact = not self._secrets or self.longest <= self._prefix
         self._held = b""
+
+    @property
+    def longest(self) -> int:
+        """How many bytes the longest secret has; 0 without any."""
+        return len(self._secrets[0]) if self._secrets else 0
+
+    def anew(self) -> Mask:
+        """Another for the same secrets, to which nothing has come yet."""
+        other = copy(self)
+        other._held = b""
+        return other
+
+    def give_back(self) -> bytes:
+        """What was held back, as it came."""
+        data, self._held = self._held, b""
+        return data
 
     def take(self, chunk: bytes) -> bytes:
         """What may be shown by now. The beginning of what may become a secret is held back."""
@@ -93,20 +126,47 @@ class Mask:
             done = end
         return bytes(shown + data[done:])
 
+    def masked_parts(self, before: bytes, parts: Sequence[bytes], *, is_cut: bool) -> list[bytes]:
+        """The parts of one text, masked; what came before them is known, but not shown. is_cut: there was to be more,
+        and what a secret begins with is not shown at the end."""
+        data = before + b"".join(parts)
+        spans = list(self._found(data))
+        over = spans[-1][1] if spans else 0
+        end = self._held_from(data, over) if is_cut else len(data)
+        masked: list[bytes] = []
+        at = until = len(before)
+        number = 0
+        for part in parts:
+            shown, until = bytearray(), until + len(part)
+            while number < len(spans) and spans[number][0] < until:
+                start, after = spans[number]
+                # Its stars stand where it begins, or where the parts do.
+                if after > at and (start >= at or not masked):
+                    shown += data[at:start] + _HIDDEN
+                at = max(at, after)
+                number += 1
+            masked.append(bytes(shown + data[at : min(until, end)]))
+            at = max(at, until)
+        return masked
+
     def _found(self, data: bytes) -> Iterator[tuple[int, int]]:
         """Where secrets are, from left to right; of two at one place the longer one."""
-        # The next place of each: one that is not there any more is not looked for again.
-        places = {secret: place for secret in self._secrets if (place := data.find(secret)) >= 0}
-        end = 0
-        while places:
-            for secret in [secret for secret, place in places.items() if place < end]:
-                places[secret] = data.find(secret, end)
-                if places[secret] < 0:
-                    del places[secret]
-            if places:
-                found = min(places, key=lambda secret: (places[secret], -len(secret)))
-                start, end = places[found], places[found] + len(found)
-                yield start, end
+        if not self._secrets:
+            return
+        if self._is_exact:
+            for found in self._pattern.finditer(data):
+                yield found.span()
+            return
+        at = 0
+        while (begin := self._pattern.search(data, at)) is not None:
+            start, first = begin.start(), begin[0][:1]
+            at = start + 1
+            for secret in self._secrets:
+                is_one = secret[:1] == first and data.endswith(secret[-_COMPARED_BYTES:], start, start + len(secret))
+                if is_one and data.startswith(secret, start):
+                    at = start + len(secret)
+                    yield start, at
+                    break
 
     def _held_from(self, data: bytes, start: int) -> int:
         """Where the longest end of the data begins that a secret may begin with."""
@@ -114,14 +174,32 @@ class Mask:
         for secret in self._secrets:
             at = data.find(secret[:1], max(start, len(data) - len(secret) + 1))
             while 0 <= at < first:
-                if secret.startswith(data[at:]):
+                if secret.startswith(data[at : at + _COMPARED_BYTES]) and secret.startswith(data[at:]):
                     first = at
                 at = data.find(secret[:1], at + 1)
         return first
 
 
+def _pattern(parts: list[bytes], depth: int = 0) -> bytes:
+    """An expression for any of these, the longest first.
+
+    Many are distinguished by their first bytes: to try each at every place would take a time that grows with their
+    number.
+    """
+    if len(parts) <= _TRIED_MOST or depth == _FORKS_MOST:
+        return b"|".join(re.escape(part) for part in dict.fromkeys(parts))
+    groups: dict[bytes, list[bytes]] = {}
+    for part in parts:
+        groups.setdefault(part[:1], []).append(part[1:])
+    return b"|".join(
+        re.escape(first) + b"(?:" + _pattern(rest, depth + 1) + b")" if first else b"" for first, rest in groups.items()
+    )
+
+
 class Captured:
     """The output of one run of a command: its head as it comes, its tail when it has ended.
+
+    Secrets are looked for in what is kept alone. What lies between head and tail is counted, and nothing else.
 
     write: keeps a line: (moment, stream, text). now: the moment, in microseconds.
     """
@@ -130,11 +208,17 @@ class Captured:
         self, write: Callable[[int, str, str], None], now: Callable[[], int], secrets: Iterable[str] = ()
     ) -> None:
         self._write, self._now = write, now
-        secrets = tuple(secrets)
-        self._masks = {stream: Mask(secrets) for stream in ("stdout", "stderr")}
+        mask = Mask(secrets)
+        self._masks = {stream: mask.anew() for stream in ("stdout", "stderr")}
+        # Bytes that have come, by stream.
+        self.counts = dict.fromkeys(self._masks, 0)
         self._head = Lines(self._say_now)
         self._bytes_left, self._lines_left = HEAD_BYTES, HEAD_LINES
-        self._tail = _Tail()
+        self._looked_through = 0
+        self._is_head_full = False
+        # As it came. A secret may begin before it and end in it.
+        self._has_secrets = mask.longest > 0
+        self._tail = _Tail(margin=max(mask.longest - 1, 0))
         self._last: dict[str, str] = {}
 
     @property
@@ -142,18 +226,34 @@ class Captured:
         """The last line of stderr, or else of stdout, that has something in it."""
         return (self._last.get("stderr") or self._last.get("stdout") or "")[:_LAST_WORDS_MAX_CHARS]
 
+    @property
+    def takes_long_to_close(self) -> bool:
+        """Whether that may take some tens of milliseconds, so that a thread should do it."""
+        return self._has_secrets and self._tail.size > _CLOSED_AT_ONCE_BYTES
+
     def take(self, stream: str, chunk: bytes) -> None:
-        self._keep(stream, self._masks[stream].take(chunk))
+        self.counts[stream] += len(chunk)
+        at = 0
+        while at < len(chunk) and not self._is_head_full:
+            # In slices, where secrets are looked for: the head may be full soon.
+            piece = chunk[at : at + _SLICE_BYTES] if self._has_secrets else chunk
+            at += len(piece)
+            self._looked_through += len(piece)
+            self._keep(stream, self._masks[stream].take(piece))
+            if self._has_secrets and self._looked_through > _LOOKED_THROUGH_MOST:
+                self._end_head()
+        if at < len(chunk):
+            self._keep_last(stream, chunk[at:])
 
     def flush(self) -> None:
         """A command may pause in the middle of a line; it is whole at its end only."""
 
     def close(self, *, is_cut: bool = False) -> None:
         """The command has ended: write what was kept back. Not what a secret begins with, if it was cut off there."""
-        for stream, mask in self._masks.items():
-            if not is_cut:
+        if not is_cut and not self._is_head_full:
+            for stream, mask in self._masks.items():
                 self._keep(stream, mask.flush())
-        tail = self._tail
+        tail = self._masked_tail(is_cut=is_cut) if self._has_secrets else self._tail
         if tail.is_cut:
             self._head.flush()
             lines = tail.lines()
@@ -167,16 +267,43 @@ class Captured:
             self._head.flush()
 
     def _keep(self, stream: str, chunk: bytes) -> None:
-        room = self._room_for(chunk)
+        room = 0 if self._is_head_full else self._room_for(chunk)
         if room:
             self._head.take(stream, chunk[:room])
         if room < len(chunk):
-            self._bytes_left = 0  # what follows comes after what did not fit
-            was_cut = self._tail.is_cut
-            self._tail.add(self._now(), stream, chunk[room:])
-            if self._tail.is_cut and not was_cut:
-                self._head.flush()
-                self._write(self._now(), "info", "… there is more output; its end follows when the command has ended …")
+            self._keep_last(stream, chunk[room:])
+            if not self._is_head_full:
+                self._end_head()
+
+    def _end_head(self) -> None:
+        """What follows comes after what did not fit; of secrets, also what may be the beginning of one."""
+        self._is_head_full = True
+        for stream, mask in self._masks.items():
+            self._keep_last(stream, mask.give_back())
+
+    def _keep_last(self, stream: str, chunk: bytes) -> None:
+        if not chunk:
+            return
+        was_cut = self._tail.is_cut
+        self._tail.add(self._now(), stream, chunk)
+        if self._tail.is_cut and not was_cut:
+            self._head.flush()
+            self._write(self._now(), "info", "… there is more output; its end follows when the command has ended …")
+
+    def _masked_tail(self, *, is_cut: bool) -> _Tail:
+        """What it holds, without secrets, and no part of one that began before it."""
+        parts: dict[str, list[bytes]] = {}
+        for _, stream, piece in self._tail.pieces:
+            parts.setdefault(stream, []).append(bytes(piece))
+        masked = {
+            stream: iter(self._masks[stream].masked_parts(self._tail.before.get(stream, b""), own, is_cut=is_cut))
+            for stream, own in parts.items()
+        }
+        tail = _Tail()
+        tail.bytes_gone, tail.lines_gone = self._tail.bytes_gone, self._tail.lines_gone
+        for at, stream, _ in self._tail.pieces:
+            tail.add(at, stream, next(masked[stream]))
+        return tail
 
     def _room_for(self, chunk: bytes) -> int:
         """How much of the chunk the head takes."""
@@ -199,11 +326,16 @@ class Captured:
 
 
 class _Tail:
-    """The last so many bytes, in the order in which they came."""
+    """The last so many bytes, in the order in which they came.
 
-    def __init__(self) -> None:
+    margin: how many bytes of each stream are known that came right before what is kept of it.
+    """
+
+    def __init__(self, margin: int = 0) -> None:
         self.pieces: deque[tuple[int, str, bytearray]] = deque()
-        self._size = 0
+        self.before: dict[str, bytes] = {}
+        self.size = 0
+        self._margin = margin
         self.bytes_gone = 0
         self.lines_gone = 0
 
@@ -212,14 +344,16 @@ class _Tail:
         return self.bytes_gone > 0
 
     def add(self, at: int, stream: str, chunk: bytes) -> None:
+        if not chunk:
+            return
         last = self.pieces[-1] if self.pieces else None
         if last is not None and last[1] == stream and len(last[2]) < _PIECE_BYTES:
             last[2].extend(chunk)
         else:
             self.pieces.append((at, stream, bytearray(chunk)))
-        self._size += len(chunk)
-        while self._size > TAIL_BYTES or len(self.pieces) > TAIL_LINES:
-            self._drop(self._size - TAIL_BYTES if self._size > TAIL_BYTES else len(self.pieces[0][2]))
+        self.size += len(chunk)
+        while self.size > TAIL_BYTES or len(self.pieces) > TAIL_LINES:
+            self._drop(self.size - TAIL_BYTES if self.size > TAIL_BYTES else len(self.pieces[0][2]))
 
     def lines(self) -> list[tuple[int, str, str]]:
         """As text; the first line of each stream may be the end of a longer one."""
@@ -233,11 +367,15 @@ class _Tail:
         return list(kept)
 
     def _drop(self, count: int) -> None:
-        _, _, first = self.pieces[0]
+        _, stream, first = self.pieces[0]
         gone = min(count, len(first))
+        if self._margin:
+            self.before[stream] = (self.before.get(stream, b"") + first[max(0, gone - self._margin) : gone])[
+                -self._margin :
+            ]
         self.lines_gone += first.count(b"\n", 0, gone)
         self.bytes_gone += gone
-        self._size -= gone
+        self.size -= gone
         if gone == len(first):
             self.pieces.popleft()
         else:

@@ -19,6 +19,7 @@ from evertick.driver.pool import Children, Pool
 from evertick.errors import InvalidSetting
 from evertick.job.arguments import Signature
 from evertick.job.context import Context
+from evertick.text.values import shown
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import MINUTE
 
@@ -44,7 +45,7 @@ class Process:
         self.recycle = _count(recycle, "recycle", 1, _RECYCLE_MAX)
         self.kill_after = duration_us(kill_after, what="kill_after")
         if self.kill_after > _KILL_AFTER_MOST:
-            raise InvalidSetting(f"kill_after: {kill_after!r} is more than {duration_text(_KILL_AFTER_MOST)}")
+            raise InvalidSetting(f"kill_after: {shown(kill_after)} is more than {duration_text(_KILL_AFTER_MOST)}")
 
     def __repr__(self) -> str:
         return f"Process(warm={self.warm}, recycle={self.recycle}, kill_after={duration_text(self.kill_after)!r})"
@@ -107,11 +108,11 @@ def check_process(value: Any, task: str) -> Process | None:
     if isinstance(value, Process):
         return value
     if not isinstance(value, bool):
-        raise InvalidSetting(f"task {task!r}: process: {value!r} is not possible; pass True or Process(...)")
+        raise InvalidSetting(f"task {task!r}: process: {shown(value)} is not possible; pass True or Process(...)")
     return Process() if value else None
 
 
 def _count(value: Any, what: str, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidSetting(f"{what}: {value!r} must be a whole number from {least} to {most}")
+        raise InvalidSetting(f"{what}: {shown(value)} must be a whole number from {least} to {most}")
     return value

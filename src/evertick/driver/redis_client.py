@@ -6,6 +6,7 @@ A try again is for the caller, who knows whether it is worth one: the relay has 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,7 @@ from evertick.driver.redis_spec import RedisConnection
 from evertick.driver.secret import Secret
 from evertick.errors import BrokerUnavailable
 from evertick.text.redact import masked
+from evertick.text.regular_file import open_regular
 
 __all__ = ["connect", "telling_of_redis"]
 
@@ -46,6 +48,9 @@ def connect(connection: RedisConnection, resolve_secret: Callable[[str], str]) -
     if connection.url.startswith("rediss:"):
         files = {"ssl_ca_certs": connection.ca, "ssl_certfile": connection.cert, "ssl_keyfile": connection.key}
         options |= {name: path for name, path in files.items() if path is not None}
+        with telling_of_redis(connection):
+            for path in filter(None, files.values()):
+                os.close(open_regular(path))  # the library would wait for a pipe
     return Redis.from_url(
         connection.url,
         socket_connect_timeout=_CONNECT_SECONDS,

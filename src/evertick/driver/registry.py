@@ -17,6 +17,7 @@ from evertick.driver.spec import Spec
 from evertick.errors import InvalidSetting
 from evertick.text.did_you_mean import alike
 from evertick.text.redact import shown_value
+from evertick.text.values import shown
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -42,9 +43,11 @@ def known_drivers() -> tuple[str, ...]:
 def check_drivers(names: Any) -> tuple[str, ...]:
     """The setting: which drivers a node runs."""
     if isinstance(names, str):
-        raise InvalidSetting(f"drivers: {names!r} is one text; pass a list of names, e.g. drivers=[{names!r}]")
+        raise InvalidSetting(
+            f"drivers: {shown(names)} is one text; pass a list of names, e.g. drivers=[{shown(names)}]"
+        )
     if not isinstance(names, Sequence) or not names:
-        raise InvalidSetting(f"drivers: {names!r:.100} must be a list of names, like {list(IN_PYTHON)}")
+        raise InvalidSetting(f"drivers: {shown(names)} must be a list of names, like {list(IN_PYTHON)}")
     for name in names:
         _check_known(name, "drivers")
     return tuple(dict.fromkeys(names))
@@ -54,17 +57,23 @@ def spec_class(name: str) -> type[Spec]:
     """What the jobs of a driver are written with."""
     _check_known(name, "driver")
     if name in IN_PYTHON:
-        raise InvalidSetting(f"driver: {name!r} runs functions of a program; make such a task with @scheduler.task")
+        raise InvalidSetting(
+            f"driver: {shown(name)} runs functions of a program; make such a task with @scheduler.task"
+        )
     if name in _BUILT_IN:
         module, _, attribute = _BUILT_IN[name].partition(":")
         found = getattr(import_module(module), attribute)
     else:
         found = _load(_registered()[name])
     if not isinstance(found, type) or not issubclass(found, Spec):
-        raise InvalidSetting(f"driver: {name!r}: {found!r:.100} is no Spec; its entry point must name a class of one")
+        raise InvalidSetting(
+            f"driver: {shown(name)}: {found!r:.100} is no Spec; its entry point must name a class of one"
+        )
     if getattr(found, "driver", None) != name:
         given = getattr(found, "driver", None)
-        raise InvalidSetting(f"driver: {name!r}: its entry point names the Spec of the driver {given!r}; rename one")
+        raise InvalidSetting(
+            f"driver: {shown(name)}: its entry point names the Spec of the driver {given!r}; rename one"
+        )
     return found
 
 
@@ -107,13 +116,13 @@ def check_spec(task: str, spec: object) -> Spec:
 
 
 def _check_known(name: object, what: str) -> None:
-    if name in IN_PYTHON or name in _BUILT_IN:
+    if isinstance(name, str) and (name in IN_PYTHON or name in _BUILT_IN):
         return  # without looking through all that is installed
     known = known_drivers()
     if name not in known:
         near = alike(name, known) if isinstance(name, str) else None
         meant = f"; {near!r} is meant?" if near else ";"
-        raise InvalidSetting(f"{what}: no driver {name!r:.100} is known here{meant} known are {', '.join(known)}")
+        raise InvalidSetting(f"{what}: no driver {shown(name)} is known here{meant} known are {', '.join(known)}")
 
 
 def _registered() -> dict[str, EntryPoint]:

@@ -7,6 +7,7 @@ death of the node. `execute` comes back only when every process that came of the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from typing import Any
@@ -57,17 +58,25 @@ class ShellDriver:
             return None
         secrets = self._secrets()
         output = Captured(context._notebook.write, context._clock.now_us, secrets.values())
-        kept = self._start(context, secrets, output)
+        phases = _Phases(context)
+        try:
+            kept = self._start(context, secrets, output, phases)
+        except BaseException:
+            phases.fail()
+            raise
         try:
             await asyncio.wait([kept.ended])
         except asyncio.CancelledError:
             if not kept.ended.done():
                 await self._stop(kept, context, output)
+                phases.end(kept.ended.result(), output, is_failed=True)
                 # What ends after TERM has reached it may have done half of its work, whatever its exit code says.
                 raise
         ending = kept.ended.result()
         context._kept = _result(ending)
-        output.close(is_cut=ending.code is None)
+        await self._close(output, is_cut=ending.code is None)
+        good = self._spec.success_codes, self._spec.skip_codes
+        phases.end(ending, output, is_failed=not any(ending.code in codes for codes in good))
         if ending.failure is None:
             context.log(f"{ending}{_used(ending)}")
         self._judge(ending, output)
@@ -78,10 +87,21 @@ class ShellDriver:
         await kept.put_down(stop_seconds(why, self.kill_after / 1e6))
         ending = kept.ended.result()
         context._kept = _result(ending)
-        output.close(is_cut=True)
+        await self._close(output, is_cut=True)
         context.log(f"it was stopped ({why}), and is gone with all that came of it{_used(ending)}")
 
-    def _start(self, context: Context, secrets: dict[str, str], output: Captured) -> Kept:
+    async def _close(self, output: Captured, *, is_cut: bool) -> None:
+        """Write the end of the output. The command is gone, so a cancel that comes meanwhile changes nothing."""
+        if not output.takes_long_to_close:
+            output.close(is_cut=is_cut)
+            return
+        closing = asyncio.ensure_future(self._parts.threads.call(lambda: output.close(is_cut=is_cut)))
+        while not closing.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([closing])
+        closing.result()
+
+    def _start(self, context: Context, secrets: dict[str, str], output: Captured, phases: _Phases) -> Kept:
         spec = self._spec
         account = None if spec.user is None else account_to_become(spec.user)
         order = Order(
@@ -96,7 +116,14 @@ class ShellDriver:
         stdin = _value(spec.stdin, secrets)
         data = None if stdin is None else stdin.encode(errors="surrogateescape")
         try:
-            kept = Kept(spec.words, output, order=order, stdin=data, on_stuck=lambda words: _warn(context, words))
+            kept = Kept(
+                spec.words,
+                output,
+                order=order,
+                stdin=data,
+                on_stuck=lambda words: _warn(context, words),
+                on_started=phases.started,
+            )
         except OSError as error:  # out of processes, files or memory
             raise JobFailed(f"it could not be started: {error.strerror or error}") from None
         return self._parts.children.watch(kept)
@@ -129,6 +156,30 @@ class ShellDriver:
             raise Retry(f"it ended with exit code {code}, which asks for another try{words}")
         if code is None or code not in spec.success_codes:
             raise JobFailed(f"{ending}{words}", result=_result(ending))
+
+
+class _Phases:
+    """start: until the command has begun. run: until nothing of it is left."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._open = context._begin_phase("start")
+
+    def started(self, pid: int) -> None:
+        self._open.end()
+        self._open = self._context._begin_phase("run", {"pid": pid})
+
+    def fail(self) -> None:
+        self._open.end(is_failed=True)
+
+    def end(self, ending: Ending, output: Captured, *, is_failed: bool) -> None:
+        if ending.code is not None:
+            self._open.metadata["exit_code"] = ending.code
+        if ending.signal is not None:
+            self._open.metadata["signal"] = ending.signal
+        if ending.failure is None:
+            self._open.metadata |= {f"{stream}_bytes": count for stream, count in output.counts.items()}
+        self._open.end(is_failed=is_failed)
 
 
 def _warn(context: Context, words: str) -> None:

@@ -22,6 +22,7 @@ from evertick.engine.loops import BEAT
 from evertick.engine.node import LocalNode
 from evertick.engine.trace import is_traced, trace
 from evertick.errors import EvertickError
+from evertick.model import blocking_tick
 from evertick.store.base import Beat, BeatLine, Ticks
 
 __all__ = ["Heart"]
@@ -31,7 +32,11 @@ log = logging.getLogger("evertick.beat")
 PULSE_SECONDS = 1.0
 # Longer than a busy machine takes from one pulse to the next.
 HELD_UP_SECONDS = 5.0
+# A block of this length makes neighbours late: the ledger names the job, the log stays silent.
+NOTED_SECONDS = 2.0
 BLOCKED_SECONDS = 60.0
+# How long heartbeats name a job that blocked the event loop, and how many of them.
+_BLOCKERS_SECONDS, _BLOCKERS_MOST = 3600.0, 5
 # A beat that failed is tried again this soon: there are only so many beats in a lease.
 _RETRY_SHARE = 3
 
@@ -68,6 +73,8 @@ class Heart:
         self._pulse_at = node.clock.elapsed()
         self._pulse_timer: asyncio.TimerHandle | None = None
         self._is_told = self._is_reported = self._has_resigned = False
+        # Since and until when, by `clock.elapsed`, the event loop was blocked, by what blocked it; None: it is yet.
+        self._blockers: dict[str, tuple[float, float | None]] = {}
         # Since when, by `clock.elapsed`, and because of what no beat goes through.
         self._silent_since: float | None = None
         self._silent_by: type[Exception] | None = None
@@ -142,7 +149,7 @@ class Heart:
         # The lease is counted from before the beat was sent: it can only make us stop too soon, never too late.
         node, sent = self._node.id, self._node.clock.elapsed()
         # Its own tick is this very beat.
-        ticks = {**self._ticks(), BEAT.name: (0, round(self._interval * 1e6))}
+        ticks = {**self._ticks(), **self._blocking_ticks(), BEAT.name: (0, round(self._interval * 1e6))}
         beat = await line.beat(node, self._node.lease, ticks)
         self._succeeded()
         if is_traced(log):
@@ -176,12 +183,17 @@ class Heart:
     # --- the pulse of the event loop
 
     def _feel_pulse(self) -> None:
-        self._pulse_at = self._node.clock.elapsed()
+        self._pulse_at = now = self._node.clock.elapsed()
+        for name, (since, until) in list(self._blockers.items()):
+            if until is None:
+                self._blockers[name] = (since, now)
         self._is_told = self._is_reported = self._has_resigned = False
         self._pulse_timer = self._main_loop.call_later(PULSE_SECONDS, self._feel_pulse)
 
     async def _watch_pulse(self, line: BeatLine) -> None:
         silent = self._node.clock.elapsed() - self._pulse_at
+        if silent > NOTED_SECONDS:
+            self._note_blocker()
         if silent > HELD_UP_SECONDS and not self._is_told:
             self._is_told = True
             log.warning(
@@ -205,6 +217,32 @@ class Heart:
             log.critical("the event loop has not moved for %.0f s: this node ends itself", silent)
             await line.die(self._node.id)
             self._on_stalled()
+
+    def _note_blocker(self) -> None:
+        """For the doctor: the ledger does not tell which of several jobs of a node holds up the others."""
+        self._blockers.pop(name := self._blocking_job(), None)
+        while len(self._blockers) >= _BLOCKERS_MOST:
+            del self._blockers[next(iter(self._blockers))]
+        self._blockers[name] = (self._pulse_at, None)
+
+    def _blocking_job(self) -> str:
+        """The job whose step does not end; or what else of the program it is."""
+        task = asyncio.current_task(self._main_loop)
+        with contextlib.suppress(RuntimeError):  # the loop may go on while we look
+            for attempt in self._node.hold:
+                if task is not None and attempt.task is task:
+                    return attempt.run.schedule_key or attempt.run.task
+        return "something that is no job" if task is None else f"the asyncio task {task.get_name()!r}, which is no job"
+
+    def _blocking_ticks(self) -> Ticks:
+        now, told = self._node.clock.elapsed(), dict[str, tuple[int | None, int | None]]()
+        for name, (since, until) in list(self._blockers.items()):
+            if until is None or now - until < _BLOCKERS_SECONDS:
+                told[blocking_tick(name)] = (
+                    round((now - since) * 1e6),
+                    None if until is None else round((until - now) * 1e6),
+                )
+        return told
 
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._main_thread)

@@ -14,6 +14,7 @@ from evertick.driver.handoff import ReportSource
 from evertick.driver.sender import Sender
 from evertick.engine import loops
 from evertick.engine.beat import Heart
+from evertick.engine.clock_watch import ClockWatch
 from evertick.engine.duty import DutyKeeper
 from evertick.engine.failing import FailureWatch
 from evertick.engine.finish import Finisher
@@ -29,7 +30,7 @@ from evertick.engine.report import Reporter
 from evertick.engine.sweep import Sweeper
 from evertick.engine.tend import Tender
 from evertick.engine.work import Worker
-from evertick.errors import StoreUnavailable
+from evertick.errors import StoreReplaced, StoreUnavailable
 from evertick.ledger.editor import Editor
 from evertick.model.duty import DutyWork
 from evertick.store.base import Beat
@@ -97,6 +98,7 @@ class Engine:
         self._worker = Worker(node, self._finisher, notes)
         self._recorder = Recorder(node, self._worker)
         self._tender = Tender(node, self._worker)
+        self._clocks = ClockWatch(node)
         self._duties = DutyKeeper(node, self._works_of(duties), beat=settings.beat)
         self._relays = Relay(node, poll=settings.poll, keep_dead=settings.retention)
         self._reports = Reporter(node, poll=settings.poll)
@@ -107,7 +109,7 @@ class Engine:
         self._note = self._loop(loops.NOTE, notes.step, rest_most=UNTIL_WOKEN)
         self._tend = self._loop(loops.TEND, self._tender.step, rest_most=UNTIL_WOKEN)
         self._brake = self._loop(loops.BRAKE, failures.step, rest_most=UNTIL_WOKEN)
-        self._sweep = self._loop(loops.SWEEP, Sweeper(node, editor).step, rest_most=settings.sweep)
+        self._sweep = self._loop(loops.SWEEP, Sweeper(node, editor, self._clocks.look).step, rest_most=settings.sweep)
         self._duty = self._loop(loops.DUTY, self._duties.step, rest_most=UNTIL_WOKEN)
         self._relay = self._loop(loops.RELAY, self._relays.step, rest_most=UNTIL_WOKEN)
         self._report = self._loop(loops.REPORT, self._reports.step, rest_most=UNTIL_WOKEN)
@@ -134,6 +136,9 @@ class Engine:
         self._write_until = 0.0
         # Called from the heart's thread when the event loop has been blocked for too long to go on.
         self.on_stalled: Callable[[], None] = lambda: None
+        # Called once, when files of the store were deleted or replaced: this node cannot work again.
+        self.on_replaced: Callable[[StoreReplaced], None] = lambda error: None
+        self._is_replaced = False
 
     def _connect(self, notes: NoteCarrier, failures: FailureWatch) -> None:
         """Who wakes whom: a part tells what has happened, and knows nothing of the loops that care."""
@@ -174,13 +179,20 @@ class Engine:
     def _loop(
         self, kind: LoopKind, step: Callable[[], Awaitable[float | None]], *, rest_most: float | None = None
     ) -> Loop:
-        return Loop(kind, step, self._node.clock, rest_most=rest_most or self._settings.poll)
+        loop = Loop(kind, step, self._node.clock, rest_most=rest_most or self._settings.poll)
+        loop.on_replaced = self._heard_replaced
+        return loop
 
     def _works_of(self, duties: Sequence[DutyWork]) -> list[DutyWork]:
         settings = self._settings
         if not settings.holds_duties:
             return []
-        pruner = Pruner(self._node, retention=settings.retention, keep_per_schedule=settings.keep_per_schedule)
+        pruner = Pruner(
+            self._node,
+            retention=settings.retention,
+            keep_per_schedule=settings.keep_per_schedule,
+            may_prune=self._clocks.may_prune,
+        )
         return [pruner.duty(every=settings.prune), *duties]
 
     async def start(self) -> None:
@@ -189,6 +201,7 @@ class Engine:
         await self._node.store.join(self._node.joining())
         self._node.trusted_until = sent + self._node.lease / 1e6
         self._tender.begin_anew()
+        self._clocks.begin_anew()
         self._heart.start()
         self._capture.install()
         loop = asyncio.get_running_loop()
@@ -216,9 +229,10 @@ class Engine:
         await self._leave()
         await self._node.hooks.drain(_LAST_WORDS_SECONDS)
         self._capture.remove()
+        self._node.told.flush()
         log.info("node %s has stopped", self._node.id)
         if left := self._left_behind():
-            log.error("told to stop, and did not; it goes on until the process ends: %s", ", ".join(left))
+            log.error("still running after the stop, until the process ends: %s", ", ".join(left))
 
     async def know(
         self,
@@ -311,6 +325,10 @@ class Engine:
                 self._begin_rebirth()
             return
         self.cancel(beat.cancels)
+        if self._clocks.heard(beat, sent):
+            # The one looks at the ledger, the other learns the store's time anew.
+            self._sweep.wake()
+            self._duty.wake()
         self._tender.heard(beat, sent)
         self._tend.wake()
         if beat.has_free_duties and self._duties.wants_more:
@@ -332,6 +350,12 @@ class Engine:
         self._duties.forget_all("the event loop was blocked")
         self._duty.wake()
 
+    def _heard_replaced(self, error: StoreReplaced) -> None:
+        if not self._is_replaced:
+            self._is_replaced = True
+            log.critical("this node takes no new work: %s", error)
+            self.on_replaced(error)
+
     def _begin_rebirth(self) -> None:
         if self._rebirth is None or self._rebirth.done():
             self._rebirth = asyncio.get_running_loop().create_task(self._be_reborn(), name="evertick rebirth")
@@ -352,6 +376,7 @@ class Engine:
                 log.warning("the new incarnation could not join yet: %s", error)
                 return
             self._tender.begin_anew()
+            self._clocks.begin_anew()
         self._work.wake()
 
     def _heard_death(self) -> None:
@@ -400,8 +425,7 @@ class Engine:
         tasks: set[asyncio.Task[Any]] = runs | self._relays.under_way | self._duties.under_way
         if not tasks or seconds <= 0:
             return
-        what = "1 run, delivery or duty" if len(tasks) == 1 else f"{len(tasks)} runs, deliveries and duties"
-        log.info("waiting up to %.0f s for %s under way", seconds, what)
+        log.info("waiting up to %g s for %s", seconds, self.under_way or "what is under way")
         work = asyncio.ensure_future(asyncio.wait(tasks))
         hurry = asyncio.ensure_future(self._is_hurried.wait())
         await asyncio.wait([work, hurry], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -448,6 +472,16 @@ class Engine:
         except StoreUnavailable as error:
             log.warning("could not sign off (%s); the lease will run out by itself", error)
 
+    @property
+    def under_way(self) -> str:
+        """What a stop waits for, in words: "2 jobs (report, slow) and 1 duty (index)"; empty for nothing."""
+        jobs = [attempt.run.schedule_key or attempt.run.task for attempt in self._at_work() if attempt.has_slot]
+        # Duties of Evertick's own end at once.
+        duties = [name for name in self._duties.names_under_way if not name.startswith("evertick.")]
+        channels = self._relays.channels_under_way if self._relays.under_way else []
+        named = [("job", "jobs", jobs), ("duty", "duties", duties), ("delivery", "deliveries", channels)]
+        return " and ".join(_counted(one, many, names) for one, many, names in named if names)
+
     def _left_behind(self) -> list[str]:
         """What nobody can stop but the end of the process."""
         runs = [f"run {attempt.run.id} of {attempt.run.task!r}" for attempt in self._node.hold.abandoned]
@@ -463,6 +497,12 @@ class Engine:
 
     def _at_work(self) -> list[Attempt]:
         return [attempt for attempt in self._node.hold if not attempt.is_over and not attempt.is_abandoned]
+
+
+def _counted(one: str, many: str, names: list[str]) -> str:
+    different = list(dict.fromkeys(names))
+    more = ", …" if len(different) > _NAMED_MOST else ""
+    return f"{len(names)} {one if len(names) == 1 else many} ({', '.join(different[:_NAMED_MOST])}{more})"
 
 
 def _ago(then: float | None, now: float) -> float | None:

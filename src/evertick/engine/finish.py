@@ -9,11 +9,13 @@ like any other.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from evertick.engine.failing import FAILURES
+from evertick.engine.log_summary import such_as
 from evertick.engine.node import EVENT_OF, Attempt, LocalNode
 from evertick.engine.note import NoteCarrier
 from evertick.engine.trace import is_traced, tally, trace
@@ -131,7 +133,8 @@ class Finisher:
         """What the log and the hooks hear of it."""
         if answer == "lost":
             what = "the outcome of run %s (%s) was not taken: its claim is lost"
-            log.warning(what, outcome.id, outcome.kind, extra=about(attempt.run))
+            say = functools.partial(log.warning, what, outcome.id, outcome.kind, extra=about(attempt.run))
+            self._node.told.tell("lost", "lost", log, logging.WARNING, say, _lost_words, about=outcome.id)
         elif answer == "already" and attempt.context._own_end:
             self._log_afterword(attempt, outcome)
         else:
@@ -174,10 +177,10 @@ class Finisher:
         elif outcome.kind == "release" and not attempt.has_slot:
             log.debug("%s: run %s had not begun, and is given back", key, run.id, extra=extra)
         elif outcome.kind == "release":
-            what = "%s: run %s was cut off (%s), and given back: it runs again"
+            what = "%s: run %s did not end in time (%s) and was released: it runs again"
             log.warning(what, key, run.id, outcome.reason, extra=extra)
         elif outcome.verdict is Verdict.LOST:
-            log.warning("%s: run %s was cut off (%s), and is lost", key, run.id, outcome.reason, extra=extra)
+            log.warning("%s: run %s did not end in time (%s) and is lost", key, run.id, outcome.reason, extra=extra)
         elif outcome.verdict is Verdict.FAILED:
             log.error("%s: run %s failed: %s", key, run.id, error_for_log(outcome.error), extra=extra)
         elif outcome.verdict is not None:
@@ -207,3 +210,7 @@ def _failed_fires(batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[Fi
         and attempt.run.cause is Cause.FIRE
         and attempt.run.schedule_id is not None
     }
+
+
+def _lost_words(count: int, names: list[str], seconds: float | None) -> str:
+    return f"the outcomes of {count} more runs{such_as(names, seconds)} were not taken: their claims are lost"

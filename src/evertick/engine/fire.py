@@ -14,12 +14,14 @@ Where much is due, four things go on at the same time, so that neither the store
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
 from evertick.engine.company import Company
+from evertick.engine.log_summary import such_as
 from evertick.engine.node import LocalNode
 from evertick.engine.outlook import Outlook
 from evertick.engine.tick import Batch, Page, Tick
@@ -44,8 +46,6 @@ T = TypeVar("T")
 
 # Gaps that somebody has asked for, in advance or by a policy.
 _EXPECTED = frozenset({Reason.OVERLAP, Reason.DUPLICATE, Reason.BY_HAND, Reason.BLACKOUT})
-# So many of a batch have a line each in the log.
-_GAPS_LOGGED = 10
 # Where so many ticks in a row came at less than this distance, they keep it: what comes due in between goes together,
 # at a fraction of the cost.
 _GATHER_SECONDS, _GATHER_AFTER = 0.025, 16
@@ -86,7 +86,7 @@ class Recorder:
             await tick.break_off()
             raise
         finally:
-            _log_gaps(tick.gaps)
+            self._log_gaps(tick.gaps)
         return self._rest_after(tick)
 
     def look_at_all(self) -> None:
@@ -328,6 +328,17 @@ class Recorder:
                 )
             )
 
+    def _log_gaps(self, gaps: list[tuple[str, NewGap]]) -> None:
+        """After downtime every schedule may have one, and on a node that is behind with every tick: the unexpected ones
+        first, then how many there are besides."""
+        told = self._node.told
+        for level, key, gap in sorted(((_level_of(gap), key, gap) for key, gap in gaps), key=lambda each: -each[0]):
+            kind = f"{gap.verdict} ({gap.reason})"
+            say = functools.partial(_log_gap, level, key, gap)
+            told.tell("gaps", f"{level} {kind}", log, level, say, functools.partial(_gaps_words, kind), about=key)
+        if gaps:
+            told.batch_over("gaps")
+
     def _rest_after(self, tick: Tick) -> float | None:
         self.ticked_at = self._node.clock.elapsed()
         if tick.is_refused:
@@ -335,7 +346,9 @@ class Recorder:
         if tick.is_refused or tick.has_left:
             return 0.01
         if tick.page.is_full:
-            log.info("more is due than a tick has read (%d pages); the next follows at once", tick.pages)
+            what, pages = "more is due than a tick has read (%d pages); the next follows at once", tick.pages
+            say = functools.partial(log.info, what, pages)
+            self._node.told.tell("pages", "pages", log, logging.INFO, say, _pages_words)
             return 0.0
         self._outlook.note_seen(tick.seen_until)
         if tick.next_at is None:
@@ -390,15 +403,18 @@ def advance_of(row: DueSchedule, known: KnownDefinition, made: Plan, runs: tuple
     )
 
 
-def _log_gaps(gaps: list[tuple[str, NewGap]]) -> None:
-    """After downtime every schedule may have one: the unexpected ones first, then how many there are besides."""
-    by_level = sorted(((_level_of(gap), key, gap) for key, gap in gaps), key=lambda each: -each[0])
-    for level, key, gap in by_level[:_GAPS_LOGGED]:
-        moments = "the moment" if gap.count == 1 else f"{gap.count} moments up to"
-        log.log(level, "%s: %s %s: %s (%s)", key, moments, from_us(gap.last_at), gap.verdict, gap.reason)
-    more = Counter((level, gap.verdict, gap.reason) for level, _, gap in by_level[_GAPS_LOGGED:])
-    for (level, verdict, reason), count in more.items():
-        log.log(level, "moments of %d more schedules: %s (%s); the ledger has each of them", count, verdict, reason)
+def _log_gap(level: int, key: str, gap: NewGap) -> None:
+    moments = "the moment" if gap.count == 1 else f"{gap.count} moments up to"
+    log.log(level, "%s: %s %s: %s (%s)", key, moments, from_us(gap.last_at), gap.verdict, gap.reason)
+
+
+def _gaps_words(kind: str, count: int, names: list[str], seconds: float | None) -> str:
+    those = f"moments of {count} more schedules" if seconds is None else f"moments of schedules {count} times"
+    return f"{those}{such_as(names, seconds)}: {kind}; the ledger has each of them"
+
+
+def _pages_words(count: int, names: list[str], seconds: float | None) -> str:
+    return f"more was due than a tick has read, {count} times{such_as(names, seconds)}"
 
 
 def _level_of(gap: NewGap) -> int:

@@ -166,7 +166,7 @@ def _judge_stop(
             is_bound = why is Stop.SHUTDOWN and is_own_queue(run.queue)
             if work.on_lost == "fail" or is_bound:
                 return _done(run, Verdict.LOST, reason, result=result, phases=phases)
-            return _release(run, reason)
+            return _release(run, reason, phases)
         case Stop.NO_SLOT:
             # Whatever it must not do twice it has not done once; and its own node, if it has one, is still there.
             return _release(run, Reason.NO_SLOT)
@@ -215,8 +215,8 @@ def _may_retry(work: Work, error: BaseException) -> bool:
     return isinstance(error, work.retry_on) and not isinstance(error, work.give_up_on)
 
 
-def _release(run: Claimed, reason: Reason) -> Outcome:
-    return Outcome(id=run.id, fence=run.fence, kind="release", reason=reason, attempts=run.attempts)
+def _release(run: Claimed, reason: Reason, phases: tuple[Phase, ...] = ()) -> Outcome:
+    return Outcome(id=run.id, fence=run.fence, kind="release", reason=reason, attempts=run.attempts, phases=phases)
 
 
 def _done(

@@ -15,7 +15,7 @@ import msgspec
 
 from evertick.clock import Clock
 from evertick.engine.loops import LoopKind
-from evertick.errors import EvertickError, StoreUnavailable
+from evertick.errors import EvertickError, StoreReplaced, StoreUnavailable
 from evertick.text.log_level import TRACE
 
 __all__ = ["UNTIL_WOKEN", "Idle", "Loop", "LoopHealth"]
@@ -56,6 +56,8 @@ class Loop:
         self, kind: LoopKind, step: Callable[[], Awaitable[float | None]], clock: Clock, *, rest_most: float
     ) -> None:
         self.name = kind.name
+        # Called when the files of the store are gone: nothing here will work again.
+        self.on_replaced: Callable[[StoreReplaced], None] = lambda error: None
         self._step = step
         self._clock = clock
         self._rest_most = rest_most
@@ -96,6 +98,10 @@ class Loop:
         self._busy_since, self._next_at = (since := self._clock.elapsed()), None
         try:
             delay = await self._step()
+        except StoreReplaced as error:
+            # Said once for the node, and not by each loop.
+            self.on_replaced(error)
+            return self._failed(error, "")
         except StoreUnavailable as error:
             return self._failed(error, "the store cannot be used")
         except Exception as error:
@@ -152,7 +158,7 @@ class Loop:
         self._is_backing_off = True
         if self._failing_since is None:
             self._failing_since, self._is_told = self._clock.elapsed(), False
-        if not self._is_told:
+        if what and not self._is_told:
             self._tell_that_it_waits(f"{what}: {error}", self._failing_since)
         self._is_broken = not isinstance(error, StoreUnavailable)
         # What we raise on purpose is a sentence; of anything else its type says half.

@@ -18,6 +18,7 @@ from evertick.driver.base import Work
 from evertick.driver.handoff import ReportSource
 from evertick.driver.sender import Sender
 from evertick.engine.judge import Stop
+from evertick.engine.log_summary import LogSummary
 from evertick.engine.rates import OwnRates
 from evertick.errors import StoreUnavailable
 from evertick.job.context import Context
@@ -222,6 +223,8 @@ class LocalNode:
         # Held over every statement that claims, and over the comparison of what the store says we hold: in between,
         # a claim whose answer is under way would look like a stray.
         self.claiming = ClaimLock()
+        # Lines of the log that would come once per run or batch.
+        self.told = LogSummary(self.clock)
         self.is_draining = False
         # What was running is cut off: whatever claims bring from now on is given back.
         self.is_closed = False

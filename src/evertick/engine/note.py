@@ -1,7 +1,7 @@
-"""Carrying what running jobs say (progress, log lines) to the store, off the hot path.
+"""Carrying what running jobs say (progress, phases, log lines) to the store, off the hot path.
 
-Once in a while for all runs together, and once more before a run's outcome is written. What the store did not take in
-time is kept and sent again; the numbers of the lines make a second sending harmless.
+Once in a while for all runs together, and once more before a run's outcome is written, which has the phases itself.
+What the store did not take in time is kept and sent again; the numbers of the lines make a second sending harmless.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NoteCarrier:
         self.on_lost: Callable[[Attempt], None] = lambda attempt: None
 
     async def step(self) -> float | None:
-        await self.carry(self._node.hold)
+        await self.carry(self._node.hold, with_phases=True)
         self._is_idle = len(self._node.hold) == 0
         return None if self._is_idle else self._every_seconds
 
@@ -45,10 +45,10 @@ class NoteCarrier:
             self._is_idle = False
             self.on_begun()
 
-    async def carry(self, attempts: Iterable[Attempt]) -> None:
+    async def carry(self, attempts: Iterable[Attempt], *, with_phases: bool = False) -> None:
         """Send what these attempts have said. Raises when the store is away; nothing is forgotten then."""
         async with self._sending:
-            notes = [(attempt, note) for attempt in attempts if (note := _taken_from(attempt)) is not None]
+            notes = [(attempt, note) for attempt in attempts if (note := _taken_from(attempt, with_phases)) is not None]
             self._pending.extend(notes)
             del self._pending[:-_PENDING_MAX]
             while self._pending:
@@ -65,14 +65,24 @@ class NoteCarrier:
                 self.on_lost(attempt)
 
 
-def _taken_from(attempt: Attempt) -> Note | None:
+def _taken_from(attempt: Attempt, with_phases: bool) -> Note | None:
     said = attempt.context._said
-    taken = None if said is None else said.take()
-    if taken is None:
+    if said is None:
         return None
-    seq, lines, progress = taken
+    taken, phases = said.take(), said.take_phases() if with_phases else None
+    if taken is None and phases is None:
+        return None
+    seq, lines, progress = taken if taken is not None else (0, (), None)
     fraction, text = progress if progress is not None else (None, None)
-    return Note(id=attempt.run.id, fence=attempt.run.fence, progress=fraction, progress_text=text, seq=seq, lines=lines)
+    return Note(
+        id=attempt.run.id,
+        fence=attempt.run.fence,
+        progress=fraction,
+        progress_text=text,
+        phases=phases,
+        seq=seq,
+        lines=lines,
+    )
 
 
 class LogCapture:

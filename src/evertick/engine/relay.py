@@ -25,6 +25,7 @@ import msgspec
 from evertick.driver.error_text import error_text
 from evertick.driver.sender import Sender
 from evertick.engine.finish import about
+from evertick.engine.log_summary import such_as
 from evertick.engine.node import LocalNode, runs_told_of
 from evertick.engine.trace import is_traced, tally, trace
 from evertick.errors import InvalidDuration, Retry
@@ -361,7 +362,9 @@ class Relay:
             self._look_at = min(self._look_at, due)
         if answer == "lost":
             what = "%s: what came of message %s was not taken: its claim is lost"
-            log.warning(what, delivery.message.channel, delivery.message.key)
+            say = functools.partial(log.warning, what, delivery.message.channel, delivery.message.key)
+            about = delivery.message.channel
+            self._node.told.tell("messages", "lost", log, logging.WARNING, say, _lost_words, about=about)
 
 
 def judge_delivery(
@@ -482,3 +485,7 @@ async def _told_of_runs(node: LocalNode, messages: Sequence[ClaimedMessage]) -> 
         return "", {}
     more = " and more" if len(names) > _NAMED_MOST or len(ids) > _LOOKED_UP_MOST else ""
     return f" (of {', '.join(names[:_NAMED_MOST])}{more})", about(*runs) if len(messages) == 1 else {}
+
+
+def _lost_words(count: int, names: list[str], seconds: float | None) -> str:
+    return f"what came of {count} more messages{such_as(names, seconds)} was not taken: their claims are lost"

@@ -28,6 +28,7 @@ from evertick.model import Report, Verdict, hearing_tick
 from evertick.model.hooks import EventKind
 from evertick.store.base import ReportAnswer, RunFilter
 from evertick.text.error_line import error_for_log, what_was_raised
+from evertick.text.log_level import Repeats
 
 __all__ = ["Reporter"]
 
@@ -119,6 +120,12 @@ class Reporter:
         self._untold: deque[tuple[Report, EventKind]] = deque(maxlen=_UNTOLD_MOST)
         # Reports of hand-overs that were over.
         self.refused = 0
+        self._refusals = Repeats(
+            log,
+            node.clock.elapsed,
+            first="{count} reports of workers were refused: their runs were handed over anew since, or are over",
+            more="{count} more reports of workers were refused in the last {seconds} s",
+        )
         # Runs have ended as failed, of whichever schedules.
         self.on_failed: Callable[[], None] = lambda: None
         # What brings the reports of a channel was away, and is back.
@@ -128,6 +135,7 @@ class Reporter:
 
     async def step(self) -> float | None:
         """Apply what has come since. Waits for the first of it."""
+        self._refusals.settle()
         # Those of tasks that have come since, too.
         new = self._node.sources[len(self._readers) :]
         self._readers += [Reader(source, self._node.clock, lambda channel: self.on_back(channel)) for source in new]
@@ -196,6 +204,7 @@ class Reporter:
         being closed."""
         tasks = [reader.task for reader in self._readers if reader.task is not None]
         await cancel_until_over(tasks, seconds=seconds)
+        self._refusals.flush()
 
     async def apply(self, reports: Sequence[Report]) -> list[ReportAnswer]:
         """Write reports down; whoever may start by that, or is to hear of it, does."""
@@ -242,8 +251,7 @@ class Reporter:
         refused = sum(answer.answer == "stale" for answer in answers)
         if refused:
             self.refused += refused
-            what = "%d reports of workers were refused: their runs were handed over anew since, or are over"
-            log.warning(what, refused)
+            self._refusals.add(count=refused)
 
     async def _tell(self) -> None:
         """The hooks. That the ledger cannot be read must not undo that it is written."""

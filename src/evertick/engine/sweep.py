@@ -37,9 +37,12 @@ async def in_bites(bite: Callable[[], Awaitable[int]]) -> None:
 class Sweeper:
     """Keeps the store tidy."""
 
-    def __init__(self, node: LocalNode, editor: Editor) -> None:
+    def __init__(
+        self, node: LocalNode, editor: Editor, look_at_clock: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self._node = node
         self._editor = editor
+        self._look_at_clock = look_at_clock
         self._has_refreshed = False
 
     async def step(self) -> float | None:
@@ -51,18 +54,24 @@ class Sweeper:
             # What a node that died between a verdict and its look has left; while we live we look ourselves.
             await pause_failing(self._node, self._editor, None)
             self._has_refreshed = True
-        await in_bites(self._park)
+        if self._look_at_clock is not None:
+            await self._look_at_clock()
+        parked = 0
+
+        async def park() -> int:
+            nonlocal parked
+            bite = await self._node.store.park_unknown(self._node.app, BITE)
+            parked += bite
+            return bite
+
+        await in_bites(park)
+        if parked:
+            those = "1 run is" if parked == 1 else f"{parked} runs are"
+            log.warning("%s parked: no live node knows what to do (`evertick doctor` names the tasks)", those)
         declared = await self._node.store.declared_schedules(self._node.app)
         await self._resume_declared(declared)
         await self._pause_undeclared([schedule for schedule in declared if not schedule.pause])
         return None
-
-    async def _park(self) -> int:
-        parked = await self._node.store.park_unknown(self._node.app, BITE)
-        if parked:
-            those = "1 run is" if parked == 1 else f"{parked} runs are"
-            log.warning("%s parked: no live node knows what to do (`evertick doctor` names the tasks)", those)
-        return parked
 
     async def _resume_declared(self, declared: Sequence[StoredSchedule]) -> None:
         """Resume what was paused as no longer declared, and is declared here.

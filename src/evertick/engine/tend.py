@@ -17,6 +17,7 @@ Where nobody holds anything, the answer to the beat says so, and nothing is aske
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from typing import TypeVar
 
 from evertick.engine.finish import about
 from evertick.engine.judge import Stop
+from evertick.engine.log_summary import such_as
 from evertick.engine.loop import Idle
 from evertick.engine.node import Attempt, LocalNode, runs_told_of
 from evertick.engine.work import Worker
@@ -143,7 +145,10 @@ class Tender:
         wanted = RunFilter(ids=tuple(run for run, _ in ended), limit=len(ended))
         found = {run.id: run for run in await self._asked(self._node.store.runs(self._node.app, wanted))}
         for run, verdict in ended:
-            log.warning("run %s %s ends as %s", _words(run, found.get(run)), whose, verdict)
+            say = functools.partial(log.warning, "run %s %s ends as %s", _words(run, found.get(run)), whose, verdict)
+            words = functools.partial(_ended_words, whose, verdict)
+            self._node.told.tell("ended", f"{whose} {verdict}", log, logging.WARNING, say, words, about=run)
+        self._node.told.batch_over("ended")
 
     async def _tell_rehomed(self, rehomed: Rehomed) -> None:
         """Which work was cut off, and is done once more: somebody may have to look at what it has left half done."""
@@ -186,8 +191,10 @@ class Tender:
         await self._tell_ended(lost, "that nobody took, or whose worker fell silent,")
         wanted = [run for run, verdict in tended.ended if verdict is Verdict.CANCELLED]
         for run in (await runs_told_of(node, wanted)).values():
-            what = "%s: run %s, which was handed over, is cancelled (%s)"
-            log.info(what, run.schedule_key or run.task, run.id, run.reason, extra=about(run))
+            what, key = "%s: run %s, which was handed over, is cancelled (%s)", run.schedule_key or run.task
+            say = functools.partial(log.info, what, key, run.id, run.reason, extra=about(run))
+            node.told.tell("cancelled", "cancelled", log, logging.INFO, say, _cancelled_words, about=key)
+        node.told.batch_over("cancelled")
         await node.tell_ended([run for run, _ in tended.ended])
         if any(verdict is Verdict.LOST for _, verdict in tended.ended):
             self.on_lost()
@@ -232,6 +239,14 @@ class Tender:
         for attempt in gone:
             if not await self._worker.has_ended_itself(attempt):
                 self._worker.stop(attempt, Stop.LOST)
+
+
+def _cancelled_words(count: int, names: list[str], seconds: float | None) -> str:
+    return f"{count} more runs that were handed over{such_as(names, seconds)} are cancelled"
+
+
+def _ended_words(whose: str, verdict: Verdict, count: int, names: list[str], seconds: float | None) -> str:
+    return f"{count} more runs {whose}{such_as(names, seconds)} end as {verdict}; `evertick failed` has them"
 
 
 def _words(id_: str, run: Run | Claimed | None) -> str:

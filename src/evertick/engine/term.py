@@ -17,6 +17,7 @@ from evertick.errors import Stopped, StoreUnavailable
 from evertick.model.duty import DutyContext, DutyWork, Rhythm
 from evertick.store.base import DutyHold, DutyTick
 from evertick.text.error_line import what_was_raised
+from evertick.when.moment import MINUTE
 
 __all__ = ["Term"]
 
@@ -26,7 +27,9 @@ _BACKOFF_FIRST, _BACKOFF_MOST = 1.0, 60.0
 # An act that went on this long before it failed was no failed start.
 _WELL_SECONDS = 60.0
 # The longest sleep by the own clock before looking again how far the store's has come.
-_SLEEP_MOST = 3600.0
+_SLEEP_MOST = 60.0
+# So much later than its rhythm has it, an act was planned by a clock that was wrong.
+_PUT_BACK = MINUTE
 
 
 class Term:
@@ -89,7 +92,7 @@ class Term:
         if at != self._next_at:
             await self._say(has_acted=False, next_at=at)
         while at is not None:
-            await self._sleep_until(at)
+            at = await self._sleep_for(rhythm, at)
             if not await self._act():
                 return
             at = rhythm.after(at, self._store_now())
@@ -162,6 +165,18 @@ class Term:
             return
         if not is_ours:
             self.stop("another node holds it")
+
+    async def _sleep_for(self, rhythm: Rhythm, at: int) -> int:
+        """Until the next act, which comes sooner if the store's clock was put back. Answers when it was planned for."""
+        while (left := at - self._store_now()) > 0:
+            anew = rhythm.first(at, self._store_now())
+            if anew is not None and at - anew > _PUT_BACK:
+                log.warning("duty %r: the clock was put back; its next act is planned anew", self.name)
+                at = anew
+                await self._say(has_acted=False, next_at=at)
+            else:
+                await asyncio.sleep(min(left / 1e6, _SLEEP_MOST))
+        return at
 
     async def _sleep_until(self, at: int) -> None:
         while (left := (at - self._store_now()) / 1e6) > 0:  # noqa: ASYNC110 - time is all it waits for

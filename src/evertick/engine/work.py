@@ -300,8 +300,10 @@ class Worker:
                 self._timeouts.forget(attempt, attempt.work.timeout)
             self._line.run_ended()
         if attempt.is_abandoned:
-            run = attempt.run
-            log.warning("the abandoned run %s of %r has come back", run.id, run.task, extra=about(run))
+            if not _is_cut_off(attempt):
+                run = attempt.run
+                what = "run %s of %r, which was given up, has ended: its slot is free again, its outcome is dropped"
+                log.warning(what, run.id, run.task, extra=about(run))
         else:
             self._give_outcome(attempt, ending)
         if not self.queue_is_short and not self._is_claiming:
@@ -351,7 +353,8 @@ class Worker:
         if attempt.is_over or attempt.is_abandoned or attempt.why is None:
             return
         log.error(
-            "run %s of %r was told to stop (%s) and did not: abandoned; its slot stays taken until it returns",
+            "run %s of %r did not stop when asked to (%s): given up; its slot stays in use until it returns. A plain "
+            "function stops at ctx.check(); with process=True it is killed",
             attempt.run.id,
             attempt.run.task,
             attempt.why,
@@ -379,6 +382,12 @@ class Worker:
 
 def _stopped(attempt: Attempt, why: Stop) -> StoppedBy:
     return StoppedBy(why, attempt.context._encode_result(attempt.context._kept))
+
+
+def _is_cut_off(attempt: Attempt) -> bool:
+    """Whether its event loop ends before its thread has: only the waiting for the thread is over."""
+    task = attempt.task
+    return task is not None and task.cancelling() > 0 and not attempt.work.driver.can_be_cancelled
 
 
 def _is_at_its_step(attempt: Attempt) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import msgspec
 
 from evertick.errors import EvertickError
+from evertick.ledger.clock_repair import Astray, astray_of
 from evertick.ledger.parsed_rules import blackout_of, load_calendars, rule_of
 from evertick.model import Schedule
 from evertick.plan.forecast import Expected
@@ -34,6 +35,8 @@ class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
     is_failing: bool = False
     # Evertick itself has paused it, because nothing declares it any more.
     is_left_over: bool = False
+    # How it stands still because a clock was wrong.
+    astray: Astray | None = None
     # The declaration that is in force, of one that code declares.
     declared: DeclaredBy | None = None
 
@@ -58,16 +61,18 @@ async def survey(
     while True:
         page = await store.schedules(app, wanted)
         stored = await store.stored_schedules(app, keys=[schedule.key for schedule in page])
-        by_key = {each.key: each for each in stored}
+        by_key, now = {each.key: each for each in stored}, await store.now()
         for schedule in page:
             if schedule.key in by_key:  # not removed between the two looks
-                yield _surveyed(schedule, by_key[schedule.key], calendars)
+                yield await _surveyed(store, schedule, by_key[schedule.key], calendars, now)
         if len(page) < _PAGE:
             return
         wanted = msgspec.structs.replace(wanted, after_key=page[-1].key)
 
 
-def _surveyed(schedule: Schedule, stored: StoredSchedule, calendars: dict[str, Calendar]) -> Surveyed:
+async def _surveyed(
+    store: Store, schedule: Schedule, stored: StoredSchedule, calendars: dict[str, Calendar], now: int
+) -> Surveyed:
     pause = stored.pause
     found = Surveyed(
         schedule=schedule,
@@ -78,9 +83,11 @@ def _surveyed(schedule: Schedule, stored: StoredSchedule, calendars: dict[str, C
     )
     try:
         rule = rule_of(stored, calendars)
-        part = _part(rule, stored, blackout_of(stored, rule, calendars))
+        blackout = blackout_of(stored, rule, calendars)
+        part = _part(rule, stored, blackout)
         moved = tuple(each.to for each in pending(stored.occurrences) if each.to is not None)
-        return msgspec.structs.replace(found, rule=rule, part=part, moved=moved)
+        astray = await astray_of(store, schedule.app, stored, rule, blackout, now)
+        return msgspec.structs.replace(found, rule=rule, part=part, moved=moved, astray=astray)
     except EvertickError as error:
         return msgspec.structs.replace(found, rule_error=str(error))
 

@@ -12,11 +12,11 @@ from evertick.explain.no_node import living_of, nobody_runs
 from evertick.explain.node_names import node_names
 from evertick.explain.schedule import ended_words, live_words, silent_for, time_words
 from evertick.ledger.parsed_rules import rule_in_force
-from evertick.model import LIVE_STATES, Node, Reason, Run, State
+from evertick.model import LIVE_STATES, Node, Phase, Reason, Run, State
 from evertick.store.base import RunFilter, Store
 from evertick.when import from_us
 
-__all__ = ["Facts", "WhyRun", "WhyTask", "explain_run", "explain_task"]
+__all__ = ["Facts", "WhyRun", "WhyTask", "explain_run", "explain_task", "phase_words"]
 
 # Names and what is to be said of them.
 Facts = list[tuple[str, str | list[str]]]
@@ -37,6 +37,8 @@ class WhyRun(msgspec.Struct, frozen=True, kw_only=True):
     behind: list[str]
     # Who could run it.
     nodes: str
+    # Of its earlier attempts and of this one, oldest first.
+    phases: list[str] = []
 
     def facts(self) -> Facts:
         of = f" of {self.schedule_key}" if self.schedule_key else ""
@@ -44,6 +46,7 @@ class WhyRun(msgspec.Struct, frozen=True, kw_only=True):
             ("Run", f"{self.id}, task {self.task}{of}"),
             ("Now", self.now),
             ("Behind", self.behind),
+            ("Phases", self.phases),
             ("Nodes", self.nodes),
         ]
 
@@ -71,9 +74,12 @@ class WhyTask(msgspec.Struct, frozen=True, kw_only=True):
 async def explain_run(store: Store, run: Run) -> WhyRun:
     now, nodes = from_us(await store.now()), await store.nodes(run.app)
     rule = None if run.schedule_key is None else await rule_in_force(store, run.app, run.schedule_key)
+    phases = await _phases(store, run)
     if not run.is_live:
         ended = f"it has ended {time_words(run.finished_at, rule)}: {ended_words(run, rule)}"
-        return WhyRun(id=run.id, task=run.task, schedule_key=run.schedule_key, now=ended, behind=[], nodes="")
+        return WhyRun(
+            id=run.id, task=run.task, schedule_key=run.schedule_key, now=ended, behind=[], nodes="", phases=phases
+        )
     behind = [live_words(each, nodes, now, rule) for each in await _line_before(store, run)]
     return WhyRun(
         id=run.id,
@@ -82,7 +88,28 @@ async def explain_run(store: Store, run: Run) -> WhyRun:
         now=live_words(run, nodes, now, rule, (await unsent_messages(store, run.app, [run])).get(run.id)),
         behind=behind,
         nodes=_knowing(nodes, run.task, now),
+        phases=phases,
     )
+
+
+async def _phases(store: Store, run: Run) -> list[str]:
+    """While it waits for its retry its phases are those of the attempt before."""
+    earlier = await store.attempts(run.app, run.id) if run.attempts or run.losses or run.phases else []
+    words = [f"attempt {each.number}, {phase_words(phase)}" for each in earlier for phase in each.phases]
+    is_repeated = bool(earlier) and run.state in (State.WAITING, State.BLOCKED, State.PARKED)
+    return words + ([] if is_repeated else [phase_words(phase) for phase in run.phases])
+
+
+def phase_words(phase: Phase) -> str:
+    """Without when it began."""
+    took = "not ended" if phase.seconds is None else f"{phase.seconds:.3f} s"
+    known = ", ".join(f"{name} {_value_text(value)}" for name, value in phase.metadata.items())
+    failed = ", failed" if phase.is_failed else ""
+    return f"{phase.name}: {took}{failed}{f' ({known})' if known else ''}"
+
+
+def _value_text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 async def explain_task(store: Store, app: str, task: str) -> WhyTask:

@@ -12,6 +12,7 @@ from evertick.explain.drift import REMEDY, is_left_behind
 from evertick.explain.handed_run import handed_words, unsent_messages, who_was_lost
 from evertick.explain.no_node import driver_wanted, living_of, nobody_runs, somebody_wanted
 from evertick.explain.node_names import node_names
+from evertick.ledger.clock_repair import astray_of, is_put_off
 from evertick.ledger.fan_out import able_nodes, overlap_on
 from evertick.ledger.parsed_rules import blackout_of, load_calendars, rule_of
 from evertick.model import Cause, Gap, Message, Node, Reason, Run, Schedule, State, Verdict
@@ -31,11 +32,13 @@ _BACKFILLED_MOST = 10_000
 _NODES_NAMED = 10
 _LIVE_NAMED = 3
 _DEFAULT_QUEUE = "default"
+_REPAIR = "put it right, then run `evertick db repair-clock`"
 
 # How a gap begins that is the gap of one node.
 _OVERLAP_ON = overlap_on("")
 
 _REASONS: dict[str, str] = {
+    Reason.CLOCK: "the clock was wrong when it was recorded; `evertick db repair-clock` has put its times right",
     Reason.COALESCED: "a newer moment ran instead (catch-up is 'latest')",
     Reason.OVERLAP: "an earlier run of the schedule was still live",
     Reason.GRACE: "noticed later than the grace time allows",
@@ -109,8 +112,23 @@ async def explain_schedule(store: Store, app: str, key: str) -> Why:
         next=_next(schedule, rule, blackout, runs, now),
         last=_last(runs, gaps, rule, made_up_for),
         now=_now(schedule, runs, nodes, now, rule, messages),
-        notes=(*_decisions(schedule, rule), *_notes(schedule, living, rule_error), *_drift(stored, living)),
+        notes=(
+            *await _clock(store, app, stored, rule, blackout),
+            *_decisions(schedule, rule),
+            *_notes(schedule, living, rule_error),
+            *_drift(stored, living),
+        ),
     )
+
+
+async def _clock(
+    store: Store, app: str, stored: Sequence[StoredSchedule], rule: When | None, blackout: Calendar | None
+) -> list[str]:
+    """That a wrong clock makes it stand still."""
+    if not stored or rule is None:
+        return []
+    astray = await astray_of(store, app, stored[0], rule, blackout, await store.now())
+    return [] if astray is None else [f"the clock was wrong: {astray.words()}; {_REPAIR}"]
 
 
 async def _rule(
@@ -328,6 +346,12 @@ def _failed_before(run: Run) -> str:
     return f"; attempt {run.attempts} failed: {what_was_raised(run.error)}"
 
 
+def _in_phase(run: Run) -> str:
+    """The innermost of those that have not ended, as far as the ledger has heard."""
+    names = [phase.name for phase in run.phases if phase.seconds is None]
+    return f", in phase {names[-1]!r}" if names else ""
+
+
 def _doing(run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None) -> str:
     living = living_of(nodes)
     if run.handed is not None:
@@ -337,10 +361,12 @@ def _doing(run: Run, nodes: list[Node], now: datetime, rule: When | None, messag
             since = "" if run.started_at is None else f" since {time_words(run.started_at, rule)}"
             progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
             asked = ", asked to cancel" if run.is_cancel_requested else ""
-            where = _where(run, living, now, rule)
-            return f"run {run.id} (attempt {run.attempts + 1}) runs{since}{where}{progress}{asked}{_losses(run)}"
+            where, phase = _where(run, living, now, rule), _in_phase(run)
+            return f"run {run.id} (attempt {run.attempts + 1}) runs{since}{where}{progress}{phase}{asked}{_losses(run)}"
         case State.WAITING if run.reason == Reason.NEWER_FORMAT:
             return f"run {run.id} waits for a node of a newer release, as the one that has recorded it"
+        case State.WAITING if is_put_off(run, now):
+            return f"run {run.id} waits for {time_words(run.due_at, rule)}, as the clock was wrong; {_REPAIR}"
         case State.WAITING if run.due_at > now:
             return f"run {run.id} waits for its {'retry' if run.attempts else 'time'} at {time_words(run.due_at, rule)}"
         case State.WAITING if is_own_queue(run.queue):

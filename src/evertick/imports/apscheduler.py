@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta, timezone, tzinfo
+from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -21,6 +22,7 @@ from evertick.errors import EvertickError, InvalidInput
 from evertick.imports.found import Imported, Job, Note, renamed_note
 from evertick.imports.names import free_name
 from evertick.imports.pickled import Seen, read_pickle, seen_in
+from evertick.text.printable import printable
 from evertick.when import Cron, Every, Once
 from evertick.when.duration import duration_text
 
@@ -29,6 +31,8 @@ __all__ = ["StoredJob", "read_jobs"]
 _FUNCTION = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)", re.ASCII)
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _LAST_POSITION = 5
+# Joined in one trigger.
+_RULES_MAX = 100
 # What nobody chose: a run that starts a second late is dropped.
 _DEFAULT_GRACE = 1
 _TRIGGERS = "apscheduler.triggers."
@@ -82,14 +86,18 @@ class _Reader:
             self._keep(row.id, state)
         except (_Lost, InvalidInput) as why:
             self._note("lost", str(why))
+        except Exception as error:  # an unforeseen error in one row must not cost the others
+            self._note("lost", f"it makes no sense: {type(error).__name__}: {str(error)[:200]}")
 
     def _note(self, kind: Any, text: str) -> None:
-        self._notes.append(Note(where=self._where, kind=kind, text=text))
+        self._notes.append(Note(where=self._where, kind=kind, text=printable(text)))
 
     def _keep(self, id_: str, state: Mapping[str, Any]) -> None:
         check_key(id_, what="id")
         spec = self._spec(state)
-        rules = list(_rules(state.get("trigger"), state.get("next_run_time")))
+        rules = list(islice(_rules(state.get("trigger"), state.get("next_run_time")), _RULES_MAX + 1))
+        if len(rules) > _RULES_MAX:
+            raise _Lost(f"its trigger is one of more than {_RULES_MAX}; write them anew")
         options = self._options(state)
         for number, rule in enumerate(rules, 1):
             self._jobs.append(
@@ -97,7 +105,7 @@ class _Reader:
                     name=self._name(id_, id_ if len(rules) == 1 else f"{id_}-{number}"),
                     where=self._where,
                     source=f"{spec['function']}, {_kind(state.get('trigger'))}",
-                    description="" if state.get("name") in (None, id_) else str(state["name"])[:300],
+                    description="" if state.get("name") in (None, id_) else printable(str(state["name"])[:300]),
                     rule=rule,
                     options=options,
                     driver="function",
@@ -212,8 +220,8 @@ def _rules(trigger: Any, next_run: Any) -> Iterator[dict[str, Any]]:
             rule = {"once": _moment(state.get("run_date"))}
         case "combining.OrTrigger":
             for reference, inner in state.get("triggers", ()):
-                part = Seen()
-                part.kind, part.state = str(reference).replace(":", "."), dict(inner)
+                part = Seen(str(reference).replace(":", "."))
+                part.state = dict(inner)
                 yield from _rules(part, None)
             return
         case _:
@@ -367,5 +375,8 @@ def _weekdays(expressions: list[Any]) -> list[str]:
         state, is_all = item.state, _expression(item) == "AllExpression"
         first = 0 if is_all else _number(item, "first")
         last = 6 if is_all or state.get("last") is None else _number(item, "last")
-        found |= set(range(first, last + 1, state.get("step") or 1))
-    return [_WEEKDAYS[number] for number in sorted(found) if number < len(_WEEKDAYS)]
+        step = _number(item, "step") if state.get("step") else 1
+        if not 0 <= first <= last < len(_WEEKDAYS) or step < 1:
+            raise _Lost("its cron trigger names days that no week has; write the rule anew")
+        found |= set(range(first, last + 1, step))
+    return [_WEEKDAYS[number] for number in sorted(found)]

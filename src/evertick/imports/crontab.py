@@ -77,6 +77,7 @@ class CrontabOptions(msgspec.Struct, frozen=True, kw_only=True):
     is_user: whether the machine that the jobs are for has a user of this name; default: nobody asks.
     must_be_user: whether a word in place of a program can only be the user of a crontab of the system.
     taken: names that other jobs have, and where.
+    file_name: that of a file in /etc/cron.d, for jobs whose command names no program that says what they do.
     is_enabled: whether its jobs run as soon as the file is read; else each says that it is disabled.
     """
 
@@ -89,6 +90,7 @@ class CrontabOptions(msgspec.Struct, frozen=True, kw_only=True):
     must_be_user: Callable[[str], bool] = lambda name: name == "root"
     taken: Mapping[str, object] = {}
     is_enabled: bool = True
+    file_name: str = ""
 
 
 def read_crontab(text: str, options: CrontabOptions) -> Imported:
@@ -238,7 +240,7 @@ class _Reader:
 
     def _name(self, command: str, told_apart_by: str) -> str:
         taken = self._options.taken
-        name = name_for(command, told_apart_by, self._names)
+        name = name_for(command, told_apart_by, self._names, self._options.file_name)
         free = free_name(name, self._names | taken.keys()) if name in taken else name
         if free != name:
             self.notes.append(renamed_note(self._where, name, taken[name], free))
@@ -274,9 +276,9 @@ class _Reader:
             self.note(
                 "check", f"{when}: crons differ about a step without a range; here n/m goes from n to the maximum"
             )
-        first, _, more = command.partition(" ")
+        first, more = [*command.split(maxsplit=1), "", ""][:2]
         # No command begins with an option.
-        is_command = bool(more) and not more.lstrip().startswith("-")
+        is_command = bool(more) and not more.startswith("-")
         if not self._options.has_users and is_command and self._options.must_be_user(first):
             self.note(
                 "check",

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from evertick.errors import InvalidInput, NotFound, Refused
 from evertick.imports.apscheduler import StoredJob
+from evertick.imports.pickled import BYTES_MAX
 from evertick.text.redact import masked
 
 __all__ = ["read_table"]
 
 _JOBS_MAX = 10_000
+_STATES_MAX_BYTES = 64 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z_]\w{0,62}(\.[A-Za-z_]\w{0,62})?", re.ASCII)
 _SQLITE = re.compile(r"sqlite(\+pysqlite)?:///")
 
@@ -26,24 +30,37 @@ def read_table(url: str, table: str) -> list[StoredJob]:
         raise InvalidInput(f"table: {table!r:.100} is no name of a table; write it like 'apscheduler_jobs'")
     if "://" not in url and Path(url).is_file():
         raise InvalidInput(f"{url!r:.200} is a file; as a URL it is sqlite:///{url:.200}")
-    rows = _from_sqlite(url, table) if _SQLITE.match(url) else _from_others(url, table)
-    if len(rows) > _JOBS_MAX:
-        raise InvalidInput(f"{table!r} holds more than {_JOBS_MAX} jobs; import them in parts")
-    return [StoredJob(id=str(id_), state=bytes(state or b"")) for id_, state in rows]
+    return _from_sqlite(url, table) if _SQLITE.match(url) else _from_others(url, table)
+
+
+def _kept(rows: Iterable[Sequence[Any]], table: str) -> list[StoredJob]:
+    """As much of each as is read. SQLite keeps in a column what it is given, so a state may be no bytes at all."""
+    kept: list[StoredJob] = []
+    size = 0
+    for id_, state in rows:
+        found = bytes(state[: BYTES_MAX + 1]) if isinstance(state, bytes | bytearray | memoryview) else b""
+        size += len(found)
+        if len(kept) == _JOBS_MAX or size > _STATES_MAX_BYTES:
+            much = f"{_STATES_MAX_BYTES} bytes" if size > _STATES_MAX_BYTES else f"{_JOBS_MAX} jobs"
+            raise InvalidInput(f"{table!r} holds more than {much}; import them in parts")
+        kept.append(StoredJob(id=str(id_), state=found))
+    return kept
 
 
 def _query(name: str) -> str:
     return f"SELECT id, job_state FROM {name} ORDER BY id LIMIT {_JOBS_MAX + 1}"  # noqa: S608 - a checked name
 
 
-def _from_sqlite(url: str, table: str) -> list[tuple[str, bytes]]:
+def _from_sqlite(url: str, table: str) -> list[StoredJob]:
     path = Path(_SQLITE.sub("", url).partition("?")[0])
     if not path.is_file():
         raise NotFound(f"there is no file {str(path)!r}")
     name = ".".join(f'"{part}"' for part in table.split("."))
     connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
+    # An id that is no text is reported; the other rows are read.
+    connection.text_factory = lambda data: data.decode(errors="surrogateescape")
     try:
-        return connection.execute(_query(name)).fetchall()
+        return _kept(connection.execute(_query(name)), table)
     except sqlite3.Error as error:
         raise Refused(
             f"the jobs cannot be read from {table!r} of {str(path)!r}: {error}; name the table with --table"
@@ -52,7 +69,7 @@ def _from_sqlite(url: str, table: str) -> list[tuple[str, bytes]]:
         connection.close()
 
 
-def _from_others(url: str, table: str) -> list[tuple[str, bytes]]:
+def _from_others(url: str, table: str) -> list[StoredJob]:
     try:
         import sqlalchemy
     except ModuleNotFoundError:
@@ -66,8 +83,7 @@ def _from_others(url: str, table: str) -> list[tuple[str, bytes]]:
         quote_name = engine.dialect.identifier_preparer.quote
         with engine.connect() as connection:
             query = sqlalchemy.text(_query(".".join(map(quote_name, table.split(".")))))
-            found = connection.execute(query).all()
+            return _kept(connection.execution_options(stream_results=True).execute(query), table)
     except (sqlalchemy.exc.SQLAlchemyError, ImportError) as error:
         said = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
         raise Refused(f"the jobs cannot be read from {table!r} of {masked(url)!r}: {said}") from None
-    return [(row[0], row[1]) for row in found]

@@ -12,6 +12,7 @@ from datetime import date, datetime, time, timedelta
 from typing import Any
 
 from evertick.imports.found import Imported, Job, Note
+from evertick.text.printable import printable
 
 __all__ = ["to_python"]
 
@@ -26,7 +27,7 @@ _WIDE = 110
 
 def to_python(imported: Imported, head: Sequence[str]) -> str:
     """The whole module. What was not carried over stands at its head."""
-    lines = [f"# {_one_line(line)}".rstrip() for line in head]
+    lines = [f"# {printable(line)}".rstrip() for line in head]
     if imported.notes:
         lines += ["#", "# Notes of the import:", *(f"#   {_note(note)}" for note in imported.notes)]
     tasks = _tasks(imported.jobs)
@@ -48,7 +49,7 @@ def to_python(imported: Imported, head: Sequence[str]) -> str:
 
 
 def _note(note: Note) -> str:
-    return _one_line(f"{note.where}: {'' if note.kind == 'check' else 'not carried over: '}{note.text}")
+    return printable(f"{note.where}: {'' if note.kind == 'check' else 'not carried over: '}{note.text}")
 
 
 def _imports(jobs: Sequence[Job], modules: Sequence[str], has_positional: bool) -> list[str]:
@@ -97,7 +98,7 @@ def _schedule(job: Job, task: str) -> list[str]:
     first = _literal(job.rule[method])
     parts = [first, f"key={job.name!r}", *(f"{name}={value}" for name, value in options.items())]
     parts += [f"args={arguments}"] if arguments else []
-    said = [f"# {_one_line(job.description or job.source)}"]
+    said = [f"# {printable(job.description or job.source)}"]
     line = f"scheduler.{method}({', '.join(parts)})({task})"
     if len(line) <= _WIDE:
         return [*said, line]
@@ -133,7 +134,3 @@ def _literal(value: Any) -> str:
             return repr(value)
         case _:
             raise TypeError(f"{value!r} has no literal form")
-
-
-def _one_line(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text)

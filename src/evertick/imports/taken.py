@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from evertick.text.regular_file import read_regular
+
 __all__ = ["taken_beside"]
 
 _FILES_MAX = 1_000
@@ -41,8 +43,7 @@ def _files_beside(output: Path) -> Iterator[Path]:
 
 def _names_in(path: Path) -> list[str]:
     try:
-        with open(path, "rb") as file:
-            text = file.read(_READ_MAX).decode()
+        text = read_regular(path, _READ_MAX)[:_READ_MAX].decode()
         return list(_jobs_of(text) if path.suffix == ".toml" else _keys_of(text))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, SyntaxError, ValueError, RecursionError):
         return []

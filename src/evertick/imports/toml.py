@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from evertick.imports.found import Imported, Job, Note
+from evertick.text.printable import escaped, printable
 
 __all__ = ["to_toml", "toml_value"]
 
@@ -19,7 +20,7 @@ _AS_THEY_ARE = (("shell", "command"), ("shell", "stdin"))
 
 def to_toml(imported: Imported, head: Sequence[str]) -> str:
     """The whole file. What was not carried over stands at its head, where whoever opens it sees it."""
-    lines = [f"# {line}".rstrip() for line in head]
+    lines = [f"# {printable(line)}".rstrip() for line in head]
     if imported.notes:
         lines += ["#", "# Notes of the import:", *(f"#   {_note(note)}" for note in imported.notes)]
     for job in imported.jobs:
@@ -28,11 +29,11 @@ def to_toml(imported: Imported, head: Sequence[str]) -> str:
 
 
 def _note(note: Note) -> str:
-    return _one_line(f"{note.where}: {'' if note.kind == 'check' else 'not carried over: '}{note.text}")
+    return printable(f"{note.where}: {'' if note.kind == 'check' else 'not carried over: '}{note.text}")
 
 
 def _table(job: Job) -> list[str]:
-    lines = [f"# {_one_line(f'{job.where}: {job.source}')}", f"[jobs.{_key(job.name)}]"]
+    lines = [f"# {printable(f'{job.where}: {job.source}')}", f"[jobs.{_key(job.name)}]"]
     if job.description:
         lines.append(f"description = {toml_value(job.description)}")
     for name, value in [*job.rule.items(), *job.options.items()]:
@@ -66,13 +67,8 @@ def toml_value(value: Any, *, is_read: bool = True) -> str:
 
 
 def _string(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return escaped(json.dumps(text, ensure_ascii=False), is_toml=True)
 
 
 def _key(name: str) -> str:
     return name if _BARE.fullmatch(name) else _string(name)
-
-
-def _one_line(text: str) -> str:
-    """For a comment, which ends with its line and holds no control characters."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from hashlib import blake2b
@@ -17,6 +18,7 @@ import msgspec
 
 from evertick.errors import InvalidArguments
 from evertick.job.context import Context
+from evertick.text.values import bytes_in, encode_data, shown
 
 __all__ = ["ARGUMENTS_MAX_BYTES", "FreeArguments", "Signature"]
 
@@ -52,17 +54,32 @@ class Signature:
         """The arguments of a call as JSON. Refused with the offending name when they do not fit."""
         named = self._named(args, kwargs)
         try:
-            data = msgspec.json.encode(named)
-        except (TypeError, ValueError, RecursionError) as error:
+            data = encode_data(named, allows_bytes=True)
+        except (TypeError, ValueError) as error:
             raise InvalidArguments(f"{self.task}({self.text}): arguments must be JSON-like data; {error}") from None
-        self.decode(data)
+        self._check_bytes(named, self.decode(data))
         return data
+
+    def _check_bytes(self, named: Mapping[str, Any], decoded: Mapping[str, Any]) -> None:
+        """JSON keeps bytes as text, and only a parameter that is annotated with bytes makes bytes of that again."""
+        given = bytes_in(named)
+        if not given:
+            return
+        back = Counter(value for _, value in bytes_in(decoded))
+        for path, value in given:
+            if not back[value]:
+                name = path.partition("[")[0]
+                fix = f"pass text, or write `{name}: bytes` in the function" if name.isidentifier() else "pass text"
+                raise InvalidArguments(
+                    f"{self.task}({self.text}): {path}: {shown(value)} would come back as text; {fix}"
+                )
+            back[value] -= 1
 
     def _named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if not args and type(kwargs) is dict and self._required <= kwargs.keys() <= self.defaults.keys():
             return kwargs  # as Python would bind it, at a tenth of the cost
         if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
-            raise InvalidArguments(f"{self.task}({self.text}): {kwargs!r} must be a dict of arguments by name")
+            raise InvalidArguments(f"{self.task}({self.text}): {shown(kwargs)} must be a dict of arguments by name")
         try:
             bound = self._bind.bind(*args, **kwargs)
         except TypeError as error:
@@ -122,12 +139,12 @@ class FreeArguments:
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The arguments of a call as JSON."""
         if args:
-            raise InvalidArguments(f"{self.task}({self.text}): {args[0]!r:.100} has no name; pass arguments by name")
+            raise InvalidArguments(f"{self.task}({self.text}): {shown(args[0])} has no name; pass arguments by name")
         if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
-            raise InvalidArguments(f"{self.task}({self.text}): {kwargs!r} must be a dict of arguments by name")
+            raise InvalidArguments(f"{self.task}({self.text}): {shown(kwargs)} must be a dict of arguments by name")
         try:
-            data = msgspec.json.encode(kwargs)
-        except (TypeError, ValueError, RecursionError) as error:
+            data = encode_data(kwargs)
+        except (TypeError, ValueError) as error:
             raise InvalidArguments(f"{self.task}({self.text}): arguments must be JSON-like data; {error}") from None
         self._check_size(data)
         return data

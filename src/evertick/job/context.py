@@ -12,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 import msgspec
 
@@ -24,20 +25,36 @@ from evertick.errors import InvalidInput, NotFound, Refused, Stopped
 from evertick.job.transaction import Holder, Transaction, finish_within
 from evertick.model import LINE_MAX_CHARS, LINES_MAX, Claimed, NewMessage, Phase
 from evertick.model.message import new_message
+from evertick.text.values import encode_data
 from evertick.when.duration import Duration
 from evertick.when.moment import from_us
 
-__all__ = ["LINES_MAX", "LINE_MAX_CHARS", "LOG_MAX_CHARS", "PHASES_MAX", "Context", "Notebook", "current"]
+__all__ = [
+    "LINES_MAX",
+    "LINE_MAX_CHARS",
+    "LOG_MAX_CHARS",
+    "METADATA_MAX_BYTES",
+    "PHASES_MAX",
+    "Context",
+    "Notebook",
+    "OpenPhase",
+    "current",
+]
 
 LOG_MAX_CHARS = 256 * 1024
 PHASES_MAX = 100
+# Of what is known of one phase, as JSON.
+METADATA_MAX_BYTES = 1024
 RESULT_MAX_BYTES = 64 * 1024
 # They are written in one transaction with the end of the run.
 MESSAGES_MAX = 1_000
 MESSAGES_MAX_BYTES = 4 * 1024 * 1024
 _TEXT_MAX = 500
 
+NO_METADATA: Mapping[str, object] = MappingProxyType({})
+
 _formatter = logging.Formatter()
+_metadata = msgspec.json.Decoder(dict[str, Any])
 _current: ContextVar[Context] = ContextVar("evertick_context")
 # Held while a notebook is made: a job may say its first words in two threads at once.
 _first_word = threading.Lock()
@@ -54,7 +71,18 @@ def current() -> Context:
 class Notebook:
     """What one attempt has said so far and has not been carried to the store yet."""
 
-    __slots__ = ("_chars", "_count", "_is_full", "_lines", "_lock", "_progress", "_seq", "messages", "phases")
+    __slots__ = (
+        "_chars",
+        "_count",
+        "_has_new_phases",
+        "_is_full",
+        "_lines",
+        "_lock",
+        "_progress",
+        "_seq",
+        "messages",
+        "phases",
+    )
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,7 +92,9 @@ class Notebook:
         self._chars = 0
         self._is_full = False
         self._progress: tuple[float, str] | None = None
+        # In the order in which they began; those that are not over, too.
         self.phases: list[Phase] = []
+        self._has_new_phases = False
         # To be sent with the end of the run.
         self.messages: list[NewMessage] = []
 
@@ -83,6 +113,34 @@ class Notebook:
     def set_progress(self, fraction: float, text: str) -> None:
         with self._lock:
             self._progress = (fraction, text)
+
+    def begin_phase(self, phase: Phase) -> int | None:
+        """Its place, which `end_phase` takes; None where there is no room for it."""
+        with self._lock:
+            if len(self.phases) >= PHASES_MAX:
+                return None
+            self.phases.append(phase)
+            self._has_new_phases = True
+            return len(self.phases) - 1
+
+    def end_phase(self, place: int, phase: Phase) -> None:
+        with self._lock:
+            self.phases[place] = phase
+            self._has_new_phases = True
+
+    def set_phases(self, phases: Sequence[Phase]) -> None:
+        """All phases of the attempt, as its child process reports them."""
+        with self._lock:
+            self.phases = list(phases[:PHASES_MAX])
+            self._has_new_phases = True
+
+    def take_phases(self) -> tuple[Phase, ...] | None:
+        """All phases; None when nothing has changed since the last time."""
+        with self._lock:
+            if not self._has_new_phases:
+                return None
+            self._has_new_phases = False
+            return tuple(self.phases)
 
     @property
     def has_news(self) -> bool:
@@ -188,18 +246,21 @@ class Context(msgspec.Struct, eq=False, gc=False):
         self._notebook.write(self._clock.now_us(), level[:20], str(text))
 
     @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Time a named part of the work: `with ctx.phase("download"): ...`."""
-        at, began = self._clock.now_us(), self._clock.elapsed()
+    def phase(self, name: str, metadata: Mapping[str, object] | None = None) -> Iterator[dict[str, object]]:
+        """Time a named part of the work: `with ctx.phase("download"): ...`.
+
+        metadata: a small JSON-like object that is kept with it, up to 1 KiB. What is known only later is put into the
+        dict that the block gets: `with ctx.phase("download") as metadata: metadata["bytes"] = 512`.
+        """
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise InvalidInput(f"phase {str(name)!r:.60}: metadata: {metadata!r:.60} is no mapping; pass a dict")
+        phase = self._begin_phase(name, metadata or {})
         is_failed = True
         try:
-            yield
+            yield phase.metadata
             is_failed = False
         finally:
-            if len(self._notebook.phases) < PHASES_MAX:
-                text = str(name)[:_TEXT_MAX]
-                seconds = round(self._clock.elapsed() - began, 6)
-                self._notebook.phases.append(Phase(name=text, at=at, seconds=seconds, is_failed=is_failed))
+            phase.end(is_failed=is_failed)
 
     def finish(self, *, connection: object, result: object = None) -> Awaitable[None]:
         """End this run as succeeded inside a transaction of your own: the last statement before your commit.
@@ -275,13 +336,16 @@ class Context(msgspec.Struct, eq=False, gc=False):
     def _messages(self) -> tuple[NewMessage, ...]:
         return () if self._said is None else tuple(self._said.messages)
 
+    def _begin_phase(self, name: str, metadata: Mapping[str, object] = NO_METADATA) -> OpenPhase:
+        return OpenPhase(self, str(name)[:_TEXT_MAX], metadata)
+
     def _encode_result(self, result: object) -> bytes | None:
         """The result as JSON. One that cannot be kept does not undo the work: it is left out, and a line says so."""
         if result is None:
             return None
         try:
-            data = msgspec.json.encode(result)
-        except (TypeError, ValueError, RecursionError) as error:
+            data = encode_data(result, "the result", mends_halves=True)
+        except (TypeError, ValueError) as error:
             self.log(f"the result is not kept: it is no JSON-like data: {error}", level="warning")
             return None
         if len(data) > RESULT_MAX_BYTES:
@@ -289,3 +353,41 @@ class Context(msgspec.Struct, eq=False, gc=False):
             self.log(text, level="warning")
             return None
         return data
+
+
+class OpenPhase:
+    """A phase that has begun. `metadata` may be added to until its end."""
+
+    __slots__ = ("_began", "_context", "_phase", "_place", "metadata")
+
+    def __init__(self, context: Context, name: str, metadata: Mapping[str, object]) -> None:
+        self._context = context
+        self.metadata = dict(metadata)
+        self._phase = Phase(name=name, at=context._clock.now_us(), seconds=None)
+        begun = msgspec.structs.replace(self._phase, metadata=self._kept()[0]) if metadata else self._phase
+        self._place = context._notebook.begin_phase(begun)
+        self._began = context._clock.elapsed()
+
+    def end(self, *, is_failed: bool = False) -> None:
+        """The first word counts."""
+        place, self._place = self._place, None
+        if place is None:
+            return
+        seconds = round(self._context._clock.elapsed() - self._began, 6)
+        metadata, wrong = self._kept() if self.metadata else ({}, "")
+        if wrong:
+            text = f"the metadata of phase {self._phase.name!r:.60} is not kept: {wrong}"
+            self._context.log(text, level="warning")
+        ended = Phase(name=self._phase.name, at=self._phase.at, seconds=seconds, is_failed=is_failed, metadata=metadata)
+        self._context._notebook.end_phase(place, ended)
+
+    def _kept(self) -> tuple[dict[str, Any], str]:
+        """The metadata as it is kept. What cannot be kept does not undo the work: it is left out, with the reason."""
+        try:
+            data = encode_data(self.metadata, "metadata", mends_halves=True)
+            kept = _metadata.decode(data)
+        except (TypeError, ValueError) as error:
+            return {}, f"it is no JSON-like object: {error}"
+        if len(data) > METADATA_MAX_BYTES:
+            return {}, f"it takes {len(data)} bytes, more than {METADATA_MAX_BYTES}"
+        return kept, ""

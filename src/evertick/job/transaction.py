@@ -6,12 +6,14 @@ the commit happened is the store's to say: a run that may have ended itself is r
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Generator
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from evertick.aio.blocking import at_once, is_on_event_loop
+from evertick.aio.unawaited import AwaitedCall
 from evertick.errors import Lost, Refused, TransactionTimeout, WouldBlock
 from evertick.model import Outcome, Verdict
 
@@ -40,7 +42,7 @@ def finish_within(context: Context, connection: object, result: object) -> Await
     within = holder.store.within(connection)
     finishing = _finish(context, holder, within, _success(context, result))
     if within.is_async:
-        return finishing
+        return AwaitedCall(finishing, "ctx", "finish", sys._getframe(2))
     at_once(finishing)
     return _Done()
 

@@ -19,8 +19,8 @@ from evertick.ledger.fan_out import able_nodes, fan_out, unique_key_on
 from evertick.ledger.parsed_rules import blackout_named, blackout_of, fingerprint_of, load_calendars, rule_of
 from evertick.ledger.planning_input import facts_of, run_of
 from evertick.model import Cause, Definition, NewGap, NewRun, Node, Occurrence, Pause, Reason, RerunOverlap, Run, State
-from evertick.model.every_node import check_every_node_rule, is_own_queue, node_of_queue
-from evertick.plan.allowed_rules import ScheduleLimits
+from evertick.model.every_node import is_own_queue, node_of_queue
+from evertick.plan.allowed_rules import ScheduleLimits, check_rule
 from evertick.plan.inputs import FRESH, Fire, admit, guards_live, takes_place
 from evertick.plan.moments import cursor_after
 from evertick.plan.overrides import Settled, apart, pending, settle_decisions, time_of, without_decided
@@ -129,7 +129,7 @@ class Editor:
         return await self._store.change_schedules(self._app, changes, all_or_none=all_or_none)
 
     def _adding(self, added: Addition, now: int, calendars: Mapping[str, Calendar]) -> Change:
-        check_every_node_rule(added.definition, added.rule)
+        check_rule(added.definition, added.rule)
         rule = added.rule.bind(key=added.key, created=now, tz=self._tz, calendars=calendars)
         # Only a one-shot may mean this very moment (`Once(after="0s")`); a rhythm begins with the next beat.
         since = now - 1 if isinstance(rule, Once) else now
@@ -250,10 +250,10 @@ class Editor:
         written = parse_when(stored.definition.when, calendars) if rule is None else rule
         bound = written.bind(key=stored.key, created=created, tz=self._tz, calendars=calendars)
         definition = msgspec.structs.replace(change(stored.definition), when=bound.text)
-        check_every_node_rule(definition, bound)
+        check_rule(definition, bound)
         closes = blackout_named(definition.blackout, stored.key, bound, calendars)
         is_resumed = resumes and stored.pause is not None
-        if is_resumed:
+        if is_resumed and not _is_over(stored.pause, current.time):
             settled = self._settle_into(current, _Becomes(rule=bound, blackout=closes), Reason.PAUSED)
         else:
             settled = self._settle_edit(current, bound, closes)
@@ -323,13 +323,20 @@ class Editor:
         return await self.pause(key, note=note, is_undeclared=True, unless=lambda stored: stored.pause is not None)
 
     async def resume(self, key: str, *, unless: Callable[[Pause], bool] = lambda _: False) -> bool:
-        """Go on from now; the paused moments become one gap. False if it was not paused, or `unless` forbids it."""
+        """Go on from now, or from the end of a pause that is over; the paused moments become one gap.
+
+        False if it was not paused, or `unless` forbids it.
+        """
         was_paused = False
 
         def make(current: Now) -> Change | None:
             nonlocal was_paused
             pause = current.stored.pause
             was_paused = pause is not None and not unless(pause)
+            if pause is not None and pause.until is not None and _is_over(pause, current.time):
+                # As at its end, or later where an edit has moved the cursor on: what follows is owed as ever.
+                owed_from = max(pause.until, current.stored.fire_at or 0)
+                current = msgspec.structs.replace(current, time=min(owed_from - 1, current.time))
             return Change(key=key, kind="resume", settle=self._settle(current, Reason.PAUSED)) if was_paused else None
 
         await self._change(key, make)
@@ -540,6 +547,11 @@ class Editor:
         rule = None if reason is Reason.REMOVED else becomes.rule
         facts = facts_of(stored, stored.definition, known)
         return settle_decisions(facts, current.time, reason, rule=rule, cursor=cursor, fresh=fresh, is_alone=is_alone)
+
+
+def _is_over(pause: Pause | None, now: int) -> bool:
+    """Whether a pause has ended by itself, though no tick has noticed yet."""
+    return pause is not None and pause.until is not None and pause.until <= now
 
 
 def now_of(stored: StoredSchedule, time: int, calendars: Mapping[str, Calendar], nodes: Sequence[Node]) -> Now:

@@ -32,7 +32,7 @@ def fan_out(advance: Advance, definition: Definition, nodes: Sequence[Node]) -> 
     fires = [run for run in advance.runs if run.cause is Cause.FIRE]
     if not able:
         gaps = tuple(_gap(run, Verdict.MISSED, Reason.NO_NODE) for run in fires)
-        return msgspec.structs.replace(advance, runs=(), gaps=advance.gaps + gaps)
+        return msgspec.structs.replace(advance, runs=(), gaps=tuple(map(_without_node, advance.gaps)) + gaps)
     # Of several moments at once (an edit settles a moved one and the newest) a node takes the newest, or it would have
     # to skip that one for being at work on the other.
     newest = max((run.fire_at or 0 for run in fires), default=0)
@@ -72,3 +72,10 @@ def _on(node: Node, run: NewRun, definition: Definition) -> NewRun:
 def _gap(run: NewRun, verdict: Verdict, reason: Reason) -> NewGap:
     assert run.fire_at is not None, "a fire has its moment"
     return NewGap(first_at=run.fire_at, last_at=run.fire_at, count=1, verdict=verdict, reason=reason)
+
+
+def _without_node(gap: NewGap) -> NewGap:
+    """The newest moment did not run either, so nothing was coalesced into it."""
+    if gap.reason != Reason.COALESCED:
+        return gap
+    return msgspec.structs.replace(gap, verdict=Verdict.MISSED, reason=Reason.NO_NODE)

@@ -1,8 +1,8 @@
 """People's decisions about single moments of a schedule: skip the next, move one, run the next early, take one back.
 
-A decision is kept with the schedule until its time has come (occurrence.py tells what it does then). It settles nothing
-and restarts nothing: what is owed stays owed. The cursor stays on the first moment to come that nobody has decided
-about.
+A decision is kept with the schedule until its time has come (plan/overrides.py tells what it does then). It settles
+nothing and restarts nothing: what is owed stays owed. The cursor stays on the first moment to come that nobody has
+decided about.
 """
 
 from __future__ import annotations

@@ -150,6 +150,7 @@ class Reason(StrEnum):
     """The reasons Evertick itself gives beside a verdict or a state. A job's `Skip` brings its own words."""
 
     LATE = "late"  # ran, but well after its moment
+    CLOCK = "clock"  # recorded while the store's clock was wrong, and put right since
     COALESCED = "coalesced"  # a newer moment ran for it
     OVERLAP = "overlap"  # an earlier run of the schedule was still live
     GRACE = "grace"  # noticed later than the grace time allows
@@ -352,8 +353,11 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str
     at: int
-    seconds: float
+    # None: it had not ended when its attempt did, or when it was last heard of.
+    seconds: float | None
     is_failed: bool = False
+    # JSON-like; what is worth knowing of it, as a status or a count of bytes.
+    metadata: dict[str, Any] = {}
 
 
 class Hand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -493,7 +497,11 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An earlier try of a run (the last one is in the run itself)."""
+    """An earlier try of a run (the last one is in the run itself).
+
+    Every try that failed and was tried again. A try that was cut off (its node died or stopped) counts as no attempt:
+    it is here if it had phases, under the number that the next try has, too.
+    """
 
     number: int
     fence: int
@@ -502,6 +510,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: datetime
     error: str | None
     reason: str | None
+    phases: tuple[Phase, ...] = ()
 
 
 class Handed(msgspec.Struct, frozen=True, kw_only=True):
@@ -701,7 +710,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     channels: tuple[str, ...] = ()
     # The tasks that it knows and leaves to others, each with the driver that it does not run.
     leaves: dict[str, str] = {}
-    # Its background loops by name, as of its last beat; and each channel whose workers it hears.
+    # Its background loops by name, as of its last beat; each channel whose workers it hears; and what has blocked its
+    # event loop of late.
     ticks: dict[str, Tick] = {}
     running: int
 
@@ -713,6 +723,19 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 def hearing_tick(channel: str) -> str:
     """Under which name a node tells that it hears the workers of a channel."""
     return f"reports of {channel}"
+
+
+_BLOCKED_BY = "blocked by "
+
+
+def blocking_tick(name: str) -> str:
+    """Under which name a node tells what has blocked its event loop: since when, and until when (None: it does yet)."""
+    return f"{_BLOCKED_BY}{name}"
+
+
+def blockers_of_loop(node: Node) -> dict[str, Tick]:
+    """What has blocked the event loop of a node in the last hour, by the name of the job."""
+    return {name.removeprefix(_BLOCKED_BY): tick for name, tick in node.ticks.items() if name.startswith(_BLOCKED_BY)}
 
 
 class Duty(msgspec.Struct, frozen=True, kw_only=True):

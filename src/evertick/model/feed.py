@@ -3,7 +3,7 @@
 A store writes rows, each with many facts of one kind and one transaction; a reader gets single events. The cursor of an
 event says where the next one is: (epoch, transaction, row, place in the row). An epoch is a stretch without a hole. It
 begins when the feed is turned on, and anew when it was off meanwhile or its order was lost. Pure: stores read and
-write, `manage/feed.py` asks them.
+write, `operations/feed.py` asks them.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from typing import Literal, get_args
 import msgspec
 
 from evertick.errors import InvalidSetting
+from evertick.text.values import shown
 
 __all__ = ["EVENTS", "Event", "EventKind", "Hook", "Hooks"]
 
@@ -81,7 +82,7 @@ class Hooks:
     @staticmethod
     def check(kind: str) -> None:
         if kind not in EVENTS:
-            raise InvalidSetting(f"{kind!r} is no event; hooks can be set on {', '.join(EVENTS)}")
+            raise InvalidSetting(f"{shown(kind)} is no event; hooks can be set on {', '.join(EVENTS)}")
 
     def add(self, kind: str, hook: Hook) -> None:
         self.check(kind)

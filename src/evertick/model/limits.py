@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from evertick.errors import InvalidDuration, InvalidSetting
+from evertick.text.values import shown
 from evertick.when.duration import duration_text, duration_us
 from evertick.when.moment import DAY, MILLISECOND
 
@@ -113,7 +114,7 @@ def make_concurrency(most: Any, text: Any, task: str, defaults: Mapping[str, Any
         return None
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= CONCURRENCY_MAX:
         raise InvalidSetting(
-            f"task {task!r}: concurrency: {most!r} must be a whole number from 1 to {CONCURRENCY_MAX}; "
+            f"task {task!r}: concurrency: {shown(most)} must be a whole number from 1 to {CONCURRENCY_MAX}; "
             "leave it out for no limit"
         )
     return Concurrency(most=most, of=_subject(text, task, "concurrency_key", defaults))
@@ -138,17 +139,17 @@ def _parse_rate(rate: Any, task: str) -> tuple[int, int]:
     wanted = "write it like '100/min', '5/10s' or '1000/h'"
     found = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if found is None:
-        raise InvalidSetting(f"task {task!r}: rate: {rate!r} is not a rate; {wanted}")
+        raise InvalidSetting(f"task {task!r}: rate: {shown(rate)} is not a rate; {wanted}")
     most, period = int(found[1]), found[2]
     if not 1 <= most <= RATE_MAX:
-        raise InvalidSetting(f"task {task!r}: rate: {rate!r}: the number of starts must be from 1 to {RATE_MAX}")
+        raise InvalidSetting(f"task {task!r}: rate: {shown(rate)}: the number of starts must be from 1 to {RATE_MAX}")
     try:
         us = duration_us(_PERIODS.get(period, period), what="rate")
     except InvalidDuration:
-        raise InvalidSetting(f"task {task!r}: rate: {rate!r}: {period!r} is not a period; {wanted}") from None
+        raise InvalidSetting(f"task {task!r}: rate: {shown(rate)}: {shown(period)} is not a period; {wanted}") from None
     if not _PERIOD_LEAST <= us <= _PERIOD_MOST:
         raise InvalidSetting(
-            f"task {task!r}: rate: {rate!r}: the period must be from {duration_text(_PERIOD_LEAST)} "
+            f"task {task!r}: rate: {shown(rate)}: the period must be from {duration_text(_PERIOD_LEAST)} "
             f"to {duration_text(_PERIOD_MOST)}"
         )
     return most, us
@@ -156,14 +157,14 @@ def _parse_rate(rate: Any, task: str) -> tuple[int, int]:
 
 def _refuse_key_alone(text: Any, task: str, what: str) -> None:
     if text is not None:
-        raise InvalidSetting(f"task {task!r}: {what}_key: {text!r} limits nothing by itself; give {what}= too")
+        raise InvalidSetting(f"task {task!r}: {what}_key: {shown(text)} limits nothing by itself; give {what}= too")
 
 
 def _subject(text: Any, task: str, what: str, defaults: Mapping[str, Any]) -> Subject:
     if text is None:
         return Subject(task=task)
     if not isinstance(text, str) or not 1 <= len(text) <= _TEXT_LONGEST or not text.isprintable():
-        raise InvalidSetting(f"task {task!r}: {what}: {text!r} must be text of 1 to {_TEXT_LONGEST} characters")
+        raise InvalidSetting(f"task {task!r}: {what}: {shown(text)} must be text of 1 to {_TEXT_LONGEST} characters")
     named = {}
     for name, literal, stray in _PART.findall(text):
         if literal:
@@ -171,7 +172,7 @@ def _subject(text: Any, task: str, what: str, defaults: Mapping[str, Any]) -> Su
         if stray or name not in defaults:
             known = ", ".join(f"{{{each}}}" for each in defaults) or "none, for it takes no arguments"
             wrong = stray or f"{{{name}}}"
-            raise InvalidSetting(f"task {task!r}: {what}: {text!r}: {wrong!r} is no argument; known are {known}")
+            raise InvalidSetting(f"task {task!r}: {what}: {shown(text)}: {wrong!r} is no argument; known are {known}")
         if defaults[name] is not ...:
             named[name] = _default_text(defaults[name], task, what, name)
     return Subject(task=task, text=text, defaults=named)
@@ -182,7 +183,7 @@ def _default_text(value: Any, task: str, what: str, name: str) -> str:
         return _value_text(msgspec.json.decode(msgspec.json.encode(value)))
     except (TypeError, ValueError, RecursionError):
         raise InvalidSetting(
-            f"task {task!r}: {what}: the default of {name!r}, {value!r}, cannot stand in a key; use plain data"
+            f"task {task!r}: {what}: the default of {name!r}, {shown(value)}, cannot stand in a key; use plain data"
         ) from None
 
 

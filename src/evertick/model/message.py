@@ -9,6 +9,7 @@ import msgspec
 
 from evertick.errors import InvalidInput
 from evertick.model import NewMessage
+from evertick.text.values import encode_data, has_control, shown
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import DAY
 
@@ -79,10 +80,10 @@ def kill_message(id_: str, channel: str, run: str, fence: int, why: str) -> NewM
 
 def check_name(name: Any, what: str) -> str:
     if not isinstance(name, str):
-        raise InvalidInput(f"{what}: {name!r:.60} is not text")
+        raise InvalidInput(f"{what}: {shown(name)} is not text")
     if not 1 <= len(name) <= NAME_MAX_CHARS or name != name.strip() or not name.isprintable():
         raise InvalidInput(
-            f"{what}: {name[:NAME_MAX_CHARS]!r} must have 1 to {NAME_MAX_CHARS} printable characters, not {len(name)}, "
+            f"{what}: {shown(name)} must have 1 to {NAME_MAX_CHARS} printable characters, not {len(name)}, "
             "and no space around them"
         )
     return name
@@ -90,8 +91,8 @@ def check_name(name: Any, what: str) -> str:
 
 def _encoded(body: Any) -> bytes:
     try:
-        data = msgspec.json.encode(body)
-    except (TypeError, ValueError, RecursionError) as error:
+        data = encode_data(body, "body")
+    except (TypeError, ValueError) as error:
         raise InvalidInput(f"body: it is no JSON-like data ({error}); pass dicts, lists, texts and numbers") from None
     if len(data) > BODY_MAX_BYTES:
         raise InvalidInput(
@@ -105,11 +106,13 @@ def _checked_headers(headers: Any) -> dict[str, str]:
     if headers is None:
         return {}
     if not isinstance(headers, Mapping) or not all(isinstance(part, str) for pair in headers.items() for part in pair):
-        raise InvalidInput(f"headers: {headers!r:.60} must be a dict of texts by their names")
-    try:
-        size = len(msgspec.json.encode(headers))
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"headers: they hold what is no text ({error})") from None
+        raise InvalidInput(f"headers: {shown(headers)} must be a dict of texts by their names")
+    for name, value in headers.items():
+        if has_control(name) or has_control(value):
+            raise InvalidInput(
+                f"headers: {shown(name)}: {shown(value)} must not hold control characters or surrogates, like line ends"
+            )
+    size = len(msgspec.json.encode(headers))
     if size > HEADERS_MAX_BYTES:
         raise InvalidInput(f"headers: they take {size} bytes, more than {HEADERS_MAX_BYTES}; put more into the body")
     return dict(headers)
@@ -118,5 +121,5 @@ def _checked_headers(headers: Any) -> dict[str, str]:
 def _checked_delay(delay: Duration) -> int:
     us = duration_us(delay, what="delay")
     if us > DELAY_MAX:
-        raise InvalidInput(f"delay: {delay!r} is more than {duration_text(DELAY_MAX)}")
+        raise InvalidInput(f"delay: {shown(delay)} is more than {duration_text(DELAY_MAX)}")
     return us

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from evertick.errors import InvalidSetting
+from evertick.text.values import shown
 from evertick.when.duration import Duration, duration_text, duration_us
 
 __all__ = ["ATTEMPTS_MAX", "Constant", "Exponential", "Linear", "RetryPolicy", "never_again"]
@@ -25,10 +26,10 @@ class RetryPolicy:
     def __init__(self, attempts: int, jitter: float) -> None:
         if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= ATTEMPTS_MAX:
             raise InvalidSetting(
-                f"attempts: {attempts!r} is not possible; pass a whole number from 1 (no retry) to {ATTEMPTS_MAX}"
+                f"attempts: {shown(attempts)} is not possible; pass a whole number from 1 (no retry) to {ATTEMPTS_MAX}"
             )
         if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
-            raise InvalidSetting(f"jitter: {jitter!r} is not a share of the delay; pass a number from 0 to 1")
+            raise InvalidSetting(f"jitter: {shown(jitter)} is not a share of the delay; pass a number from 0 to 1")
         self.attempts = attempts
         self.jitter = float(jitter)
 
@@ -105,7 +106,7 @@ class Exponential(RetryPolicy):
     ) -> None:
         super().__init__(attempts, jitter)
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 1_000:
-            raise InvalidSetting(f"factor: {factor!r} does not make delays grow; pass a number from 1 to 1000")
+            raise InvalidSetting(f"factor: {shown(factor)} does not make delays grow; pass a number from 1 to 1000")
         self.initial = duration_us(initial, what="initial")
         self.factor = float(factor)
         self.limit = duration_us(limit, what="limit")

@@ -23,7 +23,6 @@ from evertick.engine.node import declarer_of
 from evertick.ledger.atomic_edit import Edit, Halt, Together, TogetherEditor
 from evertick.ledger.editor import undeclared_note
 from evertick.ledger.parsed_rules import blackout_named, load_calendars, rule_of
-from evertick.model.every_node import check_every_node_rule
 from evertick.operations.change_preview import (
     ForeseesChanges,
     Looked,
@@ -33,6 +32,7 @@ from evertick.operations.change_preview import (
     plan_edit,
     plan_stop,
 )
+from evertick.plan.allowed_rules import check_rule
 from evertick.plan.change_preview import ChangePlan, Side, plan_change
 from evertick.store.base import Store, StoredSchedule
 from evertick.store.rows import overrides_of
@@ -322,7 +322,7 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
 
     def _plan_add(self, declaration: Declaration, found: _Found) -> ChangePlan:
         key, definition, now = declaration.key, declaration.definition, found.now
-        check_every_node_rule(definition, declaration.rule)
+        check_rule(definition, declaration.rule)
         rule = declaration.rule.bind(key=key, created=now, tz=self.tz, calendars=found.after)
         blackout = blackout_named(definition.blackout, key, rule, found.after)
         new = Side(rule=rule, left=rule.bounds.max_fires, blackout=blackout)

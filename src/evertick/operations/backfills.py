@@ -8,7 +8,7 @@ out. The ledger's own key, (schedule, moment), is what keeps two callers from ma
 from __future__ import annotations
 
 import asyncio
-import warnings
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from datetime import datetime
@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from evertick.aio.unawaited import Owner, tell_unawaited
+from evertick.definition.settings import check_key
 from evertick.errors import InvalidInput, NotFound, Refused
 from evertick.ledger.parsed_rules import load_calendars, rule_of
 from evertick.model import Run, Verdict
@@ -23,6 +25,7 @@ from evertick.operations.backfill_plan import Backfiller
 from evertick.operations.context import check_limit
 from evertick.operations.schedules import ManagesSchedules
 from evertick.store.base import RunFilter, Store, StoredSchedule
+from evertick.text.values import shown
 from evertick.when import When, duration_text, from_us, to_us
 from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import moment_text
@@ -71,9 +74,11 @@ class Backfill:
     It begins with that, and goes on only as long as somebody does: leaving the loop ends it, and leaves what was made.
     """
 
-    def __init__(self, steps: Callable[[], AsyncIterator[BackfillStep]], key: str) -> None:
+    def __init__(self, steps: Callable[[], AsyncIterator[BackfillStep]], owner: Owner) -> None:
         self._steps = steps
-        self._key = key
+        self._owner = owner
+        frame = sys._getframe(2)
+        self._code, self._instruction = frame.f_code, frame.f_lasti
         self._is_begun = False
 
     def __aiter__(self) -> AsyncIterator[BackfillStep]:
@@ -94,9 +99,8 @@ class Backfill:
         return last
 
     def __del__(self) -> None:
-        # As silent as a coroutine that nobody awaits, and as surely a mistake.
         if not self._is_begun:
-            warnings.warn(f"backfill({self._key!r}) was never awaited: nothing was made", RuntimeWarning, stacklevel=2)
+            tell_unawaited(self._owner, "backfill", self._code, self._instruction)
 
 
 class _Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,9 +137,9 @@ class Backfills(ManagesSchedules):
         with overlap="allow" all at once. `pace` is the least time between two of them. Works while it is paused.
         """
         if overlap not in (None, "allow"):
-            raise InvalidInput(f"overlap: {overlap!r} must be None (one at a time) or 'allow' (side by side)")
+            raise InvalidInput(f"overlap: {shown(overlap)} must be None (one at a time) or 'allow' (side by side)")
         wish = _Wish(
-            key=key,
+            key=check_key(key),
             first=to_us(start),
             last=to_us(end),
             is_alone=overlap is None,
@@ -146,7 +150,7 @@ class Backfills(ManagesSchedules):
         )
         if wish.last < wish.first:
             raise InvalidInput(f"end {moment_text(wish.last)} is before start {moment_text(wish.first)}; swap them")
-        return Backfill(lambda: self._backfill(wish), key)
+        return Backfill(lambda: self._backfill(wish), self)
 
     async def _backfill(self, wish: _Wish) -> AsyncIterator[BackfillStep]:
         store = await self._store()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from evertick.errors import InvalidInput, NotFound, Refused
 from evertick.ledger.parsed_rules import load_calendars
 from evertick.operations.context import Managing
+from evertick.text.values import shown
 from evertick.when import Calendar
+from evertick.when.base import check_name
 
 __all__ = ["ManagesCalendars"]
 
@@ -28,7 +30,7 @@ class ManagesCalendars(Managing):
 
     async def calendar(self, name: str) -> Calendar:
         """One calendar. Raises NotFound."""
-        found = (await load_calendars(await self._store(), self.app)).get(name)
+        found = (await load_calendars(await self._store(), self.app)).get(check_name(name, what="calendar"))
         if found is None:
             raise NotFound(f"there is no calendar {name!r} in app {self.app!r}")
         return found
@@ -53,4 +55,4 @@ class ManagesCalendars(Managing):
 
 def check_calendar(calendar: object) -> None:
     if not isinstance(calendar, Calendar):
-        raise InvalidInput(f"calendar: {calendar!r} is no Calendar")
+        raise InvalidInput(f"calendar: {shown(calendar)} is no Calendar")

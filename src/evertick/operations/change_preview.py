@@ -9,14 +9,16 @@ from typing import Any, Unpack
 import msgspec
 
 from evertick.definition.options import PolicyOptions, blackout_given, make_definition
+from evertick.definition.settings import check_key
 from evertick.errors import EvertickError, InvalidInput, NotFound
 from evertick.ledger.parsed_rules import blackout_named, blackout_of, load_calendars, rule_of
 from evertick.model import Definition
-from evertick.model.every_node import check_every_node_rule
 from evertick.operations.calendars import check_calendar
 from evertick.operations.schedules import ManagesSchedules, rule_given
+from evertick.plan.allowed_rules import check_rule
 from evertick.plan.change_preview import ChangePlan, Kind, OptionChange, Side, plan_change
 from evertick.store.base import StoredSchedule
+from evertick.text.values import shown
 from evertick.when import Calendar, When, parse_when, to_us
 from evertick.when.base import check_name
 from evertick.when.moment import DAY, moment_text
@@ -64,7 +66,7 @@ class ForeseesChanges(ManagesSchedules):
         if pause + remove + is_edit > 1:
             raise InvalidInput("pause, remove and an update are different changes; preview one at a time")
         if until is not None and not pause:
-            raise InvalidInput(f"until: {until!r} goes with pause=True")
+            raise InvalidInput(f"until: {shown(until)} goes with pause=True")
         now, last = await self._looked_up(key), checked_days(days)
         if pause or remove:
             return plan_stop(now, "pause" if pause else "remove", until, last)
@@ -100,7 +102,7 @@ class ForeseesChanges(ManagesSchedules):
         if wanted is not None:
             self.settings.schedule_limits.check(now.stored.key, rule, now.time)
         definition = make_definition(now.stored.definition.task, policies, now.stored.definition)
-        check_every_node_rule(definition, rule)
+        check_rule(definition, rule)
         self._check_arguments(definition.task, definition.args)
         return plan_edit(now, "update", rule, definition, last, calendars)
 
@@ -112,7 +114,7 @@ class ForeseesChanges(ManagesSchedules):
 
     async def _looked_up(self, key: str) -> Looked:
         store = await self._store()
-        found = await store.stored_schedules(self.app, keys=[key])
+        found = await store.stored_schedules(self.app, keys=[check_key(key)])
         if not found:
             raise NotFound(f"there is no schedule {key!r} in app {self.app!r}; `evertick list` shows those there are")
         return looked_at(found[0], await load_calendars(store, self.app), await store.now())
@@ -225,7 +227,7 @@ def notes_of_rule(rule: When, definition: Definition) -> tuple[str, ...]:
 
 def checked_days(days: Any) -> int:
     if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= DAYS_MAX:
-        raise InvalidInput(f"days: {days!r} must be a whole number from 1 to {DAYS_MAX}")
+        raise InvalidInput(f"days: {shown(days)} must be a whole number from 1 to {DAYS_MAX}")
     return days * DAY
 
 

@@ -11,14 +11,15 @@ import msgspec
 from evertick.clock import Clock
 from evertick.definition.duties import Duties
 from evertick.definition.options import make_definition
-from evertick.definition.settings import Settings, is_whole_text
+from evertick.definition.settings import Settings, check_key
 from evertick.definition.task import Task
 from evertick.engine.engine import Engine
-from evertick.errors import InvalidInput
+from evertick.errors import InvalidArguments, InvalidInput
 from evertick.ledger.editor import Editor
 from evertick.model import Run
 from evertick.model.hooks import Event, EventKind, Hooks
 from evertick.store.base import Store
+from evertick.text.values import encode_data, has_control, shown
 from evertick.when import from_us
 
 __all__ = ["Managing", "check_limit", "check_note", "run_id_of"]
@@ -30,6 +31,8 @@ _NOTE_LONGEST = 1_000
 class Managing(ABC):
     """The common ground of the parts. The scheduler fills it."""
 
+    # How its calls are named where one was not awaited.
+    _written = "scheduler"
     settings: Settings
     _tasks: dict[str, Task[Any, Any]]
     _hooks: Hooks
@@ -60,6 +63,11 @@ class Managing(ABC):
         """Arguments for a task of ours must fit it; those of a task that other nodes know are theirs to judge."""
         if task in self._tasks:
             self._tasks[task]._check_kept(args)
+            return
+        try:
+            encode_data(args)
+        except (TypeError, ValueError) as error:
+            raise InvalidArguments(f"{task}: arguments must be JSON-like data; {error}") from None
 
     def _wake_fires(self) -> None:
         if self._engine is not None:
@@ -79,19 +87,21 @@ def run_id_of(run: Any) -> str:
     if isinstance(run, Run):
         return run.id
     if not isinstance(run, str):
-        raise InvalidInput(f"run: {run!r} is neither a run nor the id of one")
-    return run
+        raise InvalidInput(f"run: {shown(run)} is neither a run nor the id of one")
+    return check_key(run, what="run")
 
 
 def check_note(note: Any) -> str:
     if not isinstance(note, str):
-        raise InvalidInput(f"note: {note!r} is not text")
-    if not is_whole_text(note):
-        raise InvalidInput(f"note: {note[:_NOTE_LONGEST]!r} holds half a character; decode it anew")
-    return note[:_NOTE_LONGEST]
+        raise InvalidInput(f"note: {shown(note)} is not text")
+    if has_control(note, in_lines=True):
+        raise InvalidInput(f"note: {shown(note)} must not hold control characters or surrogates; write plain text")
+    if len(note) > _NOTE_LONGEST:
+        raise InvalidInput(f"note: {shown(note)} is too long; write at most {_NOTE_LONGEST:,} characters")
+    return note
 
 
 def check_limit(limit: Any) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= _LIMIT_MAX:
-        raise InvalidInput(f"limit: {limit!r} must be a whole number from 1 to {_LIMIT_MAX}")
+        raise InvalidInput(f"limit: {shown(limit)} must be a whole number from 1 to {_LIMIT_MAX}")
     return limit

@@ -15,6 +15,7 @@ from evertick.errors import InvalidInput, Refused, StoreUnavailable
 from evertick.model.feed import FEED_KINDS, Cursor, FeedEvent, FeedPage, cursor_of, events_of
 from evertick.operations.context import Managing, check_limit
 from evertick.store.base import FeedRead
+from evertick.text.values import shown
 from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import MILLISECOND, to_us
 
@@ -86,7 +87,7 @@ class ReadsFeed(Managing):
         _wanted(since, kinds, schedule, _PAGE)
         pause = duration_us(poll, what="poll")
         if pause < _POLL_LEAST:
-            raise InvalidInput(f"poll: {poll!r} is too often; look every {_POLL_LEAST // MILLISECOND}ms at most")
+            raise InvalidInput(f"poll: {shown(poll)} is too often; look every {_POLL_LEAST // MILLISECOND}ms at most")
         if after is not None:
             Cursor.parse(after)
         return self._follow(after, since, kinds, schedule, pause / 1e6)
@@ -157,12 +158,12 @@ class ReadsFeed(Managing):
 
 def _wanted(since: Any, kinds: Any, schedule: Any, limit: Any) -> _Wanted:
     if since is not None and (not isinstance(since, datetime) or since.tzinfo is None):
-        raise InvalidInput(f"since: {since!r} is no datetime with a zone; pass one, e.g. datetime.now(UTC)")
+        raise InvalidInput(f"since: {shown(since)} is no datetime with a zone; pass one, e.g. datetime.now(UTC)")
     if isinstance(kinds, str):
-        raise InvalidInput(f"kinds: {kinds!r} is one text; pass a list, e.g. kinds=[{kinds!r}]")
+        raise InvalidInput(f"kinds: {shown(kinds)} is one text; pass a list, e.g. kinds=[{shown(kinds)}]")
     for kind in kinds or ():
         if kind not in FEED_KINDS:
-            raise InvalidInput(f"kinds: {kind!r} is no kind of event; there are {', '.join(FEED_KINDS)}")
+            raise InvalidInput(f"kinds: {shown(kind)} is no kind of event; there are {', '.join(FEED_KINDS)}")
     return _Wanted(
         since=None if since is None else to_us(since),
         kinds=None if kinds is None else tuple(kinds),

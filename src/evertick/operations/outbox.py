@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from evertick.definition.settings import check_key
 from evertick.errors import InvalidInput, NotFound, Refused
 from evertick.model import Message, MessageState
 from evertick.model.message import check_name, new_message
 from evertick.operations.context import Managing, check_limit
 from evertick.store.base import MessageFilter
+from evertick.text.values import shown
 from evertick.when.duration import Duration
 
 __all__ = ["ManagesOutbox"]
@@ -60,7 +62,7 @@ class ManagesOutbox(Managing):
         return await (await self._store()).messages(self.app, wanted)
 
     async def get_message(self, message_id: str) -> Message:
-        found = await (await self._store()).messages(self.app, MessageFilter(ids=(message_id,)))
+        found = await (await self._store()).messages(self.app, MessageFilter(ids=(_id_of(message_id),)))
         if not found:
             raise NotFound(
                 f"there is no message {message_id!r} in the outbox of app {self.app!r}; `evertick outbox list` shows "
@@ -108,15 +110,15 @@ def _id_of(message: Any) -> str:
     if isinstance(message, Message):
         return message.id
     if not isinstance(message, str):
-        raise InvalidInput(f"message: {message!r:.60} is neither a message nor the id of one")
-    return message
+        raise InvalidInput(f"message: {shown(message)} is neither a message nor the id of one")
+    return check_key(message, what="message")
 
 
 def _checked_states(states: Sequence[MessageState | str]) -> tuple[MessageState, ...]:
     if isinstance(states, str):
-        raise InvalidInput(f"states: {states!r} is one text; pass a list, e.g. states=[{states!r}]")
+        raise InvalidInput(f"states: {shown(states)} is one text; pass a list, e.g. states=[{shown(states)}]")
     try:
         return tuple(MessageState(state) for state in states)
     except ValueError:
         known = ", ".join(repr(state.value) for state in MessageState)
-        raise InvalidInput(f"states: {list(states)!r:.60} must be among {known}") from None
+        raise InvalidInput(f"states: {shown(list(states))} must be among {known}") from None

@@ -14,6 +14,7 @@ from evertick.model import Schedule
 from evertick.operations.schedules import ManagesSchedules
 from evertick.plan.upcoming import Expected, Prospect, upcoming_fires
 from evertick.store.base import Store, StoredSchedule
+from evertick.text.values import shown
 from evertick.when import Calendar, from_us, to_us
 from evertick.when.base import UPCOMING_LIMIT
 from evertick.when.moment import LATEST
@@ -46,7 +47,7 @@ class Foresees(ManagesSchedules):
     ) -> list[Planned]:
         """The next fires over all schedules that are not paused (or of one), in order."""
         if type(count) is not int or not 0 <= count <= UPCOMING_LIMIT:
-            raise InvalidInput(f"count: {count!r} is not a whole number from 0 to {UPCOMING_LIMIT}")
+            raise InvalidInput(f"count: {shown(count)} is not a whole number from 0 to {UPCOMING_LIMIT}")
         store = await self._store()
         schedules = [await self.schedule(key)] if key is not None else await self.schedules(is_paused=False)
         expected, tasks = await expected_of(store, self.app, schedules), {each.key: each.task for each in schedules}

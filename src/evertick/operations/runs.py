@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from evertick.definition.settings import check_labels
+from evertick.definition.settings import check_key, check_labels
 from evertick.engine.node import ended_event
 from evertick.errors import InvalidInput, NotFound, Refused
 from evertick.ledger.editor import not_rerun
 from evertick.model import RERUN_OVERLAPS, Attempt, Gap, LogLine, RerunOverlap, Run, State, Verdict
 from evertick.operations.context import Managing, check_limit, run_id_of
 from evertick.store.base import Cancelled, RunFilter
+from evertick.text.values import shown
 from evertick.when import from_us, to_us
 
 __all__ = ["ManagesRuns", "check_one_task", "why_not_rerun"]
@@ -123,7 +124,7 @@ class ManagesRuns(Managing):
     ) -> list[Run]:
         """Runs, newest moment first or oldest. `since` and `until` bound their nominal moment."""
         if was_rerun is not None and not isinstance(was_rerun, bool):
-            raise InvalidInput(f"was_rerun: {was_rerun!r} must be True, False or None")
+            raise InvalidInput(f"was_rerun: {shown(was_rerun)} must be True, False or None")
         wanted = _filter(schedule_key, task, states, verdicts, labels, since, until, limit)
         wanted = msgspec.structs.replace(wanted, was_rerun=was_rerun, is_oldest_first=bool(oldest_first))
         return await (await self._store()).runs(self.app, wanted)
@@ -157,7 +158,7 @@ class ManagesRuns(Managing):
 
     async def get_run(self, run_id: str) -> Run:
         """One run. Raises NotFound."""
-        found = await (await self._store()).runs(self.app, RunFilter(ids=(run_id,)))
+        found = await (await self._store()).runs(self.app, RunFilter(ids=(run_id_of(run_id),)))
         if not found:
             raise NotFound(f"there is no run {run_id!r} in app {self.app!r}")
         return found[0]
@@ -186,7 +187,7 @@ def why_not_rerun(old: Run, refusal: Refused) -> str:
 
 def _check_overlap(overlap: Any, known: Sequence[Any]) -> None:
     if overlap not in known:
-        raise InvalidInput(f"overlap: {overlap!r} is none of {', '.join(map(repr, known))}")
+        raise InvalidInput(f"overlap: {shown(overlap)} is none of {', '.join(map(repr, known))}")
 
 
 E = TypeVar("E", State, Verdict)
@@ -195,10 +196,10 @@ E = TypeVar("E", State, Verdict)
 def _several(kind: type[E], given: Sequence[E | str], what: str) -> tuple[E, ...]:
     known = ", ".join(kind)
     if isinstance(given, str):
-        raise InvalidInput(f"{what}: {given!r} is one text; pass a list, e.g. {what}=[{given!r}]")
+        raise InvalidInput(f"{what}: {shown(given)} is one text; pass a list, e.g. {what}=[{shown(given)}]")
     for each in given:
         if each not in list(kind):
-            raise InvalidInput(f"{what}: {each!r} is none of {known}")
+            raise InvalidInput(f"{what}: {shown(each)} is none of {known}")
     return tuple(kind(each) for each in given)
 
 
@@ -213,8 +214,8 @@ def _filter(
     limit: int,
 ) -> RunFilter:
     return RunFilter(
-        schedule_key=key,
-        task=task,
+        schedule_key=None if key is None else check_key(key, what="schedule"),
+        task=None if task is None else check_key(task, what="task"),
         states=None if states is None else _several(State, states, "states"),
         verdicts=None if verdicts is None else _several(Verdict, verdicts, "verdicts"),
         labels=check_labels(labels or {}),

@@ -23,6 +23,7 @@ from evertick.model import Run, Schedule
 from evertick.operations.context import check_limit, check_note
 from evertick.operations.runs import ManagesRuns
 from evertick.store.base import ScheduleFilter
+from evertick.text.values import shown
 from evertick.when import When, parse_when, to_us
 
 __all__ = ["ManagesSchedules", "rule_given"]
@@ -61,7 +62,7 @@ class ManagesSchedules(ManagesRuns):
         """Change a schedule. Its cursor restarts from now; nothing fires by the change itself."""
         rule = None if when is None else rule_given(when)
         store = await self._store()
-        current = (await store.stored_schedules(self.app, keys=[key]))[:1]
+        current = (await store.stored_schedules(self.app, keys=[check_key(key)]))[:1]
         for stored in current:
             changed = make_definition(stored.definition.task, options, stored.definition)
             self._check_arguments(changed.task, changed.args)
@@ -73,21 +74,21 @@ class ManagesSchedules(ManagesRuns):
 
     async def remove(self, key: str) -> None:
         """Take a schedule away; waiting runs are cancelled, and those that no worker has taken; its history stays."""
-        await self._editor(await self._store()).remove(key)
+        await self._editor(await self._store()).remove(check_key(key))
         self._tell("removed", key)
 
     async def pause(self, key: str, *, note: str = "", until: datetime | None = None) -> Schedule:
         """Stop a schedule from firing, with a note why and perhaps until a moment. What runs, runs on."""
         until_us = None if until is None else to_us(until)
         said = check_note(note)
-        await self._editor(await self._store()).pause(key, note=said, until=until_us)
+        await self._editor(await self._store()).pause(check_key(key), note=said, until=until_us)
         self._tell("paused", key, note=note)
         self._wake_fires()
         return await self.schedule(key)
 
     async def resume(self, key: str) -> Schedule:
         """Let a paused schedule go on from now; its paused moments become one gap."""
-        await self._editor(await self._store()).resume(key)
+        await self._editor(await self._store()).resume(check_key(key))
         self._wake_fires()
         return await self.schedule(key)
 
@@ -95,7 +96,7 @@ class ManagesSchedules(ManagesRuns):
         """Run a schedule's task now, by hand. Works while it is paused, and obeys its overlap policy."""
         store = await self._store()
         encoded = None if args is None else self._encode_arguments((await self.schedule(key)).task, args)
-        run_id = await self._editor(store).trigger(key, args=encoded)
+        run_id = await self._editor(store).trigger(check_key(key), args=encoded)
         self._wake_runs()
         return await self.get_run(run_id)
 
@@ -119,14 +120,14 @@ class ManagesSchedules(ManagesRuns):
     async def schedule(self, key: str) -> Schedule:
         """One schedule. Raises NotFound."""
         store = await self._store()
-        found = await store.schedules(self.app, ScheduleFilter(keys=(key,)))
+        found = await store.schedules(self.app, ScheduleFilter(keys=(check_key(key),)))
         if not found:
             raise NotFound(f"there is no schedule {key!r} in app {self.app!r}; `evertick list` shows those there are")
         return found[0]
 
     async def why(self, key: str) -> Why:
         """In words: when it fires next and why then, what became of the last moments, what it waits for now."""
-        return await explain_schedule(await self._store(), self.app, key)
+        return await explain_schedule(await self._store(), self.app, check_key(key))
 
     def _addition(self, given: dict[str, Any]) -> Addition:
         missing = [name for name in ("key", "when", "task") if name not in given]
@@ -135,7 +136,7 @@ class ManagesSchedules(ManagesRuns):
         key, when, task = check_key(given.pop("key")), rule_given(given.pop("when")), given.pop("task")
         if callable(task) and not isinstance(task, Task):
             raise InvalidInput(
-                f"task: {task!r} is a function; pass the task that @scheduler.task made of it, or its name"
+                f"task: {shown(task)} is a function; pass the task that @scheduler.task made of it, or its name"
             )
         name = task.name if isinstance(task, Task) else check_key(task, what="task")
         rules, policies, tasks = split_added(given, key)
@@ -153,6 +154,6 @@ def rule_given(when: Any) -> When:
         return parse_when(when)
     if not isinstance(when, When):
         raise InvalidInput(
-            f"when: {when!r} is no rule; pass Cron(...), Every(...), Once(...) or text like 'daily at 9:00'"
+            f"when: {shown(when)} is no rule; pass Cron(...), Every(...), Once(...) or text like 'daily at 9:00'"
         )
     return when

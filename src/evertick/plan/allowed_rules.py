@@ -1,7 +1,8 @@
-"""Which rules a scheduler takes at all: none that fires too often, none that is not on its list. Pure.
+"""Which rules a scheduler takes at all: none that fires too often, none that is not on its list, none that its other
+options contradict. Pure.
 
 What counts is the real time between two nominal moments. Jitter only delays, so it neither makes a rule slow enough nor
-too fast. A rule that only crowds where a clock is turned is refused in summer as it is in March: see nearest.py.
+too fast. A rule that only crowds where a clock is turned is refused in summer as it is in March: see when/nearest.py.
 """
 
 from __future__ import annotations
@@ -12,18 +13,24 @@ from functools import lru_cache
 import msgspec
 
 from evertick.errors import EvertickError, InvalidSetting, Refused
+from evertick.model import Definition
+from evertick.model.every_node import check_every_node_rule
+from evertick.text.values import shown
 from evertick.when.base import When
 from evertick.when.duration import duration_text
-from evertick.when.moment import moment_text
+from evertick.when.every import Every
+from evertick.when.moment import MILLISECOND, moment_text
 from evertick.when.nearest import nearest_moments
 from evertick.when.once import Once
 from evertick.when.text import parse_when
 
-__all__ = ["ANY_ONCE", "ScheduleLimits", "check_allowed"]
+__all__ = ["ANY_ONCE", "ScheduleLimits", "check_allowed", "check_rule"]
 
 # On an allow-list: every one-shot, whatever its moment.
 ANY_ONCE = "once"
 
+# Catching up takes one moment per look, and two looks per interval; a look and its commit take some milliseconds.
+_SHORTEST_TO_CATCH_UP = 100 * MILLISECOND
 _MOMENTS = 100
 _ALLOWED_MOST = 1_000
 _SHOWN = 10
@@ -70,10 +77,25 @@ class ScheduleLimits(msgspec.Struct, frozen=True, kw_only=True):
         return any(_bare_as_bound(text, now, self.tz) == bare for text in allowed if text != ANY_ONCE)
 
 
+def check_rule(definition: Definition, rule: When) -> None:
+    """Refuse a rule that contradicts the other options of its schedule."""
+    check_every_node_rule(definition, rule)
+    if not isinstance(rule, Every) or rule.is_after_end or rule.interval_us >= _SHORTEST_TO_CATCH_UP:
+        return
+    for option, value in (("catch_up", definition.catch_up), ("blackout_fate", definition.blackout_fate)):
+        if value == "all" and (option == "catch_up" or definition.blackout is not None):
+            raise InvalidSetting(
+                f"{option}: 'all' does not go with {rule.text!r}: moments that come faster than every "
+                f"{duration_text(_SHORTEST_TO_CATCH_UP)} are never caught up; choose 'latest', or a longer interval"
+            )
+
+
 def check_allowed(texts: object) -> tuple[str, ...]:
     """The allow-list as somebody wrote it, each rule in its canonical text."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
-        raise InvalidSetting(f"allow_schedules: {texts!r} is no list of rules; pass e.g. ['0 * * * *', 'every 15m']")
+        raise InvalidSetting(
+            f"allow_schedules: {shown(texts)} is no list of rules; pass e.g. ['0 * * * *', 'every 15m']"
+        )
     if len(texts) > _ALLOWED_MOST:
         raise InvalidSetting(f"allow_schedules: {len(texts)} rules are too many; list at most {_ALLOWED_MOST}")
     return tuple(ANY_ONCE if text == ANY_ONCE else _canonical(text) for text in texts)

@@ -2,13 +2,13 @@
 
 `plan` answers the tick of the engine. It reads no clock and no store: the store's time, the cursor and the live runs
 come in, rows and a cursor come out, and the caller writes both in one transaction guarded by what came in. What becomes
-of a definition that changes is in settle.py.
+of a definition that changes is in settlement.py.
 
 The work is bounded whatever the downtime: the newest owed moment is found by looking back from now, the others are
 counted, not listed, and end in one gap per reason.
 
-Which moments are owed, and since when, is answered by owed.py, and which of them a blackout holds by held.py. What
-people decided about single moments stands outside of all this (occurrence.py).
+Which moments are owed, and since when, is answered by moments.py, and which of them a blackout holds by blackout.py.
+What people decided about single moments stands outside of all this (overrides.py).
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _catch_up_all(facts: Facts, newest: int, now: int, uniform: Callable[[], flo
         is_behind, facts = True, msgspec.structs.replace(facts, live=facts.live & ~STUCK)
     admitted = admit(facts.definition.overlap, facts.live)
     if admitted is None and is_behind:
-        return Plan(gaps=gaps, next_fire_at=oldest, next_at=now + facts.definition.pace)
+        return Plan(gaps=gaps, next_fire_at=oldest, next_at=now + _pace(facts, oldest))
     if admitted is None:
         gap = make_gap(facts, oldest, oldest, Verdict.SKIPPED, Reason.OVERLAP)
         moved = _moved_past(facts, oldest, uniform, gaps=(*gaps, gap))
@@ -200,8 +200,18 @@ def _catch_up_all(facts: Facts, newest: int, now: int, uniform: Callable[[], flo
         fire = make_fire(facts, oldest, now, is_blocked=admitted == "blocked")
         moved = _moved_past(facts, oldest, uniform, fires=(fire,), gaps=gaps)
     if moved.next_at is not None and moved.next_at <= now:
-        return msgspec.structs.replace(moved, next_at=now + facts.definition.pace)
+        return msgspec.structs.replace(moved, next_at=now + _pace(facts, oldest))
     return moved
+
+
+def _pace(facts: Facts, moment: int) -> int:
+    """How long to wait before the next look while behind: at most half the distance to the following moment.
+
+    One moment is taken per look, so a pace as long as that distance would never catch up.
+    """
+    following = facts.rule.next_us(moment)
+    pace = facts.definition.pace
+    return pace if following is None else min(pace, max((following - moment) // 2, 1))
 
 
 def _give_up_oldest(facts: Facts, newest: int, now: int) -> tuple[tuple[NewGap, ...], Facts]:

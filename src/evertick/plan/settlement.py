@@ -1,6 +1,6 @@
 """Closing the account of a definition that is about to change, and of a pause that ends. Pure.
 
-What people decided about single moments is settled apart (occurrence.py).
+What people decided about single moments is settled apart (overrides.py).
 """
 
 from __future__ import annotations

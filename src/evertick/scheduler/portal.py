@@ -11,6 +11,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from evertick.aio.blocking import is_on_event_loop
@@ -41,6 +42,31 @@ class Portal:
         self._refuse_fork(what)
         loop = self.engine_loop or self._own_loop()
         return asyncio.run_coroutine_threadsafe(make(), loop).result()
+
+    def stop(self, stop: Callable[[], Coroutine[Any, Any, None]], what: str, hurry: Callable[[], None]) -> None:
+        """Stop the engine, sooner at a Ctrl-C: `hurry` is called on its event loop then, and the end waited for."""
+        done: Future[None] = Future()
+        begun: list[bool] = []
+
+        async def stop_once() -> None:
+            if begun:
+                return
+            begun.append(True)
+            try:
+                await stop()
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        loop = self.engine_loop or self._own_loop()
+        try:
+            # The interrupt may come at any point in here, also before the coroutine is on its way.
+            self.call(stop_once, what)
+        except KeyboardInterrupt:
+            loop.call_soon_threadsafe(hurry)
+            asyncio.run_coroutine_threadsafe(stop_once(), loop)
+        done.result()
 
     def close(self) -> None:
         """End the background loop. The next call starts another."""

@@ -2,6 +2,7 @@
 
 Exit codes: 0 after TERM or INT. `EXIT_RESTART` after HUP, which asks for a restart: not 0, so that a supervisor that
 restarts on failure does. `EXIT_STALLED` when the event loop stayed blocked for longer than `stall_limit`.
+`EXIT_REPLACED` when files of the store were deleted or replaced under the node.
 
 Whoever has more to do around a node than that is its `Attendant`.
 
@@ -12,17 +13,19 @@ return, holds up an event loop that closes, but not this.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING
 
 from evertick.aio.blocking import is_on_event_loop
-from evertick.errors import EvertickError, Refused, StoreUnavailable, WouldBlock
+from evertick.errors import EvertickError, Refused, StoreError, StoreReplaced, StoreUnavailable, WouldBlock
 from evertick.scheduler.gc_tuning import calm_collector
 from evertick.scheduler.thread_switching import shorten_turns
 
@@ -30,20 +33,28 @@ if TYPE_CHECKING:
     from evertick.scheduler.scheduler import Scheduler
 
 __all__ = [
+    "EXIT_REPLACED",
     "EXIT_RESTART",
     "EXIT_STALLED",
     "TRACEBACK_VARIABLE",
     "Attendant",
+    "RunReached",
+    "alone",
     "check_may_run",
     "ending_in_one_line",
+    "hurried_by_interrupt",
+    "hurry",
     "importing",
     "run_process",
+    "start_patiently",
+    "tell_interrupted",
 ]
 
 log = logging.getLogger("evertick.serve")
 
 EXIT_RESTART = 75
 EXIT_STALLED = 70
+EXIT_REPLACED = 74
 TRACEBACK_VARIABLE = "EVERTICK_TRACEBACK"
 # Between two tries to start while the store is away.
 _AGAIN_FIRST, _AGAIN_MOST = 0.25, 5.0
@@ -75,26 +86,41 @@ class Attendant:
         """The process ends now: the last that is done, also where it ends without its event loop, in any thread."""
 
 
-_is_importing = False
+# The module that is being imported to find its scheduler.
+_imported = ""
+
+
+class RunReached(BaseException):
+    """The module that is imported to find its scheduler has called run(): it is as complete as it gets before that."""
+
+    def __init__(self, module: ModuleType) -> None:
+        super().__init__()
+        self.module = module
 
 
 @contextmanager
-def importing() -> Iterator[None]:
+def importing(name: str) -> Iterator[None]:
     """While a module is imported to find its scheduler, nothing in it may run one: the import would never end."""
-    global _is_importing
-    before, _is_importing = _is_importing, True
+    global _imported
+    before, _imported = _imported, name
     try:
         yield
     finally:
-        _is_importing = before
+        _imported = before
 
 
 def check_may_run() -> None:
     """Refuse to run where it cannot work, with what to write instead."""
-    if _is_importing:
+    if _imported:
+        # Whose top level has called it: of another module it would be only half there.
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name != "<module>":
+            frame = frame.f_back
+        if frame is not None and frame.f_globals.get("__name__") == _imported:
+            raise RunReached(sys.modules[_imported])
         raise Refused(
-            "run() is called while the module is imported; put it under `if __name__ == '__main__':`, "
-            "or start the file with python instead of `evertick run`"
+            f"run() is called while the module {_imported!r} is imported, and by another module; put it under "
+            "`if __name__ == '__main__':`"
         )
     if is_on_event_loop():
         raise WouldBlock("scheduler.run() would block the event loop of this thread; use `async with scheduler` here")
@@ -141,17 +167,26 @@ async def _serve(scheduler: Scheduler, attendant: Attendant) -> int:
     codes: list[int] = []
 
     def stop(number: signal.Signals) -> None:
-        log.info("%s: draining", number.name)
         if codes:
-            log.warning("a second signal: running work is not waited for any longer")
-            scheduler._hurry()
+            hurry(scheduler)
         else:
+            log.info("%s: draining", number.name)
             attendant.stopping(number.name)
+            if number is signal.SIGINT:
+                tell_interrupted(scheduler)
         codes.append(EXIT_RESTART if number.name == "SIGHUP" else 0)
         wanted.set()
 
+    def replaced(error: StoreReplaced) -> None:
+        log.error("the node ends with exit code %d, after what is running: start it again", EXIT_REPLACED)
+        if not codes:
+            attendant.stopping(str(error))
+        codes.append(EXIT_REPLACED)
+        wanted.set()
+
     with _signals(stop, attendant.signals()):
-        if await _has_started(scheduler, wanted, attendant):
+        start = functools.partial(scheduler._start, lambda: _end_stalled(attendant), replaced)
+        if await start_patiently(scheduler, start, wanted=wanted, waiting=attendant.waiting):
             try:
                 attendant.started()
                 calm_collector()
@@ -178,20 +213,27 @@ def _tell_if_failed(attending: asyncio.Task[None]) -> None:
         log.error("what goes on beside the node has ended by an error; the node goes on", exc_info=error)
 
 
-async def _has_started(scheduler: Scheduler, wanted: asyncio.Event, attendant: Attendant) -> bool:
+async def start_patiently(
+    scheduler: Scheduler,
+    start: Callable[[], Awaitable[None]],
+    *,
+    wanted: asyncio.Event | None = None,
+    waiting: Callable[[str, float], None] = lambda why, seconds: None,
+) -> bool:
     """Start, and wait for a store that is away: services start in any order. False: told to stop meanwhile."""
     elapsed, again = scheduler._clock.elapsed, _AGAIN_FIRST
     until = elapsed() + scheduler.settings.start_timeout / 1e6
+    wanted = wanted or asyncio.Event()
     while not wanted.is_set():
         try:
-            await scheduler._start(on_stalled=lambda: _end_stalled(attendant))
+            await start()
         except StoreUnavailable as error:
             left = until - elapsed()
             if left <= 0:
                 raise
             level = logging.WARNING if again == _AGAIN_FIRST else logging.DEBUG
             log.log(level, "not started yet: %s; it is tried again for up to %.0f s", error, left)
-            attendant.waiting(str(error), left)
+            waiting(str(error), left)
         else:
             return True
         with suppress(TimeoutError):
@@ -199,6 +241,53 @@ async def _has_started(scheduler: Scheduler, wanted: asyncio.Event, attendant: A
                 await wanted.wait()
         again = min(again * 2, _AGAIN_MOST)
     return False
+
+
+def tell_interrupted(scheduler: Scheduler) -> None:
+    """After Ctrl-C: what the stop waits for. On stderr, since logging may not be set up."""
+    seconds, waits_for = scheduler.settings.stop_timeout / 1e6, scheduler._under_way
+    if waits_for and seconds and sys.stderr is not None:
+        what = f"stopping: waiting up to {seconds:g} s for {waits_for}; press Ctrl-C again to stop now"
+        print(what, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def hurried_by_interrupt(scheduler: Scheduler) -> Iterator[None]:
+    """Around a stop: if `asyncio.run` was interrupted by Ctrl-C, say what it waits for; a second one does not wait.
+
+    asyncio itself would raise in the middle of the stop then, and leave runs that only the lease releases.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    # An interrupt looks like any other cancellation to a coroutine; only the runner knows.
+    is_interrupted = bool(getattr(getattr(getattr(before, "func", None), "__self__", None), "_interrupt_count", 0))
+    if not is_interrupted or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(signal.SIGINT, hurry, scheduler)
+    except NotImplementedError:  # on Windows
+        yield
+        return
+    tell_interrupted(scheduler)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)
+
+
+def hurry(scheduler: Scheduler) -> None:
+    """At a second signal."""
+    log.warning("a second signal: stopping now, without waiting for what is running")
+    scheduler._hurry()
+
+
+def alone(error: StoreError) -> StoreError:
+    """The error without cause and frames of ours, to be raised anew: it has the server's words."""
+    if os.environ.get(TRACEBACK_VARIABLE) != "1":
+        error.__cause__, error.__suppress_context__, error.__traceback__ = None, True, None
+    return error
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
@@ -19,6 +20,7 @@ from typing import Any, Concatenate, Never, ParamSpec, Protocol, Self, TypeVar, 
 import msgspec
 
 from evertick.aio.cooperative import in_turns
+from evertick.aio.unawaited import tells_unawaited
 from evertick.clock import Clock, host_name, system_clock
 from evertick.definition.declarations import Declaration, Declarations, calling_place
 from evertick.definition.duties import Duties, check_name, make_duty, rhythm_of
@@ -34,7 +36,7 @@ from evertick.definition.options import (
     split,
 )
 from evertick.definition.senders import SenderOptions, check_channel, make_sender
-from evertick.definition.settings import Settings, check_key, check_url, make_settings, refuse_unknown
+from evertick.definition.settings import Settings, check_key, check_url, make_settings, refuse_bare, refuse_unknown
 from evertick.definition.task import Task, TaskOptions, task_of_function, task_of_spec
 from evertick.driver.base import Driver, Work
 from evertick.driver.connection import connection_to
@@ -49,11 +51,19 @@ from evertick.driver.sender import Sender
 from evertick.driver.spec import DriverParts, Spec
 from evertick.engine.engine import Engine, EngineHealth, EngineSettings
 from evertick.engine.node import LocalNode, declarer_of
-from evertick.errors import AlreadyDeclared, EvertickError, InvalidInput, InvalidSetting, Refused
+from evertick.errors import (
+    AlreadyDeclared,
+    EvertickError,
+    InvalidDuration,
+    InvalidInput,
+    InvalidSetting,
+    Refused,
+    StoreError,
+    StoreReplaced,
+)
 from evertick.job.context import Context
 from evertick.model import Duty, NewRun, Node, Run
 from evertick.model.duty import DutyWork
-from evertick.model.every_node import check_every_node_rule
 from evertick.model.feed import FeedPage
 from evertick.model.hooks import EventKind, Hook, Hooks
 from evertick.operations.apply import PlansDeclared
@@ -66,15 +76,26 @@ from evertick.operations.outbox import ManagesOutbox
 from evertick.operations.overrides import ManagesOccurrences
 from evertick.operations.preview import Foresees
 from evertick.operations.schedules import rule_given
+from evertick.plan.allowed_rules import check_rule
 from evertick.scheduler.portal import Portal
-from evertick.scheduler.process import check_may_run, ending_in_one_line, run_process
+from evertick.scheduler.process import (
+    alone,
+    check_may_run,
+    ending_in_one_line,
+    hurried_by_interrupt,
+    hurry,
+    run_process,
+    start_patiently,
+    tell_interrupted,
+)
 from evertick.scheduler.sync import SyncScheduler
 from evertick.store.base import Pulse, Store
 from evertick.store.url import open_store
+from evertick.text.values import shown
 from evertick.version import VERSION
 from evertick.when import Every, Once, When
 from evertick.when.cron import rule as cron_rule
-from evertick.when.duration import Duration
+from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import DAY
 
 __all__ = ["Health", "JobSet", "Parts", "Scheduler"]
@@ -140,6 +161,7 @@ def _system_parts() -> Parts:
     return Parts(clock=system_clock, open_store=lambda url: open_store(url, clock=system_clock))
 
 
+@tells_unawaited
 class Scheduler(
     Foresees,
     PlansDeclared,
@@ -164,7 +186,7 @@ class Scheduler(
     rate_limits: "store": the rates of tasks hold for all nodes together; "memory": for each node by itself.
     duties: whether this node takes part in what one node of the app does at a time.
     batch_size: how many fires, claims or verdicts it writes at once, at most.
-    start_timeout: how long `run()` waits at its start for a store that is away.
+    start_timeout: how long a start (`run()`, `async with`, `with`) waits for a store that is away.
     min_interval: a rule that fires more often is refused. allow_schedules: the only rules that are not, as text.
     feed: how long events are kept for other programs, "off" for not any more; None leaves the feed of the app as it is,
         unless events are to be published and it has none.
@@ -302,7 +324,8 @@ class Scheduler(
         self, text: str, *, key: str | None = None, name: str | None = None, **options: Unpack[CronOptions]
     ) -> TaskDecorator:
         """Run the function by a cron expression: `@scheduler.cron("0 9 * * mon-fri", tz="Europe/Berlin")`."""
-        rules, policies, tasks = split(options, "cron", repr(text))
+        refuse_bare(text, "cron", "an expression", "'0 9 * * mon-fri'")
+        rules, policies, tasks = split(options, "cron", shown(text))
         return self._declaring(cron_rule(text, **rules), key, name, policies, tasks, calling_place(1))
 
     def every(
@@ -315,7 +338,8 @@ class Scheduler(
         **options: Unpack[EveryOptions],
     ) -> TaskDecorator:
         """Run the function at an interval: `@scheduler.every("30s")`; with `after="end"`, counted from the last end."""
-        rules, policies, tasks = split(options, "every", repr(interval))
+        refuse_bare(interval, "every", "an interval", "'30s'")
+        rules, policies, tasks = split(options, "every", shown(interval))
         return self._declaring(Every(interval, after=after, **rules), key, name, policies, tasks, calling_place(1))  # type: ignore[arg-type]
 
     def once(
@@ -328,6 +352,9 @@ class Scheduler(
         **options: Unpack[OnceOptions],
     ) -> TaskDecorator:
         """Run the function once: `@scheduler.once(datetime(...))`, or `after="10m"` counted from the first start."""
+        refuse_bare(at, "once", "a moment, or a delay,", "after='10m'")
+        if isinstance(at, str):
+            raise InvalidSetting(f"once({shown(at)}): {_once_meant(at)}")
         rules, policies, tasks = split(options, "once")
         return self._declaring(Once(at, after=after, **rules), key, name, policies, tasks, calling_place(1))
 
@@ -335,7 +362,8 @@ class Scheduler(
         self, rule: When | str, *, key: str | None = None, name: str | None = None, **options: Unpack[WhenOptions]
     ) -> TaskDecorator:
         """Run the function by a rule or by text: `@scheduler.when("weekdays at 18:30")`, `"every 15 minutes"`."""
-        _, policies, tasks = split(options, "when", repr(rule))
+        refuse_bare(rule, "when", "a rule", "'weekdays at 18:30'")
+        _, policies, tasks = split(options, "when", shown(rule))
         return self._declaring(rule_given(rule), key, name, policies, tasks, calling_place(1))
 
     def duty(
@@ -385,15 +413,16 @@ class Scheduler(
 
     def on(self, kind: EventKind, hook: Hook | None = None) -> Any:
         """Call a function when something happens: `@scheduler.on("failed")`. It hears an `Event`, after the fact."""
-        if hook is not None:
-            if not callable(hook):
-                raise InvalidInput(f"hook: {hook!r} is no function")
-            self._hooks.add(kind, hook)
-            return hook
+        refuse_bare(kind, "on", "the kind of event", "'failed'")
 
         def decorate(function: Hook) -> Hook:
+            if not callable(function):
+                raise InvalidInput(f"hook: {shown(function)} is no function")
             self._hooks.add(kind, function)
             return function
+
+        if hook is not None:
+            return decorate(hook)
 
         self._hooks.check(kind)
         return decorate
@@ -409,7 +438,7 @@ class Scheduler(
             else:
                 task = self._make_task(function, name, cast("TaskOptions", tasks), place)
             definition = make_definition(task.name, policies)
-            check_every_node_rule(definition, rule)
+            check_rule(definition, rule)
             task._check_kept(definition.args)
             chosen = check_key(key if key is not None else task.name)
             self._check_declared(chosen, rule)
@@ -433,19 +462,24 @@ class Scheduler(
     ) -> Task[Any, Any]:
         if isinstance(function, Task):
             raise InvalidSetting(f"{function.name!r} is a task already")
+        if isinstance(function, str):
+            raise InvalidSetting(f"{shown(function)} is no function; write @scheduler.task(name={shown(function)})")
+        if inspect.iscoroutine(function):
+            function.close()
+            raise InvalidSetting(f"{function.__name__}() was called; pass the function itself, {function.__name__}")
         if not callable(function) or isinstance(function, type):
-            raise InvalidSetting(f"{function!r} is no function")
+            raise InvalidSetting(f"{shown(function)} is no function; pass the function itself, without calling it")
         chosen = name if name is not None else getattr(function, "__name__", None)
         if chosen is None or chosen == "<lambda>":
-            raise InvalidSetting(f"{function!r} has no name of its own; give it one with name=")
-        self._check_new(chosen, place)
+            raise InvalidSetting(f"{shown(function)} has no name of its own; give it one with name=")
+        self._check_new(check_key(chosen, what="task"), place)
         task = task_of_function(self, chosen, function, options)
         self._check_enabled(task)
         return task
 
     def _make_job(self, name: str, spec: Spec, options: TaskOptions, place: str) -> Task[..., Any]:
         """A task of a specification, whether this node runs it or leaves it to others."""
-        self._check_new(name, place)
+        self._check_new(check_key(name, what="task"), place)
         return task_of_spec(self, name, spec, options)
 
     def _check_new(self, name: str, place: str) -> None:
@@ -517,43 +551,60 @@ class Scheduler(
             limits.check(key, rule.bind(key=key, created=now, tz=self.settings.tz), now)
 
     async def __aenter__(self) -> Self:
-        await self._start()
+        try:
+            await start_patiently(self, self._start)
+        except StoreError as error:
+            raise alone(error)  # noqa: B904 - it is the same
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        await self._stop()
+        with hurried_by_interrupt(self):
+            await self._stop()
 
     def __enter__(self) -> Self:
         was_started = self._is_started
         try:
-            self._portal.call(self._start, "`with scheduler`", instead="`async with scheduler`")
-        except BaseException:
+            self._portal.call(
+                lambda: start_patiently(self, self._start), "`with scheduler`", instead="`async with scheduler`"
+            )
+        except BaseException as error:
             if not was_started:
                 self._portal.close()
+            if isinstance(error, StoreError):
+                raise alone(error)  # noqa: B904 - it is the same
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self._portal.call(self._stop, "`with scheduler`", instead="`async with scheduler`")
+        async def stop() -> None:
+            if isinstance(error, KeyboardInterrupt):
+                tell_interrupted(self)
+            await self._stop()
+
+        self._portal.stop(stop, "`with scheduler`", lambda: hurry(self))
         self._portal.close()
 
-    async def _start(self, on_stalled: Callable[[], None] = lambda: None) -> None:
+    async def _start(
+        self,
+        on_stalled: Callable[[], None] = lambda: None,
+        on_replaced: Callable[[StoreReplaced], None] = lambda error: None,
+    ) -> None:
         if self._is_started:
             raise Refused("this scheduler has started already; leave it before entering it again")
         check_may_start()
         self._is_started = True
         try:
-            await self._start_engine(on_stalled)
+            await self._start_engine(on_stalled, on_replaced)
         except BaseException:
             self._is_started = False
             await self.close()
             raise
 
-    async def _start_engine(self, on_stalled: Callable[[], None]) -> None:
+    async def _start_engine(self, on_stalled: Callable[[], None], on_replaced: Callable[[StoreReplaced], None]) -> None:
         store = await self._store()
         editor = self._editor(store)
         await self._keep_feed(store)
@@ -561,7 +612,7 @@ class Scheduler(
         if self.settings.concurrency > 0:
             duties = [*self._duties.works, *self._publishing_duties()]
             engine = Engine(self._node(store), editor, self._engine_settings(), duties)
-            engine.on_stalled = on_stalled
+            engine.on_stalled, engine.on_replaced = on_stalled, on_replaced
             if self._clock is system_clock:
                 self._children.open()
             await engine.start()
@@ -620,6 +671,11 @@ class Scheduler(
         for closing in [*lists, shared]:
             await _close_each(closing)
 
+    @property
+    def _under_way(self) -> str:
+        """What a stop would wait for, in words."""
+        return "" if self._engine is None else self._engine.under_way
+
     def _hurry(self) -> None:
         if self._engine is not None:
             self._engine.hurry()
@@ -629,7 +685,10 @@ class Scheduler(
         if self._opened is None:
             check_may_open_store(self.settings.url)
             store = self._parts.open_store(self.settings.url)
-            await store.open(migrate=self.settings.migrate)
+            try:
+                await store.open(migrate=self.settings.migrate)
+            except StoreError as error:
+                raise alone(error)  # noqa: B904 - it is the same
             if self._opened is not None:  # another coroutine was faster
                 await store.close()
             else:
@@ -850,6 +909,14 @@ class Scheduler(
 
     def __repr__(self) -> str:
         return f"<Scheduler app={self.app!r} node={self.settings.node_name!r}>"
+
+
+def _once_meant(text: str) -> str:
+    try:
+        duration_us(text)
+    except InvalidDuration:
+        return "a moment is an aware datetime; as text it is for @scheduler.when('once 2026-01-31T09:00:00Z')"
+    return f"a delay is after={shown(text)}"
 
 
 async def _close_each(closing: Sequence[Close]) -> None:

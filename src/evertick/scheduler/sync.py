@@ -26,6 +26,7 @@ from evertick.model import (
     Verdict,
 )
 from evertick.model.feed import FeedPage
+from evertick.text.values import shown
 from evertick.when import Calendar, Duration, When
 
 if TYPE_CHECKING:
@@ -325,7 +326,9 @@ class SyncScheduler:
             return self._call(lambda: scheduler.send(channel, body, key=key, delay=delay, headers=headers), "send")
         # On the user's connection in the user's thread; only opening the store is for an event loop.
         if scheduler._portal.call(scheduler._store, what).within(connection).is_async:
-            raise Refused(f"{what} cannot wait for the async connection {connection!r}; use `await scheduler.send()`")
+            raise Refused(
+                f"{what} cannot wait for the async connection {shown(connection)}; use `await scheduler.send()`"
+            )
         return at_once(scheduler.send(channel, body, key=key, delay=delay, headers=headers, connection=connection))
 
     def messages(

@@ -40,6 +40,7 @@ from evertick.model import (
     Occurrence,
     Outcome,
     Pause,
+    Phase,
     Report,
     Run,
     Schedule,
@@ -50,6 +51,8 @@ from evertick.model.feed import Cursor
 from evertick.model.limits import Concurrency, Rate
 
 __all__ = [
+    "CLOCK_AHEAD",
+    "CLOCK_FAR",
     "EVER",
     "FAILED_MOST",
     "LATELY",
@@ -66,6 +69,7 @@ __all__ = [
     "ChannelPulse",
     "Checked",
     "Claim",
+    "ClockTraces",
     "DeclaredBy",
     "Due",
     "DuePlace",
@@ -79,9 +83,12 @@ __all__ = [
     "FeedState",
     "FinishAnswer",
     "Finished",
+    "GapAhead",
+    "GapCut",
     "GivenBack",
     "HandedTended",
     "Hearing",
+    "MendsTimes",
     "MessageClaim",
     "MessageFilter",
     "NewCalendar",
@@ -430,12 +437,15 @@ class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running attempt has to say meanwhile: progress (the latest wins) and log lines (time, level, text)."""
+    """What a running attempt has to say meanwhile: progress and phases (the latest win), log lines (time, level,
+    text)."""
 
     id: str
     fence: int
     progress: float | None = None
     progress_text: str | None = None
+    # All that it has so far; None: no news of them.
+    phases: tuple[Phase, ...] | None = None
     # Number of the first line of this note among the lines of this attempt: makes a repeated note harmless.
     seq: int = 0
     lines: tuple[tuple[int, str, str], ...] = ()
@@ -852,7 +862,8 @@ class Store(Protocol):
         outcome was written before (its answer was lost). lost: not ours any more; nothing was written. Messages of an
         outcome are written with it, or not at all. Of an outcome that cannot be written the rest is, with the error
         that says so; it does not stop the others. hand: the run belongs to no node any more, whoever dies; it keeps
-        its fence, and counts as running for limits, unique keys and overlap.
+        its fence, and counts as running for limits, unique keys and overlap. Phases of an outcome are those of its
+        attempt; where it brings none, those of its notes hold.
         """
         ...
 
@@ -902,7 +913,7 @@ class Store(Protocol):
         ...
 
     async def note(self, app: str, node: str, notes: Sequence[Note]) -> list[str]:
-        """Write progress and log lines of running runs. Answers the ids that are not the node's any more.
+        """Write progress, phases and log lines of running runs. Answers the ids that are not the node's any more.
 
         Lines of a run that this very claim has ended as succeeded are taken: its job may have ended it by itself. A
         note that cannot be written is left out, and does not stop the others.
@@ -919,7 +930,10 @@ class Store(Protocol):
         """Gaps that touch the time of the filter, newest first. Filters that only runs have match no gap."""
         ...
 
-    async def attempts(self, app: str, run: str) -> list[Attempt]: ...
+    async def attempts(self, app: str, run: str) -> list[Attempt]:
+        """Earlier tries, oldest first. What was given back, or was lost with its node, is among them if it had phases:
+        `number` is then that of the try that follows."""
+        ...
 
     async def log(self, app: str, run: str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
         """Log lines in order, from the `after`-th on."""
@@ -1087,6 +1101,71 @@ class Store(Protocol):
         ...
 
 
+# --- a wrong clock ------------------------------------------------------------------------------------------------
+
+
+class GapAhead(msgspec.Struct, frozen=True, kw_only=True):
+    """A gap that was recorded at a time that is still to come."""
+
+    id: int
+    schedule_id: int
+    key: str
+    first_at: int
+    last_at: int
+
+
+class GapCut(msgspec.Struct, frozen=True, kw_only=True):
+    """A gap as it is to be, up to `last_at`. With a count of 0 it goes: none of its moments has come."""
+
+    id: int
+    last_at: int
+    count: int
+    is_exact: bool
+
+
+class ClockTraces(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of an app that were written while the store's clock was ahead."""
+
+    now: int
+    # Between which times, both still to come, they say that they were written. None: there is no such row.
+    first_at: int | None = None
+    last_at: int | None = None
+    # By kind of row, how many there are to be put right: as far as they were counted.
+    rows: Mapping[str, int] = {}
+    gaps: tuple[GapAhead, ...] = ()
+
+
+@runtime_checkable
+class MendsTimes(Protocol):
+    """A store that can put right what was written while its clock was ahead; it is not asked of every store."""
+
+    async def clock_traces(self, app: str, *, limit: int) -> ClockTraces:
+        """Up to `limit` of each kind. Reads all that is live, and history: for people, not for loops.
+
+        A row was written while the clock was ahead if it says that it was written later than `CLOCK_AHEAD` from now.
+        A run or a message waits for a time that will not come if it was put there by then, or was due at such a time
+        and has been tried, given back or made to wait before.
+        """
+        ...
+
+    async def mend_times(self, app: str, gaps: Sequence[GapCut], *, traces: ClockTraces, limit: int) -> dict[str, int]:
+        """Put up to `limit` rows of each kind right; answers how many were, by kind: nothing at all when it is done.
+
+        What waits for a time that will not come is due now or, if it was never tried, after the delay that it was
+        given. A time that is still to come, of something that has happened, becomes now; durations stay. A run whose
+        moment has not come stands for that moment no more: its cause becomes trigger. A node that holds a run keeps it.
+        `traces`: what was found before the first call; rows that tell of the wrong time are put right after those that
+        wait.
+        """
+        ...
+
+
+# Nothing is written at a later time than now; small steps of a clock are no sign.
+CLOCK_AHEAD = 60_000_000
+# What was tried before waits no longer than this, whatever else is known.
+CLOCK_FAR = 366 * 86_400_000_000
+
+
 # --- care ---------------------------------------------------------------------------------------------------------
 
 
@@ -1169,6 +1248,11 @@ class Care(Protocol):
 
     async def rewrite(self) -> None:
         """Write the whole database anew, without free space; nobody else can write meanwhile."""
+        ...
+
+    async def backup(self, path: str) -> int:
+        """Write a whole copy, as of one moment, to a new file while others go on; answers its size in bytes. Refused
+        where the database has tools of its own for it."""
         ...
 
 

@@ -39,6 +39,7 @@ from evertick.model import (
 )
 from evertick.model.limits import shown_key
 from evertick.store.base import DeclaredBy, DueSchedule, DutyHold, StoredSchedule
+from evertick.text.surrogates import json_bytes
 from evertick.when.moment import SECOND, from_us
 
 __all__ = [
@@ -137,11 +138,11 @@ def plain_text(text: str | None) -> str | None:
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
-def phases_text(phases: Sequence[Phase]) -> str | None:
-    """Phases as they are written; their names are the job's, and may be anything."""
+def phases_text(phases: Sequence[Phase] | None) -> str | None:
+    """Phases as they are written; their names and metadata are the job's, and may be anything."""
     if not phases:
         return None
-    return json_text([msgspec.structs.replace(phase, name=plain_text(phase.name)) for phase in phases])
+    return json_bytes([msgspec.structs.replace(phase, name=plain_text(phase.name)) for phase in phases]).decode()
 
 
 def lines_text(lines: Sequence[tuple[int, str, str]]) -> str:
@@ -413,6 +414,7 @@ def attempt_of(row: Row) -> Attempt:
         finished_at=from_us(row["finished_at"]),
         error=row["error"],
         reason=row["reason"],
+        phases=_shown_phases(row["phases"]),
     )
 
 

@@ -25,6 +25,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from evertick.errors import InvalidWhen
+from evertick.text.values import shown
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import DAY, EARLIEST, LATEST, from_us, moment_text, to_us
 from evertick.when.nearest import nearest_moments
@@ -78,9 +79,9 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         end_us = None if end is None else to_us(end)
         _check_order(start_us, end_us)
         if max_fires is not None and (type(max_fires) is not int or max_fires < 1):
-            raise InvalidWhen(f"max_fires: {max_fires!r} is not a whole number from 1 on")
+            raise InvalidWhen(f"max_fires: {shown(max_fires)} is not a whole number from 1 on")
         if jitter_mode not in ("stable", "fresh"):
-            raise InvalidWhen(f"jitter_mode: {jitter_mode!r} is neither 'stable' nor 'fresh'")
+            raise InvalidWhen(f"jitter_mode: {shown(jitter_mode)} is neither 'stable' nor 'fresh'")
         return cls(
             start=start_us,
             end=end_us,
@@ -131,9 +132,9 @@ def _calendar_name(calendar: str | Calendar) -> str:
 def check_name(name: object, *, what: str) -> str:
     """The name, if it can stand in the text of a rule: letters, digits, dot, dash, underscore."""
     if not isinstance(name, str):
-        raise InvalidWhen(f"{what}: {name!r} is no name; pass a string or a Calendar")
+        raise InvalidWhen(f"{what}: {shown(name)} is no name; pass a string or a Calendar")
     if not 1 <= len(name) <= _NAME_LONGEST:
-        raise InvalidWhen(f"{what}: {name[:_NAME_LONGEST]!r} must have 1 to {_NAME_LONGEST} characters")
+        raise InvalidWhen(f"{what}: {shown(name)} must have 1 to {_NAME_LONGEST} characters")
     if not all(letter.isalnum() or letter in _NAME_ALSO for letter in name):
         raise InvalidWhen(f"{what}: {name!r} may hold letters, digits, '.', '-' and '_' only")
     return name
@@ -141,7 +142,7 @@ def check_name(name: object, *, what: str) -> str:
 
 def _checked_count(count: int) -> int:
     if type(count) is not int or not 0 <= count <= UPCOMING_LIMIT:
-        raise InvalidWhen(f"count: {count!r} is not a whole number from 0 to {UPCOMING_LIMIT}")
+        raise InvalidWhen(f"count: {shown(count)} is not a whole number from 0 to {UPCOMING_LIMIT}")
     return count
 
 

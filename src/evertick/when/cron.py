@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast
 from zoneinfo import ZoneInfo
 
 from evertick.errors import InvalidDuration, InvalidWhen
+from evertick.text.values import shown
 from evertick.when.base import Bounds, JitterMode, When
 from evertick.when.cron_day import DaysRule
 from evertick.when.cron_search import Search
@@ -107,9 +108,9 @@ class Cron(When):
         calendar: str | Calendar | None = None,
     ) -> None:
         if dst not in ("cron", "skip", "shift", "wall"):
-            raise InvalidWhen(f"dst: {dst!r} is none of 'cron', 'skip', 'shift', 'wall'")
+            raise InvalidWhen(f"dst: {shown(dst)} is none of 'cron', 'skip', 'shift', 'wall'")
         if days not in ("or", "and"):
-            raise InvalidWhen(f"days: {days!r} is neither 'or' nor 'and'")
+            raise InvalidWhen(f"days: {shown(days)} is neither 'or' nor 'and'")
         bounds = Bounds.make(
             start=start, end=end, max_fires=max_fires, jitter=jitter, jitter_mode=jitter_mode, calendar=calendar
         )
@@ -271,9 +272,9 @@ def rule(text: str, **options: Unpack[CronOptions]) -> Cron | Every:
 def _checked_key(key: object) -> str:
     """The key, if it can stand in the text of a rule."""
     if not isinstance(key, str) or not 1 <= len(key) <= _LONGEST_KEY:
-        raise InvalidWhen(f"key: {key!r:.60} is no key; pass a string of 1 to {_LONGEST_KEY} characters")
+        raise InvalidWhen(f"key: {shown(key)} is no key; pass a string of 1 to {_LONGEST_KEY} characters")
     if not key.isprintable() or ";" in key or key != key.strip():
-        raise InvalidWhen(f"key: {key!r} must be printable, without ';' and without space around it")
+        raise InvalidWhen(f"key: {shown(key)} must be printable, without ';' and without space around it")
     return key
 
 
@@ -304,7 +305,7 @@ def _anchor(anchored: bool | str | datetime) -> int | None:
         case datetime():
             return to_us(anchored)
         case _:
-            raise InvalidWhen(f"anchored: {anchored!r:.60} is neither True nor a datetime")
+            raise InvalidWhen(f"anchored: {shown(anchored)} is neither True nor a datetime")
 
 
 def _anchored_text(nickname: str, wall: datetime) -> str:

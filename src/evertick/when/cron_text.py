@@ -12,6 +12,7 @@ from typing import Self
 import msgspec
 
 from evertick.errors import InvalidWhen
+from evertick.text.values import shown
 from evertick.when.cron_day import Days, DaysRule, days_of
 from evertick.when.cron_search import Clock
 from evertick.when.field import DAY, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, YEAR, Field, Kind, parse_field
@@ -98,7 +99,7 @@ class Expression(msgspec.Struct, frozen=True, kw_only=True):
 def check_text(text: object) -> str:
     """The text without surrounding space, if it can be an expression at all."""
     if not isinstance(text, str):
-        raise InvalidWhen(f"cron: {text!r:.60} is not text; write an expression like '0 9 * * mon-fri'")
+        raise InvalidWhen(f"cron: {shown(text)} is not text; write an expression like '0 9 * * mon-fri'")
     if len(text) > _LONGEST:
         raise InvalidWhen(f"cron {text[:_SHOWN] + '…'!r}: longer than {_LONGEST} characters; split it into schedules")
     stripped = text.strip(" \t\r\n")

@@ -192,9 +192,9 @@ def _item(kind: Kind, item: Item) -> str:
         case LastDay(back=back):
             return f"the day {back} before the last of the month"
         case LastWorkday():
-            return "the last working day of the month"
+            return "the last weekday (Monday to Friday) of the month"
         case NearestWorkday(day=day):
-            return f"the working day nearest to the {ordinal(day)}"
+            return f"the weekday (Monday to Friday) nearest to the {ordinal(day)}"
         case NthWeekday(weekday=weekday, nth=nth):
             return f"the {_NTH[nth - 1]} {_WEEKDAYS[weekday]} of the month"
         case LastWeekday(weekday=weekday):

@@ -10,6 +10,7 @@ from datetime import timedelta
 from functools import lru_cache
 
 from evertick.errors import InvalidDuration
+from evertick.text.values import shown
 from evertick.when.moment import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 
 __all__ = ["Duration", "duration_rounded", "duration_text", "duration_us", "duration_words"]
@@ -43,25 +44,25 @@ def duration_us(value: Duration, *, what: str = "duration") -> int:
     """The duration in microseconds, at least 0. `what` names the offending option in the error."""
     match value:
         case bool():
-            raise InvalidDuration(f"{what}: {value!r} is not a duration; pass {_ACCEPTED}")
+            raise InvalidDuration(f"{what}: {shown(value)} is not a duration; pass {_ACCEPTED}")
         case timedelta():
             us = value // timedelta(microseconds=1)
         case int():
             us = value * SECOND
         case float():
             if value != value or value in (float("inf"), float("-inf")):
-                raise InvalidDuration(f"{what}: {value!r} is not a duration; pass {_ACCEPTED}")
+                raise InvalidDuration(f"{what}: {shown(value)} is not a duration; pass {_ACCEPTED}")
             us = round(value * SECOND)
         case str():
             us = _parse(value, what)
         case _:
-            raise InvalidDuration(f"{what}: {value!r} is not a duration; pass {_ACCEPTED}")
+            raise InvalidDuration(f"{what}: {shown(value)} is not a duration; pass {_ACCEPTED}")
     if abs(us) > _MOST * 1000:
         raise InvalidDuration(f"{what}: the number is beyond all durations; pass {_ACCEPTED}")
     if us < 0:
-        raise InvalidDuration(f"{what}: {value!r} is negative; a duration counts forward")
+        raise InvalidDuration(f"{what}: {shown(value)} is negative; a duration counts forward")
     if us > _MOST:
-        raise InvalidDuration(f"{what}: {value!r} is longer than a thousand years")
+        raise InvalidDuration(f"{what}: {shown(value)} is longer than a thousand years")
     return us
 
 

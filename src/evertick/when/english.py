@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from difflib import get_close_matches
 from itertools import product
 from typing import Literal, NamedTuple
 
 from evertick.errors import InvalidDuration, InvalidWhen
 from evertick.when.duration import duration_us
+from evertick.when.moment import moment_text, to_us
+from evertick.when.zone import zone_named
 
 __all__ = ["English", "read_english"]
 
@@ -40,6 +43,8 @@ _ALIKE = 0.7
 
 _WORD = re.compile(r"[,-]|[^\s,-]+")
 _TIME = re.compile(r"(\d{1,2})(?::(\d\d))?(am|pm)?", re.ASCII)
+_SHORT_INTERVAL = re.compile(r"(?:\d{1,9}(?:ms|us|[wdhms]))+", re.ASCII)
+_AFTER_INTERVAL = "cannot follow an interval: write it as cron, like '*/15 9-16 * * mon-fri'"
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 # Zones that cannot be anything else; "Japan" and "Cuba" need an "in" before them.
 _CLEAR_ZONE = re.compile(r"UTC|[A-Za-z_]+(?:/[A-Za-z0-9_+-]+)+")
@@ -78,6 +83,17 @@ _ORDINALS = {f"{number}{_SUFFIXES.get(number, 'th')}": number for number in rang
     word: number for number, word in enumerate(("first", "second", "third", "fourth", "fifth"), 1)
 }
 _WEEKS_OF_A_MONTH = 5
+_ON_A_DAY = {
+    "week": "weekly on monday at 9:00",
+    "month": "monthly on the 1st at 9:00",
+    "year": "yearly on 1 january at 9:00",
+}
+_SO_MANY_DAYS = re.compile(
+    r"(?:every (?P<count>\d{1,4}) ?(?P<unit>d|days?|w|weeks?)|every (?:other|second) (?P<one>day|week|[a-z]+day)"
+    r"|biweekly|fortnightly|every fortnight)\b(?P<rest>.*)",
+    re.ASCII,
+)
+_SO_MANY_MONTHS = re.compile(r"(?:every (?P<count>\d{1,3}) ?months?|every quarter(?! hour)|quarterly)\b", re.ASCII)
 
 
 class English(NamedTuple):
@@ -142,6 +158,18 @@ class _Words:
 
 def read_english(sentence: str) -> English:
     """The rule that the sentence means; InvalidWhen names the first word that is not understood."""
+    try:
+        return _read(sentence)
+    except InvalidWhen:
+        # What people ask for and no sentence says is answered with the rule that comes nearest.
+        text, tz = _without_zone(sentence)
+        instead = _instead_of_days(text, tz) or _instead_of_months(text)
+        if instead is None:
+            raise
+        raise InvalidWhen(f"{sentence[:_SHOWN]!r} is not a rule: {instead}") from None
+
+
+def _read(sentence: str) -> English:
     text, tz = _without_zone(sentence)
     words = _Words(sentence, text)
     interval = _short_interval(text) or _interval(words)
@@ -160,6 +188,57 @@ def read_english(sentence: str) -> English:
         _check_part(words, part, times or [])
     times = times or [(0, 0)]
     return English("cron", " ".join([*_clock(words, times), *(days or _Days())]), tz)
+
+
+def _instead_of_days(text: str, tz: str | None) -> str | None:
+    """About every so many days or weeks, at a time of day or on a day of the week."""
+    found = _SO_MANY_DAYS.fullmatch(text.lower())
+    if found is None:
+        return None
+    is_day = (found["unit"] or "").startswith("d") or found["one"] == "day"
+    days, rest = int(found["count"] or 2) * (1 if is_day else 7), found["rest"]
+    weekday = next((_ONE_WEEKDAY[word] for word in _WORD.findall(f"{found['one']} {rest}") if word in _ONE_WEEKDAY), 0)
+    if is_day and not rest:
+        return None
+    hour, minute = _time_within(rest)
+    name, zone = _WEEKDAY_NAMES[(weekday or 1) - 1], zone_named(tz or "UTC")
+    at = f"{hour}:{minute:02}" + (f" in {tz}" if tz else "")
+    if days == 1:
+        return f"write 'daily at {at}'"
+    if days == 7 and weekday:
+        return f"write 'weekly on {name} at {at}'"
+    # The 5th is a Monday.
+    first = datetime(2026, 1, 4 + (weekday or 1), hour, minute, tzinfo=zone)
+    ordinal = f", or 'monthly on the second {name} at {at}'" if found["one"] == name else ""
+    return (
+        "an interval of days takes no time of day and no weekday; give it a first moment to count from: "
+        f"'every {days}d; since=start; start={moment_text(to_us(first))}', which counts {24 * days} hours each time, "
+        f"also over a change of the clocks{ordinal}"
+    )
+
+
+def _time_within(rest: str) -> tuple[int, int]:
+    """The time of day in what follows the days; 9:00, as an example, if there is none."""
+    found = re.search(r"\bat .*", rest)
+    if found is None:
+        return 9, 0
+    words = _Words(rest.strip(), found[0])
+    times = _times(words) or []
+    if len(times) > 1:
+        raise words.refuse(found[0], "has several times of day; give each a rule of its own")
+    return times[0]
+
+
+def _instead_of_months(text: str) -> str | None:
+    found = _SO_MANY_MONTHS.match(text.lower())
+    if found is None:
+        return None
+    count = 3 if found["count"] is None else int(found["count"])
+    if count == 1:
+        return "write 'monthly on the 1st at 9:00'"
+    if count in (2, 3, 4, 6):
+        return f"write it as cron: '0 9 1 */{count} *' is the 1st of every {count} months, from January on, at 9:00"
+    return "months cannot be counted so; name them in cron, like '0 9 1 1,6 *': 1 January and 1 June at 9:00"
 
 
 def _without_zone(sentence: str) -> tuple[str, str | None]:
@@ -196,6 +275,9 @@ def _interval(words: _Words) -> str | None:
     if _NUMBER.fullmatch(words.peek(1)):
         words.next()
         return _numbered_interval(words)
+    if _SHORT_INTERVAL.fullmatch(words.peek(1)) and words.peek(2):
+        words.next(), words.next()
+        raise words.refuse(words.peek(), _AFTER_INTERVAL)
     unit = words.peek(1)
     # "every second monday" is not about seconds, and "every day" has a time of day.
     if unit not in _UNITS or unit == "day" or (unit == "second" and words.peek(2)):
@@ -210,7 +292,7 @@ def _numbered_interval(words: _Words) -> str:
     while not parts or words.take("and") or words.peek():
         number = words.next()
         if parts and number in ("on", "at", "from", "between"):
-            raise words.refuse(number, "cannot follow an interval: write it as cron, like '*/15 9-16 * * mon-fri'")
+            raise words.refuse(number, _AFTER_INTERVAL)
         if not _NUMBER.fullmatch(number):
             raise words.refuse(number)
         unit = words.next()
@@ -314,7 +396,7 @@ def _takes_period(words: _Words, adverb: str, noun: str) -> bool:
     else:
         return False
     if not words.take("on"):
-        raise words.refuse(told, "does not say on which day")
+        raise words.refuse(told, f"does not say on which day: write '{_ON_A_DAY[noun]}'")
     return True
 
 

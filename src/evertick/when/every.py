@@ -24,6 +24,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from evertick.errors import InvalidDuration, InvalidWhen
+from evertick.text.values import shown
 from evertick.when.base import COUNT_LIMIT, Bounds, JitterMode, When
 from evertick.when.duration import Duration, duration_text, duration_us, duration_words
 from evertick.when.grid import DayParts, Days, Grid, Steps
@@ -40,7 +41,7 @@ Since = Literal["clock", "start"]
 SHORTEST = MILLISECOND
 
 # A sentence, a nickname, or a cron expression: rules, but no intervals.
-_OTHER_RULE = re.compile(r"\s*(?:[a-z]{2}|@|.*\*)", re.IGNORECASE)
+_OTHER_RULE = re.compile(r"\s*(?:[a-z]{2}|@|.*(?:\*|\bat\b|\d:\d))", re.IGNORECASE)
 
 
 class Every(When):
@@ -69,13 +70,13 @@ class Every(When):
     ) -> None:
         interval_us = _interval_us(interval)
         if interval_us < SHORTEST:
-            raise InvalidWhen(f"interval: {interval!r} is shorter than {duration_text(SHORTEST)}")
+            raise InvalidWhen(f"interval: {shown(interval)} is shorter than {duration_text(SHORTEST)}")
         if since not in (None, "clock", "start"):
-            raise InvalidWhen(f"since: {since!r} is neither 'clock' nor 'start'")
+            raise InvalidWhen(f"since: {shown(since)} is neither 'clock' nor 'start'")
         if after not in (None, "end"):
-            raise InvalidWhen(f"after: {after!r} is not 'end'")
+            raise InvalidWhen(f"after: {shown(after)} is not 'end'")
         if after is not None and since is not None:
-            raise InvalidWhen(f"after={after!r} and since={since!r} exclude each other; keep one")
+            raise InvalidWhen(f"after={shown(after)} and since={shown(since)} exclude each other; keep one")
         bounds = Bounds.make(
             start=start, end=end, max_fires=max_fires, jitter=jitter, jitter_mode=jitter_mode, calendar=calendar
         )
@@ -183,5 +184,18 @@ def _interval_us(interval: Duration) -> int:
         return duration_us(interval, what="interval")
     except InvalidDuration as refused:
         if isinstance(interval, str) and _OTHER_RULE.match(interval):
-            raise InvalidDuration(f"{refused}; sentences and cron expressions are for @scheduler.when(...)") from None
+            raise InvalidDuration(f"{refused}; {_other_form(interval)}") from None
         raise
+
+
+def _other_form(text: str) -> str:
+    """How to write a rule that is no interval; or why no rule says it."""
+    from evertick.when.text import parse_when  # which reads intervals, too
+
+    belongs = "sentences and cron expressions are for @scheduler.when(...)"
+    if re.match(r"\d+ ?[a-z]+ ", text):  # "14d at 9:00"
+        try:
+            parse_when(f"every {text}")
+        except InvalidWhen as error:
+            return f"{error}; {belongs}"
+    return belongs

@@ -9,6 +9,7 @@ import functools
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from evertick.errors import InvalidWhen
+from evertick.text.values import shown
 
 __all__ = [
     "DAY",
@@ -44,7 +45,7 @@ _LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _ONE
 def to_us(moment: datetime) -> int:
     """The moment in microseconds. A naive datetime is refused: which zone it means is anybody's guess."""
     if not isinstance(moment, datetime):
-        raise InvalidWhen(f"{moment!r} is not a datetime; pass an aware datetime, e.g. datetime.now(UTC)")
+        raise InvalidWhen(f"{shown(moment)} is not a datetime; pass an aware datetime, e.g. datetime.now(UTC)")
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise InvalidWhen(f"{moment.isoformat()} has no time zone; pass an aware datetime, e.g. tzinfo=UTC")
     us = (moment - _EPOCH) // _ONE

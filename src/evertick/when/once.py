@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from zoneinfo import ZoneInfo
 
 from evertick.errors import InvalidWhen
+from evertick.text.values import shown
 from evertick.when.base import Bounds, JitterMode, When
 from evertick.when.duration import Duration, duration_text, duration_us, duration_words
 from evertick.when.moment import EARLIEST, LATEST, moment_text, to_us
@@ -41,7 +42,7 @@ class Once(When):
         calendar: str | Calendar | None = None,
     ) -> None:
         if at is not None and after is not None:
-            raise InvalidWhen(f"at={at!r} and after={after!r} exclude each other; keep one")
+            raise InvalidWhen(f"at={shown(at)} and after={shown(after)} exclude each other; keep one")
         if at is None and after is None:
             raise InvalidWhen("Once needs a moment (at) or a delay (after)")
         bounds = Bounds.make(jitter=jitter, jitter_mode=jitter_mode, calendar=calendar)

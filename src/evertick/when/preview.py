@@ -11,6 +11,7 @@ from datetime import datetime
 from heapq import heapify, heappop, heapreplace
 
 from evertick.errors import InvalidWhen
+from evertick.text.values import shown
 from evertick.when.base import UPCOMING_LIMIT, When
 from evertick.when.moment import LATEST, from_us, to_us
 
@@ -34,7 +35,7 @@ def upcoming_over(
         raise InvalidWhen("upcoming_over needs a count or an until, else it would not end")
     limit = UPCOMING_LIMIT if count is None else count
     if type(limit) is not int or not 0 <= limit <= UPCOMING_LIMIT:
-        raise InvalidWhen(f"count: {count!r} is not a whole number from 0 to {UPCOMING_LIMIT}")
+        raise InvalidWhen(f"count: {shown(count)} is not a whole number from 0 to {UPCOMING_LIMIT}")
     last = LATEST if until is None else to_us(until)
     found: list[tuple[datetime, str]] = []
     left = dict(most or {})

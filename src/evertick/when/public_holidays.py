@@ -13,6 +13,7 @@ from typing import Literal
 from zoneinfo import ZoneInfo
 
 from evertick.errors import InvalidInput, InvalidWhen
+from evertick.text.values import shown
 from evertick.when.calendar import Calendar
 
 __all__ = ["holiday_calendar", "holiday_dates"]
@@ -32,10 +33,12 @@ def holiday_dates(country: str, *, years: int | Iterable[int], subdivision: str 
     code, part = _checked_code(country, "country"), None if subdivision is None else _checked_code(subdivision, "part")
     countries: dict[str, list[str]] = known.list_supported_countries()
     if code not in countries:
-        raise InvalidInput(f"country: {country!r} is not known to the package holidays; pass a code like 'DE' or 'US'")
+        raise InvalidInput(
+            f"country: {shown(country)} is not known to the package holidays; pass a code like 'DE' or 'US'"
+        )
     if part is not None and part not in countries[code]:
         some = ", ".join(countries[code][:_SHOWN]) or "none"
-        raise InvalidInput(f"subdivision: {subdivision!r} is no part of {code}; known are {some}")
+        raise InvalidInput(f"subdivision: {shown(subdivision)} is no part of {code}; known are {some}")
     # Observed days are in it, as the law of the country has them.
     return sorted(known.country_holidays(code, subdiv=part, years=wanted))
 
@@ -56,9 +59,9 @@ def holiday_calendar(
     default all. After the last of the years it knows no holiday: store it anew in time.
     """
     if on_holidays not in ("closed", "open"):
-        raise InvalidInput(f"on_holidays: {on_holidays!r} is neither 'closed' nor 'open'")
+        raise InvalidInput(f"on_holidays: {shown(on_holidays)} is neither 'closed' nor 'open'")
     if on_holidays == "open" and days is not None:
-        raise InvalidInput(f"days: {days!r} goes with on_holidays='closed'; holidays are what they are")
+        raise InvalidInput(f"days: {shown(days)} goes with on_holidays='closed'; holidays are what they are")
     dates = holiday_dates(country, years=years, subdivision=subdivision)
     if not dates:
         raise InvalidInput(f"{country} has no public holiday in these years; choose others")
@@ -81,7 +84,7 @@ def _package() -> ModuleType:
 def _checked_years(years: int | Iterable[int]) -> list[int]:
     given = [years] if isinstance(years, int) else list(_bounded(years))
     if not given or any(isinstance(year, bool) or not isinstance(year, int) for year in given):
-        raise InvalidInput(f"years: {years!r} must be a year or a list of years, such as range(2027, 2030)")
+        raise InvalidInput(f"years: {shown(years)} must be a year or a list of years, such as range(2027, 2030)")
     if not all(_YEAR_FIRST <= year <= _YEAR_LAST for year in given):
         raise InvalidWhen(f"years: {min(given)} to {max(given)} is outside of {_YEAR_FIRST} to {_YEAR_LAST}")
     return sorted(set(given))
@@ -89,7 +92,7 @@ def _checked_years(years: int | Iterable[int]) -> list[int]:
 
 def _bounded(years: Iterable[int]) -> Iterable[int]:
     if isinstance(years, str) or not isinstance(years, Iterable):
-        raise InvalidInput(f"years: {years!r} must be a year or a list of years, such as range(2027, 2030)")
+        raise InvalidInput(f"years: {shown(years)} must be a year or a list of years, such as range(2027, 2030)")
     for count, year in enumerate(years, 1):
         if count > _YEARS_MOST:
             raise InvalidInput(f"years: more than {_YEARS_MOST} are too many for one calendar; choose fewer")

@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from evertick.errors import InvalidWhen
+from evertick.text.values import shown
 from evertick.when.base import When
 from evertick.when.calendar import Calendar
 from evertick.when.cron import Cron
@@ -31,8 +32,9 @@ __all__ = ["TEXT_LONGEST", "parse_when"]
 TEXT_LONGEST = 2_000
 _SHOWN = 60
 _MAX_FIRES_DIGITS = 12
-# A sentence has a word of three letters, which no duration has; "every 5x" is told what a duration looks like.
-_WORD = re.compile(r"[a-z]{3}", re.IGNORECASE)
+# A sentence has a word of three letters, or a short one that joins others, which no duration has; the error for
+# "every 5x" shows what a duration looks like.
+_WORD = re.compile(r"[a-z]{3}|\b(?:at|on|in|to)\b", re.IGNORECASE)
 
 _JITTER = {"jitter", "jitter_mode", "calendar", "tz"}
 _BOUNDS = _JITTER | {"start", "end", "max_fires"}
@@ -46,7 +48,7 @@ _OPTIONS = {
 def parse_when(text: str, calendars: Mapping[str, Calendar] | None = None) -> When:
     """The rule that the text means. A calendar not among `calendars` stays a name, which `bind` resolves."""
     if not isinstance(text, str):
-        raise InvalidWhen(f"{text!r} is not the text of a rule; pass a string like 'every 90s'")
+        raise InvalidWhen(f"{shown(text)} is not the text of a rule; pass a string like 'every 90s'")
     if len(text) > TEXT_LONGEST:
         raise InvalidWhen(f"a rule of {len(text)} characters is too long; at most {TEXT_LONGEST} are taken")
     head, *rest = text.split(";")

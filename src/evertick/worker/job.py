@@ -21,6 +21,7 @@ from evertick.errors import EvertickError, JobFailed, Retry, Skip
 from evertick.job.context import Context
 from evertick.model import Claimed
 from evertick.text.error_line import error_for_log
+from evertick.text.surrogates import mended_text
 from evertick.when.duration import duration_us
 from evertick.when.moment import moment_of, moment_text
 from evertick.worker.craft import Craft
@@ -133,7 +134,7 @@ class Job:
 
     def _raised(self, error: BaseException) -> WorkerReport:
         if isinstance(error, Skip):
-            return self._report("skip", reason=str(error.reason) or "skipped by the job")
+            return self._report("skip", reason=mended_text(str(error.reason)) or "skipped by the job")
         text = error.text if isinstance(error, Reported) else error_text(error)
         asked = error.retry if isinstance(error, Reported) else error if isinstance(error, Retry) else None
         if asked is None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from evertick.clock import Clock
 from evertick.driver.contract import Handed, Kill, decode_handed, pair_of
 from evertick.errors import BrokerUnavailable, InvalidInput
+from evertick.text.log_level import Repeats
 from evertick.worker.craft import Craft
 from evertick.worker.job import Job, is_late
 from evertick.worker.line import Fetched, Line
@@ -42,6 +43,13 @@ class Worker:
         self._line, self._craft, self._clock = line, craft, clock
         self._parallelism, self._name, self._stop_seconds = parallelism, name, stop_seconds
         self._outage = Outage(line.shown, clock)
+        self._unreadable = Repeats(
+            log,
+            clock.elapsed,
+            first="a message of the queue cannot be read, and is dropped: {last}",
+            more="{count} more messages of the queue could not be read in the last {seconds} s, and were dropped; the "
+            "last: {last}",
+        )
         self._jobs: dict[str, Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wanted = asyncio.Event()
@@ -68,11 +76,13 @@ class Worker:
         finally:
             await self._line.close()
             await self._craft.close()
+        self._unreadable.flush()
         log.info("worker %s has stopped", self._name)
 
     # --- filling the slots
 
     async def _fill(self) -> None:
+        self._unreadable.settle()
         free = self._parallelism - len(self._tasks)
         if free <= 0:
             self._freed.clear()
@@ -121,7 +131,7 @@ class Worker:
             handed = decode_handed(fetched.data)
             is_late(handed, self._clock)  # its times can be read
         except InvalidInput as error:
-            log.error("from %s: %s: dropped", self._line.shown, error)
+            self._unreadable.add(f"{self._line.shown}: {error}")
             return None
         return handed
 

@@ -173,6 +173,46 @@ def test_croniter_reads_a_range_of_one_hour_as_every_hour() -> None:
     assert [moment.hour for moment in Cron("17 14-14 * * *").upcoming(STARTS[0], 3)] == [14, 14, 14]
 
 
+@pytest.mark.parametrize("day", ["29W", "30W", "31W"])
+def test_croniter_moves_a_nearest_weekday_into_a_shorter_month(day: str) -> None:
+    each = croniter(f"0 0 {day} 2 *", STARTS[0])
+    assert each.get_next(datetime).month == 2
+    days = Cron(f"0 0 {day} * *").upcoming(datetime(2026, 1, 1, tzinfo=UTC), 12)
+    assert (2026, 2) not in {(moment.year, moment.month) for moment in days}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "instead"),
+    [
+        ("0 0 W15 * *", "0 0 15W * *"),
+        ("0 0 29-L * *", "0 0 29-31 * *"),
+        ("0 0 28-L * *", "0 0 28-31 * *"),
+        ("0 0 * * MON-FRI#1", "0 0 * * mon#1,tue#1,wed#1,thu#1,fri#1"),
+    ],
+)
+def test_what_croniter_alone_reads_can_be_written_otherwise(theirs: str, instead: str) -> None:
+    with pytest.raises(InvalidWhen):
+        Cron(theirs)
+    each = croniter(theirs, STARTS[0])
+    assert Cron(instead).upcoming(STARTS[0], 40) == [each.get_next(datetime) for _ in range(40)]
+
+
+@pytest.mark.parametrize("text", ["R 0 * * *", "0 R * * *", "R(0-10) 0 * * *", "0 0 R * *"])
+def test_croniter_draws_a_random_value_for_r(text: str) -> None:
+    assert croniter.is_valid(text)
+    with pytest.raises(InvalidWhen):
+        Cron(text)
+    drawn = {croniter(text, STARTS[0]).get_next(datetime) for _ in range(100)}
+    assert len(drawn) > 1
+
+
+@pytest.mark.parametrize("text", ["0 0 L-3W * *", "0 0 * * 1-5#1", "0 0 * * L", "0 0 WL * *"])
+def test_neither_croniter_nor_evertick_reads(text: str) -> None:
+    assert not croniter.is_valid(text)
+    with pytest.raises(InvalidWhen):
+        Cron(text)
+
+
 @pytest.mark.parametrize("text", ["0 0 L-3 * *", "0 0 LW * *", "0 0 * * 5L", "0 0 1W,15W * *"])
 def test_croniter_refuses_what_evertick_takes(text: str) -> None:
     assert not croniter.is_valid(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -134,7 +135,6 @@ def test_plain_explanations_are_sentences_themselves(words: str) -> None:
         ("every other day", "other"),
         ("every two hours", "two"),
         ("every 15 minuets", "minuets"),
-        ("every 3 months", "months"),
         ("every 5 min sharp", "sharp"),
         ("every half moon", "half"),
         ("every half hour at 9:00", "at"),
@@ -230,10 +230,11 @@ def test_a_cron_expression_in_the_place_of_an_interval_is_told_where_it_belongs(
         ("weekday at 8:00", "weekday", "write 'every weekday'"),
         ("weekly", "weekly", "on which day"),
         ("every week at 9:00", "week", "on which day"),
-        ("every 2 weeks", "weeks", "on which day"),
+        ("every 14 minutes at 9:00", "at", "cannot follow an interval: write it as cron"),
+        ("every 15m at 9:00", "at", "cannot follow an interval: write it as cron"),
+        ("every 24h on weekdays", "on", "cannot follow an interval: write it as cron"),
         ("monthly at 9:00", "monthly", "on which day"),
         ("yearly", "yearly", "on which day"),
-        ("every second monday at 9:00", "second", "add 'of the month'"),
         ("every evening at 8:00", "8:00", "is no time of the evening: write '20:00', or 'daily' for 'evening'"),
         ("every morning at 20:00", "20:00", "is no time of the morning: write 'daily' for 'morning'"),
         ("nightly", "night", "does not say when"),
@@ -246,6 +247,66 @@ def test_a_cron_expression_in_the_place_of_an_interval_is_told_where_it_belongs(
 def test_what_may_be_meant_in_two_ways_is_refused(text: str, word: str, why: str) -> None:
     with pytest.raises(InvalidWhen, match=f"^'{word}' in .*{why}"):
         parse_when(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "instead", "first"),
+    [
+        ("every 14d at 9:00", "every 14d; since=start; start=2026-01-05T09:00:00Z", "2026-01-05T09:00"),
+        ("every 3 days at 9:00", "every 3d; since=start; start=2026-01-05T09:00:00Z", "2026-01-05T09:00"),
+        ("every 2 weeks on monday at 9:00", "every 14d; since=start; start=2026-01-05T09:00:00Z", "2026-01-05T09:00"),
+        ("every 2 weeks on sunday at 18:30", "every 14d; since=start; start=2026-01-11T18:30:00Z", "2026-01-11T18:30"),
+        ("every 2 weeks", "every 14d; since=start; start=2026-01-05T09:00:00Z", "2026-01-05T09:00"),
+        ("every other friday at 7:05", "every 14d; since=start; start=2026-01-09T07:05:00Z", "2026-01-09T07:05"),
+        ("every other day at 9:00", "every 2d; since=start; start=2026-01-05T09:00:00Z", "2026-01-05T09:00"),
+        ("biweekly on tue at 9:00", "every 14d; since=start; start=2026-01-06T09:00:00Z", "2026-01-06T09:00"),
+        ("every fortnight", "every 14d; since=start; start=2026-01-05T09:00:00Z", "2026-01-05T09:00"),
+        (
+            "every 3 days at 9:00 in Europe/Berlin",
+            "every 3d; since=start; start=2026-01-05T08:00:00Z",
+            "2026-01-05T08:00",
+        ),
+        ("every 3 days at 6pm", "every 3d; since=start; start=2026-01-05T18:00:00Z", "2026-01-05T18:00"),
+        ("every 2 weeks on monday at noon", "every 14d; since=start; start=2026-01-05T12:00:00Z", "2026-01-05T12:00"),
+        ("every 1d at 7am in Asia/Tokyo", "daily at 7:00 in Asia/Tokyo", "2026-01-02T07:00"),
+        ("every 1d at 9:00", "daily at 9:00", "2026-01-01T09:00"),
+        ("every 7 days on monday at 9:00", "weekly on monday at 9:00", "2026-01-05T09:00"),
+        ("every 3 months", "0 9 1 */3 *", "2026-01-01T09:00"),
+        ("quarterly", "0 9 1 */3 *", "2026-01-01T09:00"),
+        ("every 1 month", "monthly on the 1st at 9:00", "2026-01-01T09:00"),
+        ("every 5 months on the 1st", "0 9 1 1,6 *", "2026-01-01T09:00"),
+        ("every week at 9:00", "weekly on monday at 9:00", "2026-01-05T09:00"),
+        ("monthly", "monthly on the 1st at 9:00", "2026-01-01T09:00"),
+        ("yearly", "yearly on 1 january at 9:00", "2026-01-01T09:00"),
+    ],
+)
+def test_what_no_sentence_says_is_refused_with_the_rule_that_is_possible(text: str, instead: str, first: str) -> None:
+    with pytest.raises(InvalidWhen) as refused:
+        parse_when(text)
+    assert f"'{instead}'" in str(refused.value)
+    found = parse_when(instead).next_after(datetime(2026, 1, 1, tzinfo=UTC))
+    assert found is not None
+    assert found.isoformat().startswith(first)
+
+
+@pytest.mark.parametrize(("given", "why"), [("at 25:00", "no time of day"), ("at 9:00 and 17:00", "several times")])
+def test_no_rule_is_suggested_for_a_time_that_cannot_be_one(given: str, why: str) -> None:
+    with pytest.raises(InvalidWhen, match=why):
+        parse_when(f"every 3 days {given}")
+
+
+def test_a_second_weekday_may_be_meant_in_two_ways() -> None:
+    with pytest.raises(InvalidWhen) as refused:
+        parse_when("every second monday at 9:00")
+    told = re.findall("'([^']*)'", str(refused.value))
+    assert told[1:] == ["every 14d; since=start; start=2026-01-05T09:00:00Z", "monthly on the second monday at 9:00"]
+    assert all(parse_when(rule) for rule in told[1:])
+
+
+@pytest.mark.parametrize("given", ["14d at 9:00", "1d at 9:00", "9:00", "at 9:00"])
+def test_a_time_of_day_in_the_place_of_an_interval_is_told_where_it_belongs(given: str) -> None:
+    with pytest.raises(InvalidDuration, match=r"sentences and cron expressions are for @scheduler\.when\(\.\.\.\)"):
+        Every(given)
 
 
 @pytest.mark.parametrize(

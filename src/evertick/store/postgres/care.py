@@ -83,6 +83,12 @@ class SchemaCare:
             f"VACUUM FULL on the tables of schema {self._where.schema}, while no node runs"
         )
 
+    async def backup(self, path: str) -> int:
+        raise Refused(
+            f"the {self._where.place} is not copied by Evertick; use the tools of PostgreSQL, like "
+            f"`pg_dump --schema={self._where.schema}`"
+        )
+
     async def _on_schema(self, act: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
         try:
             with translated(self._where):

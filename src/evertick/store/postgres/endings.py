@@ -248,11 +248,17 @@ async def put_back(db: Session, outcomes: Sequence[Outcome]) -> None:
     ]
     if retried:
         ids, delays, attempts, errors, phases, reasons = columns_of(retried)
-        await db.count("finish.keep_attempts", ids, attempts, errors, reasons)
+        await db.count("finish.keep_attempts", ids, attempts, errors, reasons, phases)
         await db.count("finish.retry", ids, delays, attempts, errors, phases)
-    released = [(outcome.id, outcome.delay) for outcome in outcomes if outcome.kind == "release"]
+    released = [
+        (outcome.id, outcome.delay, plain_text(outcome.reason), phases_text(outcome.phases))
+        for outcome in outcomes
+        if outcome.kind == "release"
+    ]
     if released:
-        await db.count("finish.release", *columns_of(released))
+        ids, delays, reasons, phases = columns_of(released)
+        await db.count("keep_cut_off", ids, reasons, phases, False)
+        await db.count("finish.release", ids, delays, phases)
     handed = [(outcome.id, json_text(outcome.hand)) for outcome in outcomes if outcome.kind == "hand"]
     if handed:
         await db.count("finish.hand", *columns_of(handed))

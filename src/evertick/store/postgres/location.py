@@ -8,6 +8,7 @@ usual environment (PGHOST, PGUSER, PGPASSWORD, ~/.pgpass).
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from difflib import get_close_matches
@@ -18,6 +19,7 @@ import msgspec
 
 from evertick.errors import InvalidDuration, InvalidSetting
 from evertick.text.redact import masked, without_listen
+from evertick.text.regular_file import open_regular
 from evertick.when.duration import duration_us
 from evertick.when.moment import SECOND
 
@@ -138,8 +140,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     def _check_files(self) -> None:
         for name, path in self._files():
             try:
-                with open(path, "rb"):
-                    pass
+                os.close(open_regular(path))
             except OSError as error:
                 raise InvalidSetting(
                     f"{name}={path} of the {self.description} cannot be read ({error.strerror}); correct the path, or "

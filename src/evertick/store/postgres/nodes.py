@@ -16,7 +16,7 @@ from evertick.store.postgres.endings import end, lock_before
 from evertick.store.postgres.feed import tell_runs
 from evertick.store.postgres.limits import enter_gate, make_room
 from evertick.store.postgres.runs import take_runs
-from evertick.store.postgres.session import Session
+from evertick.store.postgres.session import Session, columns_of
 from evertick.store.postgres.wakeup import EVERY_APP
 from evertick.store.rows import Row, json_text, node_of
 
@@ -85,6 +85,9 @@ async def rehome(
     mine = [row for row in left if row["queue"] in queues and may_be_taken(row, tasks)][: max(limit, 0)]
     taken = {row["id"] for row in mine}
     others = [row["id"] for row in left if row["id"] not in taken]
+    if left:
+        cut_off = [(row["id"], Reason.NODE_DIED, None) for row in left]
+        await db.count("keep_cut_off", *columns_of(cut_off), True)
     if lost:
         await db.count("rehome.lose", [row["id"] for row in lost])
     has_freed = await end(db, app, endings)

@@ -776,7 +776,7 @@ taken AS (
     UPDATE evertick.runs r
     SET state = 'running', node = $2, fence = (SELECT fence FROM drawn), started_at = (SELECT now FROM clock),
         deadline = (SELECT now FROM clock) + ($6::jsonb ->> r.task)::bigint, at_most_once = r.task = ANY($7::text[]),
-        progress = NULL, progress_text = NULL, task_hash = NULL, limit_key = NULL,
+        progress = NULL, progress_text = NULL, phases = NULL, task_hash = NULL, limit_key = NULL,
         unique_key = CASE r.unique_until WHEN 'start' THEN NULL ELSE r.unique_key END
     WHERE r.id = ANY(ARRAY(SELECT id FROM picked))
     RETURNING r.id, r.task, r.args, r.fire_at, r.due_at, r.attempts, r.losses, r.schedule_id, r.schedule_key, r.version,
@@ -850,8 +850,8 @@ WITH clock AS MATERIALIZED (
     SELECT coalesce($7::bigint, evertick.now_us()) AS now, coalesce($6::bigint, nextval('evertick.fence')) AS fence)
 UPDATE evertick.runs r
 SET state = 'running', node = $1, fence = c.fence, started_at = c.now, deadline = c.now + t.timeout,
-    at_most_once = t.at_most_once, progress = NULL, progress_text = NULL, task_hash = NULL, limit_key = t.limit_key,
-    unique_key = CASE r.unique_until WHEN 'start' THEN NULL ELSE r.unique_key END
+    at_most_once = t.at_most_once, progress = NULL, progress_text = NULL, phases = NULL, task_hash = NULL,
+    limit_key = t.limit_key, unique_key = CASE r.unique_until WHEN 'start' THEN NULL ELSE r.unique_key END
 FROM clock c, unnest($2::uuid[], $3::bigint[], $4::bool[], $5::text[]) AS t(id, timeout, at_most_once, limit_key)
 WHERE r.id = ANY(ARRAY[t.id])
 RETURNING c.now, @claimed_run, r.fence;
@@ -881,10 +881,11 @@ WITH gone AS (
     WHERE r.id = ANY($3::uuid[]) AND r.fence = $4 AND r.node = $2 AND r.app = $1 AND r.started_at IS NOT NULL
         AND NOT r.frees AND r.limit_key IS NULL
     RETURNING @history_row, $5::text AS verdict, $6::int AS given_attempts,
-        coalesce($7::text, CASE WHEN $5 = 'cancelled' THEN cancel_reason END, reason) AS shown_reason),
+        coalesce($7::text, CASE WHEN $5 = 'cancelled' THEN cancel_reason END, reason) AS shown_reason,
+        coalesce($10::text, phases) AS shown_phases),
 kept AS (
-    INSERT INTO evertick.history (@history_row, verdict, attempts, reason, error, result, phases, finished_at)
-    SELECT *, $8::text, $9::text, $10::text, (SELECT evertick.now_us()) FROM gone),
+    INSERT INTO evertick.history (@history_row, verdict, attempts, reason, phases, error, result, finished_at)
+    SELECT *, $8::text, $9::text, (SELECT evertick.now_us()) FROM gone),
 @told_finished
 SELECT count(*) AS count, CASE WHEN count(*) < cardinality($3) THEN array_agg(id::text) END AS ids FROM gone;
 
@@ -899,7 +900,7 @@ WITH gone AS (
         AND r.started_at IS NOT NULL AND ($3 OR (NOT r.frees AND r.limit_key IS NULL))
     RETURNING @history_row, t.verdict, t.given_attempts,
         coalesce(t.given_reason, CASE WHEN t.verdict = 'cancelled' THEN cancel_reason END, reason) AS shown_reason,
-        t.given_error, t.result, t.given_phases),
+        t.given_error, t.result, coalesce(t.given_phases, phases)),
 kept AS (
     INSERT INTO evertick.history (@history_row, verdict, attempts, reason, error, result, phases, finished_at)
     SELECT *, (SELECT evertick.now_us()) FROM gone ON CONFLICT DO NOTHING RETURNING id),
@@ -908,25 +909,36 @@ SELECT array_agg(id::text) AS ids, (SELECT count(*) FROM kept) AS kept FROM gone
 
 -- name: finish.keep_attempts
 -- Earlier tries, for people; also how a repeated answer is recognised after the next claim.
-INSERT INTO evertick.attempts (app, run, fire_at, number, fence, node, started_at, finished_at, error, reason)
-SELECT r.app, r.id, r.fire_at, t.number, r.fence, r.node, @began, (SELECT evertick.now_us()), t.error, t.reason
-FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) AS t(id, number, error, reason)
+INSERT INTO evertick.attempts (app, run, fire_at, number, fence, node, started_at, finished_at, error, reason,
+    phases)
+SELECT r.app, r.id, r.fire_at, t.number, r.fence, r.node, @began, (SELECT evertick.now_us()), t.error, t.reason,
+    coalesce(t.phases, r.phases)
+FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[], $5::text[]) AS t(id, number, error, reason, phases)
 JOIN evertick.runs r ON r.id = ANY(ARRAY[t.id]) ON CONFLICT DO NOTHING;
+
+-- name: keep_cut_off
+-- Tries that were cut off and spend nothing, if they had phases: those given, or those of their notes.
+INSERT INTO evertick.attempts (app, run, fire_at, number, fence, node, started_at, finished_at, reason, phases, is_lost)
+SELECT r.app, r.id, r.fire_at, r.attempts + 1, r.fence, r.node, r.started_at, (SELECT evertick.now_us()), t.reason,
+    coalesce(t.phases, r.phases), $4
+FROM unnest($1::uuid[], $2::text[], $3::text[]) AS t(id, reason, phases)
+JOIN evertick.runs r ON r.id = ANY(ARRAY[t.id])
+WHERE r.fence IS NOT NULL AND coalesce(t.phases, r.phases) IS NOT NULL ON CONFLICT DO NOTHING;
 
 -- name: finish.retry
 -- The same rows, due later. Their (node, fence) stay until the next claim; a limit must be passed again by that.
 UPDATE evertick.runs r
 SET state = 'waiting', due_at = (SELECT evertick.now_us()) + t.delay, attempts = t.attempts, error = t.error,
-    phases = t.phases, started_at = NULL, deadline = NULL, limit_key = NULL, @in_no_hands
+    phases = coalesce(t.phases, r.phases), started_at = NULL, deadline = NULL, limit_key = NULL, @in_no_hands
 FROM unnest($1::uuid[], $2::bigint[], $3::int[], $4::text[], $5::text[]) AS t(id, delay, attempts, error, phases)
 WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: finish.release
 -- Nothing is spent. They had started in time, so the time in which they may start begins anew.
 UPDATE evertick.runs r
-SET state = 'waiting', due_at = (SELECT evertick.now_us()) + t.delay, started_at = NULL, deadline = NULL,
-    limit_key = NULL, @in_no_hands
-FROM unnest($1::uuid[], $2::bigint[]) AS t(id, delay) WHERE r.id = ANY(ARRAY[t.id]);
+SET state = 'waiting', due_at = (SELECT evertick.now_us()) + t.delay, phases = coalesce(t.phases, r.phases),
+    started_at = NULL, deadline = NULL, limit_key = NULL, @in_no_hands
+FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS t(id, delay, phases) WHERE r.id = ANY(ARRAY[t.id]);
 
 -- part: handed
 -- What becomes of a run when it is handed over. It belongs to nobody here any more; (node, fence) stay, for an answer that
@@ -980,7 +992,8 @@ WHERE EXISTS (SELECT FROM evertick.runs r
         WHERE r.id = t.id AND r.app = $1 AND r.node = $2 AND r.fence = t.fence AND r.started_at IS NULL
         OFFSET 0)
     OR EXISTS (SELECT FROM evertick.attempts a
-        WHERE a.run = t.id AND a.fence = t.fence AND a.app = $1 AND a.node = $2 AND a.fire_at BETWEEN $5 AND $6 OFFSET 0)
+        WHERE a.run = t.id AND a.fence = t.fence AND a.app = $1 AND a.node = $2 AND NOT a.is_lost
+            AND a.fire_at BETWEEN $5 AND $6 OFFSET 0)
     OR EXISTS (SELECT FROM evertick.history h
         WHERE h.id = t.id AND h.fence = t.fence AND h.node = $2 AND h.fire_at BETWEEN $5 AND $6
             AND h.app IS NOT DISTINCT FROM $1 OFFSET 0);
@@ -1017,8 +1030,9 @@ WHERE h.node = $2 AND h.verdict = 'succeeded' AND h.fire_at BETWEEN $5 AND $6 AN
 -- name: note.progress
 -- The latest wins.
 UPDATE evertick.runs r
-SET progress = coalesce(t.progress, r.progress), progress_text = coalesce(t.progress_text, r.progress_text)
-FROM unnest($1::uuid[], $2::float8[], $3::text[]) AS t(id, progress, progress_text) WHERE r.id = ANY(ARRAY[t.id]);
+SET progress = coalesce(t.progress, r.progress), progress_text = coalesce(t.progress_text, r.progress_text),
+    phases = coalesce(t.phases, r.phases)
+FROM unnest($1::uuid[], $2::float8[], $3::text[], $4::text[]) AS t(id, progress, progress_text, phases) WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: note.lines
 -- A note that is sent again replaces itself; the longer one has all the lines of the shorter.
@@ -1070,7 +1084,7 @@ ORDER BY last_at DESC, id DESC LIMIT $5;
 
 -- name: attempts
 -- Earlier tries in order.
-SELECT number, fence, node, started_at, finished_at, error, reason FROM evertick.attempts
+SELECT number, fence, node, started_at, finished_at, error, reason, phases FROM evertick.attempts
 WHERE app = $1 AND run = $2 ORDER BY fence;
 
 -- name: log
@@ -1472,7 +1486,8 @@ SELECT t.id::text AS id, t.fence FROM unnest($2::uuid[], $3::bigint[]) AS t(id, 
 WHERE EXISTS (SELECT FROM evertick.runs r
         WHERE r.id = t.id AND r.app = $1 AND r.fence = t.fence AND r.started_at IS NULL AND r.handed_at IS NULL OFFSET 0)
     OR EXISTS (SELECT FROM evertick.attempts a
-        WHERE a.run = t.id AND a.fence = t.fence AND a.app = $1 AND a.fire_at BETWEEN $4 AND $5 OFFSET 0)
+        WHERE a.run = t.id AND a.fence = t.fence AND a.app = $1 AND NOT a.is_lost AND a.fire_at BETWEEN $4 AND $5
+        OFFSET 0)
     OR EXISTS (SELECT FROM evertick.history h
         WHERE h.id = t.id AND h.fence = t.fence AND h.fire_at BETWEEN $4 AND $5 AND h.app IS NOT DISTINCT FROM $1
         OFFSET 0);
@@ -2184,3 +2199,212 @@ DELETE FROM evertick.feed WHERE ctid = ANY(ARRAY(
         SELECT e.ctid FROM evertick.feed e WHERE e.app = $1 AND e.epoch < coalesce(@feed_epoch, '')
         UNION ALL
         SELECT e.ctid FROM evertick.feed e WHERE e.app = $1 AND e.epoch > coalesce(@feed_epoch, '')) w LIMIT $2));
+
+-- ================================================================================================= a wrong clock
+-- Times up to $2 are right: that is a minute from now, as the caller has asked the store.
+
+-- part: run_written_at
+-- The latest time at which something of a live run `r` was written.
+greatest(r.created_at, r.started_at, r.handed_at, r.pushed_at, r.taken_at, r.killed_at)
+
+-- part: run_waits_in_vain
+-- A live run `r` that was put back, or freed, at a time that has not come: by the earliest that is known ($3), or so late
+-- that nothing waits for it ($4).
+r.state IN ('waiting', 'blocked', 'parked') AND r.due_at > $2::bigint AND (
+    (r.due_at >= $3::bigint AND (r.attempts > 0 OR r.losses > 0 OR r.fence IS NOT NULL
+        OR (r.cause IN ('fire', 'trigger', 'rerun') AND r.schedule_id IS NOT NULL AND r.fire_at <= $2::bigint)))
+    OR (r.due_at > $4::bigint AND (r.attempts > 0 OR r.losses > 0)))
+
+-- name: clock.runs
+-- Live runs with times that are still to come, though what they tell of has happened; or that wait for one in vain.
+SELECT r.id::text AS id, CASE WHEN @run_written_at > $2::bigint THEN @run_written_at END AS at FROM evertick.runs r
+WHERE r.app = $1 AND (@run_written_at > $2::bigint OR (@run_waits_in_vain)) LIMIT $5;
+
+-- name: clock.history
+-- Runs that began or ended at such a time: of late moments, or so long after theirs that an index has them.
+SELECT h.id::text AS id, greatest(h.created_at, h.started_at, h.finished_at) AS at FROM evertick.history h
+WHERE h.app = $1 AND (h.fire_at + 0) > $2::bigint - 172800000000
+    AND greatest(h.created_at, h.started_at, h.finished_at) > $2::bigint
+UNION
+SELECT h.id::text, greatest(h.created_at, h.started_at, h.finished_at) FROM evertick.history h
+WHERE h.app = $1 AND h.finished_at > $2::bigint AND h.finished_at >= h.fire_at + 86400000000
+LIMIT $3;
+
+-- name: clock.attempts
+-- Attempts, the same.
+SELECT run::text AS run, fence, greatest(started_at, finished_at) AS at FROM evertick.attempts
+WHERE app = $1 AND greatest(started_at, finished_at) > $2::bigint LIMIT $3;
+
+-- name: clock.gaps
+-- Gaps that were recorded at such a time.
+SELECT id, schedule_id, schedule_key, first_at, last_at, recorded_at AS at FROM evertick.gaps
+WHERE app = $1 AND recorded_at > $2::bigint LIMIT $3;
+
+-- name: clock.keys
+-- Keys that are unique for a period, of runs that were made at such a time.
+SELECT u.key, coalesce(r.created_at, h.created_at) AS at FROM evertick.unique_keys u
+LEFT JOIN evertick.runs r ON r.id = u.run
+LEFT JOIN evertick.history h ON h.id = u.run AND h.fire_at = u.fire_at
+WHERE u.app = $1 AND u.until > $2::bigint AND coalesce(r.created_at, h.created_at) > $2::bigint LIMIT $3;
+
+-- name: clock.messages
+-- Messages, like runs.
+SELECT m.id::text AS id,
+    CASE WHEN greatest(m.created_at, m.claimed_at, m.settled_at) > $2::bigint
+        THEN greatest(m.created_at, m.claimed_at, m.settled_at) END AS at
+FROM evertick.outbox m
+WHERE m.app = $1 AND (greatest(m.created_at, m.claimed_at, m.settled_at) > $2::bigint
+    OR (m.state = 'waiting' AND m.due_at > $2::bigint AND (
+        (m.due_at >= $3::bigint AND (m.attempts > 0 OR m.fence IS NOT NULL))
+        OR (m.due_at > $4::bigint AND m.attempts > 0)))) LIMIT $5;
+
+-- name: clock.nodes
+-- Nodes that began, beat or ended at such a time.
+SELECT id, greatest(started_at, beat_at, died_at) AS at FROM evertick.nodes
+WHERE app = $1 AND greatest(started_at, beat_at, died_at) > $2::bigint LIMIT $3;
+
+-- name: clock.duties
+-- Duties that were taken or done at such a time.
+SELECT name, greatest(since, ticked_at) AS at FROM evertick.duties
+WHERE app = $1 AND greatest(since, ticked_at) > $2::bigint LIMIT $3;
+
+-- name: clock.events
+-- Events of the feed that were written at such a time.
+SELECT seq, at FROM evertick.feed WHERE app = $1 AND at > $2::bigint LIMIT $3;
+
+-- name: clock.schedules
+-- Schedules that were made at such a time.
+SELECT id, created_at AS at FROM evertick.schedules WHERE app = $1 AND created_at > $2::bigint LIMIT $3;
+
+-- name: clock.lock_runs
+-- In the order in which all lock them.
+SELECT r.id::text AS id FROM evertick.runs r WHERE r.app = $1 AND r.id = ANY($2::uuid[]) ORDER BY r.id FOR UPDATE;
+
+-- name: clock.mend_runs
+-- What waits is due now; what was never tried, after the delay that it was given. Their owners and their fences stay. What hangs on a run
+-- has its moment.
+WITH old AS (SELECT r.id AS old_id, r.fire_at AS old_fire_at FROM evertick.runs r
+        WHERE r.app = $1 AND r.id = ANY($2::uuid[])),
+    mended AS (
+    UPDATE evertick.runs
+    SET due_at = CASE WHEN due_at <= $4::bigint THEN due_at
+            WHEN created_at > $4::bigint AND attempts = 0 THEN $3::bigint + greatest(due_at - created_at, 0) ELSE $3::bigint END,
+        fire_at = CASE WHEN fire_at <= $4::bigint OR created_at <= $4::bigint THEN fire_at
+            WHEN schedule_id IS NULL THEN $3::bigint + greatest(fire_at - created_at, 0) ELSE $3::bigint END,
+        cause = CASE WHEN fire_at > $4::bigint AND created_at > $4::bigint AND cause IN ('fire', 'backfill') THEN 'trigger'
+            ELSE cause END,
+        deadline = CASE WHEN deadline <= $4::bigint THEN deadline
+            WHEN state = 'running' AND started_at > $4::bigint THEN $3::bigint + greatest(deadline - started_at, 0)
+            WHEN state = 'handed' THEN $3::bigint + greatest(deadline
+                - greatest(handed_at, pushed_at, taken_at, killed_at), 0)
+            ELSE deadline END,
+        created_at = CASE WHEN created_at > $4::bigint THEN $3::bigint ELSE created_at END,
+        started_at = CASE WHEN started_at > $4::bigint THEN $3::bigint ELSE started_at END,
+        handed_at = CASE WHEN handed_at > $4::bigint THEN $3::bigint ELSE handed_at END,
+        pushed_at = CASE WHEN pushed_at > $4::bigint THEN $3::bigint ELSE pushed_at END,
+        taken_at = CASE WHEN taken_at > $4::bigint THEN $3::bigint ELSE taken_at END,
+        killed_at = CASE WHEN killed_at > $4::bigint THEN $3::bigint ELSE killed_at END
+    FROM old WHERE id = ANY(ARRAY[old.old_id])
+    RETURNING id AS new_id, fire_at AS new_fire_at, old.old_fire_at),
+    tries AS (
+    UPDATE evertick.attempts a SET fire_at = m.new_fire_at FROM mended m
+    WHERE m.new_fire_at <> m.old_fire_at AND a.run = m.new_id AND a.fire_at = m.old_fire_at RETURNING 1),
+    lines AS (
+    UPDATE evertick.log_chunks l SET fire_at = m.new_fire_at FROM mended m
+    WHERE m.new_fire_at <> m.old_fire_at AND l.run = m.new_id AND l.fire_at = m.old_fire_at RETURNING 1),
+    keys AS (
+    UPDATE evertick.unique_keys u SET fire_at = m.new_fire_at FROM mended m
+    WHERE m.new_fire_at <> m.old_fire_at AND u.app = $1 AND u.run = m.new_id RETURNING 1)
+SELECT count(*) AS count FROM mended;
+
+-- name: clock.mend_keys
+-- As long as they were to be kept, from now on.
+UPDATE evertick.unique_keys u
+SET until = $3::bigint + greatest(u.until - coalesce(
+    (SELECT r.created_at FROM evertick.runs r WHERE r.id = u.run),
+    (SELECT h.created_at FROM evertick.history h WHERE h.id = u.run AND h.fire_at = u.fire_at), u.until), 0)
+WHERE u.app = $1 AND u.key = ANY($2::text[]);
+
+-- name: clock.mend_messages
+-- Like runs.
+UPDATE evertick.outbox
+SET due_at = CASE WHEN due_at <= $4::bigint OR state <> 'waiting' THEN due_at
+        WHEN created_at > $4::bigint AND attempts = 0 THEN $3::bigint + greatest(due_at - created_at, 0) ELSE $3::bigint END,
+    forget_at = CASE WHEN settled_at > $4::bigint THEN $3::bigint + greatest(forget_at - settled_at, 0) ELSE forget_at END,
+    created_at = CASE WHEN created_at > $4::bigint THEN $3::bigint ELSE created_at END,
+    claimed_at = CASE WHEN claimed_at > $4::bigint THEN $3::bigint ELSE claimed_at END,
+    settled_at = CASE WHEN settled_at > $4::bigint THEN $3::bigint ELSE settled_at END
+WHERE id = ANY($2::uuid[]) AND app IS NOT DISTINCT FROM $1;
+
+-- name: clock.mend_history
+-- What took some time keeps its length; it ended now at the latest. A run that was made for a moment that has not come
+-- stands for that moment no more, and what hangs on it goes to its new day.
+WITH new AS (
+    SELECT h.id AS of, h.fire_at AS old_fire_at, h.created_at AS made,
+        CASE WHEN h.finished_at > $4::bigint THEN $3::bigint ELSE h.finished_at END AS ended,
+        CASE WHEN h.started_at <= $4::bigint THEN h.started_at
+            WHEN h.finished_at > $4::bigint THEN $3::bigint - greatest(h.finished_at - h.started_at, 0)
+            WHEN h.started_at IS NULL THEN NULL ELSE h.finished_at END AS began
+    FROM evertick.history h WHERE h.id = ANY($2::uuid[])),
+    mended AS (
+    UPDATE evertick.history h
+    SET fire_at = CASE WHEN fire_at > $4::bigint AND new.made > $4::bigint THEN coalesce(new.began, new.ended) ELSE fire_at END,
+        cause = CASE WHEN fire_at > $4::bigint AND new.made > $4::bigint AND cause IN ('fire', 'backfill') THEN 'trigger'
+            ELSE cause END,
+        reason = CASE WHEN fire_at > $4::bigint AND new.made > $4::bigint AND coalesce(reason, 'late') = 'late' THEN 'clock'
+            ELSE reason END,
+        due_at = CASE WHEN due_at > $4::bigint THEN coalesce(new.began, new.ended) ELSE due_at END,
+        created_at = CASE WHEN created_at > $4::bigint THEN coalesce(new.began, new.ended) ELSE created_at END,
+        started_at = new.began,
+        finished_at = new.ended
+    FROM new WHERE h.id = new.of AND h.fire_at = new.old_fire_at AND h.app = $1
+    RETURNING h.id AS new_id, h.fire_at AS new_fire_at, new.old_fire_at),
+    tries AS (
+    UPDATE evertick.attempts a SET fire_at = m.new_fire_at FROM mended m
+    WHERE m.new_fire_at <> m.old_fire_at AND a.run = m.new_id AND a.fire_at = m.old_fire_at RETURNING 1),
+    lines AS (
+    UPDATE evertick.log_chunks l SET fire_at = m.new_fire_at FROM mended m
+    WHERE m.new_fire_at <> m.old_fire_at AND l.run = m.new_id AND l.fire_at = m.old_fire_at RETURNING 1),
+    keys AS (
+    UPDATE evertick.unique_keys u SET fire_at = m.new_fire_at FROM mended m
+    WHERE m.new_fire_at <> m.old_fire_at AND u.app = $1 AND u.run = m.new_id RETURNING 1)
+SELECT count(*) AS count FROM mended;
+
+-- name: clock.mend_attempts
+-- Runs and fences, each in the order of the other.
+UPDATE evertick.attempts a
+SET started_at = CASE WHEN a.started_at > $5::bigint THEN $4::bigint ELSE a.started_at END, finished_at = least(a.finished_at, $4::bigint)
+FROM unnest($2::uuid[], $3::bigint[]) AS w(run, fence)
+WHERE a.app = $1 AND a.run = w.run AND a.fence = w.fence;
+
+-- name: clock.mend_gap
+-- Up to the last of its moments that has come.
+UPDATE evertick.gaps SET last_at = $3, count = $4, is_exact = $5, reason = 'clock', recorded_at = $6
+WHERE app = $1 AND id = $2 AND recorded_at > $7;
+
+-- name: clock.drop_gap
+-- None of its moments has come.
+DELETE FROM evertick.gaps WHERE app = $1 AND id = $2 AND recorded_at > $3;
+
+-- name: clock.mend_nodes
+-- A lease from now on, at most; a live node extends it with its next heartbeat.
+UPDATE evertick.nodes
+SET started_at = least(started_at, $3::bigint), beat_at = least(beat_at, $3::bigint), lease_until = least(lease_until, $3::bigint + lease),
+    died_at = CASE WHEN died_at > $3::bigint THEN $3::bigint ELSE died_at END
+WHERE app = $1 AND id = ANY($2::text[]);
+
+-- name: clock.mend_duties
+-- The next act as long after the last one as it was to be.
+UPDATE evertick.duties
+SET next_at = CASE WHEN ticked_at > $4::bigint AND next_at > ticked_at THEN $3::bigint + next_at - ticked_at
+        WHEN next_at > $4::bigint AND ticked_at > $4::bigint THEN $3::bigint ELSE next_at END,
+    since = least(since, $3::bigint), ticked_at = CASE WHEN ticked_at > $3::bigint THEN $3::bigint ELSE ticked_at END
+WHERE app = $1 AND name = ANY($2::text[]);
+
+-- name: clock.mend_events
+-- Else the feed would keep them for as long as the clock was ahead.
+UPDATE evertick.feed SET at = $3::bigint WHERE app = $1 AND seq = ANY($2::bigint[]);
+
+-- name: clock.mend_schedules
+-- What they count from was put right before.
+UPDATE evertick.schedules SET created_at = $3::bigint WHERE app = $1 AND id = ANY($2::bigint[]);

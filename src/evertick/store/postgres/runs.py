@@ -36,6 +36,7 @@ from evertick.store.rows import (
     claimed_of,
     json_text,
     lines_text,
+    phases_text,
     plain_text,
     read_each,
 )
@@ -346,12 +347,12 @@ async def _own_ends(db: Session, app: str, node: str, claims: Sequence[tuple[str
 
 
 async def _note_progress(db: Session, notes: Sequence[Note]) -> None:
-    said: dict[str, tuple[float | None, str | None]] = {}
+    said: dict[str, tuple[float | str | None, ...]] = {}
     for one in notes:
-        before = said.get(one.id, (None, None))
-        text = plain_text(one.progress_text)
-        said[one.id] = (before[0] if one.progress is None else one.progress, before[1] if text is None else text)
-    rows = [(id_, progress, text) for id_, (progress, text) in said.items() if progress is not None or text is not None]
+        news = (one.progress, plain_text(one.progress_text), phases_text(one.phases))
+        before = said.get(one.id, (None, None, None))
+        said[one.id] = tuple(old if new is None else new for old, new in zip(before, news, strict=True))
+    rows = [(id_, *latest) for id_, latest in said.items() if any(each is not None for each in latest)]
     if rows:
         await db.count("note.progress", *columns_of(rows))
 

@@ -29,6 +29,7 @@ from evertick.model import (
 )
 from evertick.model.feed import Cursor
 from evertick.store import base
+from evertick.store.clock_rows import traces_of
 from evertick.store.fork import refuse_fork
 from evertick.store.postgres import (
     changes,
@@ -46,6 +47,7 @@ from evertick.store.postgres import (
 )
 from evertick.store.postgres.beat import OwnBeatLine
 from evertick.store.postgres.care import SchemaCare
+from evertick.store.postgres.clock import find_off, mend_off
 from evertick.store.postgres.connection import Connection, connect, part_from, refused, translated
 from evertick.store.postgres.location import location_of
 from evertick.store.postgres.partitions import drop_days, keep_partitions
@@ -393,6 +395,16 @@ class PostgresStore:
             await keep_partitions(connection, self._where.schema)
 
         await line.borrow(keep)
+
+    async def clock_traces(self, app: str, *, limit: int) -> base.ClockTraces:
+        return traces_of(*await self._open_line().read(lambda db: find_off(db, app, limit)))
+
+    async def mend_times(
+        self, app: str, gaps: Sequence[base.GapCut], *, traces: base.ClockTraces, limit: int
+    ) -> dict[str, int]:
+        line = self._open_line()
+        found, _ = await line.read(lambda db: find_off(db, app, limit, traces.first_at))
+        return await line.write(lambda db: mend_off(db, app, found, gaps, limit))
 
     def care(self) -> base.Care:
         return SchemaCare(self._where, self._clock)

@@ -7,6 +7,7 @@ is told to interrupt its statement. Nothing here goes through the writer of an o
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sqlite3
 import threading
@@ -18,7 +19,17 @@ from typing import Literal, TypeVar
 from evertick.clock import Clock
 from evertick.errors import Refused, StoreRefused, StoreUnavailable
 from evertick.store.base import Checked, GivenBack, StoreStatus, TableRows
-from evertick.store.sqlite.connection import check_version, connect, open_file, transaction, translated
+from evertick.store.sqlite.connection import (
+    FILE_MODE,
+    as_it_can_be_opened,
+    check_version,
+    connect,
+    open_file,
+    refuse_other_files,
+    transaction,
+    translated,
+    why_read_only,
+)
 from evertick.store.sqlite.location import Location
 from evertick.store.sqlite.mount import NETWORK_FILE_SYSTEMS, file_system_of
 from evertick.store.sqlite.queries import SQL
@@ -60,24 +71,28 @@ class FileCare:
         return await self._on_file(lambda db: migrate(db, self._clock, "auto", description), may_create=True)
 
     async def give_back(self, pages_most: int) -> GivenBack:
-        return await self._on_file(lambda db: self._give_back(db, pages_most))
+        return await self._on_file(lambda db: self._give_back(db, pages_most), is_change=True)
 
     async def rewrite(self) -> None:
-        await self._on_file(self._rewrite)
+        await self._on_file(self._rewrite, is_change=True)
 
-    async def _on_file(self, act: Callable[[sqlite3.Connection], T], *, may_create: bool = False) -> T:
+    async def backup(self, path: str) -> int:
+        return await self._on_file(lambda db: self._backup(db, path))
+
+    async def _on_file(
+        self, act: Callable[[sqlite3.Connection], T], *, may_create: bool = False, is_change: bool = False
+    ) -> T:
         check_version()
         opened: list[sqlite3.Connection] = []
         is_given_up = threading.Event()
 
         def work() -> T:
-            with translated(self._where):
-                db = open_file(self._where, may_create=True) if may_create else connect(self._where)
-                with closing(db):
-                    opened.append(db)
-                    if is_given_up.is_set():
-                        raise StoreUnavailable(f"nobody waits for the {self._where.description} any more")
-                    return act(db)
+            opening = self._open(may_create=may_create, is_change=is_change)
+            with translated(self._where), closing(opening) as db:
+                opened.append(db)
+                if is_given_up.is_set():
+                    raise StoreUnavailable(f"the call on the {self._where.description} was cancelled")
+                return act(db)
 
         try:
             return await asyncio.get_running_loop().run_in_executor(None, work)
@@ -87,6 +102,16 @@ class FileCare:
                 db.interrupt()
             raise
 
+    def _open(self, *, may_create: bool, is_change: bool) -> sqlite3.Connection:
+        if may_create:
+            return open_file(self._where, may_create=True)
+        where = as_it_can_be_opened(self._where)
+        if where.is_read_only and is_change:
+            raise StoreRefused(f"the {where.description} cannot be written: {why_read_only(where)}")
+        refuse_other_files(where)
+        with translated(where):
+            return connect(where)
+
     # --- status
 
     def _status(self, db: sqlite3.Connection) -> StoreStatus:
@@ -94,6 +119,7 @@ class FileCare:
         has_meta = "evertick_meta" in tables
         meta = db.execute(SQL["care.meta"]).fetchone() if has_meta else None
         file_system = None if self._path is None else file_system_of(self._path)
+        is_alone = as_it_can_be_opened(self._where).access == "alone"
         return StoreStatus(
             description=self._where.description,
             engine=f"SQLite {sqlite3.sqlite_version}",
@@ -102,8 +128,9 @@ class FileCare:
             version_known=SCHEMA_VERSION,
             missing=tuple(self._missing(db)),
             bytes=_pragma(db, "page_size") * _pragma(db, "page_count"),
-            wal_bytes=None if self._path is None else _size(Path(f"{self._path}-wal")),
-            journal_mode=str(db.execute("PRAGMA journal_mode").fetchone()[0]),
+            wal_bytes=None if self._path is None or is_alone else _size(Path(f"{os.path.realpath(self._path)}-wal")),
+            # Of a file that is read without its locks SQLite does not tell.
+            journal_mode=None if is_alone else str(db.execute("PRAGMA journal_mode").fetchone()[0]),
             page_bytes=_pragma(db, "page_size"),
             pages=_pragma(db, "page_count"),
             free_pages=_pragma(db, "freelist_count"),
@@ -193,6 +220,31 @@ class FileCare:
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         db.execute("VACUUM")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    # --- a copy
+
+    def _backup(self, db: sqlite3.Connection, path: str) -> int:
+        copy = _new_file(path)
+        try:
+            # One read transaction, with what is in the log; a plain copy of the file lacks that, or is torn.
+            db.execute("VACUUM INTO ?", (path,))
+            os.fsync(copy)
+            return os.fstat(copy).st_size
+        except BaseException:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(copy)
+
+
+def _new_file(path: str) -> int:
+    """Made here, so that it must be new, and is not for everybody to read."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    except FileExistsError:
+        raise Refused(f"there is a file {path} already; name a new one") from None
+    except OSError as error:
+        raise Refused(f"the file {path} cannot be made: {error.strerror}; name another one") from None
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:

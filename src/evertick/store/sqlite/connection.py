@@ -7,32 +7,45 @@ with BEGIN IMMEDIATE, because a read transaction that turns into a write fails a
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from evertick.clock import Clock
 from evertick.errors import StoreError, StoreRefused, StoreUnavailable
+from evertick.store.sqlite.guard import refuse_deleted_log, refuse_second_name
 from evertick.store.sqlite.location import Location
+from evertick.store.sqlite.mount import NETWORK_FILE_SYSTEMS, file_system_of
 from evertick.store.sqlite.numbered import STORE_CONNECTION
+from evertick.text.regular_file import kind_of
 
 __all__ = [
+    "FILE_MODE",
     "UNWRITABLE",
-    "SameFile",
     "StoreTime",
+    "as_it_can_be_opened",
     "check_version",
     "connect",
     "connect_to_read",
     "data_version",
     "file_is_there",
     "open_file",
+    "refuse_other_files",
     "savepoint",
     "transaction",
     "translated",
+    "warn_of_network",
+    "why_read_only",
 ]
+
+log = logging.getLogger("evertick.store")
 
 # RETURNING came with 3.35.
 _OLDEST = (3, 35, 0)
@@ -40,7 +53,8 @@ _STATEMENTS_CACHED = 256
 # How often a change to WAL is tried again. SQLite does not call its busy handler for it.
 _WAL_PAUSE_SECONDS = 0.02
 # Of a new file, less what the umask takes away.
-_FILE_MODE = 0o660
+FILE_MODE = 0o660
+_making = threading.Lock()
 
 # By the name of SQLite's result code; extended codes begin with the name of their primary one.
 _TROUBLES = {
@@ -91,36 +105,6 @@ class StoreTime:
             return self._last
 
 
-class SameFile:
-    """Sees to it that the path still leads to the file that was opened.
-
-    A file that is deleted or replaced stays usable for whoever has it open. Two nodes would then keep two ledgers
-    under one name, and run every moment twice.
-    """
-
-    def __init__(self, where: Location) -> None:
-        self._where = where
-        self._opened = self._now()
-
-    def check(self) -> None:
-        found = self._now()
-        if found != self._opened:
-            what = "was removed" if found is None else "was replaced by another file"
-            raise StoreUnavailable(
-                f"the {self._where.description} {what} while it was in use; nothing is kept any more: "
-                "put the file back and restart"
-            )
-
-    def _now(self) -> tuple[int, int] | None:
-        if self._where.path is None:
-            return None
-        try:
-            found = os.stat(self._where.path)
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
-
-
 def check_version() -> None:
     if sqlite3.sqlite_version_info < _OLDEST:
         wanted = ".".join(map(str, _OLDEST[:2]))
@@ -130,16 +114,50 @@ def check_version() -> None:
         )
 
 
+def as_it_can_be_opened(where: Location) -> Location:
+    """The same for reading only, where this user cannot write: a read-only file system, or no right to."""
+    path = where.path
+    if path is None or not file_is_there(path) or Path(path).is_dir():
+        return where
+    real = os.path.realpath(path)
+    has_log, has_index = os.path.exists(f"{real}-wal"), os.path.exists(f"{real}-shm")
+    # Without a log SQLite makes one, and for that it must write to the directory.
+    if _may_write(real) and ((has_log and has_index) or _may_write(os.path.dirname(real))):
+        return where
+    if has_index and has_log:
+        return msgspec.structs.replace(where, access="beside")
+    if has_log and os.stat(f"{real}-wal").st_size:
+        raise StoreRefused(
+            f"the {where.description} cannot be written ({why_read_only(where)}), and it cannot be read without that: "
+            f"{real}-wal holds a part of it, and the file {real}-shm is missing. Copy {real} and {real}-wal together "
+            "to a directory that you may write, and open the copy"
+        )
+    return msgspec.structs.replace(where, access="alone")
+
+
+def why_read_only(where: Location) -> str:
+    """In words, for a location that can only be read."""
+    assert where.path is not None
+    with contextlib.suppress(OSError, AttributeError):
+        if os.statvfs(where.path).f_flag & os.ST_RDONLY:
+            return "its file system is mounted read-only"
+    return "this user may not write the file and its directory"
+
+
+def _may_write(path: str) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
 def connect(
     where: Location,
     *,
-    may_create: bool = False,
+    mode: Literal["rwc", "rw", "ro"] = "rw",
     busy_timeout_ms: int | None = None,
     factory: type[sqlite3.Connection] = STORE_CONNECTION,
 ) -> sqlite3.Connection:
     """A connection as the store wants it. The file's own properties (WAL, auto_vacuum) are set by `open_file`."""
     timeout = where.busy_timeout_ms if busy_timeout_ms is None else busy_timeout_ms
-    name = ":memory:" if where.path is None else f"{_file_uri(where.path)}?mode={'rwc' if may_create else 'rw'}"
+    name = ":memory:" if where.path is None else where.uri(mode)
     db = sqlite3.connect(
         name,
         uri=where.path is not None,
@@ -163,8 +181,8 @@ def connect(
 
 
 def connect_to_read(where: Location) -> sqlite3.Connection:
-    """One on which nothing can be written by mistake."""
-    db = connect(where)
+    """One on which nothing can be written by mistake. It never folds the log into the file, not even as the last."""
+    db = connect(where, mode="ro")
     db.execute("PRAGMA query_only = ON")
     return db
 
@@ -172,11 +190,17 @@ def connect_to_read(where: Location) -> sqlite3.Connection:
 def open_file(where: Location, *, may_create: bool) -> sqlite3.Connection:
     """The first connection: checks the path, makes the file where it may, and turns WAL on."""
     _check_path(where, may_create=may_create)
+    if may_create and as_it_can_be_opened(where).is_read_only:
+        raise StoreRefused(
+            f"the {where.description} cannot be written: {why_read_only(where)}; what is in it can be read, with "
+            "`evertick history`, `evertick list` and the like"
+        )
     db: sqlite3.Connection | None = None
     try:
         if where.path is not None and may_create:
             _make_file(where.path)
-        db = connect(where, may_create=may_create)
+        refuse_other_files(where)
+        db = connect(where, mode="rwc" if may_create else "rw")
         if may_create and db.execute("PRAGMA page_count").fetchone()[0] == 0:
             # Written with the first page; later it would have no effect, and need the lock.
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -188,6 +212,24 @@ def open_file(where: Location, *, may_create: bool) -> sqlite3.Connection:
             db.close()
         raise _refusal(error, where) from error
     return db
+
+
+def warn_of_network(where: Location) -> None:
+    kind = None if where.path is None else file_system_of(Path(where.path))
+    if kind in NETWORK_FILE_SYSTEMS:
+        log.warning(
+            "the %s is on a network file system (%s), where SQLite's locks do not hold: programs on two machines would "
+            "damage it; move it to a local disk, or keep the ledger in PostgreSQL",
+            where.description,
+            kind,
+        )
+
+
+def refuse_other_files(where: Location) -> None:
+    """Before a process opens a file that it may write: all that have it open must have the same files open."""
+    if not where.is_read_only:
+        refuse_second_name(where)
+        refuse_deleted_log(where)
 
 
 def _turn_wal_on(db: sqlite3.Connection, tries: int) -> None:
@@ -210,6 +252,9 @@ def _check_path(where: Location, *, may_create: bool) -> None:
     is_there = file_is_there(where.path)
     if is_there and path.is_dir():
         raise StoreRefused(f"the store {where.path} is a directory; name a file in it, like {path / 'evertick.db'}")
+    if is_there and not path.is_file():
+        kind = kind_of(path.stat().st_mode)
+        raise StoreRefused(f"the store {where.path} is {kind}; name a regular file, like evertick.db")
     if not path.absolute().parent.is_dir():
         raise StoreRefused(
             f"the directory {path.absolute().parent} of the store {where.path} does not exist; "
@@ -250,8 +295,9 @@ def _make_file(path: str) -> None:
     A group that shares it does so by its umask. The files beside it, of WAL, get the same mode from SQLite. What is in
     the way, SQLite says a moment later.
     """
-    with contextlib.suppress(OSError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE))
+    # One at a time: closing it would cancel the locks that SQLite has on it for another thread by then.
+    with _making, contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
 
 
 def _refusal(error: sqlite3.Error, where: Location) -> StoreError:
@@ -313,7 +359,3 @@ def _code(error: sqlite3.Error) -> str:
 def _trouble(error: sqlite3.Error) -> str | None:
     code = _code(error)
     return next((text for name, text in _TROUBLES.items() if code.startswith(name)), None)
-
-
-def _file_uri(path: str) -> str:
-    return Path(path).absolute().as_uri()

@@ -198,10 +198,12 @@ def put_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]
         match outcome.kind:
             case "retry":
                 phases = phases_text(outcome.phases)
-                db.execute(SQL["finish.keep_attempt"], (app, outcome.id, outcome.attempts, now, error, reason))
+                db.execute(SQL["finish.keep_attempt"], (app, outcome.id, outcome.attempts, now, error, reason, phases))
                 db.execute(SQL["finish.retry"], (app, outcome.id, now + outcome.delay, outcome.attempts, error, phases))
             case "release":
-                db.execute(SQL["finish.release"], (app, outcome.id, now + outcome.delay))
+                phases = phases_text(outcome.phases)
+                db.execute(SQL["keep_cut_off"], (app, outcome.id, now, reason, phases, False))
+                db.execute(SQL["finish.release"], (app, outcome.id, now + outcome.delay, phases))
             case "park":
                 db.execute(SQL["finish.park"], (app, outcome.id, reason, error, outcome.task_hash))
             case "hand":

@@ -6,6 +6,8 @@ Parameters: `synchronous=full|normal`, `busy_timeout=5s`. Nothing is opened here
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Literal
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -13,7 +15,10 @@ import msgspec
 from evertick.errors import InvalidDuration, InvalidSetting
 from evertick.when.duration import duration_us
 
-__all__ = ["Location", "location_of"]
+__all__ = ["Access", "Location", "location_of"]
+
+# "beside": only reading, beside processes that may write. "alone": only reading what no process writes.
+Access = Literal["write", "beside", "alone"]
 
 _SCHEME = "sqlite://"
 _SHAPE = "write sqlite:///relative.db, sqlite:////absolute.db, or sqlite:// for memory"
@@ -26,10 +31,21 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     path: str | None
     synchronous: str = "FULL"
     busy_timeout_ms: int = 5_000
+    access: Access = "write"
 
     @property
     def description(self) -> str:
         return "SQLite in memory" if self.path is None else f"SQLite file {self.path}"
+
+    @property
+    def is_read_only(self) -> bool:
+        return self.access != "write"
+
+    def uri(self, mode: str) -> str:
+        """For SQLite, with the mode in which it is to open the file, where it may be written."""
+        assert self.path is not None
+        how = {"write": f"mode={mode}", "beside": "mode=ro", "alone": "mode=ro&immutable=1"}[self.access]
+        return f"{Path(self.path).absolute().as_uri()}?{how}"
 
 
 def location_of(url: str) -> Location:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["NETWORK_FILE_SYSTEMS", "file_system_of"]
+__all__ = ["MOUNTS", "NETWORK_FILE_SYSTEMS", "file_system_of"]
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "davfs", "fuse.glusterfs", "fuse.sshfs", "gfs2", "glusterfs", "lustre"}
     | {"ncpfs", "nfs", "nfs4", "smb3", "smbfs", "vboxsf"}
 )
-_MOUNTS = Path("/proc/self/mountinfo")
+MOUNTS = Path("/proc/self/mountinfo")
 # As the kernel writes what would break its columns.
 _ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 
 
-def file_system_of(path: Path, mounts: Path = _MOUNTS) -> str | None:
+def file_system_of(path: Path, mounts: Path | None = None) -> str | None:
     """The type of the file system, like "ext4"; None where the system does not tell."""
     try:
-        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (mounts or MOUNTS).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
     there, found, depth = path.resolve(), None, -1

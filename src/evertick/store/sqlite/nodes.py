@@ -105,13 +105,15 @@ def rehome(
         return Rehomed(now=now, fence=0, claimed=[], released=[], ended=[])
     late = now - DEADLINE_MARGIN if now <= until else None
     lost = db.execute(SQL["rehome.find"], (app, late, REHOMED_MOST, node)).fetchall()
-    db.executemany(SQL["rehome.lose"], [(app, row["id"], row["losses"]) for row in lost])
     endings = [ending for row in lost if (ending := ending_of_lost(row)) is not None]
+    over = {ending.id for ending in endings}
+    left = [row for row in lost if row["id"] not in over]
+    cut_off = [(app, row["id"], now, Reason.NODE_DIED, None, True) for row in left]
+    db.executemany(SQL["keep_cut_off"], cut_off)
+    db.executemany(SQL["rehome.lose"], [(app, row["id"], row["losses"]) for row in lost])
     bound = db.execute(SQL["rehome.bound"], (app, REHOMED_MOST)).fetchall()
     endings += [Ending(row["id"], Verdict.LOST, Reason.NODE_GONE) for row in bound]
     has_freed = end(db, now, app, endings)
-    over = {ending.id for ending in endings}
-    left = [row for row in lost if row["id"] not in over]
     mine = [row["id"] for row in left if row["queue"] in queues and may_be_taken(row, tasks)][:limit]
     others = [row["id"] for row in left if row["id"] not in set(mine)]
     # Before anything is written over the dead node; also of those that start here at once.

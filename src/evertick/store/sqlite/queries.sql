@@ -469,10 +469,10 @@ SELECT json_group_array(json_array(r.id, r.task, r.fire_at, r.due_at, r.attempts
 FROM json_each(?2) wanted CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = wanted.value;
 
 -- name: claim.take
--- Start of an attempt; what an earlier one said about its progress is over.
+-- Start of an attempt; what an earlier one said about its progress and its phases is over.
 UPDATE evertick_runs
 SET state = 'running', node = ?3, fence = ?4, started_at = ?5, deadline = ?6, at_most_once = ?7,
-    progress = NULL, progress_text = NULL, task_hash = NULL
+    progress = NULL, progress_text = NULL, phases = NULL, task_hash = NULL
 WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2));
 
 -- name: claim.mark
@@ -489,7 +489,8 @@ WHERE app = ?1 AND id = ?2;
 @of_run,
     'done', ?3,
     coalesce(json_extract(o.value, '$[0]'), CASE WHEN ?3 = 'cancelled' THEN r.cancel_reason END, r.reason),
-    json_extract(o.value, '$[1]'), json_extract(o.value, '$[2]'), json_extract(o.value, '$[3]'), ?4, ?5, r.limit_key
+    json_extract(o.value, '$[1]'), json_extract(o.value, '$[2]'), coalesce(json_extract(o.value, '$[3]'), r.phases), ?4, ?5,
+    r.limit_key
 FROM json_each(?2) o CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = o.key
 WHERE true ON CONFLICT DO NOTHING;
 
@@ -506,21 +507,30 @@ hand = NULL, handed_at = NULL, pushed_at = NULL, taken_at = NULL, killed_at = NU
 
 -- name: finish.keep_attempt
 -- An earlier try, for people; also how a repeated answer is recognised after the next claim.
-INSERT INTO evertick_attempts (app, run, number, fence, node, started_at, finished_at, error, reason)
-SELECT app, id, ?3, fence, node, coalesce(started_at, taken_at, pushed_at, handed_at), ?4, ?5, ?6 FROM evertick_runs WHERE app = ?1 AND id = ?2
+INSERT INTO evertick_attempts (app, run, number, fence, node, started_at, finished_at, error, reason, phases)
+SELECT app, id, ?3, fence, node, coalesce(started_at, taken_at, pushed_at, handed_at), ?4, ?5, ?6, coalesce(?7, phases)
+FROM evertick_runs WHERE app = ?1 AND id = ?2
+ON CONFLICT DO NOTHING;
+
+-- name: keep_cut_off
+-- A try that was cut off and spends nothing, if it had phases: those given, or those of its notes.
+INSERT INTO evertick_attempts (app, run, number, fence, node, started_at, finished_at, reason, phases, is_lost)
+SELECT app, id, attempts + 1, fence, node, started_at, ?3, ?4, coalesce(?5, phases), ?6
+FROM evertick_runs WHERE app = ?1 AND id = ?2 AND fence IS NOT NULL AND coalesce(?5, phases) IS NOT NULL
 ON CONFLICT DO NOTHING;
 
 -- name: finish.retry
 -- The same row, due later. Its (node, fence) stay until the next claim; its limit must be passed again by that.
 UPDATE evertick_runs
-SET state = 'waiting', due_at = ?3, attempts = ?4, error = ?5, phases = ?6, started_at = NULL, deadline = NULL,
+SET state = 'waiting', due_at = ?3, attempts = ?4, error = ?5, phases = coalesce(?6, phases), started_at = NULL, deadline = NULL,
     limit_key = NULL, @in_no_hands
 WHERE app = ?1 AND id = ?2;
 
 -- name: finish.release
 -- Nothing is spent. It had started in time, so the time in which it may start begins anew.
 UPDATE evertick_runs
-SET state = 'waiting', due_at = ?3, started_at = NULL, deadline = NULL, limit_key = NULL, @in_no_hands
+SET state = 'waiting', due_at = ?3, phases = coalesce(?4, phases), started_at = NULL, deadline = NULL, limit_key = NULL,
+    @in_no_hands
 WHERE app = ?1 AND id = ?2;
 
 -- name: finish.hand
@@ -545,7 +555,8 @@ WHERE app = ?1 AND id = ?2;
 SELECT EXISTS (SELECT 1 FROM evertick_history WHERE app = ?1 AND id = ?2 AND node = ?3 AND fence = ?4)
     OR EXISTS (SELECT 1 FROM evertick_runs
         WHERE app = ?1 AND id = ?2 AND node = ?3 AND fence = ?4 AND state <> 'running')
-    OR EXISTS (SELECT 1 FROM evertick_attempts WHERE app = ?1 AND run = ?2 AND fence = ?4 AND node = ?3);
+    OR EXISTS (SELECT 1 FROM evertick_attempts
+        WHERE app = ?1 AND run = ?2 AND fence = ?4 AND node = ?3 AND is_lost = 0);
 
 -- name: owned
 -- What the store believes a node holds.
@@ -566,7 +577,8 @@ WHERE app = ?1 AND id = ?2;
 
 -- name: note.progress
 -- The latest wins; also the guard of the log lines.
-UPDATE evertick_runs SET progress = coalesce(?5, progress), progress_text = coalesce(?6, progress_text)
+UPDATE evertick_runs SET progress = coalesce(?5, progress), progress_text = coalesce(?6, progress_text),
+    phases = coalesce(?7, phases)
 WHERE app = ?1 AND id = ?2 AND state = 'running' AND node = ?3 AND fence = ?4;
 
 -- name: note.is_own_end
@@ -624,7 +636,7 @@ ORDER BY last_at DESC, id DESC LIMIT ?5;
 
 -- name: attempts
 -- Earlier tries in order.
-SELECT number, fence, node, started_at, finished_at, error, reason FROM evertick_attempts
+SELECT number, fence, node, started_at, finished_at, error, reason, phases FROM evertick_attempts
 WHERE app = ?1 AND run = ?2 ORDER BY fence;
 
 -- name: log
@@ -877,7 +889,8 @@ WHERE EXISTS (SELECT 1 FROM evertick_history h
         WHERE r.app = ?1 AND r.id = json_extract(w.value, '$[0]') AND r.fence = json_extract(w.value, '$[1]')
             AND r.state NOT IN ('running', 'handed'))
     OR EXISTS (SELECT 1 FROM evertick_attempts a
-        WHERE a.app = ?1 AND a.run = json_extract(w.value, '$[0]') AND a.fence = json_extract(w.value, '$[1]'));
+        WHERE a.app = ?1 AND a.run = json_extract(w.value, '$[0]') AND a.fence = json_extract(w.value, '$[1]')
+            AND a.is_lost = 0);
 
 -- part: tended
 -- What is asked of a handed run whose time is over.
@@ -1431,3 +1444,168 @@ UPDATE evertick_feeds SET pruned_seq = max(pruned_seq, ?2) WHERE app = ?1;
 -- name: changed.waiting
 -- Which of the newest runs wait. Asked after every commit of others, so it reads a few rows, however many there are.
 SELECT id FROM (SELECT id, state FROM evertick_runs WHERE app = ?1 ORDER BY id DESC LIMIT 20) WHERE state = 'waiting';
+
+-- ================================================================================================= a wrong clock
+
+-- part: run_waits_in_vain
+-- A live run `r` that was put back, or freed, at a time that has not come: by the earliest that is known (?3), or so late
+-- that nothing waits for it (?4).
+r.state IN ('waiting', 'blocked', 'parked') AND r.due_at > ?2 AND (
+    (r.due_at >= ?3 AND (r.attempts > 0 OR r.losses > 0 OR r.fence IS NOT NULL
+        OR (r.cause IN ('fire', 'trigger', 'rerun') AND r.schedule_id IS NOT NULL AND r.fire_at <= ?2)))
+    OR (r.due_at > ?4 AND (r.attempts > 0 OR r.losses > 0)))
+
+-- part: run_written_at
+-- The latest time at which something of a live run `r` was written.
+max(r.created_at, coalesce(r.started_at, 0), coalesce(r.handed_at, 0), coalesce(r.pushed_at, 0),
+    coalesce(r.taken_at, 0), coalesce(r.killed_at, 0))
+
+-- name: clock.runs
+-- Live runs with times that are still to come, though what they tell of has happened; or that wait for one in vain.
+SELECT r.id, nullif(max(@run_written_at, ?2), ?2) AS at FROM evertick_runs r
+WHERE r.app = ?1 AND (@run_written_at > ?2 OR (@run_waits_in_vain)) LIMIT ?5;
+
+-- name: clock.history
+-- Runs that began or ended at such a time.
+SELECT id, max(created_at, coalesce(started_at, 0), finished_at) AS at FROM evertick_history
+WHERE app = ?1 AND (created_at > ?2 OR started_at > ?2 OR finished_at > ?2) LIMIT ?3;
+
+-- name: clock.attempts
+-- Attempts, the same.
+SELECT run, fence, max(coalesce(started_at, 0), finished_at) AS at FROM evertick_attempts
+WHERE app = ?1 AND (started_at > ?2 OR finished_at > ?2) LIMIT ?3;
+
+-- name: clock.gaps
+-- Gaps that were recorded at such a time.
+SELECT id, schedule_id, schedule_key, first_at, last_at, recorded_at AS at FROM evertick_gaps
+WHERE app = ?1 AND recorded_at > ?2 LIMIT ?3;
+
+-- name: clock.keys
+-- Keys that are unique for a period, of runs that were made at such a time.
+SELECT u.key, coalesce(r.created_at, h.created_at) AS at FROM evertick_unique u
+LEFT JOIN evertick_runs r ON r.app = u.app AND r.id = u.run
+LEFT JOIN evertick_history h ON h.app = u.app AND h.id = u.run
+WHERE u.app = ?1 AND u.until > ?2 AND coalesce(r.created_at, h.created_at) > ?2 LIMIT ?3;
+
+-- name: clock.messages
+-- Messages, like runs.
+SELECT m.id, nullif(max(m.created_at, coalesce(m.claimed_at, 0), coalesce(m.settled_at, 0), ?2), ?2) AS at
+FROM evertick_outbox m
+WHERE m.app = ?1 AND (max(m.created_at, coalesce(m.claimed_at, 0), coalesce(m.settled_at, 0)) > ?2
+    OR (m.state = 'waiting' AND m.due_at > ?2 AND ((m.due_at >= ?3 AND (m.attempts > 0 OR m.fence IS NOT NULL))
+        OR (m.due_at > ?4 AND m.attempts > 0)))) LIMIT ?5;
+
+-- name: clock.nodes
+-- Nodes that began, beat or ended at such a time.
+SELECT id, max(started_at, beat_at, coalesce(died_at, 0)) AS at FROM evertick_nodes
+WHERE app = ?1 AND max(started_at, beat_at, coalesce(died_at, 0)) > ?2 LIMIT ?3;
+
+-- name: clock.duties
+-- Duties that were taken or done at such a time.
+SELECT name, max(since, coalesce(ticked_at, 0)) AS at FROM evertick_duties
+WHERE app = ?1 AND max(since, coalesce(ticked_at, 0)) > ?2 LIMIT ?3;
+
+-- name: clock.events
+-- Events of the feed that were written at such a time.
+SELECT seq, at FROM evertick_feed WHERE app = ?1 AND at > ?2 LIMIT ?3;
+
+-- name: clock.schedules
+-- Schedules that were made at such a time.
+SELECT id, created_at AS at FROM evertick_schedules WHERE app = ?1 AND created_at > ?2 LIMIT ?3;
+
+-- name: clock.mend_runs
+-- What waits is due now; what was never tried, after the delay that it was given. Their owners and their fences stay.
+UPDATE evertick_runs
+SET due_at = CASE WHEN due_at <= ?4 THEN due_at WHEN created_at > ?4 AND attempts = 0 THEN ?3 + max(due_at - created_at, 0) ELSE ?3 END,
+    fire_at = CASE WHEN fire_at <= ?4 OR created_at <= ?4 THEN fire_at
+        WHEN schedule_id IS NULL THEN ?3 + max(fire_at - created_at, 0) ELSE ?3 END,
+    cause = CASE WHEN fire_at > ?4 AND created_at > ?4 AND cause IN ('fire', 'backfill') THEN 'trigger' ELSE cause END,
+    deadline = CASE WHEN deadline <= ?4 THEN deadline
+        WHEN state = 'running' AND started_at > ?4 THEN ?3 + max(deadline - started_at, 0)
+        WHEN state = 'handed' THEN ?3 + max(deadline - max(coalesce(handed_at, 0), coalesce(pushed_at, 0),
+            coalesce(taken_at, 0), coalesce(killed_at, 0)), 0)
+        ELSE deadline END,
+    created_at = CASE WHEN created_at > ?4 THEN ?3 ELSE created_at END,
+    started_at = CASE WHEN started_at > ?4 THEN ?3 ELSE started_at END,
+    handed_at = CASE WHEN handed_at > ?4 THEN ?3 ELSE handed_at END,
+    pushed_at = CASE WHEN pushed_at > ?4 THEN ?3 ELSE pushed_at END,
+    taken_at = CASE WHEN taken_at > ?4 THEN ?3 ELSE taken_at END,
+    killed_at = CASE WHEN killed_at > ?4 THEN ?3 ELSE killed_at END
+WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2));
+
+-- name: clock.mend_keys
+-- As long as they were to be kept, from now on.
+UPDATE evertick_unique
+SET until = ?3 + max(until - coalesce(
+    (SELECT r.created_at FROM evertick_runs r WHERE r.app = ?1 AND r.id = evertick_unique.run),
+    (SELECT h.created_at FROM evertick_history h WHERE h.app = ?1 AND h.id = evertick_unique.run), until), 0)
+WHERE app = ?1 AND key IN (SELECT value FROM json_each(?2));
+
+-- name: clock.mend_messages
+-- Like runs.
+UPDATE evertick_outbox
+SET due_at = CASE WHEN due_at <= ?4 OR state <> 'waiting' THEN due_at
+        WHEN created_at > ?4 AND attempts = 0 THEN ?3 + max(due_at - created_at, 0) ELSE ?3 END,
+    forget_at = CASE WHEN settled_at > ?4 THEN ?3 + max(forget_at - settled_at, 0) ELSE forget_at END,
+    created_at = CASE WHEN created_at > ?4 THEN ?3 ELSE created_at END,
+    claimed_at = CASE WHEN claimed_at > ?4 THEN ?3 ELSE claimed_at END,
+    settled_at = CASE WHEN settled_at > ?4 THEN ?3 ELSE settled_at END
+WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2));
+
+-- name: clock.mend_history
+-- What took some time keeps its length; it ended now at the latest. A run that was made for a moment that has not come
+-- stands for that moment no more.
+UPDATE evertick_history
+SET fire_at = CASE WHEN fire_at > ?4 AND new.made > ?4 THEN coalesce(new.began, new.ended) ELSE fire_at END,
+    cause = CASE WHEN fire_at > ?4 AND new.made > ?4 AND cause IN ('fire', 'backfill') THEN 'trigger' ELSE cause END,
+    reason = CASE WHEN fire_at > ?4 AND new.made > ?4 AND coalesce(reason, 'late') = 'late' THEN 'clock' ELSE reason END,
+    due_at = CASE WHEN due_at > ?4 THEN coalesce(new.began, new.ended) ELSE due_at END,
+    created_at = CASE WHEN created_at > ?4 THEN coalesce(new.began, new.ended) ELSE created_at END,
+    started_at = new.began,
+    finished_at = new.ended
+FROM (SELECT id AS of, created_at AS made,
+        CASE WHEN finished_at > ?4 THEN ?3 ELSE finished_at END AS ended,
+        CASE WHEN started_at <= ?4 THEN started_at
+            WHEN finished_at > ?4 THEN ?3 - max(finished_at - started_at, 0)
+            WHEN started_at IS NULL THEN NULL ELSE finished_at END AS began
+    FROM evertick_history WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2))) new
+WHERE app = ?1 AND id = new.of;
+
+-- name: clock.mend_attempts
+-- Given as pairs of run and fence.
+UPDATE evertick_attempts
+SET started_at = CASE WHEN started_at > ?4 THEN ?3 ELSE started_at END, finished_at = min(finished_at, ?3)
+WHERE app = ?1 AND (run, fence) IN (
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?2));
+
+-- name: clock.mend_gap
+-- Up to the last of its moments that has come.
+UPDATE evertick_gaps SET last_at = ?3, count = ?4, is_exact = ?5, reason = 'clock', recorded_at = ?6
+WHERE app = ?1 AND id = ?2 AND recorded_at > ?7;
+
+-- name: clock.drop_gap
+-- None of its moments has come.
+DELETE FROM evertick_gaps WHERE app = ?1 AND id = ?2 AND recorded_at > ?3;
+
+-- name: clock.mend_nodes
+-- A lease from now on, at most; a live node extends it with its next heartbeat.
+UPDATE evertick_nodes
+SET started_at = min(started_at, ?3), beat_at = min(beat_at, ?3), lease_until = min(lease_until, ?3 + lease),
+    died_at = min(died_at, ?3)
+WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2));
+
+-- name: clock.mend_duties
+-- The next act as long after the last one as it was to be.
+UPDATE evertick_duties
+SET next_at = CASE WHEN ticked_at > ?4 AND next_at > ticked_at THEN ?3 + next_at - ticked_at
+        WHEN next_at > ?4 AND ticked_at > ?4 THEN ?3 ELSE next_at END,
+    since = min(since, ?3), ticked_at = min(ticked_at, ?3)
+WHERE app = ?1 AND name IN (SELECT value FROM json_each(?2));
+
+-- name: clock.mend_events
+-- Else the feed would keep them for as long as the clock was ahead.
+UPDATE evertick_feed SET at = ?3 WHERE app = ?1 AND seq IN (SELECT value FROM json_each(?2));
+
+-- name: clock.mend_schedules
+-- What they count from was put right before.
+UPDATE evertick_schedules SET created_at = ?3 WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2));

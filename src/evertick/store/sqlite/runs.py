@@ -12,7 +12,7 @@ from evertick.model import NewRun, Reason, Run, State, Verdict
 from evertick.store.base import Cancelled, Note, Owned, RunFilter
 from evertick.store.ending import Ending
 from evertick.store.enqueued import is_all_there, run_as_enqueued
-from evertick.store.rows import lines_text, plain_text
+from evertick.store.rows import lines_text, phases_text, plain_text
 from evertick.store.sqlite.connection import UNWRITABLE, savepoint
 from evertick.store.sqlite.endings import end
 from evertick.store.sqlite.new_runs import Claimant, insert_run, insert_together, key_holder
@@ -82,7 +82,8 @@ def note_each(db: sqlite3.Connection, now: int, app: str, node: str, notes: Sequ
 
 def _note_one(db: sqlite3.Connection, app: str, node: str, one: Note) -> bool:
     claim_of = (app, one.id, node, one.fence)
-    guarded = db.execute(SQL["note.progress"], (*claim_of, one.progress, plain_text(one.progress_text)))
+    said = one.progress, plain_text(one.progress_text), phases_text(one.phases)
+    guarded = db.execute(SQL["note.progress"], (*claim_of, *said))
     if guarded.rowcount == 0 and db.execute(SQL["note.is_own_end"], claim_of).fetchone() is None:
         return False
     if one.lines:

@@ -32,12 +32,22 @@ from evertick.model import (
 )
 from evertick.model.feed import Cursor
 from evertick.store import base
+from evertick.store.clock_rows import traces_of
 from evertick.store.fork import refuse_fork
 from evertick.store.sqlite import outbox
 from evertick.store.sqlite.care import FileCare
 from evertick.store.sqlite.changes import change_schedules
 from evertick.store.sqlite.claims import claim
-from evertick.store.sqlite.connection import UNWRITABLE, StoreTime, check_version, open_file, translated
+from evertick.store.sqlite.clock import find_off, mend_off
+from evertick.store.sqlite.connection import (
+    UNWRITABLE,
+    StoreTime,
+    as_it_can_be_opened,
+    check_version,
+    open_file,
+    translated,
+    warn_of_network,
+)
 from evertick.store.sqlite.duties import duties as read_duties
 from evertick.store.sqlite.duties import hold_duties, named_duties, resign_duties, tick_duty
 from evertick.store.sqlite.endings import finish, finish_each
@@ -129,6 +139,10 @@ class SqliteStore:
             if self._line is not None:
                 return
             check_version()
+            if migrate == "check":
+                self._where = as_it_can_be_opened(self._where)
+            else:
+                warn_of_network(self._where)
             db = open_file(self._where, may_create=migrate == "auto")
             try:
                 with translated(self._where):
@@ -159,7 +173,7 @@ class SqliteStore:
 
     async def beat_line(self) -> base.BeatLine:
         line = self._open_line()
-        return FileBeatLine(self._where, self._time) if isinstance(line, FileLine) else SharedBeatLine(line)
+        return FileBeatLine(self._where, self._time, line.files) if isinstance(line, FileLine) else SharedBeatLine(line)
 
     async def changed(self, app: str, timeout: float) -> base.News | None:
         return await self._open_line().changed(app, timeout)
@@ -175,6 +189,10 @@ class SqliteStore:
 
     async def _write(self, act: Act[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._open_line().write(lambda db, now: act(db, now, *args, **kwargs))
+
+    async def _end(self, act: Act[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Write how something has ended that has begun already."""
+        return await self._open_line().write(lambda db, now: act(db, now, *args, **kwargs), is_end=True)
 
     async def _read(self, act: Act[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._open_line().read(lambda db, now: act(db, now, *args, **kwargs))
@@ -241,10 +259,10 @@ class SqliteStore:
 
     async def finish(self, app: str, node: str, outcomes: Sequence[Outcome]) -> base.Finished:
         try:
-            return await self._write(finish, app, node, outcomes)
+            return await self._end(finish, app, node, outcomes)
         except UNWRITABLE:
             # A savepoint for each would cost every batch; so only the batch that needs it.
-            return await self._write(finish_each, app, node, outcomes)
+            return await self._end(finish_each, app, node, outcomes)
 
     async def apply_reports(self, app: str, reports: Sequence[Report]) -> list[base.ReportAnswer]:
         try:
@@ -256,12 +274,17 @@ class SqliteStore:
         return await self._write(tend_handed, app, limit, heard, self._clock)
 
     def within(self, connection: object) -> base.Within:
-        self._open_line()
+        line = self._open_line()
+        if isinstance(line, FileLine):
+            line.files.check_beside()
         refuse_memory(self._where)
         return UserTransaction(connection, self._where, self._store_id, self._time)
 
     def transaction(self, *, seconds: float, is_plain: bool) -> base.JobTransaction:
-        self._open_line()
+        line = self._open_line()
+        if isinstance(line, FileLine):
+            # Before it connects: a new connection would make a new log where the one in use was deleted.
+            line.files.check()
         refuse_memory(self._where)
         return FileTransaction(self._where, self._time, seconds=seconds, is_plain=is_plain)
 
@@ -303,7 +326,7 @@ class SqliteStore:
         return await self._write(outbox.claim_messages, app, node, channels, held)
 
     async def settle_messages(self, app: str, node: str, outcomes: Sequence[MessageOutcome]) -> list[base.FinishAnswer]:
-        return await self._write(outbox.settle_messages, app, node, outcomes)
+        return await self._end(outbox.settle_messages, app, node, outcomes)
 
     async def messages(self, app: str, wanted: base.MessageFilter) -> list[Message]:
         return await self._read(outbox.messages, app, wanted)
@@ -326,7 +349,7 @@ class SqliteStore:
         return await self._write(join, node)
 
     async def leave(self, node: str) -> None:
-        await self._write(die, node, "node.left")
+        await self._end(die, node, "node.left")
 
     async def judge(self, until: int = base.EVER) -> list[str]:
         return await self._write(judge, until)
@@ -358,7 +381,7 @@ class SqliteStore:
         return await self._write(tick_duty, app, node, tick)
 
     async def resign_duties(self, app: str, node: str, terms: Mapping[str, int]) -> None:
-        await self._write(resign_duties, app, node, terms)
+        await self._end(resign_duties, app, node, terms)
 
     async def duties(self, app: str) -> list[Duty]:
         return await self._read(read_duties, app)
@@ -389,6 +412,16 @@ class SqliteStore:
 
     async def apps(self, *, limit: int = 100) -> list[str]:
         return await self._read(apps, limit)
+
+    async def clock_traces(self, app: str, *, limit: int) -> base.ClockTraces:
+        return await self._read(lambda db, now: traces_of(find_off(db, now, app, limit), now))
+
+    async def mend_times(
+        self, app: str, gaps: Sequence[base.GapCut], *, traces: base.ClockTraces, limit: int
+    ) -> dict[str, int]:
+        # Found without the lock for writing: the look reads all of history.
+        found = await self._read(find_off, app, limit, traces.first_at)
+        return await self._write(mend_off, app, found, gaps, limit)
 
     def care(self) -> base.Care:
         return FileCare(self._where, self._clock)

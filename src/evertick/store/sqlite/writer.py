@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from evertick.errors import StoreUnavailable
 from evertick.store.sqlite.connection import StoreTime, transaction, translated
+from evertick.store.sqlite.guard import SameFiles
 from evertick.store.sqlite.location import Location
 
 __all__ = ["GROUP_MOST", "Call", "Intent", "Worker", "commit_group", "read_each", "write_now"]
@@ -35,10 +36,12 @@ GROUP_MOST = 200
 class Call:
     """An intent on its way, and whom to answer."""
 
-    __slots__ = ("answer", "error", "future", "intent", "loop")
+    __slots__ = ("answer", "error", "future", "intent", "is_end", "loop")
 
-    def __init__(self, intent: Intent[Any]) -> None:
+    def __init__(self, intent: Intent[Any], *, is_end: bool) -> None:
         self.intent = intent
+        # Writes how something has ended that has begun already.
+        self.is_end = is_end
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.answer: Any = None
@@ -64,8 +67,11 @@ Perform = Callable[[sqlite3.Connection, StoreTime, Location, list[Call]], None]
 class Worker:
     """A thread that opens a connection, performs calls on it, and closes it."""
 
-    def __init__(self, name: str, where: Location, time: StoreTime, perform: Perform) -> None:
+    def __init__(
+        self, name: str, where: Location, time: StoreTime, perform: Perform, files: SameFiles | None = None
+    ) -> None:
         self._where = where
+        self._files = files
         self._time = time
         self._perform = perform
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
@@ -82,8 +88,8 @@ class Worker:
         self._db = db
         self._thread.start()
 
-    async def call(self, intent: Intent[T]) -> T:
-        call = Call(intent)
+    async def call(self, intent: Intent[T], *, is_end: bool = False) -> T:
+        call = Call(intent, is_end=is_end)
         with self._lock:
             if self._is_closing:
                 raise StoreUnavailable(f"the {self._where.description} is closed; open it before using it")
@@ -109,14 +115,27 @@ class Worker:
                 self._perform_safely(self._db, calls)
                 self.ended += 1
                 _answer(calls)
+        if self._files is not None:
+            self._files.keep_what_we_hold(self._db)
         self._db.close()
 
     def _perform_safely(self, db: sqlite3.Connection, calls: list[Call]) -> None:
         try:
-            self._perform(db, self._time, self._where, calls)
+            if allowed := self._allowed(db, calls):
+                self._perform(db, self._time, self._where, allowed)
         except BaseException as error:
             # Whatever it was, somebody waits for an answer and others will come.
             _fail(calls, error)
+
+    def _allowed(self, db: sqlite3.Connection, calls: list[Call]) -> list[Call]:
+        """All of them, as long as the files are those that were opened; the others are answered with what is wrong."""
+        loss = None if self._files is None else self._files.loss()
+        if self._files is None or loss is None:
+            return calls
+        self._files.keep_what_we_hold(db)
+        allowed = [call for call in calls if call.is_end and loss.may_end]
+        _fail([call for call in calls if call not in allowed], loss.error)
+        return allowed
 
     def _next_group(self) -> tuple[list[Call], bool]:
         first = self._queue.get()

@@ -77,6 +77,55 @@ class Finishing:
         assert run.error == "Traceback: ö\nsecond line"
         assert run.phases == phases
 
+    async def test_each_attempt_keeps_its_own_phases(self, bench: Bench) -> None:
+        node = await bench.node()
+        first = (Phase(name="fetch", at=5, seconds=1.5, metadata={"status": 503, "url": "ö"}),)
+        second = (Phase(name="store", at=7, seconds=0.25),)
+        held = await bench.hold(node)
+        waiting = await bench.end(node, held, kind="retry", phases=first)
+        assert waiting.phases == first
+        again = await bench.hold(node, held.id)
+        assert (await bench.run(held.id)).phases == ()
+        [attempt] = await bench.store.attempts(APP, held.id)
+        assert attempt.phases == first
+        done = await bench.end(node, again, verdict=Verdict.FAILED, attempts=2, phases=second)
+        assert done.phases == second
+        assert [each.phases for each in await bench.store.attempts(APP, held.id)] == [first]
+
+    async def test_phases_of_a_running_attempt_are_read_before_its_end(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        phases = (Phase(name="fetch", at=5, seconds=1.5), Phase(name="store", at=7, seconds=None))
+        assert await bench.note(node, held, phases=phases) == []
+        assert (await bench.run(held.id)).phases == phases
+        assert await bench.note(node, held, progress=0.5) == []
+        assert (await bench.run(held.id)).phases == phases
+        # An outcome that brings none of its own, as of a node that could not carry them, leaves those.
+        assert (await bench.end(node, held)).phases == phases
+
+    @pytest.mark.parametrize("is_told", [True, False], ids=["with the release", "before it"])
+    async def test_an_attempt_that_was_given_back_keeps_its_phases(self, bench: Bench, is_told: bool) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        phases = (Phase(name="fetch", at=5, seconds=None),)
+        if not is_told:
+            await bench.note(node, held, phases=phases)
+        release = an_outcome(held, "release", reason=Reason.SHUTDOWN, phases=phases if is_told else ())
+        assert await bench.finish(node, release) == ["done"]
+        again = await bench.hold(node, held.id)
+        assert await bench.finish(node, release) == ["already"]
+        [attempt] = await bench.store.attempts(APP, held.id)
+        assert (attempt.number, attempt.fence, attempt.node) == (1, held.fence, node)
+        assert (attempt.reason, attempt.phases) == (Reason.SHUTDOWN, phases)
+        done = await bench.end(node, again)
+        assert (done.attempts, done.phases) == (1, ())
+
+    async def test_an_attempt_without_phases_that_was_given_back_leaves_nothing(self, bench: Bench) -> None:
+        node = await bench.node()
+        held = await bench.hold(node)
+        assert await bench.finish(node, an_outcome(held, "release", reason=Reason.SHUTDOWN)) == ["done"]
+        assert await bench.store.attempts(APP, held.id) == []
+
     async def test_what_a_job_says_is_written_even_if_no_database_can_hold_it(self, bench: Bench) -> None:
         # The names of files, in the text of an error, hold halves of surrogate pairs; binary data holds zeros.
         odd = "no such file: \udcff \x00 end"
@@ -85,13 +134,19 @@ class Finishing:
         assert await bench.note(node, held, progress_text=odd, lines=((1, odd, odd),)) == []
         [line] = await bench.store.log(APP, held.id)
         assert line.text.endswith("end")
-        said: dict[str, Any] = {"error": odd, "reason": odd, "phases": (Phase(name=odd, at=5, seconds=1.5),)}
+        phase = Phase(name=odd, at=5, seconds=1.5, metadata={odd: [odd, {"deep": odd}]})
+        said: dict[str, Any] = {"error": odd, "reason": odd, "phases": (phase,)}
         retried = await bench.end(node, held, kind="retry", **said)
         assert retried.error is not None
         assert retried.error.endswith("end")
+        said["result"] = b'{"zero":"a\\u0000b"}'
         run = await bench.end(node, await bench.hold(node, held.id), verdict=Verdict.FAILED, **said)
+        assert run.result == {"zero": "a\x00b"}
         assert [phase.seconds for phase in run.phases] == [1.5]
         assert run.phases[0].name.endswith("end")
+        [(name, values)] = run.phases[0].metadata.items()
+        assert name.endswith("end")
+        assert values[1]["deep"].endswith("end")
         assert run.error is not None
         assert run.error.startswith("no such file: ")
         assert run.error.endswith("end")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from evertick.errors import EvertickError
-from evertick.model import LOSSES_MAX, Node, Reason, State, Verdict
+from evertick.model import LOSSES_MAX, Node, Phase, Reason, State, Verdict
 from evertick.model.every_node import own_queue
 from evertick.store.base import EVER, NodeJoin, RunFilter, TaskTerms
 from evertick.testing.conformance.bench import (
@@ -277,6 +277,37 @@ class Nodes:
         assert (run.state, run.node, run.fence, run.losses) == (State.RUNNING, other, taken.fence, 1)
         assert [owned.id for owned in await bench.store.owned(APP, other)] == [held.id]
         assert await bench.store.owned(APP, node) == []
+
+    @pytest.mark.parametrize("room", [1, 0], ids=["taken at once", "released"])
+    async def test_a_lost_attempt_keeps_the_phases_that_had_reached_the_store(self, bench: Bench, room: int) -> None:
+        node, other = await bench.node(), await bench.node()
+        held = await bench.hold(node)
+        phases = (
+            Phase(name="fetch", at=5, seconds=1.5, metadata={"bytes": 7}),
+            Phase(name="store", at=7, seconds=None),
+        )
+        await bench.note(node, held, phases=phases)
+        await bench.store.leave(node)
+        await bench.rehome(other, limit=room)
+        [attempt] = await bench.store.attempts(APP, held.id)
+        assert (attempt.number, attempt.fence, attempt.node) == (1, held.fence, node)
+        assert (attempt.reason, attempt.phases) == (Reason.NODE_DIED, phases)
+        if not room:
+            await bench.hold(other, held.id)
+        assert (await bench.run(held.id)).phases == ()
+        # It is no word of its node, which must hear that its claim is lost.
+        assert await bench.finish(node, an_outcome(held)) == ["lost"]
+
+    async def test_a_run_that_ends_as_lost_keeps_its_phases(self, bench: Bench) -> None:
+        node, other = await bench.node(), await bench.node()
+        held = await bench.hold(node, terms=TaskTerms(at_most_once=True))
+        phases = (Phase(name="fetch", at=5, seconds=None),)
+        await bench.note(node, held, phases=phases)
+        await bench.store.leave(node)
+        await bench.rehome(other)
+        run = await bench.run(held.id)
+        assert (run.verdict, run.phases) == (Verdict.LOST, phases)
+        assert await bench.store.attempts(APP, held.id) == []
 
     async def test_the_run_of_a_living_node_is_never_taken(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()

@@ -1,37 +1,63 @@
-"""Replay a seed, or run many: `python -m evertick.testing.simulation 42`, `... --seeds 0-100000 --workers 2`."""
+"""Replay a seed, or run many: `42`, `--seeds 0-100000`, `--from 100000 --minutes 30`; on all cores, in order."""
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import count
+from time import monotonic
+from typing import NamedTuple
 
 from evertick.testing.simulation.clock import START_US
 from evertick.testing.simulation.journal import Deed, DutyAct, Errand, Handing, Happening, Job, RowChange
 from evertick.testing.simulation.mutants import MUTANTS
 from evertick.testing.simulation.run import Simulated, simulate
 
-_EVERY = 1_000
+# Seconds between two lines of progress.
+_PROGRESS_EVERY = 30.0
+# Seeds that a process runs at a time, and how many such batches wait for one.
+_BATCH, _AHEAD = 5, 2
+# What the last line counts: deeds of the story by their name, and rows of the ledger by their verdict.
+_FAULTS = ("killed", "frozen", "cut_off", "outage")
+
+
+class Covered(NamedTuple):
+    """A batch of seeds that has run."""
+
+    violations: list[tuple[int, list[str]]]
+    seconds: float
+    faults: Counter[str]
+    verdicts: Counter[str]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m evertick.testing.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="simulate", description=__doc__)
     parser.add_argument("seed", type=int, nargs="?", help="replay this seed: its story, its happenings, its violations")
     parser.add_argument("--seeds", metavar="A-B", help="run all seeds from A up to B, and name those that fail")
-    parser.add_argument("--workers", type=int, default=None, help="processes for --seeds (default: one per core)")
+    parser.add_argument("--from", type=int, metavar="SEED", dest="first", help="run seeds from this one until Ctrl-C")
+    parser.add_argument("--minutes", type=float, metavar="N", help="with --from: stop after N minutes")
+    parser.add_argument("--workers", type=int, default=None, help="processes that run seeds (default: one per core)")
     parser.add_argument("--mutant", choices=[mutant.name for mutant in MUTANTS], help="replay with this planted bug")
     parser.add_argument(
         "--about", default="", help="show only happenings that mention this text (a run, a node, a key)"
     )
     parser.add_argument("--log", action="store_true", help="show what the engines log")
     chosen = parser.parse_args()
+    if chosen.minutes is not None and chosen.first is None:
+        parser.error("--minutes needs --from SEED")
+    if chosen.first is not None:
+        until = None if chosen.minutes is None else monotonic() + 60 * chosen.minutes
+        return _run_many(count(chosen.first), chosen.workers, until)
     if chosen.seeds is not None:
         first, _, last = chosen.seeds.partition("-")
         return _run_many(range(int(first), int(last or first) + 1), chosen.workers)
     if chosen.seed is None:
-        parser.error("give a seed to replay, or --seeds")
+        parser.error("give a seed to replay, --seeds A-B, or --from SEED")
     if chosen.log:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stdout)
         logging.getLogger("evertick").setLevel(logging.INFO)
@@ -76,22 +102,79 @@ def _line(happening: Happening) -> str:
             return f"{at} {happening.who:10} {happening.what} {happening.about}{detail}"
 
 
-def _run_many(seeds: range, workers: int | None) -> int:
-    red = 0
-    with ProcessPoolExecutor(workers) as pool:
-        results: Iterable[tuple[int, list[str]]] = pool.map(_violations, seeds, chunksize=20)
-        for number, (seed, violations) in enumerate(results, 1):
-            if violations:
-                red += 1
-                print(f"seed {seed}: {violations[0]} ({len(violations)} in all)", flush=True)
-            if number % _EVERY == 0:
-                print(f"{number} seeds, {red} red", flush=True)
-    print(f"{len(seeds)} seeds, {red} red")
+def _run_many(seeds: Iterable[int], workers: int | None, until: float | None = None) -> int:
+    """Run seeds in order, so that those that have run are a range without holes."""
+    began, first, following, red = monotonic(), 0, 0, 0
+    seconds, faults, verdicts, told_at = 0.0, Counter[str](), Counter[str](), monotonic()
+    try:
+        for batch, covered in _in_order(seeds, workers, until):
+            first, following = (batch[0] if not following else first), batch[-1] + 1
+            seconds, red = seconds + covered.seconds, red + len(covered.violations)
+            faults += covered.faults
+            verdicts += covered.verdicts
+            for seed, violations in covered.violations:
+                print(f"seed {seed} failed: {violations[0]} ({len(violations)} in all)", flush=True)
+            if monotonic() - told_at > _PROGRESS_EVERY:
+                told_at = monotonic()
+                rate = (following - first) / (told_at - began)
+                print(f"seeds {first}-{following - 1}: {red} failed ({rate:.1f} a second)", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted")
+    print(f"{following - first} seeds ({first}-{following - 1}), {red} failed, in {(monotonic() - began) / 60:.1f} min")
+    print(f"simulated {seconds / 3600:.1f} h of fleets; faults: {_listed(faults)}")
+    print(f"verdicts: {_listed(verdicts)}")
+    print(f"continue with --from {following}")
     return 1 if red else 0
 
 
-def _violations(seed: int) -> tuple[int, list[str]]:
-    return seed, simulate(seed).violations
+def _in_order(seeds: Iterable[int], workers: int | None, until: float | None) -> Iterator[tuple[list[int], Covered]]:
+    workers = workers or os.cpu_count() or 1
+    with ProcessPoolExecutor(workers) as pool:
+        under_way = deque[tuple[list[int], Future[Covered]]]()
+        try:
+            for batch in _batches(seeds):
+                if until is not None and monotonic() >= until:
+                    break
+                under_way.append((batch, pool.submit(_cover, batch)))
+                if len(under_way) > _AHEAD * workers:
+                    done, covered = under_way.popleft()
+                    yield done, covered.result()
+            while under_way:
+                done, covered = under_way.popleft()
+                yield done, covered.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _batches(seeds: Iterable[int]) -> Iterator[list[int]]:
+    batch: list[int] = []
+    for seed in seeds:
+        batch.append(seed)
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _cover(seeds: list[int]) -> Covered:
+    covered = Covered([], 0.0, Counter(), Counter())
+    seconds = 0.0
+    for seed in seeds:
+        simulated = simulate(seed)
+        seconds += simulated.seconds
+        if simulated.violations:
+            covered.violations.append((seed, simulated.violations))
+        for happening in simulated.happenings:
+            if isinstance(happening, Deed) and happening.what in _FAULTS:
+                covered.faults[happening.what] += 1
+            elif isinstance(happening, RowChange) and happening.table in ("history", "gaps"):
+                covered.verdicts[happening.row["verdict"]] += happening.row.get("count") or 1
+    return covered._replace(seconds=seconds)
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in counts.most_common()) or "none"
 
 
 if __name__ == "__main__":

@@ -101,7 +101,12 @@ def _goes_on(evidence: Evidence) -> Iterator[str]:
     if paused is None:
         return
     # Its rhythm may have been noted by a node whose act came to nothing; two intervals are enough for everybody.
-    since = paused - evidence.poll - int(6 * evidence.story.pace.step * SECOND)
+    rhythm = evidence.poll + int(6 * evidence.story.pace.step * SECOND)
+    since = paused - rhythm
+    # A job may kill its node late: its duties are done again when its lease is over, which may be after the story.
+    killed = max((deed.at for deed in evidence.deeds if deed.what == "killed"), default=0)
+    if evidence.ended_at < killed + evidence.lease + 3 * evidence.beat + 2 * SECOND + rhythm:
+        return
     done = {each.duty for each in evidence.happenings if isinstance(each, DutyAct) and each.at >= since}
     for duty in DUTIES:
         if duty not in done:

@@ -10,7 +10,7 @@ must be in a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -46,9 +46,8 @@ class GapSeen(NamedTuple):
     # As it was then: an edit may leave what is held to the next definition.
     definition: Definition
     intent: str
-    live_before: int
-    # Whether one of them was queued behind another by overlap.
-    was_queued: bool
+    # The schedule's live runs, before the call that recorded it.
+    live: list[Row]
     # The change of people that recorded it, if one did.
     kind: str
 
@@ -62,8 +61,10 @@ class Life(msgspec.Struct, kw_only=True):
     # Runs of its moments, with the time at which they were recorded.
     fires: dict[int, tuple[int, Row]]
     gaps: list[GapSeen]
-    # Moments that a node has skipped for itself, where all run it.
-    passed_over: set[int] = msgspec.field(default_factory=set)
+    # Moments that a node has skipped for itself, where all run it, with the time of the newest such row.
+    passed_over: dict[int, int] = msgspec.field(default_factory=dict)
+    # Moments for which there was no node, with the time of that row.
+    without_node: dict[int, int] = msgspec.field(default_factory=dict)
     cursor: int | None = None
     # What people have decided about single moments by now, and all moments that they ever decided about.
     occurrences: tuple[Occurrence, ...] = ()
@@ -162,6 +163,8 @@ class _Watcher:
                 life.decided.add(row["fire_at"])  # run early
             life.fires[row["fire_at"]] = (call.at, row)
             yield from self._may_fire(call, life, row, changed.get(life.id))
+        if overlap in ("skip", "queue"):
+            live = yield from self._remaining(life, row, live, is_edit=life.id in changed)
         if overlap == "skip" and live:
             yield f"{name}: {life.key} has a live run already, and overlap is skip"
         if overlap == "queue" and any(map(_is_queued, live)):
@@ -171,6 +174,20 @@ class _Watcher:
             standing = [each for each in self._ledger.live_of(life.id) if each["id"] != row["id"]]
             if any(each["state"] != "done" for each in standing):
                 yield f"{name} of {life.key} may start beside a live run, and overlap is {overlap}"
+
+    def _remaining(self, life: Life, row: Row, live: list[Row], *, is_edit: bool) -> Generator[str, None, list[Row]]:
+        """The live runs that the same call did not replace. Overlap "skip" and "queue" replace stuck runs only.
+
+        An edit cannot wait for a parked run, whatever the catch-up: it settles the old definition at once.
+        """
+        replaced = [each for each in live if each["id"] in self._ledger.done]
+        name = f"run {row['id']} for {row['fire_at']}"
+        if replaced and not _is_stuck(live):
+            yield f"{name}: replaced a live run of {life.key} that was neither parked nor behind a parked one"
+        is_by_rule = row["cause"] == "fire" and not is_edit and row["fire_at"] not in life.decided
+        if replaced and is_by_rule and _waits_for_parked(life):
+            yield f"{name}: replaced a parked run of {life.key}, and catch-up is all"
+        return [each for each in live if each not in replaced]
 
     def _give_back(self, row: Row) -> None:
         """A run before its time that was taken back is the row of its moment no more; the moment is to have another."""
@@ -230,14 +247,17 @@ class _Watcher:
     def _new_gap(self, call: Call, row: Row, live: list[Row], changed: dict[int, Change]) -> None:
         life = self.lives[row["schedule_id"]]
         if row["reason"].startswith("overlap on "):
-            life.passed_over.add(row["first_at"])
+            life.passed_over[row["first_at"]] = call.at
             return
         change = changed.get(life.id)
         kind = "" if change is None else change.kind
         span = next((each for each in reversed(life.spans) if _is_in(each, row["first_at"])), life.spans[-1])
-        life.gaps.append(
-            GapSeen(call.at, row, span, span.definition, call.intent, len(live), any(map(_is_queued, live)), kind)
-        )
+        # A decision outlives an edit: what is recorded of its moment goes by the definition in force then.
+        is_decided = row["count"] == 1 and row["first_at"] in life.decided
+        definition = (life.spans[-1] if is_decided else span).definition
+        life.gaps.append(GapSeen(call.at, row, span, definition, call.intent, live, kind))
+        if row["reason"] == "no_node":
+            life.without_node[row["last_at"]] = call.at
 
     # --- new versions
 
@@ -259,6 +279,9 @@ class _Watcher:
             if _stays_held(life, cut, change):
                 # The account goes on under the new definition.
                 life.spans[-1].definition = change.definition or life.spans[-1].definition
+                continue
+            if change.kind == "resume" and not life.spans[-1].is_paused:
+                # The pause had ended by itself: what came since is owed as ever.
                 continue
             self._next_span(life, cut, change)
             if life.cursor is not None and life.cursor <= cut and change.kind != "remove":
@@ -418,18 +441,25 @@ def _gap_is_true(gap: GapSeen, life: Life) -> Iterator[str]:
     told = f"the gap {row['first_at']}-{row['last_at']} ({row['verdict']}, {reason})"
     following = gap.span.rule.next_us(row["last_at"])
     runs_after = life.fires.get(following or 0, (0, {}))[0] == gap.at
+    # Where every node has a run of its own, each may skip the moment that stands for the others.
+    is_skipped_after = gap.at == life.passed_over.get(following or 0)
+    has_no_node_after = gap.at == life.without_node.get(following or 0)
     if not life.is_plain:
         runs_after = any(recorded == gap.at and at > row["last_at"] for at, (recorded, _) in life.fires.items())
     jitter, is_decided, fate = gap.span.rule.bounds.jitter, row["first_at"] in life.decided, definition.blackout_fate
     catches_up = {definition.catch_up, *((fate,) if definition.blackout else ())}
     is_true = {
-        "coalesced": "latest" in catches_up and runs_after,
+        "coalesced": "latest" in catches_up and (runs_after or is_skipped_after),
         "overlap": definition.mode == "every-node"
-        or {"skip": gap.live_before > 0, "queue": gap.was_queued}.get(definition.overlap, False),
+        or (
+            {"skip": bool(gap.live), "queue": any(map(_is_queued, gap.live))}.get(definition.overlap, False)
+            and not _is_stuck(gap.live)
+        ),
         "duplicate": definition.unique is not None,
         "grace": definition.grace is not None and (is_decided or gap.at - row["last_at"] > definition.grace),
         "limit": "all" in catches_up and _owed_after(gap) >= definition.catch_up_limit - (1 if jitter else 0),
-        "downtime": definition.catch_up == "skip" and (is_decided or runs_after or gap.at - row["last_at"] > _FRESH),
+        "downtime": definition.catch_up == "skip"
+        and (is_decided or runs_after or is_skipped_after or has_no_node_after or gap.at - row["last_at"] > _FRESH),
         "paused": gap.span.is_paused or gap.kind == "pause" or (is_decided and any(s.is_paused for s in life.spans)),
         "blackout": fate == "drop" and _is_closed(gap.span, row["first_at"]) and _is_closed(gap.span, row["last_at"]),
         "by_hand": is_decided or (_is_from_end(gap.span.rule) and bool(life.decided)),
@@ -439,7 +469,7 @@ def _gap_is_true(gap: GapSeen, life: Life) -> Iterator[str]:
         "no_node": definition.mode == "every-node",
     }.get(reason, False)
     if not is_true:
-        yield f"{told} is not true: {definition}, {gap.live_before} live, by {gap.kind or gap.intent}"
+        yield f"{told} is not true: {definition}, {len(gap.live)} live, by {gap.kind or gap.intent}"
     verdict = "missed" if reason in ("grace", "limit", "downtime", "no_node") else "skipped"
     if row["verdict"] != verdict:
         yield f"{told} should be {verdict}"
@@ -448,6 +478,19 @@ def _gap_is_true(gap: GapSeen, life: Life) -> Iterator[str]:
 def _is_queued(row: Row) -> bool:
     """By overlap; a limit holds back, too, but queues nothing."""
     return bool(row["state"] == "blocked" and row["blocked_on"] is not None)
+
+
+def _is_stuck(live: list[Row]) -> bool:
+    """Whether none is live but parked runs and what is queued behind them."""
+    return any(row["state"] == "parked" for row in live) and all(
+        row["state"] == "parked" or _is_queued(row) for row in live
+    )
+
+
+def _waits_for_parked(life: Life) -> bool:
+    """Catch-up "all" waits for a parked run, unless a blackout has its own rule or moments count from an end."""
+    definition = life.spans[-1].definition
+    return definition.catch_up == "all" and definition.blackout is None and not _is_from_end(life.spans[-1].rule)
 
 
 def _owed_after(gap: GapSeen) -> int:
@@ -459,10 +502,12 @@ def _owed_after(gap: GapSeen) -> int:
 
 def _intervals(life: Life) -> Iterator[str]:
     """Where moments count from the end of a run, none begins sooner than that."""
-    for at, (_, row) in life.fires.items():
+    for at, (recorded, row) in life.fires.items():
         span = next((each for each in life.spans if _is_in(each, at)), None)
         if span is None or not isinstance(span.rule, Every) or not span.rule.is_after_end:
             continue
+        if recorded <= span.since:
+            continue  # run early, before an edit made the rule count from the end of a run
         if at - span.since < span.rule.interval_us and at - life.spans[0].since < span.rule.interval_us:
             yield f"run {row['id']} for {at} comes before its interval is over"
 

@@ -187,8 +187,10 @@ class _Checker:
             yield f"{name} must not run twice, was lost, and goes on"
         tried = new["attempts"] - old["attempts"]
         judged = {"done", "retry"}
+        # An outcome that is sent again is known already, and counts once.
         is_judged = call.intent == "finish" and any(
-            each.id == new["id"] and each.fence == old["fence"] and each.kind in judged for each in call.args[2]
+            each.id == new["id"] and each.fence == old["fence"] and each.kind in judged and answer == "done"
+            for each, answer in zip(call.args[2], call.answer.answers, strict=True)
         )
         if old["state"] != "handed" and tried != (1 if is_judged else 0):
             yield f"{name}: attempts went from {old['attempts']} to {new['attempts']}"

@@ -26,6 +26,7 @@ from evertick.plan import blackout as held
 from evertick.plan import moments as owed
 from evertick.plan import plan
 from evertick.plan import settlement as settle
+from evertick.plan.inputs import STUCK
 from evertick.store import ending, handed
 from evertick.store.base import Recorded
 from evertick.store.sqlite import SqliteStore, changes, claims, duties, endings, fires, limits, new_runs, nodes, store
@@ -354,6 +355,16 @@ def _unguarded(original: Any) -> Any:
     return advance_of
 
 
+def _ignore_catch_up_all(original: Any) -> Any:
+    def catch_up_all(facts: Any, newest: int, now: int, uniform: Any) -> Any:
+        if facts.live & STUCK:
+            coalesced = (Verdict.SKIPPED, Reason.COALESCED)
+            return plan._catch_up_latest(facts, newest, now, uniform, rest=coalesced)
+        return original(facts, newest, now, uniform)
+
+    return catch_up_all
+
+
 def _drop_newest(original: Any) -> Any:
     def catch_up_all(facts: Any, newest: int, now: int, uniform: Any) -> Any:
         made = original(facts, newest, now, uniform)
@@ -362,6 +373,17 @@ def _drop_newest(original: Any) -> Any:
         return plan._moved_past(facts, newest, uniform, fires=made.fires, gaps=made.gaps)
 
     return catch_up_all
+
+
+def _parked_is_live(original: Any) -> Any:
+    def admit(overlap: Any, live: int) -> Any:
+        return original(overlap, live & ~STUCK)
+
+    return admit
+
+
+def _always_takes_place(overlap: Any, live: int, *, is_blocked: bool) -> bool:
+    return overlap != "allow" and bool(live)
 
 
 def _skip_oldest(original: Any) -> Any:
@@ -858,7 +880,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="moved_moment_removed_without_trace",
         what="a moment that was moved, and whose schedule is removed before its time, is in no row",
-        seeds=(33,),
+        seeds=(1656, 920),
         patches=(
             _wrapped(
                 edit,
@@ -1073,6 +1095,28 @@ MUTANTS: tuple[Mutant, ...] = (
         what="what waits for a dead node alone waits for ever",
         seeds=(31, 169, 71),
         patches=(_sql("rehome.bound", "r.state NOT IN ('running', 'handed')", "1 = 0"),),
+    ),
+    # --- parked runs
+    Mutant(
+        name="parked_run_stops_its_schedule",
+        what="a parked run does not yield to the next fire",
+        seeds=(7005979, 7002105, 7003320),
+        patches=(_wrapped(plan, "admit", _parked_is_live),),
+    ),
+    Mutant(
+        name="live_run_replaced_by_skip",
+        what="under overlap skip the next fire replaces a run that is not parked",
+        seeds=(7005979, 7002105),
+        patches=(
+            _attribute(plan, "admit", lambda overlap, live: "free"),
+            _attribute(plan, "takes_place", _always_takes_place),
+        ),
+    ),
+    Mutant(
+        name="parked_run_replaced_by_catch_up_all",
+        what="under catch-up all the next fire replaces a parked run instead of waiting for it",
+        seeds=(7005979,),
+        patches=(_wrapped(plan, "_catch_up_all", _ignore_catch_up_all),),
     ),
     # --- unique keys
     Mutant(

@@ -299,6 +299,10 @@ class World:
         self._start_all()
         pace = self.story.pace
         await asyncio.sleep(pace.lease + 3 * pace.beat + 3 * pace.poll)
+        if any(machine.is_over for machine in self.machines):
+            # One was still stopping when all were started.
+            self._start_all()
+            await asyncio.sleep(pace.lease + 3 * pace.beat + 3 * pace.poll)
 
     async def _settle(self) -> None:
         await asyncio.gather(*self._deeds)
@@ -314,7 +318,8 @@ class World:
     async def _wait_for_runs(self) -> None:
         """Until nothing is live any more, or nothing has changed for longer than any job takes."""
         pace = self.story.pace
-        patience = 2 * pace.lease + 40 * pace.step + 30
+        # The longest job of a story talks for 2 * 25 * 1.2 steps.
+        patience = 2 * pace.lease + 70 * pace.step + 30
         live, moved_at = self._unsettled(), self.loop.time()
         while live and self.loop.time() - moved_at < patience:
             await asyncio.sleep(pace.lease / 5)

@@ -256,7 +256,8 @@ CREATE INDEX gaps_time ON evertick.gaps (app, last_at);
 -- The gaps of one schedule.
 CREATE INDEX gaps_key ON evertick.gaps (app, schedule_key, last_at);
 
--- Earlier tries; the last one is in the run itself. By the day of the run's moment, as history is, so that both go
+-- Earlier tries; the last one is in the run itself. Those that failed, and those that were cut off and had phases. is_lost:
+-- the store's own word, not that of the node. By the day of the run's moment, as history is, so that both go
 -- together; the same holds for log lines.
 CREATE TABLE evertick.attempts (
     app         text    COLLATE "C" NOT NULL,
@@ -269,6 +270,8 @@ CREATE TABLE evertick.attempts (
     finished_at bigint  NOT NULL,
     error       text,
     reason      text,
+    phases      text,
+    is_lost     boolean NOT NULL DEFAULT false,
     PRIMARY KEY (run, fence, fire_at)
 ) PARTITION BY RANGE (fire_at);
 CREATE TABLE evertick.attempts_default PARTITION OF evertick.attempts DEFAULT;

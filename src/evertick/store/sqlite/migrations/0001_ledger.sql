@@ -242,7 +242,8 @@ CREATE INDEX evertick_gaps_time ON evertick_gaps (app, last_at);
 -- The gaps of one schedule.
 CREATE INDEX evertick_gaps_key ON evertick_gaps (app, schedule_key, last_at);
 
--- Earlier tries; the last one is in the run itself.
+-- Earlier tries; the last one is in the run itself. Those that failed, and those that were cut off and had phases. is_lost:
+-- the store's own word, not that of the node.
 CREATE TABLE evertick_attempts (
     app         TEXT    NOT NULL,
     run         TEXT    NOT NULL,
@@ -253,6 +254,8 @@ CREATE TABLE evertick_attempts (
     finished_at INTEGER NOT NULL,
     error       TEXT,
     reason      TEXT,
+    phases      TEXT,
+    is_lost     INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (app, run, fence)
 ) WITHOUT ROWID;
 

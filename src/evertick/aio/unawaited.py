@@ -1,0 +1,117 @@
+"""Async calls that say so when they are dropped without having been awaited.
+
+A dropped coroutine does nothing, and Python only warns, without the line of the call or the fix. These calls log an
+error with both. A call is a coroutine for asyncio in every way: `asyncio.run`, `create_task`, `gather` take it. Nothing
+runs before it is awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Coroutine, Generator
+from types import CodeType, FrameType
+from typing import Any, Never, Protocol, TypeVar
+
+__all__ = ["AwaitedCall", "Owner", "tell_unawaited", "tells_unawaited"]
+
+log = logging.getLogger("evertick")
+
+_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+T = TypeVar("T")
+C = TypeVar("C", bound=type)
+
+
+class Owner(Protocol):
+    """An object with async methods, and their plain forms in its `sync`."""
+
+    @property
+    def _written(self) -> str:
+        """How a program writes the object."""
+        ...
+
+
+class AwaitedCall(Coroutine[Any, Any, T]):
+    """A coroutine, and where it was made."""
+
+    __slots__ = ("__weakref__", "_code", "_coroutine", "_instruction", "_is_begun", "_name", "_owner")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], owner: Owner | str, name: str, frame: FrameType) -> None:
+        self._is_begun = False
+        self._coroutine = coroutine
+        self._owner, self._name = owner, name
+        # Not the frame itself, which would keep alive all that the caller had; the line is looked up only if needed.
+        self._code, self._instruction = frame.f_code, frame.f_lasti
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        self._is_begun = True
+        return self._coroutine.__await__()
+
+    def send(self, value: Any) -> Any:
+        self._is_begun = True
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        self._is_begun = True
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._is_begun = True
+        self._coroutine.close()
+
+    def __call__(self, *args: object, **kwargs: object) -> Never:
+        """For `@scheduler.schedule("every 5m")`: a call of an operation is no decorator."""
+        self.close()
+        written = self._owner if isinstance(self._owner, str) else self._owner._written
+        raise TypeError(
+            f"{written}.{self._name}(...) is no decorator and its result is no function; await it, or decorate with "
+            f"@{written}.every, .cron, .once, .when or .task"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """What asyncio and debuggers look at: `cr_frame`, `__qualname__` and the like."""
+        return getattr(self._coroutine, name)
+
+    def __repr__(self) -> str:
+        return repr(self._coroutine)
+
+    def __del__(self) -> None:
+        if not self._is_begun:
+            self._coroutine.close()  # else Python warns, too
+            tell_unawaited(self._owner, self._name, self._code, self._instruction)
+
+
+def tells_unawaited(kind: C) -> C:
+    """Make the public async methods of a class, its own and inherited ones, say when they were not awaited."""
+    for name, function in inspect.getmembers(kind, inspect.iscoroutinefunction):
+        if not name.startswith("_"):
+            setattr(kind, name, _telling(function, name))
+    return kind
+
+
+def _telling(function: Callable[..., Coroutine[Any, Any, T]], name: str) -> Callable[..., AwaitedCall[T]]:
+    getframe = sys._getframe
+
+    @functools.wraps(function)
+    def call(self: Any, *args: Any, **kwargs: Any) -> AwaitedCall[T]:
+        return AwaitedCall(function(self, *args, **kwargs), self, name, getframe(1))
+
+    # Web frameworks ask whether they have to await it.
+    if sys.version_info >= (3, 12):
+        return inspect.markcoroutinefunction(call)
+    call._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+    return call
+
+
+def tell_unawaited(owner: Owner | str, name: str, code: CodeType, instruction: int) -> None:
+    """Log the place of the call and how it is to be written. `owner`: a text where there is no `sync`."""
+    written = owner if isinstance(owner, str) else owner._written
+    call, awaited = f"{written}.{name}(...)", f"`await {written}.{name}(...)`"
+    is_async = bool(code.co_flags & _ASYNC)
+    fix = awaited if is_async or isinstance(owner, str) else f"`{written}.sync.{name}(...)`, or {awaited} in async code"
+    line = next((line for start, end, line in code.co_lines() if start <= instruction < end), None)
+    log.error("%s:%s: %s was not awaited and did nothing; write %s", code.co_filename, line, call, fix)

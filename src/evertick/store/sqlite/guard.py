@@ -1,0 +1,287 @@
+"""Whether all processes that have a ledger open have the same files open: the file, its -wal and its -shm.
+
+A process whose -wal or -shm is deleted goes on with files that no other process can reach, and the next process makes
+new ones: two ledgers under one name, and every moment runs twice. So a process that has the files open looks whether
+they are still there, and one that comes refuses while another holds deleted ones. The file keeps its lock meanwhile,
+which shows them to each other. The process that ends last is alone with the file, and lets SQLite fold the deleted log
+into it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from evertick.clock import Clock, system_clock
+from evertick.errors import StoreRefused, StoreReplaced, StoreUnavailable
+from evertick.store.sqlite.location import Location
+
+__all__ = ["LockWatch", "Loss", "SameFiles", "refuse_deleted_log", "refuse_second_name"]
+
+log = logging.getLogger("evertick.store")
+
+# The -wal and -shm are looked at this often at most; the file itself, where a commit would be lost, at each group.
+_LOOK_SECONDS = 0.1
+# Between two looks at who holds the file; and how often in a row something must be seen, for a process that opens the
+# file takes its locks one after the other.
+_PAUSE_SECONDS, _SEEN_LEAST = 0.02, 5
+_LOCKS = Path("/proc/locks")
+# Where SQLite has its shared lock in the file, and in the -shm the one that each process with a map of it holds.
+_SHARED_FIRST, _SHM_ALIVE = 0x40000000 + 2, 128
+
+_Identity = tuple[int, int]
+_NO_FILE: _Identity = (0, 0)
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """What was found in place of the files that were opened."""
+
+    error: StoreUnavailable
+    # No other process can have committed anything since: what we hold may go into the file.
+    may_fold: bool = False
+    # No other process can come in before we have left: what has begun here may be written to its end.
+    may_end: bool = False
+
+
+class SameFiles:
+    """The files of a ledger as they were when it was opened; made while a connection has them open."""
+
+    def __init__(self, where: Location, *, is_wal: bool, clock: Clock = system_clock) -> None:
+        self._where = where
+        self._clock = clock
+        self._real = None if where.path is None else os.path.realpath(where.path)
+        self._opened = _identity(where.path)
+        names = [f"{self._real}-wal", f"{self._real}-shm"] if is_wal and not where.is_read_only else []
+        # One that is gone already differs from whatever is found later.
+        self._beside = {name: _identity(name) or _NO_FILE for name in names}
+        self._look_at = 0.0
+        self._beside_loss: Loss | None = None
+        self._lock = threading.Lock()
+        self._is_rescued = False
+
+    def check(self) -> None:
+        """Refuse where the files are others than those that were opened."""
+        if (loss := self.loss()) is not None:
+            raise loss.error
+
+    def check_beside(self) -> None:
+        """Refuse where the log is another one, for who looks at the file itself by other means."""
+        if (loss := self.loss()) is not None and isinstance(loss.error, StoreReplaced):
+            raise loss.error
+
+    def loss(self) -> Loss | None:
+        if self._where.path is None:
+            return None
+        found = _identity(self._where.path)
+        if found != self._opened:
+            what = "was removed" if found is None else "was replaced by another file"
+            return Loss(
+                StoreUnavailable(
+                    f"the {self._where.description} {what} while it was in use; nothing is kept any more: "
+                    "put the file back and restart"
+                )
+            )
+        now = self._clock.elapsed()
+        if now >= self._look_at:
+            self._look_at, self._beside_loss = now + _LOOK_SECONDS, self._look_beside()
+        return self._beside_loss
+
+    def _look_beside(self) -> Loss | None:
+        found = {name: _identity(name) for name in self._beside}
+        if found == self._beside:
+            return None
+        changed = [name for name, identity in found.items() if identity != self._beside[name]]
+        replaced = [name for name in changed if found[name] is not None]
+        what = f"{' and '.join(changed)} {'was' if len(changed) == 1 else 'were'}"
+        begin = f"{what} {'replaced' if replaced else 'deleted'} while the {self._where.description} was in use"
+        never = "Never delete or move them while a program has the file open"
+        if not replaced:
+            fix = "restart this process, which keeps all that was committed"
+            return Loss(StoreReplaced(f"{begin}: {fix}. {never}"), may_fold=True, may_end=True)
+        # A program that only reads leaves an empty log. One that has our log, but not its -shm, may write to it.
+        wal = f"{self._real}-wal"
+        if wal in changed and not _size(wal):
+            return Loss(StoreReplaced(f"{begin}, by a program that only reads: restart. {never}"), may_fold=True)
+        fix = f"stop all programs that use the file, compare it with {self.rescue_path}, and restart"
+        return Loss(StoreReplaced(f"{begin}, and another program writes there now: {fix}. {never}"))
+
+    # --- what was committed, and only this process can reach
+
+    @property
+    def rescue_path(self) -> str:
+        """Where a copy of our ledger goes when another program keeps a second one under its name."""
+        return f"{self._real}.rescued-{os.getpid()}"
+
+    def keep_what_we_hold(self, db: sqlite3.Connection) -> None:
+        """Put what a deleted log holds into the file, or beside it where the file has another log by now."""
+        loss = self.loss()
+        if loss is None or not isinstance(loss.error, StoreReplaced) or db.in_transaction:
+            return
+        try:
+            if db.execute("PRAGMA query_only").fetchone()[0]:
+                return
+            if loss.may_fold:
+                db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            else:
+                self._rescue(db)
+        except sqlite3.Error as error:
+            log.error("what the deleted log of the %s holds could not be kept: %s", self._where.description, error)
+
+    def _rescue(self, db: sqlite3.Connection) -> None:
+        with self._lock:
+            if self._is_rescued:
+                return
+            self._is_rescued = True
+        db.execute("VACUUM INTO ?", (self.rescue_path,))
+        log.error("the ledger as this process has it was saved as %s", self.rescue_path)
+
+
+def _identity(path: str | None) -> _Identity | None:
+    if path is None:
+        return None
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+# --- before a process opens the file
+
+
+def refuse_second_name(where: Location) -> None:
+    """Hard links: SQLite names the log after the file, so each name would have a log, and a ledger, of its own."""
+    if where.path is None:
+        return
+    try:
+        found = os.stat(where.path)
+    except OSError:
+        return
+    if found.st_nlink > 1:
+        raise StoreRefused(
+            f"the {where.description} has {found.st_nlink} names (hard links), and each would have a -wal, and so a "
+            f"ledger, of its own; find the others with `find / -xdev -inum {found.st_ino}`, and remove all but one "
+            "(a symbolic link is fine)"
+        )
+
+
+def refuse_deleted_log(where: Location) -> None:
+    """Refuse while another process has the file open with a -wal or -shm that is not the one beside it."""
+    if where.path is None or not _size(where.path):
+        return
+    real = os.path.realpath(where.path)
+    pause, seen = threading.Event(), 0
+    until = system_clock.elapsed() + where.busy_timeout_ms / 1000
+    while True:
+        if os.path.exists(real + "-wal") and os.path.exists(real + "-shm"):
+            holders = _holders(real) - _holders(real + "-shm", at=_SHM_ALIVE)
+            if not holders:
+                return
+        elif _is_free(where):
+            return
+        else:
+            holders = _holders(real)
+        seen += 1
+        if seen >= _SEEN_LEAST and system_clock.elapsed() >= until:
+            raise StoreUnavailable(
+                f"the {where.description} is in use by {_named(holders)} with a -wal or -shm file that was deleted or "
+                "replaced; stop that first (it saves its part when it ends), then start again"
+            )
+        # Several processes that look at once must not go on in step.
+        pause.wait(_PAUSE_SECONDS + os.getpid() % 16 / 1000)
+
+
+def _is_free(where: Location) -> bool:
+    """Whether no connection, of any process, has the file open; asked before SQLite would make a new log.
+
+    In exclusive mode SQLite takes the lock of the whole file before it opens the log. A log that a killed process has
+    left is folded into the file on the way.
+    """
+    uri = where.uri("rw")
+    try:
+        with closing(sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None)) as db:
+            db.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
+            db.execute("SELECT count(*) FROM sqlite_master").fetchall()
+    except sqlite3.OperationalError as error:
+        # The next connection reports any other error better.
+        return not error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+    except sqlite3.DatabaseError:
+        return True
+    return True
+
+
+def _named(holders: set[int]) -> str:
+    if not holders:
+        return "another process"
+    others = sorted(holders - {os.getpid()})
+    words = [f"process {pid}" for pid in others] + ["this process itself"] * (os.getpid() in holders)
+    return " and ".join(words)
+
+
+# --- locks
+
+
+def _holders(path: str, at: int = _SHARED_FIRST) -> set[int]:
+    """The processes that hold SQLite's read lock on a file; none where the system does not tell.
+
+    Read from the system, for opening and closing the file here would cancel the locks that SQLite has on it.
+    """
+    try:
+        found = os.stat(path)
+        lines = _LOCKS.read_text().splitlines()
+    except OSError:
+        return set()
+    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    holders = set()
+    for line in lines:
+        # "1: POSIX  ADVISORY  READ 15641 fe:00:2170946 128 128"; a waiter has an arrow more.
+        columns = line.split()
+        if len(columns) == 8 and columns[1] == "POSIX" and columns[3] == "READ" and columns[5] == place:
+            end = int(columns[7]) if columns[7] != "EOF" else at
+            if int(columns[6]) <= at <= end:
+                holders.add(int(columns[4]))
+    return holders
+
+
+class LockWatch:
+    """Tells when our own lock on the file is gone: code in this process has opened and closed the file itself.
+
+    POSIX cancels all locks of a process on a file when it closes any descriptor of it. The next command that ends then
+    thinks that it is alone, and deletes the log under us.
+    """
+
+    def __init__(self, where: Location) -> None:
+        self._where = where
+        # Where the system does not tell, or tells of other process ids, there is nothing to compare.
+        self._can_tell = self._holds()
+        self._is_told = False
+
+    def check(self) -> None:
+        if not self._can_tell or self._is_told or self._holds():
+            return
+        # What is read in several parts may lack a line.
+        if any(self._holds() for _ in range(_SEEN_LEAST)):
+            return
+        self._is_told = True
+        log.error(
+            "this process has lost its lock on the %s: code in it has opened and closed that file by itself (a copy?), "
+            "which cancels SQLite's locks; restart the process, and copy the file in another one or with `evertick db "
+            "backup`",
+            self._where.description,
+        )
+
+    def _holds(self) -> bool:
+        return self._where.path is not None and os.getpid() in _holders(os.path.realpath(self._where.path))
