@@ -132,13 +132,18 @@ def test_catch_up_all_takes_the_oldest_first_one_per_pace() -> None:
     assert made.next_at == at(15, 30) + SECOND
 
 
-@pytest.mark.parametrize("live", [0, 1])
-def test_catch_up_all_looks_twice_as_often_as_new_moments_come(live: int) -> None:
+def test_catch_up_all_looks_twice_as_often_as_new_moments_come() -> None:
     for every, wait in (("1s", SECOND // 2), ("500ms", SECOND // 4), ("3s", SECOND), ("2s", SECOND)):
-        made = plan_at(facts(Every(every), catch_up="all", live=live), at(12, 0, 9.9))
+        made = plan_at(facts(Every(every), catch_up="all"), at(12, 0, 9.9))
         assert made.next_at == at(12, 0, 9.9) + wait
-    made = plan_at(facts(Every("10s"), catch_up="all", live=live, pace=MINUTE), at(12, 1))
+    made = plan_at(facts(Every("10s"), catch_up="all", pace=MINUTE), at(12, 1))
     assert made.next_at == at(12, 1, 5)
+
+
+def test_catch_up_all_looks_ten_times_as_often_while_it_waits_for_the_live_run() -> None:
+    for every, wait in (("1s", SECOND // 10), ("500ms", SECOND // 20), ("3s", 3 * SECOND // 10), ("20s", SECOND)):
+        made = plan_at(facts(Every(every), catch_up="all", live=1), at(12, 1, 9.9))
+        assert made.next_at == at(12, 1, 9.9) + wait
 
 
 def test_catch_up_all_waits_for_the_live_run_while_it_is_behind() -> None:

@@ -40,6 +40,10 @@ from evertick.when.moment import EARLIEST
 
 __all__ = ["plan", "plan_closely"]
 
+# Catch-up "all" looks this often per distance between two moments: after a moment was recorded, and while it waits for
+# the live run to end. So a run that takes up to nine tenths of the distance still catches up.
+_BEHIND_SHARE, _WAITING_SHARE = 2, 10
+
 
 def plan(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
     """What a schedule that wants to be looked at is owed at `now`."""
@@ -192,7 +196,7 @@ def _catch_up_all(facts: Facts, newest: int, now: int, uniform: Callable[[], flo
         is_behind, facts = True, msgspec.structs.replace(facts, live=facts.live & ~STUCK)
     admitted = admit(facts.definition.overlap, facts.live)
     if admitted is None and is_behind:
-        return Plan(gaps=gaps, next_fire_at=oldest, next_at=now + _pace(facts, oldest))
+        return Plan(gaps=gaps, next_fire_at=oldest, next_at=now + _pace(facts, oldest, _WAITING_SHARE))
     if admitted is None:
         gap = make_gap(facts, oldest, oldest, Verdict.SKIPPED, Reason.OVERLAP)
         moved = _moved_past(facts, oldest, uniform, gaps=(*gaps, gap))
@@ -200,18 +204,18 @@ def _catch_up_all(facts: Facts, newest: int, now: int, uniform: Callable[[], flo
         fire = make_fire(facts, oldest, now, is_blocked=admitted == "blocked")
         moved = _moved_past(facts, oldest, uniform, fires=(fire,), gaps=gaps)
     if moved.next_at is not None and moved.next_at <= now:
-        return msgspec.structs.replace(moved, next_at=now + _pace(facts, oldest))
+        return msgspec.structs.replace(moved, next_at=now + _pace(facts, oldest, _BEHIND_SHARE))
     return moved
 
 
-def _pace(facts: Facts, moment: int) -> int:
-    """How long to wait before the next look while behind: at most half the distance to the following moment.
+def _pace(facts: Facts, moment: int, share: int) -> int:
+    """How long to wait before the next look while behind: at most this share of the distance to the following moment.
 
     One moment is taken per look, so a pace as long as that distance would never catch up.
     """
     following = facts.rule.next_us(moment)
     pace = facts.definition.pace
-    return pace if following is None else min(pace, max((following - moment) // 2, 1))
+    return pace if following is None else min(pace, max((following - moment) // share, 1))
 
 
 def _give_up_oldest(facts: Facts, newest: int, now: int) -> tuple[tuple[NewGap, ...], Facts]:
