@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from evertick.definition.task import Task
-from evertick.driver.process import Process
+from evertick.driver.python.process import Process
 from evertick.driver.secret import Secret
 from evertick.errors import (
     AlreadyDeclared,
@@ -47,23 +47,23 @@ from evertick.when import Calendar, Cron, Every, Once
 from evertick.when.text import parse_when
 
 if TYPE_CHECKING:
-    from evertick.driver.http_spec import Http, HttpBasic, HttpExpect
-    from evertick.driver.nats_spec import Nats, NatsConnection
-    from evertick.driver.redis_spec import Redis, RedisConnection
-    from evertick.driver.shell_spec import Shell
+    from evertick.driver.http.spec import Http, HttpBasic, HttpExpect
+    from evertick.driver.queue.nats_spec import Nats, NatsConnection
+    from evertick.driver.queue.redis_spec import Redis, RedisConnection
+    from evertick.driver.shell.spec import Shell
 
 __version__ = VERSION
 
 # What jobs without a function are made of is imported when it is asked for: most programs have none.
 _OF_JOBS = {
-    "Http": "http_spec",
-    "HttpBasic": "http_spec",
-    "HttpExpect": "http_spec",
-    "Nats": "nats_spec",
-    "NatsConnection": "nats_spec",
-    "Redis": "redis_spec",
-    "RedisConnection": "redis_spec",
-    "Shell": "shell_spec",
+    "Http": "http.spec",
+    "HttpBasic": "http.spec",
+    "HttpExpect": "http.spec",
+    "Nats": "queue.nats_spec",
+    "NatsConnection": "queue.nats_spec",
+    "Redis": "queue.redis_spec",
+    "RedisConnection": "queue.redis_spec",
+    "Shell": "shell.spec",
 }
 
 __all__ = [

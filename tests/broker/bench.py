@@ -13,19 +13,19 @@ from wire import handing, no_secret, reports_until
 
 from evertick import Scheduler
 from evertick.clock import system_clock
-from evertick.driver.broker import Broker as NodesBroker
-from evertick.driver.broker import parcel_of, stamped
-from evertick.driver.contract import WorkerReport
-from evertick.driver.nats_broker import NatsBroker
-from evertick.driver.nats_client import make_streams
-from evertick.driver.nats_names import NatsNames
-from evertick.driver.nats_spec import NatsConnection
-from evertick.driver.redis_broker import RedisBroker
-from evertick.driver.redis_keys import FIELD, reports_key
-from evertick.driver.redis_spec import RedisConnection
-from evertick.worker.line import Line
-from evertick.worker.nats_line import NatsLine
-from evertick.worker.redis_line import RedisLine
+from evertick.driver.queue.broker import Broker as NodesBroker
+from evertick.driver.queue.broker import parcel_of, stamped
+from evertick.driver.queue.contract import WorkerReport
+from evertick.driver.queue.nats_broker import NatsBroker
+from evertick.driver.queue.nats_client import make_streams
+from evertick.driver.queue.nats_names import NatsNames
+from evertick.driver.queue.nats_spec import NatsConnection
+from evertick.driver.queue.redis_broker import RedisBroker
+from evertick.driver.queue.redis_keys import FIELD, reports_key
+from evertick.driver.queue.redis_spec import RedisConnection
+from evertick.worker.broker_session import Line
+from evertick.worker.nats_session import NatsLine
+from evertick.worker.redis_session import RedisLine
 from evertick.worker.tasks import TasksCraft
 from evertick.worker.worker import Worker
 from servers.broker import Broker

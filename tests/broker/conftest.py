@@ -10,7 +10,7 @@ import pytest
 from bench import Bench, bench_on
 
 from evertick.clock import system_clock
-from evertick.driver import plain_text
+from evertick.driver.queue import unencrypted
 from evertick.engine import report as report_module
 from evertick.worker import worker as worker_module
 from servers.broker import Broker, nats_server, redis_server
@@ -60,5 +60,5 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> str:
         return look_up("127.0.0.1" if host == name else host, *args, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", found)
-    monkeypatch.setattr(plain_text, "_warned", set())
+    monkeypatch.setattr(unencrypted, "_warned", set())
     return name

@@ -8,11 +8,11 @@ import pytest
 from wire import handing, no_secret
 
 from evertick.clock import system_clock
-from evertick.driver.broker import Broker as NodesBroker
-from evertick.driver.nats_broker import NatsBroker
-from evertick.driver.nats_spec import NatsConnection
-from evertick.driver.redis_broker import RedisBroker
-from evertick.driver.redis_spec import RedisConnection
+from evertick.driver.queue.broker import Broker as NodesBroker
+from evertick.driver.queue.nats_broker import NatsBroker
+from evertick.driver.queue.nats_spec import NatsConnection
+from evertick.driver.queue.redis_broker import RedisBroker
+from evertick.driver.queue.redis_spec import RedisConnection
 from evertick.errors import BrokerUnavailable, InvalidSetting
 from servers.broker import nats_server, redis_server, system_redis
 from servers.postgres import free_port

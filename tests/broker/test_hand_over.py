@@ -27,10 +27,10 @@ from evertick import (
     State,
     Verdict,
 )
-from evertick.driver.contract import WorkerReport, decode_handed
-from evertick.driver.hand_over import HandOverDriver
-from evertick.driver.nats_names import NatsNames
-from evertick.driver.redis_keys import reports_key
+from evertick.driver.queue.contract import WorkerReport, decode_handed
+from evertick.driver.queue.driver import HandOverDriver
+from evertick.driver.queue.nats_names import NatsNames
+from evertick.driver.queue.redis_keys import reports_key
 from evertick.driver.spec import Spec
 from evertick.explain.run import explain_run
 from evertick.model import HandedTo

@@ -15,14 +15,14 @@ from nats.js.api import StreamConfig
 from wire import handing, no_secret, reports_until
 
 from evertick.clock import system_clock
-from evertick.driver import nats_broker
-from evertick.driver.contract import Kill, decode_handed, decode_kill
-from evertick.driver.nats_broker import NatsBroker
-from evertick.driver.nats_names import NatsNames, token_of
-from evertick.driver.nats_spec import NatsConnection
+from evertick.driver.queue import nats_broker
+from evertick.driver.queue.contract import Kill, decode_handed, decode_kill
+from evertick.driver.queue.nats_broker import NatsBroker
+from evertick.driver.queue.nats_names import NatsNames, token_of
+from evertick.driver.queue.nats_spec import NatsConnection
 from evertick.driver.secret import Secret
 from evertick.errors import BrokerUnavailable
-from evertick.worker import nats_line
+from evertick.worker import nats_session
 from servers.broker import Broker, nats_server
 
 RUN = "0190a1b2-0000-7000-8000-000000000001"
@@ -93,7 +93,7 @@ async def test_what_a_reader_did_not_acknowledge_comes_again(
 async def test_a_message_that_its_worker_did_not_take_goes_to_another(
     nats: Broker, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_line, "ACK_SECONDS", 0.1)
+    monkeypatch.setattr(nats_session, "ACK_SECONDS", 0.1)
     async with bench_on(nats, own, "nats") as bench:
 
         @bench.scheduler.task(name="work")

@@ -16,7 +16,7 @@ from wire import handing, no_secret
 
 from evertick import Nats, NatsConnection, Scheduler, State, Verdict
 from evertick.clock import system_clock
-from evertick.driver.nats_broker import NatsBroker
+from evertick.driver.queue.nats_broker import NatsBroker
 from evertick.errors import BrokerUnavailable
 from servers.broker import Broker, nats_server
 from servers.nats_operator import Operator

@@ -13,12 +13,12 @@ import redis.asyncio
 from wire import handing, no_secret
 
 from evertick.clock import system_clock
-from evertick.driver import redis_stream
-from evertick.driver.broker import Incoming
-from evertick.driver.contract import Kill, WorkerReport, decode_handed, decode_kill, encode
-from evertick.driver.redis_broker import RedisBroker
-from evertick.driver.redis_keys import FIELD, KILL_CHANNEL, kill_key, reports_key
-from evertick.driver.redis_spec import RedisConnection
+from evertick.driver.queue import redis_stream
+from evertick.driver.queue.broker import Incoming
+from evertick.driver.queue.contract import Kill, WorkerReport, decode_handed, decode_kill, encode
+from evertick.driver.queue.redis_broker import RedisBroker
+from evertick.driver.queue.redis_keys import FIELD, KILL_CHANNEL, kill_key, reports_key
+from evertick.driver.queue.redis_spec import RedisConnection
 from evertick.errors import BrokerUnavailable
 from servers.broker import Broker, redis_server, system_redis
 

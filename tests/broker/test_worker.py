@@ -15,9 +15,9 @@ from wire import all_reports, reports_until
 
 from evertick import Context, Retry, Skip
 from evertick.clock import system_clock
-from evertick.driver import redis_stream
-from evertick.driver.contract import Kill, WorkerReport
-from evertick.worker.line import Fetched
+from evertick.driver.queue import redis_stream
+from evertick.driver.queue.contract import Kill, WorkerReport
+from evertick.worker.broker_session import Fetched
 from servers.broker import Broker, redis_server
 
 RUN = "0190a1b2-0000-7000-8000-000000000001"
@@ -397,7 +397,7 @@ async def test_a_result_that_is_too_large_is_left_out_and_a_line_says_so(bench: 
 
 
 def test_reports_of_newer_workers_are_read_and_other_versions_refused() -> None:
-    from evertick.driver.contract import decode_report
+    from evertick.driver.queue.contract import decode_report
     from evertick.errors import InvalidInput
 
     newer = msgspec.json.encode({"v": 1, "run": RUN, "fence": 1, "kind": "taken", "colour": "blue"})

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from wire import all_reports
 
 from evertick.cli.root import cli
-from evertick.driver.contract import Kill, WorkerReport
+from evertick.driver.queue.contract import Kill, WorkerReport
 from servers.broker import Broker, nats_server, redis_server
 
 APP = """

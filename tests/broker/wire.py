@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from evertick.clock import system_clock
-from evertick.driver.broker import Broker, Parcel
-from evertick.driver.contract import Handed, WorkerReport, decode_report
+from evertick.driver.queue.broker import Broker, Parcel
+from evertick.driver.queue.contract import Handed, WorkerReport, decode_report
 from evertick.model import ClaimedMessage
 
 __all__ = ["all_reports", "handing", "handing_of", "no_secret", "reports_until"]

@@ -15,8 +15,8 @@ import threading
 from collections.abc import Sequence
 
 from evertick import Message, Nats, Redis, Scheduler
-from evertick.driver.nats_broker import NatsBroker
-from evertick.driver.redis_broker import RedisBroker
+from evertick.driver.queue.nats_broker import NatsBroker
+from evertick.driver.queue.redis_broker import RedisBroker
 
 url, broker, kind, point = sys.argv[1:]
 driver = "nats" if kind == "nats" else "redis"

@@ -16,14 +16,14 @@ from redis import Redis as Client
 
 from evertick import BrokerUnavailable, Context, Message, MessageState, Nats, Once, Redis, Scheduler, State, Verdict
 from evertick.clock import system_clock
-from evertick.driver.nats_broker import NatsBroker
-from evertick.driver.nats_spec import NatsConnection
-from evertick.driver.redis_broker import RedisBroker
-from evertick.driver.redis_spec import RedisConnection
+from evertick.driver.queue.nats_broker import NatsBroker
+from evertick.driver.queue.nats_spec import NatsConnection
+from evertick.driver.queue.redis_broker import RedisBroker
+from evertick.driver.queue.redis_spec import RedisConnection
 from evertick.driver.spec import Spec
-from evertick.worker.line import Fetched, Line
-from evertick.worker.nats_line import NatsLine
-from evertick.worker.redis_line import RedisLine
+from evertick.worker.broker_session import Fetched, Line
+from evertick.worker.nats_session import NatsLine
+from evertick.worker.redis_session import RedisLine
 from evertick.worker.tasks import TasksCraft
 from evertick.worker.worker import Worker
 from servers.broker import Broker, nats_server, redis_server

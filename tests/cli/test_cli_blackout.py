@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from evertick import Calendar, Cron, Every, Scheduler
-from evertick.cli.words import now
+from evertick.cli.show.words import now
 
 OPENS = (now() + timedelta(hours=8)).replace(minute=0, second=0, microsecond=0)
 

@@ -163,7 +163,7 @@ def test_long_work_tells_how_far_it_is_without_touching_the_answer(database, sta
 def test_a_store_of_another_kind_that_has_no_care_says_so_and_the_doctor_goes_on_without(
     database, monkeypatch, evertick
 ):
-    monkeypatch.setattr("evertick.cli.care.open_store", lambda url, clock: object())
+    monkeypatch.setattr("evertick.cli.command.db.open_store", lambda url, clock: object())
     result = evertick("db", "status")
     assert result.exit_code == 1
     assert result.stderr == "error: the store of sqlite:// cannot be looked after from here; use its own tools\n"
@@ -220,7 +220,7 @@ def test_repair_clock_shows_what_it_would_repair_asks_and_repairs(from_the_futur
 
 def test_repair_clock_is_refused_while_the_clock_is_wrong(from_the_future, evertick, monkeypatch):
     monkeypatch.setenv("EVERTICK_DATABASE", from_the_future)
-    monkeypatch.setattr("evertick.cli.care.now", lambda: datetime(1999, 1, 1, tzinfo=UTC))
+    monkeypatch.setattr("evertick.cli.command.db.now", lambda: datetime(1999, 1, 1, tzinfo=UTC))
     refused = evertick("db", "repair-clock", "--yes")
     assert refused.exit_code == 1
     assert "put both right first" in refused.stderr

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from evertick import Duty, Scheduler
-from evertick.cli.duties import duty_columns, duty_row
-from evertick.cli.ha import next_words
-from evertick.cli.words import now
+from evertick.cli.command.duties import duty_columns, duty_row
+from evertick.cli.command.ha import next_words
+from evertick.cli.show.words import now
 from evertick.explain.availability import HaLine
 
 

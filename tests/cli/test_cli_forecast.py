@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 from evertick import Cron, Every, Once, Scheduler, parse_when
-from evertick.cli.heatmap import _Scale, _short
-from evertick.cli.words import now
+from evertick.cli.show.heatmap import _Scale, _short
+from evertick.cli.show.words import now
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -120,8 +120,8 @@ def test_lines_of_the_system_name_their_users(evertick, tmp_path):
 
 @pytest.mark.parametrize("place", ["crontab", "cron.d/shop"])
 def test_a_crontab_of_the_system_is_known_by_its_place(evertick, tmp_path, monkeypatch, place):
-    monkeypatch.setattr("evertick.cli.importing._SYSTEM", tmp_path / "crontab")
-    monkeypatch.setattr("evertick.cli.importing._SYSTEM_FOLDER", tmp_path / "cron.d")
+    monkeypatch.setattr("evertick.cli.command.imports._SYSTEM", tmp_path / "crontab")
+    monkeypatch.setattr("evertick.cli.command.imports._SYSTEM_FOLDER", tmp_path / "cron.d")
     monkeypatch.chdir(tmp_path)
     path = tmp_path / place
     path.parent.mkdir(exist_ok=True)

@@ -13,7 +13,7 @@ from terminal import drawn_by
 
 from evertick import Constant, Message, Scheduler
 from evertick.cli import cli
-from evertick.cli.output import Column, table_for_terminal
+from evertick.cli.show.output import Column, table_for_terminal
 
 COLUMNS = 80
 

@@ -19,7 +19,7 @@ import pytest
 from click.testing import Result
 
 from evertick import Scheduler
-from evertick.cli import care
+from evertick.cli.command import db
 from servers.postgres import dsn_with, other_user, own_server
 
 SECRET = "hunter2"
@@ -127,7 +127,7 @@ def test_where_a_vacuum_is_refused_nothing_is_drawn_before(
 ) -> None:
     assert evertick("db", "migrate").exit_code == 0
     drawn: list[str] = []
-    monkeypatch.setattr(care, "progress", lambda title, **_: drawn.append(title))
+    monkeypatch.setattr(db, "progress", lambda title, **_: drawn.append(title))
     assert "autovacuum" in evertick("db", "vacuum").stderr
     assert "VACUUM FULL" in evertick("db", "vacuum", "--full", "--yes").stderr
     assert drawn == []

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from evertick.cli import progress as module
-from evertick.cli.progress import progress, retold
+from evertick.cli.show import progress as module
+from evertick.cli.show.progress import progress, retold
 
 
 class Elapsed:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from evertick import Constant, Context, Every, Run, Scheduler
-from evertick.cli.words import distance, now, remark, took, tries
+from evertick.cli.show.words import distance, now, remark, took, tries
 from evertick.model import Cause, Node, Reason, State, Verdict
 from live_runs import every_state
 

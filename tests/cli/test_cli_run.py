@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from evertick.cli.demo import called_as
-from evertick.cli.run import find_scheduler
+from evertick.cli.command.demo import called_as
+from evertick.cli.command.run import find_scheduler
 
 PROGRAM = """
 import logging, sys

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from evertick import Scheduler
-from evertick.cli.words import now
+from evertick.cli.show.words import now
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from evertick import Cron, Scheduler
 from evertick.cli.saying import in_commands
-from evertick.cli.words import now
+from evertick.cli.show.words import now
 
 
 def test_an_error_names_commands_and_flags_instead_of_calls_and_arguments(database, evertick):

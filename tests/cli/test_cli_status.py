@@ -18,7 +18,7 @@ import pytest
 from click.testing import Result
 
 from evertick import Redis, Scheduler
-from evertick.cli.standing import Grade, Limits, NodeStanding, Standing, problems_of, worst
+from evertick.cli.show.standing import Grade, Limits, NodeStanding, Standing, problems_of, worst
 from evertick.daemon.report import DaemonReport, write_report
 from evertick.model import Duty
 from evertick.store.base import ChannelPulse
@@ -225,7 +225,7 @@ def test_a_database_that_is_away_or_does_not_answer_is_critical(
     async def hangs(*args: Any) -> Any:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("evertick.cli.status.look", hangs)
+    monkeypatch.setattr("evertick.cli.command.status.look", hangs)
     silent = evertick("status", "--timeout", "200ms")
     assert (silent.exit_code, silent.stdout) == (2, "CRITICAL: the database did not answer within 200 ms\n")
 

@@ -18,8 +18,8 @@ from evertick import Calendar, Scheduler
 from evertick.aio.cooperative import TURN
 from evertick.config import adding, load, ownership
 from evertick.config.build import scheduler_from
+from evertick.config.job_diff import JobNews
 from evertick.config.load import Configuration, load_configuration
-from evertick.config.news import JobNews
 from evertick.config.reload import Reloader
 from evertick.errors import StoreUnavailable
 from evertick.ledger.atomic_edit import TogetherEditor

@@ -147,7 +147,7 @@ def test_the_watchdog_speaks_in_time_and_only_while_the_node_moves(
 def test_the_watchdog_is_silent_while_a_job_blocks_the_event_loop_and_speaks_when_it_moves_again(
     supervisor: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evertick.engine.beat.BLOCKED_SECONDS", 1.5)
+    monkeypatch.setattr("evertick.engine.heartbeat.BLOCKED_SECONDS", 1.5)
     scheduler, notify = Scheduler("sqlite://"), Notify(address_of(supervisor), watchdog_seconds=0.6)
     is_blocking, may_go_on = threading.Event(), threading.Event()
 

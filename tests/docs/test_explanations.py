@@ -15,7 +15,7 @@ from pages import ROOT, doc
 from evertick import Cron
 from evertick.model import LOSSES_MAX, TRANSITIONS
 from evertick.scheduler import Parts
-from evertick.testing.simulation.mutants import MUTANTS
+from simulation.mutants import MUTANTS
 
 PROTOCOL = doc("explanation/protocol.md")
 TIME = doc("explanation/time.md")
@@ -39,7 +39,9 @@ def test_the_numbers_on_the_page_about_testing_are_not_too_great() -> None:
     page = " ".join(doc("explanation/testing.md").split())
     conformance = (ROOT / "src/evertick/testing/conformance").glob("*.py")
     tests = sum(len(re.findall(r"def test_", file.read_text(encoding="utf-8"))) for file in conformance)
-    first = re.search(r"^FIRST = (\d+)$", (ROOT / "tests/sim/test_simulation.py").read_text(encoding="utf-8"), re.M)
+    first = re.search(
+        r"^FIRST = (\d+)$", (ROOT / "tests/simulation/test_simulation.py").read_text(encoding="utf-8"), re.M
+    )
     assert "more than two hundred tests" in page
     assert tests > 200
     assert "more than eighty of them" in page

@@ -56,10 +56,10 @@ from evertick.definition.senders import SenderOptions
 from evertick.definition.settings import DATABASE_VARIABLE
 from evertick.definition.task import Enqueuer, SyncEnqueuer, TaskOptions
 from evertick.driver.base import Driver
-from evertick.driver.function import Threads
-from evertick.driver.handoff import HandOff, HandsOver, Received, ReportSource
-from evertick.driver.pool import Children
-from evertick.driver.process import Process
+from evertick.driver.dispatch import HandOff, HandsOver, Received, ReportSource
+from evertick.driver.python.function import Threads
+from evertick.driver.python.pool import Children
+from evertick.driver.python.process import Process
 from evertick.driver.secret import Secret
 from evertick.driver.sender import RETRY, Sender
 from evertick.driver.spec import DriverParts, Spec

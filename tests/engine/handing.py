@@ -14,7 +14,7 @@ import msgspec
 
 from evertick import Context, Message
 from evertick.driver.base import Driver
-from evertick.driver.handoff import HandOff, Received
+from evertick.driver.dispatch import HandOff, Received
 from evertick.driver.sender import Sender
 from evertick.driver.spec import DriverParts, Spec
 from evertick.job.arguments import FreeArguments

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from evertick import Constant, Event, InvalidSetting, Scheduler, Skip, Verdict
-from evertick.engine import failing
+from evertick.engine import auto_pause
 from evertick.errors import StoreUnavailable
 from evertick.store.base import Failing
 from evertick.testing import Kit, virtual_time
@@ -188,7 +188,7 @@ async def _look_away(*_: object) -> None:
 async def test_a_failure_that_nobody_looked_at_is_made_up_for_by_the_sweep(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failing, "pause_failing", _look_away)
+    monkeypatch.setattr(auto_pause, "pause_failing", _look_away)
     await world.add(pause_after=3)
     await world.kit.advance("3h30m")
     assert not await world.is_paused()
@@ -202,7 +202,7 @@ async def test_a_failure_that_nobody_looked_at_is_made_up_for_by_the_next(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(failing, "pause_failing", _look_away)
+        patch.setattr(auto_pause, "pause_failing", _look_away)
         await world.add(pause_after=2)
         await world.kit.advance("3h30m")
     assert not await world.is_paused()
@@ -230,7 +230,7 @@ async def test_a_look_that_the_store_refuses_is_taken_again(world: World, monkey
 
 
 async def test_however_many_fail_at_once_all_are_paused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failing, "_BATCH", 2)
+    monkeypatch.setattr(auto_pause, "_BATCH", 2)
     for number in range(5):
         await world.scheduler.add(key=f"k{number}", when="every 1h", task="job", pause_after=1)
     await world.kit.advance("1h30m")

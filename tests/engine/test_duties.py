@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from evertick import Duty, DutyContext, Event, Scheduler
-from evertick.engine import beat
+from evertick.engine import heartbeat
 from evertick.testing import virtual_time
 from evertick.text.error_line import what_was_raised
 
@@ -362,7 +362,7 @@ async def test_a_holder_that_hears_nothing_of_the_store_stops_before_its_lease_i
 
 
 async def test_a_blocked_event_loop_gives_up_its_duties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beat, "BLOCKED_SECONDS", 0.5)
+    monkeypatch.setattr(heartbeat, "BLOCKED_SECONDS", 0.5)
     url = f"sqlite:///{tmp_path}/duty.db"
     blocked, other = Scheduler(url, node_name="blocked", lease="6s"), Scheduler(url, node_name="other", lease="6s")
     terms: list[int] = []

@@ -11,18 +11,18 @@ import pytest
 
 from evertick import Event, Scheduler
 from evertick.driver.base import Work
-from evertick.driver.function import FunctionDriver, Threads
+from evertick.driver.python.function import FunctionDriver, Threads
 from evertick.engine import loops
 from evertick.engine.finish import Finisher
 from evertick.engine.loop import Loop
 from evertick.engine.node import GATHER_SECONDS, LocalNode
-from evertick.engine.note import NoteCarrier
+from evertick.engine.progress import NoteCarrier
 from evertick.engine.work import Worker
 from evertick.model import Claimed
 from evertick.model.hooks import Hooks
 from evertick.store.base import Claim, Finished
-from evertick.testing.simulation.clock import TrueClock
-from evertick.testing.simulation.loop import VirtualLoop
+from simulation.clock import TrueClock
+from simulation.loop import VirtualLoop
 
 STORE_SECONDS = 0.001
 

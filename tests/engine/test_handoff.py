@@ -16,8 +16,8 @@ from handing import KILLS, QUEUE, Handing, Queue
 
 from evertick import Constant, Event, InvalidSetting, Message, Run, Scheduler, State, StoreUnavailable, Task, Verdict
 from evertick.driver import registry
-from evertick.driver.handoff import Received
-from evertick.driver.redis_spec import Redis
+from evertick.driver.dispatch import Received
+from evertick.driver.queue.redis_spec import Redis
 from evertick.engine import report
 from evertick.engine.engine import EngineHealth
 from evertick.explain.run import explain_run

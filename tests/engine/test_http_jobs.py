@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from evertick import Constant, Http, HttpBasic, HttpExpect, InvalidSetting, Run, Scheduler, Secret
-from evertick.driver.http import HttpDriver
-from evertick.driver.http_spec import HttpSettings
+from evertick.driver.http.driver import HttpDriver
+from evertick.driver.http.spec import HttpSettings
 from evertick.driver.secret import Secrets
 from evertick.model import Attempt
 from evertick.testing import virtual_time

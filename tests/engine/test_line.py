@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from evertick.driver.base import OnLost, Work
-from evertick.driver.function import FunctionDriver, Threads
+from evertick.driver.python.function import FunctionDriver, Threads
 from evertick.engine import loops, work
 from evertick.engine.finish import Finisher
 from evertick.engine.judge import Stop
 from evertick.engine.loop import Loop
 from evertick.engine.node import Attempt, LocalNode
-from evertick.engine.note import NoteCarrier
+from evertick.engine.progress import NoteCarrier
 from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
 from evertick.job.context import Context
@@ -23,8 +23,8 @@ from evertick.model import Claimed, Outcome
 from evertick.model.every_node import own_queue
 from evertick.model.hooks import Hooks
 from evertick.store.base import Claim, Finished
-from evertick.testing.simulation.clock import TrueClock
-from evertick.testing.simulation.loop import VirtualLoop
+from simulation.clock import TrueClock
+from simulation.loop import VirtualLoop
 
 SLOTS = 20
 STORE_SECONDS = 0.001

@@ -15,7 +15,7 @@ import pytest
 
 from evertick import Context, Scheduler
 from evertick.doctor import examine
-from evertick.engine import beat
+from evertick.engine import heartbeat
 from evertick.model import blockers_of_loop
 from evertick.store.sqlite import watch
 from evertick.when import from_us
@@ -160,7 +160,7 @@ async def test_who_holds_the_event_loop_up_is_told_long_before_the_loop_counts_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Beats are every 0.2 s.
-    monkeypatch.setattr(beat, "HELD_UP_SECONDS", 1.5)
+    monkeypatch.setattr(heartbeat, "HELD_UP_SECONDS", 1.5)
     scheduler = Scheduler(f"sqlite:///{tmp_path}/held.db", lease="1s")
     ended = asyncio.Event()
 
@@ -188,7 +188,7 @@ async def test_a_job_that_blocks_the_event_loop_does_not_cost_the_node_its_lease
 
     The lease is short enough for the job to outlive it, and long enough for a machine that stands still for a while.
     """
-    monkeypatch.setattr(beat, "BLOCKED_SECONDS", 0.5)
+    monkeypatch.setattr(heartbeat, "BLOCKED_SECONDS", 0.5)
     url = f"sqlite:///{tmp_path}/blocked.db"
     starts: list[str] = []
     health_while_blocked: list[bool] = []

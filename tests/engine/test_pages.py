@@ -17,11 +17,11 @@ import pytest
 from evertick import Scheduler
 from evertick.clock import system_clock
 from evertick.driver.base import Work
-from evertick.driver.function import FunctionDriver, Threads
+from evertick.driver.python.function import FunctionDriver, Threads
 from evertick.engine.finish import Finisher
 from evertick.engine.fire import Recorder
 from evertick.engine.node import LocalNode
-from evertick.engine.note import NoteCarrier
+from evertick.engine.progress import NoteCarrier
 from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
 from evertick.model import Definition

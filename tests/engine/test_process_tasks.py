@@ -19,7 +19,7 @@ import pytest
 from process_watch import MARK, marked, seconds_until_gone
 
 from evertick import Constant, Process, ProcessDied, Run, Scheduler, Task
-from evertick.driver.process import ProcessDriver
+from evertick.driver.python.process import ProcessDriver
 from evertick.engine.judge import Stop
 from evertick.testing import virtual_time
 

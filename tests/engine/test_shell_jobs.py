@@ -20,8 +20,8 @@ import pytest
 from process_watch import MARK, marked, seconds_until_gone
 
 from evertick import Constant, Run, Scheduler, Secret, Shell, Task
-from evertick.driver import account, kept, orphans
-from evertick.driver.output import HEAD_BYTES, TAIL_BYTES
+from evertick.driver.shell import account, leftovers, supervised
+from evertick.driver.shell.output import HEAD_BYTES, TAIL_BYTES
 from evertick.testing import virtual_time
 
 SECONDS_MAX = 60.0
@@ -647,7 +647,7 @@ async def test_in_virtual_time_no_command_is_run(bench: Bench, tmp_path: Path) -
 
 
 def but_for_the_hidden() -> str:
-    return "" if orphans.sees_all() else f", {kept._BUT_FOR_THE_HIDDEN}"
+    return "" if leftovers.sees_all() else f", {supervised._BUT_FOR_THE_HIDDEN}"
 
 
 @pytest.mark.parametrize("user", [None, pytest.param("nobody", marks=as_root)])
@@ -655,8 +655,8 @@ async def test_a_command_whose_keeper_is_killed_fails_and_ends_as_well(
     bench: Bench, mark: str, user: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As if the node had died with the keeper.
-    monkeypatch.setattr(kept.os, "killpg", lambda *_: None)
-    monkeypatch.setattr(kept, "end_marked", lambda _: [])
+    monkeypatch.setattr(supervised.os, "killpg", lambda *_: None)
+    monkeypatch.setattr(supervised, "end_marked", lambda _: [])
     token = uuid4().hex
     job = bench.job("echo begun; exec sleep 1000", user=user, env={"OWN_MARK": token})
     async with bench.scheduler:
@@ -689,7 +689,7 @@ async def test_nothing_of_a_command_outlives_its_keeper_that_was_killed(
 async def test_a_node_that_may_not_look_into_every_process_says_what_may_be_left_of_a_killed_keeper(
     bench: Bench, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "sees_all", lambda: False)
+    monkeypatch.setattr(supervised, "sees_all", lambda: False)
     job = bench.job("echo begun; exec sleep 1000")
     async with bench.scheduler:
         run = await job.enqueue()
@@ -705,8 +705,8 @@ async def test_a_node_that_may_not_look_into_every_process_says_what_may_be_left
 async def test_what_a_killed_keeper_has_left_and_nobody_can_end_is_named(
     bench: Bench, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "end_marked", lambda _: [4711])
-    monkeypatch.setattr(kept, "_LOOKS_MOST", 2)
+    monkeypatch.setattr(supervised, "end_marked", lambda _: [4711])
+    monkeypatch.setattr(supervised, "_LOOKS_MOST", 2)
     job = bench.job("echo begun; exec sleep 1000")
     async with bench.scheduler:
         run = await job.enqueue()

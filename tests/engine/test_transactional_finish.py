@@ -31,7 +31,7 @@ from evertick import (
     WouldBlock,
 )
 from evertick.clock import system_clock
-from evertick.engine.tend import Tender
+from evertick.engine.recovery import Tender
 from evertick.model import Claimed
 from evertick.store.sqlite import SqliteStore
 from evertick.store.sqlite.job_transaction import FileTransaction

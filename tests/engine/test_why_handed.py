@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from evertick import Run, Scheduler, State
-from evertick.cli.words import losses_words, remark, tries
+from evertick.cli.show.words import losses_words, remark, tries
 from evertick.doctor import examine
 from evertick.explain.run import explain_run, explain_task
 from evertick.explain.schedule import ended_words

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evertick import InvalidInput
-from evertick.driver.account import is_user
+from evertick.driver.shell.account import is_user
 from evertick.imports.crontab import CrontabOptions, read_crontab
 from evertick.imports.found import Imported, Job
 from evertick.imports.local_zone import local_zone

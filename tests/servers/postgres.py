@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from evertick.driver import keeper
+from evertick.driver.shell import keeper
 
 __all__ = [
     "DSN_VARIABLE",

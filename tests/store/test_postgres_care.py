@@ -11,7 +11,7 @@ from evertick.clock import system_clock
 from evertick.errors import Refused, StoreRefused
 from evertick.store.base import Care, CaredFor
 from evertick.store.postgres import SCHEMA_VERSION, PostgresStore
-from evertick.store.postgres.care import OBJECTS, _options
+from evertick.store.postgres.maintenance import OBJECTS, _options
 from evertick.store.postgres.queries import statements_for
 from evertick.testing.conformance import Bench
 from evertick.testing.conformance.bench import APP, OTHER_APP, us

@@ -14,8 +14,7 @@ from evertick import Every, Scheduler
 from evertick.clock import system_clock
 from evertick.errors import Refused, StoreRefused, StoreUnavailable
 from evertick.store.base import Care, CaredFor
-from evertick.store.sqlite import SCHEMA_VERSION, SqliteStore
-from evertick.store.sqlite import care as care_module
+from evertick.store.sqlite import SCHEMA_VERSION, SqliteStore, maintenance
 from evertick.store.sqlite.mount import file_system_of
 
 
@@ -63,7 +62,7 @@ async def test_the_status_tells_what_is_in_the_file(made):
 
 
 async def test_rows_are_counted_up_to_a_bound(made, monkeypatch):
-    monkeypatch.setattr(care_module, "_COUNT_MOST", 0)
+    monkeypatch.setattr(maintenance, "_COUNT_MOST", 0)
     rows = {table.name: (table.rows, table.is_exact) for table in (await care_for(made).status()).tables}
     assert rows["evertick_schedules"] == (0, False)
     assert rows["evertick_attempts"] == (0, True)
@@ -156,7 +155,7 @@ async def test_a_file_that_is_no_database_is_told(path):
 
 
 async def test_a_check_that_may_not_take_long_says_that_it_is_not_complete(made, monkeypatch):
-    monkeypatch.setattr(care_module, "_STEPS_PER_LOOK", 1)
+    monkeypatch.setattr(maintenance, "_STEPS_PER_LOOK", 1)
     checked = await care_for(made).check(seconds_most=-1.0)
     assert (checked.problems, checked.is_complete) == ((), False)
 
@@ -173,7 +172,7 @@ async def test_a_check_that_nobody_waits_for_any_more_is_broken_off(made):
             ended.set()
 
     care = care_for(made)
-    assert isinstance(care, care_module.FileCare)
+    assert isinstance(care, maintenance.FileCare)
     waiting = asyncio.ensure_future(care._on_file(endless))
     assert await asyncio.to_thread(begun.wait, 20)
     waiting.cancel()
@@ -248,7 +247,7 @@ async def test_writing_the_file_anew_makes_it_small_and_able_to_give_back(withou
 
 
 async def test_writing_anew_is_refused_where_the_disk_has_no_room(made, monkeypatch):
-    monkeypatch.setattr(care_module.shutil, "disk_usage", lambda path: shutil_usage(free=10))
+    monkeypatch.setattr(maintenance.shutil, "disk_usage", lambda path: shutil_usage(free=10))
     with pytest.raises(Refused, match="10 are free"):
         await care_for(made).rewrite()
 

@@ -7,7 +7,7 @@ from evertick.model import State
 from evertick.model.limits import Concurrency, Rate, Subject
 from evertick.store.base import TaskTerms
 from evertick.store.sqlite import SqliteStore
-from evertick.store.sqlite.lines import InlineLine
+from evertick.store.sqlite.session import InlineLine
 from evertick.testing.conformance import Bench, a_run, an_outcome
 from evertick.testing.conformance.bench import APP, HOUR, MINUTE, TASK
 

@@ -14,10 +14,10 @@ from evertick.model import Cause, Definition, NewGap, NewRun, Outcome, Reason, S
 from evertick.model.limits import Concurrency, Rate, Subject
 from evertick.store.base import Advance, Change, DueSchedule, NodeJoin, RunFilter, TaskTerms
 from evertick.store.sqlite import SqliteStore
-from evertick.store.sqlite.lines import InlineLine
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.reading import _CLAUSES, _INDEXES
 from evertick.store.sqlite.schema import migrate
+from evertick.store.sqlite.session import InlineLine
 
 
 @pytest.fixture

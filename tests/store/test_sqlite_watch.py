@@ -17,7 +17,7 @@ import pytest
 
 from evertick.clock import system_clock
 from evertick.model import Cause, NewRun
-from evertick.store.sqlite import SqliteStore, connection, others, watch
+from evertick.store.sqlite import SqliteStore, connection, foreign_commits, watch
 from evertick.store.sqlite.watch import Watch
 
 PATIENCE = 30.0
@@ -254,17 +254,17 @@ async def test_between_looks_at_anything_new_runs_alone_are_told(
     store: SqliteStore, program: SqliteStore, theirs: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hearing = await waiting(store)
-    monkeypatch.setattr(others, "_ANYTHING_SECONDS", -1.0)
+    monkeypatch.setattr(foreign_commits, "_ANYTHING_SECONDS", -1.0)
     theirs.execute("INSERT INTO theirs VALUES (1)")
     assert await hearing == "anything"
-    monkeypatch.setattr(others, "_ANYTHING_SECONDS", HOUR)
+    monkeypatch.setattr(foreign_commits, "_ANYTHING_SECONDS", HOUR)
     theirs.execute("INSERT INTO theirs VALUES (2)")
     assert await store.changed("a", 0.3) is None
     await program.enqueue("a", [a_run()])
     assert await hears(store) == "runs"
     await program.enqueue("of others", [a_run()])
     assert await store.changed("a", 0.3) is None
-    monkeypatch.setattr(others, "_ANYTHING_SECONDS", -1.0)
+    monkeypatch.setattr(foreign_commits, "_ANYTHING_SECONDS", -1.0)
     assert await hears(store) == "anything", "the runs may not have been all"
     assert await store.changed("a", 0.05) is None
 
@@ -284,7 +284,7 @@ async def test_who_writes_to_other_tables_all_the_time_causes_few_looks_at_ours(
         theirs.execute("INSERT INTO theirs VALUES (1)")
         await asyncio.sleep(0.005)
     assert {news for news, _ in told} == {"anything"}
-    assert 3 <= len(told) <= 1 + (told[-1][1] - began) / others._ANYTHING_SECONDS
+    assert 3 <= len(told) <= 1 + (told[-1][1] - began) / foreign_commits._ANYTHING_SECONDS
 
 
 async def test_writes_that_no_commit_follows_cause_a_bounded_number_of_looks(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ async def test_writes_that_no_commit_follows_cause_a_bounded_number_of_looks(tmp
 
 async def test_runs_of_our_own_are_no_news(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await store.changed("a", 0.01) is None
-    monkeypatch.setattr(others, "_ANYTHING_SECONDS", HOUR)
+    monkeypatch.setattr(foreign_commits, "_ANYTHING_SECONDS", HOUR)
     for _ in range(20):
         await store.enqueue("a", [a_run()])
         assert await store.changed("a", 0.01) is None
@@ -329,7 +329,7 @@ async def test_our_own_commits_cause_a_bounded_number_of_looks(
 
     hearing = await waiting(store)
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(others, "data_version", counted)
+    monkeypatch.setattr(foreign_commits, "data_version", counted)
     began = loop.time()
     while loop.time() - began < 1:
         await store.enqueue("a", [a_run()])

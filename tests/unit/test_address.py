@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from evertick import InvalidSetting, Refused
-from evertick.driver.address import ADDRESSES_MAX, Allowed, allowed_of, look_up_in, permitted
-from evertick.driver.function import Threads
+from evertick.driver.http.address import ADDRESSES_MAX, Allowed, allowed_of, look_up_in, permitted
+from evertick.driver.python.function import Threads
 
 NOTHING = Allowed()
 PRIVATE = Allowed(is_private=True)

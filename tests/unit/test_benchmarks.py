@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 import pytest
 
 from evertick import Scheduler
-from evertick.ledger import parsed_rules as rules
+from evertick.ledger import parsed_rules
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
@@ -228,7 +228,7 @@ def test_a_million_schedules_that_do_not_fit_are_measured_in_one_round() -> None
 def test_the_page_tells_how_many_rules_a_node_remembers() -> None:
     page = page_of(measured("minute", "postgres", 10_000, evertick={"share": [100.0], "p99": [1.0]}))
 
-    assert f"remembers {rules._RULES_MAX:,} rules" in " ".join(page.split())
+    assert f"remembers {parsed_rules._RULES_MAX:,} rules" in " ".join(page.split())
 
 
 def test_the_import_with_a_store_is_measured_of_evertick_alone() -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from evertick.scheduler import process as serve
+from evertick.scheduler import process
 from evertick.scheduler.scheduler import Scheduler
 
 
@@ -23,5 +23,5 @@ async def _loop_of(scheduler: Scheduler, *_: object) -> int:
 @pytest.mark.parametrize(("is_there", "code"), [(True, 0), (False, 1)])
 def test_uvloop_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, is_there: bool, code: int) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", SimpleNamespace(new_event_loop=Told) if is_there else None)
-    monkeypatch.setattr(serve, "_serve", _loop_of)
-    assert serve.run_process(Scheduler("sqlite://")) == code
+    monkeypatch.setattr(process, "_serve", _loop_of)
+    assert process.run_process(Scheduler("sqlite://")) == code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evertick.engine.hearing import WAIT_SECONDS, Ear
+from evertick.engine.report_watch import WAIT_SECONDS, Ear
 
 
 def heard(ear: Ear, began: float, ended: float, *, has_more: bool = False) -> None:

@@ -11,7 +11,7 @@ import pytest
 from evertick import Constant, Context, InvalidInput, InvalidSetting, Refused, Retry, Scheduler
 from evertick.clock import system_clock
 from evertick.driver.sender import Sender
-from evertick.engine.relay import judge_delivery
+from evertick.engine.outbox_delivery import judge_delivery
 from evertick.job.context import MESSAGES_MAX
 from evertick.model import Claimed, ClaimedMessage, Message, MessageOutcome
 from evertick.model.message import BODY_MAX_BYTES, DELAY_MAX, HEADERS_MAX_BYTES, new_message

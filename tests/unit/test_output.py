@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evertick.driver import output
-from evertick.driver.output import HEAD_BYTES, HEAD_LINES, TAIL_BYTES, TAIL_LINES, Captured, Lines, Mask
+from evertick.driver.shell import output
+from evertick.driver.shell.output import HEAD_BYTES, HEAD_LINES, TAIL_BYTES, TAIL_LINES, Captured, Lines, Mask
 from evertick.job.context import LINE_MAX_CHARS, LINES_MAX, LOG_MAX_CHARS
 
 

@@ -16,10 +16,10 @@ import msgspec
 import pytest
 
 from evertick import Constant, InvalidSetting, Process, Refused, Retry, Scheduler
-from evertick.driver import child, inside, keeper
 from evertick.driver.base import Reported, Work
-from evertick.driver.kept import Ending, Kept
-from evertick.driver.message import (
+from evertick.driver.place import Place, find, place_of, type_name, type_names
+from evertick.driver.python import child, child_guard
+from evertick.driver.python.message import (
     FRAME_MAX_BYTES,
     BadFrame,
     Call,
@@ -32,8 +32,9 @@ from evertick.driver.message import (
     pack,
     unpack,
 )
-from evertick.driver.output import Lines
-from evertick.driver.place import Place, find, place_of, type_name, type_names
+from evertick.driver.shell import keeper
+from evertick.driver.shell.output import Lines
+from evertick.driver.shell.supervised import Ending, Kept
 from evertick.engine.judge import Raised, judge
 from evertick.errors import NotFound
 from evertick.model import Claimed
@@ -197,7 +198,7 @@ def test_a_reported_retry_asks_for_its_delay_whatever_the_policy() -> None:
 
 @pytest.fixture
 def in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inside, "_is_child", True)
+    monkeypatch.setattr(child_guard, "_is_child", True)
 
 
 @pytest.mark.usefixtures("in_a_child")
@@ -212,13 +213,13 @@ async def test_a_job_in_a_child_is_told_that_a_ledger_in_memory_is_out_of_its_re
 def test_an_import_in_a_child_may_not_start_a_scheduler_even_after_another_was_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(inside, "_is_child", False)
-    with inside.importing_for("t"):
+    monkeypatch.setattr(child_guard, "_is_child", False)
+    with child_guard.importing_for("t"):
         for _ in range(2):
             with pytest.raises(SystemExit, match="task 't', and the module starts a scheduler") as ended:
                 Scheduler("sqlite://").run()
             assert isinstance(ended.value.__cause__, Refused)
-    inside.check_may_start()
+    child_guard.check_may_start()
 
 
 def test_an_errand_survives_the_way_to_the_child() -> None:

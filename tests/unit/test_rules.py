@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from ledger_bench import APP, Bench
 
-from evertick.aio import cooperative as turns
-from evertick.ledger import parsed_rules as rules
+from evertick.aio import cooperative
+from evertick.ledger import parsed_rules
 from evertick.ledger.parsed_rules import KnownDefinition, Rules
 from evertick.when import Calendar, Cron, Every, from_us, parse_when
 from evertick.when.moment import HOUR, MINUTE
@@ -93,8 +93,8 @@ async def test_a_calendar_that_has_changed_is_seen_at_once(bench: Bench) -> None
 
 
 async def test_what_is_remembered_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "_KNOWN_MAX", 5)
-    monkeypatch.setattr(rules, "_RULES_MAX", 5)
+    monkeypatch.setattr(parsed_rules, "_KNOWN_MAX", 5)
+    monkeypatch.setattr(parsed_rules, "_RULES_MAX", 5)
     for number in range(20):
         await bench.add(Every(f"{number + 1}m"), key=f"k{number}")
     bench.later(HOUR / 1e6)
@@ -127,7 +127,7 @@ async def test_rules_that_differ_by_their_start_are_made_from_one(bench: Bench) 
 
 
 async def test_many_new_definitions_do_not_hold_the_event_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TURN", 5)
+    monkeypatch.setattr(cooperative, "TURN", 5)
     for number in range(20):
         await bench.add(Every(f"{number + 1}m"), key=f"k{number}")
     bench.later(HOUR / 1e6)

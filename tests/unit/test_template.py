@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evertick import InvalidArguments, InvalidSetting
-from evertick.driver.template import Escape, Template, fill, places_in
+from evertick.driver.http.template import Escape, Template, fill, places_in
 
 VALUES = {
     "run_id": "0190-7",

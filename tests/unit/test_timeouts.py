@@ -13,7 +13,7 @@ from evertick.engine.node import Attempt
 from evertick.engine.timeouts import Timeouts
 from evertick.job.context import Context
 from evertick.model import Claimed
-from evertick.testing.simulation.loop import VirtualLoop
+from simulation.loop import VirtualLoop
 
 SECOND = 1_000_000
 

@@ -13,8 +13,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from evertick.cli.database import ledger_of
-from evertick.cli.output import clean
-from evertick.cli.words import called, outcome
+from evertick.cli.show.output import clean
+from evertick.cli.show.words import called, outcome
 from evertick.clock import system_clock
 from evertick.errors import EvertickError
 from evertick.store.base import RunFilter, ScheduleFilter, Store

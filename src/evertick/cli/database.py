@@ -21,9 +21,9 @@ import msgspec
 
 from evertick.cli.disabled import disabled_jobs, disabled_words, remember_file
 from evertick.cli.named import nearer
-from evertick.cli.output import tell
-from evertick.cli.wall import clock_of, with_zone
-from evertick.cli.words import times_in
+from evertick.cli.show.output import tell
+from evertick.cli.show.words import times_in
+from evertick.cli.time_zone import clock_of, with_zone
 from evertick.config.find import FILE_NAME, searched_files
 from evertick.config.load import load_ledger, management_settings
 from evertick.daemon.report import DaemonReport, read_remains, read_reports

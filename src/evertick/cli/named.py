@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import click
 
-from evertick.cli.timeline import Question, timeline
+from evertick.cli.show.timeline import Question, timeline
 from evertick.errors import NotFound, Refused
 from evertick.model import Message, Run, Schedule
 from evertick.scheduler.scheduler import Scheduler

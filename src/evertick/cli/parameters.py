@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import click
 import msgspec
 
-from evertick.cli.words import now, stamp
+from evertick.cli.show.words import now, stamp
 from evertick.errors import EvertickError
 from evertick.when import duration_us, from_us
 from evertick.when.moment import moment_of

@@ -14,38 +14,38 @@ from typing import Any, NoReturn
 
 import click
 
-from evertick.cli.apply import apply
-from evertick.cli.backfill import backfill
-from evertick.cli.calendars import calendar
-from evertick.cli.care import db
-from evertick.cli.change import add, update
-from evertick.cli.completion import completion
-from evertick.cli.config import config
-from evertick.cli.daemon import daemon
-from evertick.cli.demo import demo
-from evertick.cli.doctor import doctor
-from evertick.cli.duties import duties
-from evertick.cli.events import events
+from evertick.cli.command.apply import apply
+from evertick.cli.command.backfill import backfill
+from evertick.cli.command.calendars import calendar
+from evertick.cli.command.completion import completion
+from evertick.cli.command.config import config
+from evertick.cli.command.daemon import daemon
+from evertick.cli.command.db import db
+from evertick.cli.command.demo import demo
+from evertick.cli.command.doctor import doctor
+from evertick.cli.command.duties import duties
+from evertick.cli.command.events import events
+from evertick.cli.command.forecast import forecast
+from evertick.cli.command.ha import ha
+from evertick.cli.command.history import history, runs, why
+from evertick.cli.command.imports import import_
+from evertick.cli.command.logs import logs
+from evertick.cli.command.nodes import nodes
+from evertick.cli.command.outbox import outbox
+from evertick.cli.command.overrides import move, run_early, skip_next, undo
+from evertick.cli.command.pauses import pause, resume
+from evertick.cli.command.preview import explain, preview
+from evertick.cli.command.rerun import failed, rerun
+from evertick.cli.command.run import run
+from evertick.cli.command.runs import cancel
+from evertick.cli.command.schedule_changes import add, update
+from evertick.cli.command.schedules import list_schedules, remove, show, trigger
+from evertick.cli.command.status import status
+from evertick.cli.command.top import top
+from evertick.cli.command.worker import worker
 from evertick.cli.exits import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_WRONG, exit_codes_help
-from evertick.cli.forecast import forecast
-from evertick.cli.ha import ha
-from evertick.cli.importing import import_
-from evertick.cli.ledger import history, runs, why
-from evertick.cli.logs import logs
-from evertick.cli.nodes import nodes
-from evertick.cli.occurrences import move, run_early, skip_next, undo
-from evertick.cli.outbox import outbox
-from evertick.cli.output import clean, tell
-from evertick.cli.pausing import pause, resume
-from evertick.cli.preview import explain, preview
-from evertick.cli.rerun import failed, rerun
-from evertick.cli.run import run
-from evertick.cli.runs import cancel
 from evertick.cli.saying import in_commands
-from evertick.cli.schedules import list_schedules, remove, show, trigger
-from evertick.cli.status import status
-from evertick.cli.top import top
-from evertick.cli.worker import worker
+from evertick.cli.show.output import clean, tell
 from evertick.errors import EvertickError, InvalidConfiguration, InvalidInput
 from evertick.scheduler.process import TRACEBACK_VARIABLE
 from evertick.text.values import has_control, shown

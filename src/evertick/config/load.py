@@ -29,9 +29,9 @@ from evertick.config.table import Table
 from evertick.config.toml import Document, read_before_error
 from evertick.config.variables import check_variables
 from evertick.config.warning import warnings_of
-from evertick.config.writing import check_places
+from evertick.config.writable_paths import check_places
 from evertick.definition.settings import make_settings
-from evertick.driver.address import allowed_of
+from evertick.driver.http.address import allowed_of
 from evertick.driver.registry import IN_PYTHON, known_drivers
 from evertick.errors import InvalidInput
 from evertick.text.did_you_mean import alike

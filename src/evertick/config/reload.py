@@ -19,11 +19,11 @@ import msgspec
 
 from evertick.config.adding import add_job, check_calendars
 from evertick.config.build import connections_of
+from evertick.config.job_diff import JobNews, news_of
 from evertick.config.load import Configuration, load_configuration
-from evertick.config.news import JobNews, news_of
 from evertick.config.ownership import distrusted_file, is_refused
-from evertick.config.premature import check_not_premature
 from evertick.config.problem import Problems
+from evertick.config.restart_required import check_not_premature
 from evertick.config.toml import FILE_MAX_BYTES, digest_of
 from evertick.errors import EvertickError, InvalidConfiguration, InvalidInput
 from evertick.scheduler.scheduler import JobSet, Scheduler

@@ -12,11 +12,11 @@ from evertick.config.brokers import connection_of
 from evertick.config.build import SECRETS
 from evertick.config.configuration import Configuration
 from evertick.config.job import Job
-from evertick.config.needs import Needs
+from evertick.config.prerequisites import Needs
 from evertick.config.problem import Problems
 from evertick.config.rule import RULES
 from evertick.config.saying import in_file, toml_text
-from evertick.driver.plain_text import plain_text_to
+from evertick.driver.queue.unencrypted import plain_text_to
 from evertick.driver.secret import Secret, Secrets
 from evertick.errors import EvertickError
 from evertick.text.did_you_mean import nearest

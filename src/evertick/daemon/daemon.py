@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from evertick.clock import system_clock
-from evertick.config.doing import doing_of
+from evertick.config.job_digest import doing_of
 from evertick.config.reload import Reloaded, Reloader
 from evertick.config.saying import jobs_told
 from evertick.daemon.detach import Detached

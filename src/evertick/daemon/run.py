@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from evertick.clock import system_clock
 from evertick.config.build import scheduler_from
-from evertick.config.doing import doing_of
+from evertick.config.job_digest import doing_of
 from evertick.config.load import Configuration
 from evertick.config.reload import Reloader
 from evertick.daemon.daemon import Belongings, Daemon

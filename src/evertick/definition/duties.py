@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, get_type_hints
 
 from evertick.definition.settings import check_key, refuse_bare
-from evertick.driver.function import is_async, refuse_generator
+from evertick.driver.python.function import is_async, refuse_generator
 from evertick.errors import AlreadyDeclared, InvalidSetting
 from evertick.model.duty import DutyContext, DutyWork, Interval, Moments, Rhythm
 from evertick.text.values import shown

@@ -20,8 +20,8 @@ from evertick.definition.settings import (
     refuse_other_names,
 )
 from evertick.driver.base import Driver, OnLost, OnUnreachable, Work
-from evertick.driver.function import FunctionDriver
-from evertick.driver.process import Process, ProcessDriver, check_process
+from evertick.driver.python.function import FunctionDriver
+from evertick.driver.python.process import Process, ProcessDriver, check_process
 from evertick.driver.registry import check_spec
 from evertick.driver.spec import LeftToOthers, Spec
 from evertick.errors import InvalidArguments, InvalidInput, InvalidSetting, Refused

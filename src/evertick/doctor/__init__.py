@@ -13,17 +13,17 @@ from evertick.doctor.apps import about_empty_app
 from evertick.doctor.calendars import about_calendars
 from evertick.doctor.clock import about_clock, about_late_runs
 from evertick.doctor.database import about_database
+from evertick.doctor.dispatched import about_handed
 from evertick.doctor.duties import about_duties
 from evertick.doctor.feed import about_feed
 from evertick.doctor.finding import Finding, Severity, about_store, shortened
-from evertick.doctor.handed import about_handed
 from evertick.doctor.nodes import about_nodes
 from evertick.doctor.outbox import about_outbox
 from evertick.doctor.runs import about_blocked, about_parked, about_waiting, blockers_of
 from evertick.doctor.schedules import about_schedules
 from evertick.errors import EvertickError
 from evertick.explain.all_schedules import survey
-from evertick.explain.handed_run import unsent_messages
+from evertick.explain.dispatched_run import unsent_messages
 from evertick.ledger.clock_repair import written_ahead
 from evertick.ledger.parsed_rules import load_calendars
 from evertick.model import State

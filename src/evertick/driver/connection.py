@@ -16,8 +16,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 # Imported when one is needed.
 _CHECKED_BY = {
-    "redis": ("evertick.driver.redis_spec", "redis_connection"),
-    "nats": ("evertick.driver.nats_spec", "nats_connection"),
+    "redis": ("evertick.driver.queue.redis_spec", "redis_connection"),
+    "nats": ("evertick.driver.queue.nats_spec", "nats_connection"),
 }
 
 

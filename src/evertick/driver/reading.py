@@ -11,9 +11,9 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from evertick.driver.misfit import misfits
 from evertick.driver.registry import spec_class, table_of
 from evertick.driver.spec import Spec
+from evertick.driver.spec_errors import misfits
 from evertick.errors import InvalidInput, InvalidSpec
 
 __all__ = ["read_spec"]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from evertick.driver.misfit import misfits
 from evertick.driver.spec import Spec
+from evertick.driver.spec_errors import misfits
 from evertick.errors import InvalidSetting
 from evertick.text.did_you_mean import alike
 from evertick.text.redact import shown_value
@@ -28,10 +28,10 @@ _GROUP = "evertick.drivers"
 # Tasks of these are Python functions, and have no specification.
 IN_PYTHON = ("function", "process")
 _BUILT_IN = {
-    "shell": "evertick.driver.shell_spec:Shell",
-    "http": "evertick.driver.http_spec:Http",
-    "redis": "evertick.driver.redis_spec:Redis",
-    "nats": "evertick.driver.nats_spec:Nats",
+    "shell": "evertick.driver.shell.spec:Shell",
+    "http": "evertick.driver.http.spec:Http",
+    "redis": "evertick.driver.queue.redis_spec:Redis",
+    "nats": "evertick.driver.queue.nats_spec:Nats",
 }
 
 

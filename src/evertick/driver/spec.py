@@ -14,8 +14,8 @@ import msgspec
 
 from evertick.clock import Clock
 from evertick.driver.base import Driver
-from evertick.driver.function import Threads
-from evertick.driver.pool import Children
+from evertick.driver.python.function import Threads
+from evertick.driver.python.pool import Children
 from evertick.job.arguments import FreeArguments
 from evertick.job.context import Context
 

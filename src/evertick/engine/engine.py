@@ -10,25 +10,25 @@ from typing import Any
 import msgspec
 
 from evertick.driver.base import Driver, Work
-from evertick.driver.handoff import ReportSource
+from evertick.driver.dispatch import ReportSource
 from evertick.driver.sender import Sender
 from evertick.engine import loops
-from evertick.engine.beat import Heart
+from evertick.engine.auto_pause import FailureWatch
 from evertick.engine.clock_watch import ClockWatch
 from evertick.engine.duty import DutyKeeper
-from evertick.engine.failing import FailureWatch
 from evertick.engine.finish import Finisher
 from evertick.engine.fire import Recorder
+from evertick.engine.heartbeat import Heart
 from evertick.engine.judge import Stop
 from evertick.engine.loop import UNTIL_WOKEN, Loop, LoopHealth
 from evertick.engine.loops import LoopKind
 from evertick.engine.node import Attempt, LocalNode
-from evertick.engine.note import NoteCarrier, log_capture
+from evertick.engine.outbox_delivery import Relay
+from evertick.engine.progress import NoteCarrier, log_capture
 from evertick.engine.prune import Pruner
-from evertick.engine.relay import Relay
+from evertick.engine.recovery import Tender
 from evertick.engine.report import Reporter
 from evertick.engine.sweep import Sweeper
-from evertick.engine.tend import Tender
 from evertick.engine.work import Worker
 from evertick.errors import StoreReplaced, StoreUnavailable
 from evertick.ledger.editor import Editor

@@ -14,10 +14,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from evertick.engine.failing import FAILURES
+from evertick.engine.auto_pause import FAILURES
 from evertick.engine.log_summary import such_as
 from evertick.engine.node import EVENT_OF, Attempt, LocalNode
-from evertick.engine.note import NoteCarrier
+from evertick.engine.progress import NoteCarrier
 from evertick.engine.trace import is_traced, tally, trace
 from evertick.model import Cause, Claimed, Outcome, Run, Verdict
 from evertick.store.base import FinishAnswer, Finished

@@ -20,10 +20,10 @@ from collections import deque
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
-from evertick.engine.company import Company
 from evertick.engine.log_summary import such_as
 from evertick.engine.node import LocalNode
-from evertick.engine.outlook import Outlook
+from evertick.engine.scan_position import Outlook
+from evertick.engine.sharing import Company
 from evertick.engine.tick import Batch, Page, Tick
 from evertick.engine.trace import is_traced, trace
 from evertick.engine.work import Worker

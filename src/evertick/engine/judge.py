@@ -9,8 +9,8 @@ from typing import assert_never
 import msgspec
 
 from evertick.driver.base import Reported, Work
+from evertick.driver.dispatch import HandOff
 from evertick.driver.error_text import error_text
-from evertick.driver.handoff import HandOff
 from evertick.errors import InvalidDuration, JobFailed, Retry, Skip
 from evertick.model import Claimed, Hand, NewMessage, Outcome, Phase, Reason, Verdict
 from evertick.model.every_node import is_own_queue

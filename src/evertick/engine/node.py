@@ -15,7 +15,7 @@ import msgspec
 
 from evertick.clock import Clock
 from evertick.driver.base import Work
-from evertick.driver.handoff import ReportSource
+from evertick.driver.dispatch import ReportSource
 from evertick.driver.sender import Sender
 from evertick.engine.judge import Stop
 from evertick.engine.log_summary import LogSummary

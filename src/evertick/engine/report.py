@@ -18,10 +18,10 @@ import msgspec
 
 from evertick.aio.cancel import cancel_until_over
 from evertick.clock import Clock
-from evertick.driver.handoff import Received, ReportSource
+from evertick.driver.dispatch import Received, ReportSource
 from evertick.engine.finish import about
-from evertick.engine.hearing import WAIT_SECONDS, Ear
 from evertick.engine.node import EVENT_OF, LocalNode, event_of, runs_told_of
+from evertick.engine.report_watch import WAIT_SECONDS, Ear
 from evertick.engine.trace import is_traced, tally, trace
 from evertick.errors import StoreUnavailable
 from evertick.model import Report, Verdict, hearing_tick

@@ -11,7 +11,7 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from evertick.engine.failing import pause_failing
+from evertick.engine.auto_pause import pause_failing
 from evertick.engine.node import LocalNode, declarer_of
 from evertick.errors import NotFound
 from evertick.ledger.editor import Editor

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from evertick.driver.handoff import HandOff
+from evertick.driver.dispatch import HandOff
 from evertick.engine.finish import Finisher, about
 from evertick.engine.judge import Ending, HandedOver, Raised, Returned, Stop, StoppedBy, Unfit, judge
-from evertick.engine.line import Line
 from evertick.engine.node import GATHER_SECONDS, Attempt, LocalNode
-from evertick.engine.note import NoteCarrier
+from evertick.engine.progress import NoteCarrier
+from evertick.engine.run_queue import Line
 from evertick.engine.timeouts import Timeouts
 from evertick.engine.trace import is_traced, trace
 from evertick.errors import InvalidArguments, InvalidInput, JobFailed

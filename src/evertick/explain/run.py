@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from evertick.explain.handed_run import unsent_messages
+from evertick.explain.dispatched_run import unsent_messages
 from evertick.explain.no_node import living_of, nobody_runs
 from evertick.explain.node_names import node_names
 from evertick.explain.schedule import ended_words, live_words, silent_for, time_words

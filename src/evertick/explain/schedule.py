@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from evertick.errors import EvertickError, NotFound
+from evertick.explain.dispatched_run import handed_words, unsent_messages, who_was_lost
 from evertick.explain.drift import REMEDY, is_left_behind
-from evertick.explain.handed_run import handed_words, unsent_messages, who_was_lost
 from evertick.explain.no_node import driver_wanted, living_of, nobody_runs, somebody_wanted
 from evertick.explain.node_names import node_names
 from evertick.ledger.clock_repair import astray_of, is_put_off

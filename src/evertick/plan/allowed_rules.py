@@ -2,7 +2,7 @@
 options contradict. Pure.
 
 What counts is the real time between two nominal moments. Jitter only delays, so it neither makes a rule slow enough nor
-too fast. A rule that only crowds where a clock is turned is refused in summer as it is in March: see when/nearest.py.
+too fast. A rule that only crowds where a clock is turned is refused in summer as it is in March: see when/spacing.py.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from evertick.when.base import When
 from evertick.when.duration import duration_text
 from evertick.when.every import Every
 from evertick.when.moment import MILLISECOND, moment_text
-from evertick.when.nearest import nearest_moments
 from evertick.when.once import Once
+from evertick.when.spacing import nearest_moments
 from evertick.when.text import parse_when
 
 __all__ = ["ANY_ONCE", "ScheduleLimits", "check_allowed", "check_rule"]

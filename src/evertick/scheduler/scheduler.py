@@ -40,11 +40,11 @@ from evertick.definition.settings import Settings, check_key, check_url, make_se
 from evertick.definition.task import Task, TaskOptions, task_of_function, task_of_spec
 from evertick.driver.base import Driver, Work
 from evertick.driver.connection import connection_to
-from evertick.driver.function import Threads
-from evertick.driver.handoff import HandsOver, ReportSource
-from evertick.driver.inside import check_may_open_store, check_may_start
-from evertick.driver.nats_spec import nats_connection
-from evertick.driver.pool import Children
+from evertick.driver.dispatch import HandsOver, ReportSource
+from evertick.driver.python.child_guard import check_may_open_store, check_may_start
+from evertick.driver.python.function import Threads
+from evertick.driver.python.pool import Children
+from evertick.driver.queue.nats_spec import nats_connection
 from evertick.driver.registry import IN_PYTHON
 from evertick.driver.secret import Secrets
 from evertick.driver.sender import Sender
@@ -636,7 +636,7 @@ class Scheduler(
         given = self._connections.get("nats")
         if given is None or not self._publishes:
             return []
-        from evertick.driver.nats_events import NatsEvents
+        from evertick.driver.queue.nats_events import NatsEvents
 
         async def page(after: str | None, kinds: Sequence[str]) -> FeedPage:
             return await self.feed_page(after, kinds=kinds)

@@ -28,7 +28,7 @@ from evertick.errors import InvalidWhen
 from evertick.text.values import shown
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import DAY, EARLIEST, LATEST, from_us, moment_text, to_us
-from evertick.when.nearest import nearest_moments
+from evertick.when.spacing import nearest_moments
 from evertick.when.zone import zone_fingerprint, zone_named
 
 if TYPE_CHECKING:

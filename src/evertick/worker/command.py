@@ -12,11 +12,11 @@ import msgspec
 
 from evertick.clock import Clock
 from evertick.driver.base import Driver
-from evertick.driver.contract import Handed, encode
-from evertick.driver.function import Threads
-from evertick.driver.pool import Children
+from evertick.driver.python.function import Threads
+from evertick.driver.python.pool import Children
+from evertick.driver.queue.contract import Handed, encode
 from evertick.driver.secret import Secrets
-from evertick.driver.shell_spec import Shell
+from evertick.driver.shell.spec import Shell
 from evertick.driver.spec import DriverParts
 
 __all__ = ["CommandCraft"]

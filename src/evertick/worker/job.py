@@ -15,8 +15,8 @@ import msgspec
 
 from evertick.clock import Clock
 from evertick.driver.base import Driver, Reported
-from evertick.driver.contract import VERSION, Handed, WorkerReport, WorkerReportKind
 from evertick.driver.error_text import error_text
+from evertick.driver.queue.contract import VERSION, Handed, WorkerReport, WorkerReportKind
 from evertick.errors import EvertickError, JobFailed, Retry, Skip
 from evertick.job.context import Context
 from evertick.model import Claimed
@@ -24,8 +24,8 @@ from evertick.text.error_line import error_for_log
 from evertick.text.surrogates import mended_text
 from evertick.when.duration import duration_us
 from evertick.when.moment import moment_of, moment_text
-from evertick.worker.craft import Craft
-from evertick.worker.line import Line
+from evertick.worker.broker_session import Line
+from evertick.worker.executor import Craft
 from evertick.worker.outage import Outage
 
 __all__ = ["Job"]

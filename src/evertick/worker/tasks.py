@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from evertick.driver.base import Driver
-from evertick.driver.contract import Handed
+from evertick.driver.queue.contract import Handed
 from evertick.errors import NotFound
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from evertick.clock import Clock
-from evertick.driver.contract import Handed, Kill, decode_handed, pair_of
+from evertick.driver.queue.contract import Handed, Kill, decode_handed, pair_of
 from evertick.errors import BrokerUnavailable, InvalidInput
 from evertick.text.log_level import Repeats
-from evertick.worker.craft import Craft
+from evertick.worker.broker_session import Fetched, Line
+from evertick.worker.executor import Craft
 from evertick.worker.job import Job, is_late
-from evertick.worker.line import Fetched, Line
 from evertick.worker.outage import Outage
 
 __all__ = ["Worker"]

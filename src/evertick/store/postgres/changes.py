@@ -14,6 +14,7 @@ from typing import Any
 from evertick.model import Definition, Reason, State, Verdict
 from evertick.store.base import Change, NewCalendar
 from evertick.store.ending import Ending
+from evertick.store.feed_kinds import CHANGES_TOLD, told_of
 from evertick.store.postgres.endings import count_from_end, end
 from evertick.store.postgres.feed import tell
 from evertick.store.postgres.fires import lock_in_order, take
@@ -21,7 +22,6 @@ from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.schedules import put_calendar
 from evertick.store.postgres.session import Session, columns_of
 from evertick.store.rows import json_text, plain_text
-from evertick.store.telling import CHANGES_TOLD, told_of
 
 __all__ = ["AnyRefused", "change_schedules"]
 

@@ -15,7 +15,7 @@ import asyncpg
 
 from evertick.errors import StoreError, StoreRefused, StoreUnavailable
 from evertick.store.postgres.location import Location
-from evertick.store.postgres.pooled import PooledConnection
+from evertick.store.postgres.pgbouncer import PooledConnection
 from evertick.store.rows import Row
 
 __all__ = [

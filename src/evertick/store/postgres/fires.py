@@ -23,12 +23,12 @@ from evertick.store.duplicates import fires_counted, gaps_with_duplicates
 from evertick.store.ending import Ending
 from evertick.store.postgres.connection import is_taken, is_unwritable
 from evertick.store.postgres.endings import count_from_end, end
+from evertick.store.postgres.fast_path import are_ordinary, is_in_history, record_ordinary
 from evertick.store.postgres.feed import tell
 from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.insertion import insert_runs
 from evertick.store.postgres.limits import enter_gate
 from evertick.store.postgres.lookup import written_before
-from evertick.store.postgres.ordinary import are_ordinary, is_in_history, record_ordinary
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import Line, Session, columns_of, once_if_alike, unless_all
 from evertick.store.postgres.unique import duplicates_among, keep_for_periods, lock_keys

@@ -33,11 +33,11 @@ from evertick.store.clock_rows import traces_of
 from evertick.store.fork import refuse_fork
 from evertick.store.postgres import (
     changes,
+    dispatched,
     duties,
     endings,
     feed,
     fires,
-    handed,
     nodes,
     outbox,
     reading,
@@ -45,14 +45,14 @@ from evertick.store.postgres import (
     schedules,
     upkeep,
 )
-from evertick.store.postgres.beat import OwnBeatLine
-from evertick.store.postgres.care import SchemaCare
 from evertick.store.postgres.clock import find_off, mend_off
 from evertick.store.postgres.connection import Connection, connect, part_from, refused, translated
+from evertick.store.postgres.heartbeat import OwnBeatLine
 from evertick.store.postgres.location import location_of
+from evertick.store.postgres.maintenance import SchemaCare
 from evertick.store.postgres.partitions import drop_days, keep_partitions
-from evertick.store.postgres.plain import PlainJobConnection, load_psycopg
 from evertick.store.postgres.pool import Pools
+from evertick.store.postgres.psycopg_transaction import PlainJobConnection, load_psycopg
 from evertick.store.postgres.queries import statements_for
 from evertick.store.postgres.schema import MIGRATE_SECONDS
 from evertick.store.postgres.schema import migrate as migrate_tables
@@ -236,10 +236,10 @@ class PostgresStore:
         return await endings.finish(self._open_line(), app, node, outcomes)
 
     async def apply_reports(self, app: str, reports: Sequence[Report]) -> list[base.ReportAnswer]:
-        return await handed.apply_reports(self._open_line(), app, reports)
+        return await dispatched.apply_reports(self._open_line(), app, reports)
 
     async def tend_handed(self, app: str, limit: int, heard: Mapping[str, base.Hearing]) -> base.HandedTended:
-        return await self._open_line().write(lambda db: handed.tend_handed(db, app, limit, heard))
+        return await self._open_line().write(lambda db: dispatched.tend_handed(db, app, limit, heard))
 
     def within(self, connection: object) -> base.Within:
         self._open_line()
@@ -309,7 +309,7 @@ class PostgresStore:
         return await self._open_line().write(lambda db: outbox.hasten_messages(db, app, channel, limit))
 
     async def drop_messages(self, app: str, ids: Sequence[str]) -> list[str]:
-        return await self._open_line().write(lambda db: handed.drop_messages(db, app, ids))
+        return await self._open_line().write(lambda db: dispatched.drop_messages(db, app, ids))
 
     # --- nodes ---------------------------------------------------------------------------------------------------
 

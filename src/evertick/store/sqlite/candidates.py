@@ -10,7 +10,7 @@ import msgspec
 
 from evertick.model import Cause, Claimed
 from evertick.store.rows import NO_ARGS, Row, json_text
-from evertick.store.sqlite.parts import in_parts
+from evertick.store.sqlite.json_chunks import in_parts
 from evertick.store.sqlite.queries import SQL
 
 __all__ = ["Candidate", "Found", "claimed_of", "read_candidates"]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from evertick.model import Definition, Reason, Verdict
 from evertick.store.base import Change, NewCalendar
 from evertick.store.ending import Ending
+from evertick.store.feed_kinds import CHANGES_TOLD, told_of
 from evertick.store.rows import json_text
 from evertick.store.sqlite.endings import count_from_end, end
 from evertick.store.sqlite.feed import tell
@@ -20,7 +21,6 @@ from evertick.store.sqlite.new_runs import Claimant
 from evertick.store.sqlite.outbox import write_messages
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.schedules import put_calendar
-from evertick.store.telling import CHANGES_TOLD, told_of
 
 __all__ = ["change_schedules"]
 

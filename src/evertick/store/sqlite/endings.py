@@ -17,14 +17,14 @@ import msgspec
 from evertick.model import Outcome, Verdict
 from evertick.store.base import FinishAnswer, Finished
 from evertick.store.ending import Ending, bare_instead, cancelled_instead
+from evertick.store.feed_kinds import PUT_BACK_TOLD
 from evertick.store.rows import json_text, phases_text, plain_text
 from evertick.store.sqlite.connection import UNWRITABLE, savepoint
 from evertick.store.sqlite.feed import tell_ended, tell_runs
+from evertick.store.sqlite.json_chunks import PART_MOST
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.outbox import write_messages
-from evertick.store.sqlite.parts import PART_MOST
 from evertick.store.sqlite.queries import SQL
-from evertick.store.telling import PUT_BACK_TOLD
 
 __all__ = [
     "Ended",

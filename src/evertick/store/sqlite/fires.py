@@ -20,6 +20,7 @@ from evertick.store.ending import Ending
 from evertick.store.rows import json_text, plain_text
 from evertick.store.sqlite.endings import count_from_end, end
 from evertick.store.sqlite.feed import tell
+from evertick.store.sqlite.json_chunks import in_parts
 from evertick.store.sqlite.new_runs import (
     Claimant,
     as_numbers,
@@ -29,7 +30,6 @@ from evertick.store.sqlite.new_runs import (
     is_duplicate,
 )
 from evertick.store.sqlite.outbox import write_messages
-from evertick.store.sqlite.parts import in_parts
 from evertick.store.sqlite.queries import SQL
 from evertick.when.moment import MINUTE
 

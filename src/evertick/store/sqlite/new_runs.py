@@ -17,7 +17,7 @@ from evertick.store.rows import json_text, plain_text
 from evertick.store.sqlite.connection import savepoint
 from evertick.store.sqlite.feed import tell_gaps, tell_runs
 from evertick.store.sqlite.fence import draw_fence, is_alive
-from evertick.store.sqlite.parts import in_parts
+from evertick.store.sqlite.json_chunks import in_parts
 from evertick.store.sqlite.queries import SQL
 
 __all__ = [

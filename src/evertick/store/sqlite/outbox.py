@@ -17,8 +17,8 @@ from evertick.model import ClaimedMessage, Message, MessageFate, MessageOutcome,
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
 from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
 from evertick.store.sqlite.fence import draw_fence, is_alive
+from evertick.store.sqlite.json_chunks import in_parts
 from evertick.store.sqlite.new_runs import as_numbers
-from evertick.store.sqlite.parts import in_parts
 from evertick.store.sqlite.queries import SQL
 from evertick.store.unreadable import unreadable_messages
 

@@ -11,7 +11,7 @@ import msgspec
 from evertick.model import Schedule
 from evertick.store.base import Due, DuePlace, DueSchedule, ScheduleFilter, StoredSchedule
 from evertick.store.rows import FORMAT, due_of, json_text, schedule_of, stored_of
-from evertick.store.sqlite.parts import PART_MOST
+from evertick.store.sqlite.json_chunks import PART_MOST
 from evertick.store.sqlite.queries import SQL
 
 __all__ = [

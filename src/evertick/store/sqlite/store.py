@@ -35,7 +35,6 @@ from evertick.store import base
 from evertick.store.clock_rows import traces_of
 from evertick.store.fork import refuse_fork
 from evertick.store.sqlite import outbox
-from evertick.store.sqlite.care import FileCare
 from evertick.store.sqlite.changes import change_schedules
 from evertick.store.sqlite.claims import claim
 from evertick.store.sqlite.clock import find_off, mend_off
@@ -48,16 +47,16 @@ from evertick.store.sqlite.connection import (
     translated,
     warn_of_network,
 )
+from evertick.store.sqlite.dispatched import apply_each, apply_reports, tend_handed
 from evertick.store.sqlite.duties import duties as read_duties
 from evertick.store.sqlite.duties import hold_duties, named_duties, resign_duties, tick_duty
 from evertick.store.sqlite.endings import finish, finish_each
 from evertick.store.sqlite.failing import failing
 from evertick.store.sqlite.feed import feed, feed_state, keep_feed
 from evertick.store.sqlite.fires import record_fires
-from evertick.store.sqlite.handed import apply_each, apply_reports, tend_handed
 from evertick.store.sqlite.job_transaction import FileTransaction
-from evertick.store.sqlite.lines import FileBeatLine, FileLine, Inline, InlineLine, Line, MemoryLine, SharedBeatLine
 from evertick.store.sqlite.location import location_of
+from evertick.store.sqlite.maintenance import FileCare
 from evertick.store.sqlite.nodes import die, join, judge, nodes, rehome
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.reading import attempts, gaps, log, recorded_moments
@@ -76,6 +75,7 @@ from evertick.store.sqlite.schedules import (
 )
 from evertick.store.sqlite.schedules import schedules as read_schedules
 from evertick.store.sqlite.schema import migrate as migrate_tables
+from evertick.store.sqlite.session import FileBeatLine, FileLine, Inline, InlineLine, Line, MemoryLine, SharedBeatLine
 from evertick.store.sqlite.upkeep import LimitsCursor, PruneCursor, apps, park_unknown, prune, pulse
 from evertick.store.sqlite.within import UserTransaction, refuse_memory
 

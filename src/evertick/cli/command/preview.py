@@ -1,0 +1,170 @@
+"""Commands about what is to come: preview, explain."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+import msgspec
+
+from evertick.cli.candidates import complete_keys
+from evertick.cli.database import on_store
+from evertick.cli.parameters import MomentParameter
+from evertick.cli.show.ahead import Ahead, planned_fires
+from evertick.cli.show.output import Column, as_json_option, hint, print_facts, print_json, print_table
+from evertick.cli.show.words import distance, now, stamp, times_of, zone_name
+from evertick.cli.time_zone import moments_tz_option
+from evertick.plan.upcoming import COUNT_MOST
+from evertick.scheduler.scheduler import Scheduler
+from evertick.when import Cron, When, parse_when, to_us
+from evertick.when.base import UPCOMING_LIMIT
+from evertick.when.duration import duration_us, duration_words
+
+__all__ = ["explain", "preview"]
+
+_COUNT = 10
+_UPCOMING = 5
+# Whose `H` is shown when no key is given.
+_SOME_KEY = "example"
+
+
+@click.command()
+@click.argument("key", required=False, shell_complete=complete_keys)
+@click.option("--count", type=click.IntRange(1, UPCOMING_LIMIT), help=f"So many fires; default: {_COUNT}.")
+@click.option("--until", type=MomentParameter(), help="All fires until then (or --count of them).")
+@moments_tz_option
+@as_json_option
+@on_store
+async def preview(
+    scheduler: Scheduler, key: str | None, count: int | None, until: datetime | None, as_json: bool
+) -> None:
+    """Show the next fires of all schedules, or of one.
+
+    MOMENT is in the zone of each schedule, or in that of --tz; ZONE is its name.
+
+    Moments that a blackout makes one run of, or none, are one line; --count counts those that run.
+
+    \b
+    Example:
+      evertick preview --count 20
+      evertick preview report --until 7d
+      evertick preview --tz Europe/Berlin
+    """
+    most = count or (_COUNT if until is None else UPCOMING_LIMIT)
+    schedules = await scheduler.schedules(is_paused=False) if key is None else [await scheduler.schedule(key)]
+    planned = await planned_fires(scheduler, schedules, count=most, until=until)
+    if as_json:
+        print_json(planned)
+        return
+    if key is not None and schedules[0].is_paused:
+        hint(f"note: {key!r} is paused; these are the moments it would fire at")
+    if not planned:
+        hint("nothing is going to fire")
+        return
+    moment = now()
+    columns = [
+        Column(title="MOMENT", is_moment=True),
+        Column(title="ZONE", below="shared", gives_way=1),
+        Column(title="IN", below="shared", gives_way=2),
+        Column(title="KEY", is_whole_below=True),
+        Column(title="TASK", is_cut=True, gives_way=4),
+    ]
+    if any(each.prospect is not None for each in planned):
+        columns.append(Column(title="NOTE", is_cut=True, is_whole_below=True, gives_way=3))
+    print_table(columns, [_row(each, moment)[: len(columns)] for each in planned])
+
+
+def _row(each: Ahead, moment: datetime) -> list[str]:
+    with times_of(each.fire_at.tzinfo) as zone:
+        fire_at, note = stamp(each.fire_at, is_exact=True), _prospect_words(each)
+    return [fire_at, zone_name(zone), distance(each.at, moment), each.key, each.task, note]
+
+
+def _prospect_words(planned: Ahead) -> str:
+    many = f"{planned.moments}{'' if planned.moments < COUNT_MOST else ' or more'} moments"
+    match planned.prospect:
+        case "held" if planned.moments > 1:
+            return f"{many} held by its blackout; the newest runs at {stamp(planned.at, is_exact=True)}"
+        case "dropped" if planned.moments > 1:
+            return f"{many} dropped by its blackout"
+        case "moved":
+            return f"moved to {stamp(planned.at, is_exact=True)}"
+        case "held":
+            return f"held by its blackout until {stamp(planned.at, is_exact=True)}"
+        case "dropped":
+            return "dropped by its blackout"
+        case "skipped":
+            return "to be skipped"
+        case None:
+            return ""
+
+
+class Explained(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be said about a rule without a store."""
+
+    text: str
+    words: str
+    upcoming: list[datetime]
+    minimum_distance_seconds: float | None
+    warnings: list[str]
+    notes: list[str]
+
+
+@click.command()
+@click.argument("rule")
+@click.option("--tz", metavar="ZONE", help="The zone whose wall clock counts, like Europe/Berlin; default: UTC.")
+@click.option("--dst", metavar="RULE", help="What clock changes do: cron (default), skip, shift or wall.")
+@click.option("--days", metavar="RULE", help="Day of month and day of week: or (default), and.")
+@click.option("--key", metavar="KEY", help="The key of the schedule, which H is spread by.")
+@as_json_option
+def explain(rule: str, tz: str | None, dst: str | None, days: str | None, key: str | None, as_json: bool) -> None:
+    """Explain a rule in words. Needs no database.
+
+    Its words, its next moments, how close they come, what may surprise about it.
+
+    RULE is a cron expression, text like "every 90s" or "once 2026-01-31T09:00:00Z", or a sentence.
+
+    \b
+    Example:
+      evertick explain "30 2 * * mon-fri" --tz Europe/Berlin
+      evertick explain "@every 90s"
+      evertick explain "weekdays at 18:30 in Europe/Berlin"
+    """
+    options = {"tz": tz, "dst": dst, "days": days, "key": key}
+    text = "; ".join([rule, *(f"{name}={value}" for name, value in options.items() if value is not None)])
+    moment = now()
+    explained = _explained(parse_when(text), moment)
+    if as_json:
+        print_json(explained)
+        return
+    upcoming = [
+        f"{stamp(each, is_local=False, is_exact=True)}  {each:%a}  {distance(each, moment)}"
+        for each in explained.upcoming
+    ]
+    least = explained.minimum_distance_seconds
+    print_facts(
+        [
+            ("Rule", explained.text),
+            ("In words", explained.words),
+            ("Next", upcoming or "never"),
+            ("At least", "" if least is None else f"{duration_words(duration_us(least))} apart"),
+            ("Warning", explained.warnings),
+            ("Note", explained.notes),
+        ]
+    )
+
+
+def _explained(rule: When, moment: datetime) -> Explained:
+    bound = rule.bind(key=_SOME_KEY, created=to_us(moment))
+    notes = []
+    if isinstance(bound, Cron) and isinstance(rule, Cron) and bound.key != rule.key:
+        notes.append(f"H is spread by the key of the schedule; shown is {_SOME_KEY!r}, choose another with --key")
+    distance_least = bound.minimum_distance(moment)
+    return Explained(
+        text=bound.text,
+        words=bound.explain(),
+        upcoming=bound.upcoming(moment, _UPCOMING),
+        minimum_distance_seconds=None if distance_least is None else distance_least.total_seconds(),
+        warnings=bound.warnings(moment) if isinstance(bound, Cron) else [],
+        notes=notes,
+    )

@@ -1,0 +1,244 @@
+"""The command that runs a worker: takes handed runs from a broker and does them, without a database."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import msgspec
+
+from evertick.cli.command.run import find_scheduler, set_up_logging
+from evertick.cli.database import config_option
+from evertick.cli.parameters import DurationParameter
+from evertick.clock import Clock, host_name, system_clock
+from evertick.config.brokers import BROKERS, Brokers, load_brokers
+from evertick.config.build import SECRETS
+from evertick.config.find import find_file, searched_files
+from evertick.driver.queue.nats_spec import SUBJECT_PREFIX, NatsConnection, check_subject_prefix
+from evertick.driver.queue.redis_spec import QUEUE_PREFIX, RedisConnection, check_prefix
+from evertick.driver.queue.spec import check_queue_name
+from evertick.driver.secret import Secrets
+from evertick.errors import InvalidSetting
+from evertick.worker.broker_session import Line
+from evertick.worker.executor import Craft
+from evertick.worker.worker import Worker
+
+__all__ = ["worker"]
+
+log = logging.getLogger("evertick.worker")
+
+_LEVELS = ["debug", "info", "warning", "error"]
+_CODE = click.IntRange(0, 255)
+_PARALLELISM_MOST = 10_000
+_FILE = click.Path(exists=True, dir_okay=False)
+# Flags that are keys of the configuration, in the section of the broker.
+_KEYS = {"password_file": "password_file", "credentials": "credentials"} | {
+    name: f"ssl.{name}" for name in ("ca", "cert", "key")
+}
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
+@click.option("--redis", metavar="URL", help="Take from this Redis; or $EVERTICK_REDIS.")
+@click.option("--nats", metavar="URL", help="Take from this NATS; or $EVERTICK_NATS.")
+@config_option
+@click.option("--broker", type=click.Choice(sorted(BROKERS)), help="Which one, where the configuration names both.")
+@click.option("--driver", metavar="NAME", required=True, help="The queue to take from: the driver name of its jobs.")
+@click.option(
+    "--parallelism",
+    type=click.IntRange(0, _PARALLELISM_MOST),
+    default=0,
+    show_default=True,
+    help="Runs at once; 0: one for each processor that it may use.",
+)
+@click.option("--tasks", metavar="MODULE:ATTRIBUTE", help="Do the tasks of this scheduler, instead of a command.")
+@click.option("--stream", is_flag=True, help="The queue in Redis is a stream, not a list.")
+@click.option(
+    "--prefix",
+    metavar="TEXT",
+    help=f"What the queue's key begins with in Redis ({QUEUE_PREFIX}), or all subjects in NATS ({SUBJECT_PREFIX}).",
+)
+@click.option("--name", metavar="NAME", help="How this worker is called in reports; default: host and process.")
+@click.option("--success-code", "success_codes", type=_CODE, multiple=True, help="Exit codes of success; default: 0.")
+@click.option("--skip-code", "skip_codes", type=_CODE, multiple=True, help="Exit codes that mean: nothing to do.")
+@click.option("--retry-code", "retry_codes", type=_CODE, multiple=True, help="Exit codes that mean: try again.")
+@click.option("--stop-timeout", type=DurationParameter(), default="30s", help="How long runs get at a stop; 30s.")
+@click.option("--password-file", type=_FILE, help="File that holds the broker's password and nothing else.")
+@click.option("--credentials", type=_FILE, help="NATS: credentials file of the server's operator.")
+@click.option("--ca", type=_FILE, help="TLS: who signed the broker's certificate.")
+@click.option("--cert", type=_FILE, help="TLS: this worker's certificate.")
+@click.option("--key", type=_FILE, help="TLS: the key of the certificate.")
+@click.option("-v", "--verbose", count=True, help="Log more of Evertick's own work; -vv: of everything.")
+@click.option("--log-level", type=click.Choice(_LEVELS, case_sensitive=False), help="Log from this level on.")
+def worker(
+    command: tuple[str, ...],
+    driver: str,
+    parallelism: int,
+    tasks: str | None,
+    name: str | None,
+    stop_timeout: timedelta,
+    verbose: int,
+    log_level: str | None,
+    **given: Any,
+) -> None:
+    """Do the runs that are handed to a queue, until TERM or Ctrl-C.
+
+    A COMMAND gets each run as JSON on its standard input; its exit code says how the run ended. With --tasks the
+    functions of a program are called, by the names of their tasks. Neither needs the database.
+
+    Where the broker is: --redis or --nats, else $EVERTICK_REDIS or $EVERTICK_NATS, else [redis] or [nats] of the
+    configuration, found as the daemon finds it. A URL replaces what a named configuration says of that broker.
+
+    At TERM nothing more is taken, and what is under way gets its time; a second signal does not wait for it.
+
+    \b
+    Example:
+      evertick worker --redis redis://localhost --driver docker -- ./build.sh
+      evertick worker --nats nats://bus --driver reports --tasks app:scheduler
+      evertick worker --config worker.toml --driver docker -- ./build.sh
+    """
+    if bool(command) == (tasks is not None):
+        raise click.UsageError(
+            "say what to do for a run, one of them: a command behind --, or --tasks module:scheduler"
+        )
+    set_up_logging(verbose, log_level)
+    line = _line(driver, system_clock, given)
+    craft = _craft(command, tasks, given)
+    made = Worker(
+        line,
+        craft,
+        parallelism=parallelism or _processors(),
+        clock=system_clock,
+        name=name or f"{host_name()}:{os.getpid()}",
+        stop_seconds=stop_timeout.total_seconds(),
+    )
+    asyncio.run(_serve(made))
+
+
+def _processors() -> int:
+    """Those that this process may use: an operator, or a container, may have pinned it to some of the machine's."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+async def _serve(made: Worker) -> None:
+    loop = asyncio.get_running_loop()
+
+    def stop(number: signal.Signals) -> None:
+        log.info("%s: draining", number.name)
+        made.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    await made.run()
+
+
+def _line(driver: str, clock: Clock, given: dict[str, Any]) -> Line:
+    queue = check_queue_name(driver, "--driver")
+    name = _named_broker(given)
+    file = find_file(given["config"]) if given["config"] is not None or name is None else None
+    found = load_brokers(file, _environment(name, given), _flags(name, given))
+    for warning in found.warnings:
+        log.warning("%s", warning)
+    to = _chosen(found, name or given["broker"], file)
+    resolve = Secrets(None if file is None else file.parent / SECRETS).resolve
+    if isinstance(to, RedisConnection):
+        with _needing("redis"):
+            from evertick.worker.redis_session import RedisLine
+
+        prefix = check_prefix(QUEUE_PREFIX if given["prefix"] is None else given["prefix"], "--prefix")
+        kind: Literal["list", "stream"] = "stream" if given["stream"] else "list"
+        return RedisLine(to, queue, clock=clock, kind=kind, prefix=prefix, resolve_secret=resolve)
+    if given["stream"]:
+        raise click.UsageError("--stream is about queues in Redis; leave it out with NATS")
+    with _needing("nats"):
+        from evertick.worker.nats_session import NatsLine
+
+    prefix = check_subject_prefix(to.prefix if given["prefix"] is None else given["prefix"], "--prefix")
+    return NatsLine(msgspec.structs.replace(to, prefix=prefix), queue, clock=clock, resolve_secret=resolve)
+
+
+@contextmanager
+def _needing(extra: str) -> Iterator[None]:
+    """What is imported here comes with an extra."""
+    try:
+        yield
+    except ImportError as error:
+        raise InvalidSetting(
+            f"a worker of {extra} cannot be started ({error}); install what it needs with `pip install "
+            f"'evertick[{extra}]'`"
+        ) from error
+
+
+def _named_broker(given: dict[str, Any]) -> str | None:
+    """By a URL, as a flag or else in the environment; None: the configuration says which."""
+    for urls in (given, {name: os.environ.get(_variable(name)) for name in BROKERS}):
+        named = [name for name in BROKERS if urls[name]]
+        if len(named) > 1 and given["broker"] not in named:
+            raise click.UsageError("say where the queue is, one of them: --redis URL or --nats URL")
+        if named:
+            return named[0] if len(named) == 1 else str(given["broker"])
+    return None
+
+
+def _variable(broker: str) -> str:
+    return f"EVERTICK_{broker.upper()}"
+
+
+def _environment(name: str | None, given: dict[str, Any]) -> dict[str, str]:
+    """The short variable is the one of the key: so a password beside it in the environment belongs to it."""
+    url = None if name is None or given[name] else os.environ[_variable(name)]
+    return {**os.environ} if url is None else {**os.environ, f"{_variable(str(name))}_URL": url}
+
+
+def _flags(name: str | None, given: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+    flags = {f"{each}.url": (f"--{each}", given[each]) for each in BROKERS if given[each] and each == name}
+    files = {each: given[each] for each in _KEYS if given[each] is not None}
+    if not files:
+        return flags
+    broker = name or given["broker"] or ("nats" if given["credentials"] else None)
+    if broker is None:
+        raise click.UsageError("say whose files these are: --broker redis or --broker nats")
+    if broker == "redis" and given["credentials"]:
+        raise click.UsageError("--credentials is about NATS; leave it out with Redis")
+    return flags | {f"{broker}.{_KEYS[each]}": (f"--{each.replace('_', '-')}", file) for each, file in files.items()}
+
+
+def _chosen(found: Brokers, name: str | None, file: Path | None) -> RedisConnection | NatsConnection:
+    if name is None and len(found.connections) == 1:
+        [name] = found.connections
+    if name is None and found.connections:
+        raise click.UsageError(f"{file} names a Redis and a NATS; say which, by --broker redis or --broker nats")
+    if name is None or name not in found.connections:
+        where = f"there is none at {searched_files()}" if file is None else f"{file} has none of it"
+        raise click.UsageError(
+            "say where the queue is, one of them: --redis URL or --nats URL, or url or address under "
+            f"{'[redis] or [nats]' if name is None else f'[{name}]'} in a configuration; {where}"
+        )
+    return found.connections[name]
+
+
+def _craft(command: tuple[str, ...], tasks: str | None, given: dict[str, Any]) -> Craft:
+    codes = {name: given[name] for name in ("success_codes", "skip_codes", "retry_codes") if given[name]}
+    if tasks is None:
+        from evertick.worker.command import CommandCraft
+
+        if shutil.which(command[0]) is None:
+            raise click.UsageError(f"there is no program {command[0]!r} that can be run here; is it spelt right?")
+        return CommandCraft(command, clock=system_clock, **codes)
+    if codes:
+        raise click.UsageError("exit codes are those of a command; leave them out with --tasks")
+    from evertick.worker.tasks import TasksCraft
+
+    return TasksCraft(find_scheduler(tasks))

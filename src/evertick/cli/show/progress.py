@@ -1,0 +1,103 @@
+"""How far long work has come, on stderr: a bar on a terminal, a line now and then elsewhere, nothing beside JSON.
+
+Lines come at most every few seconds, so that a log of it stays readable. Work that waits for others goes through
+`retold`, so that it is not silent while nothing happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import click
+
+from evertick.cli.show.output import hint
+from evertick.clock import system_clock
+
+__all__ = ["Report", "progress", "retold", "told_if_broken_off"]
+
+# How much is done, of how much (None: nobody knows).
+Report = Callable[[int, int | None], None]
+
+_LINE_SECONDS = 5.0
+# While nothing happens the same is told again, ever more rarely.
+_AGAIN_MOST_SECONDS = 60.0
+
+
+@contextmanager
+def told_if_broken_off(words: Callable[[], str]) -> Iterator[None]:
+    """Say after Ctrl-C how far it has come; asyncio makes a cancellation of it first, then ends the program."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        hint(words())
+        raise
+
+
+@asynccontextmanager
+async def retold(report: Report, total: int) -> AsyncIterator[Report]:
+    """A report that repeats what it last heard until it hears of something else."""
+    last: tuple[int, int | None] = (0, total)
+
+    def hear(done: int, total: int | None) -> None:
+        nonlocal last
+        last = done, total
+        report(done, total)
+
+    async def repeat() -> None:
+        told, seconds = last, _LINE_SECONDS
+        while True:
+            await asyncio.sleep(seconds)
+            report(*last)
+            seconds = min(2 * seconds, _AGAIN_MOST_SECONDS) if last == told else _LINE_SECONDS
+            told = last
+
+    repeating = asyncio.ensure_future(repeat())
+    try:
+        yield hear
+    finally:
+        repeating.cancel()
+        await asyncio.wait([repeating])
+
+
+@contextmanager
+def progress(title: str, *, is_quiet: bool = False) -> Iterator[Report]:
+    """Tell how far something has come, for as long as it takes."""
+    if sys.stderr.isatty():
+        with _bar(title) as report:
+            yield report
+    elif is_quiet:
+        yield lambda done, total: None
+    else:
+        yield _lines(title)
+
+
+def _lines(title: str) -> Report:
+    last = system_clock.elapsed()
+
+    def report(done: int, total: int | None) -> None:
+        nonlocal last
+        if system_clock.elapsed() - last >= _LINE_SECONDS:
+            last = system_clock.elapsed()
+            click.echo(f"{title}: {_words(done, total)}", err=True)
+
+    return report
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Report]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None, words="")
+        yield lambda done, total: bar.update(task, completed=done, total=total, words=_words(done, total))
+
+
+def _words(done: int, total: int | None) -> str:
+    if total is None:
+        return f"{done:,}" if done else ""
+    return f"{done:,} of {total:,}"

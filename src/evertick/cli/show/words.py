@@ -1,0 +1,268 @@
+"""Moments, durations and rows of the ledger as people read them in a listing. Only `now` reads the clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
+
+from evertick.clock import system_clock
+from evertick.explain.dispatched_run import who_was_lost
+from evertick.model import Cause, Gap, Handed, HandedTo, OccurrenceEdit, Reason, Run, State, Verdict
+from evertick.text.error_line import what_was_raised
+from evertick.when import from_us
+
+__all__ = [
+    "ahead",
+    "amount",
+    "brief",
+    "called",
+    "counted",
+    "data_text",
+    "decision_words",
+    "distance",
+    "handed_remark",
+    "handed_to_words",
+    "losses_words",
+    "now",
+    "offset_of",
+    "outcome",
+    "remark",
+    "span",
+    "stamp",
+    "times_in",
+    "times_of",
+    "took",
+    "tries",
+    "zone_name",
+]
+
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+_KIBI = 1_024
+# Whatever a store counts for people it counts up to here.
+_COUNT_MOST = 10_000
+_SECOND, _OFFSET = len("2026-01-31 09:00:00"), len("+01:00")
+# Why a run is lost of which nobody can say when it ended: its end is when it was given up, a lease or more later.
+_GIVEN_UP = (Reason.NODE_DIED, Reason.NODE_GONE, Reason.NO_PROGRESS)
+_zone: ContextVar[tzinfo | None] = ContextVar("zone", default=None)
+# From so many of the larger unit on the smaller one is noise.
+_FEW = 10
+
+
+def now() -> datetime:
+    return from_us(system_clock.now_us())
+
+
+def counted(count: int) -> str:
+    """How many there are, as far as the store has counted them."""
+    return f"{count}" if count < _COUNT_MOST else f"{count}+"
+
+
+@contextmanager
+def times_in(zone: tzinfo | None) -> Iterator[None]:
+    """Let all that is told be told by the clock of this zone; None: by that of the machine. A schedule's own zone, so
+    that `every day at 09:00` is found as 09:00."""
+    before = _zone.set(zone)
+    try:
+        yield
+    finally:
+        _zone.reset(before)
+
+
+@contextmanager
+def times_of(zone: tzinfo | None) -> Iterator[tzinfo | None]:
+    """Like `times_in`, for one schedule among many: a zone that holds for all of them, by --tz, is stronger. Gives the
+    zone in which times are shown then; None: that of the machine."""
+    holds = _zone.get() or zone
+    with times_in(holds):
+        yield holds
+
+
+def zone_name(zone: tzinfo | None) -> str:
+    return "-" if zone is None else str(zone)
+
+
+def stamp(moment: datetime | None, *, is_local: bool = True, is_exact: bool = False) -> str:
+    """The moment with its offset, by the machine's zone (or `times_in`) or, not `is_local`, by the one that it carries.
+
+    Exact: with its milliseconds, where it has any. A fire may be at one of them; nobody looks for a beat by it.
+    """
+    if moment is None:
+        return "-"
+    shown = moment.astimezone(_zone.get()) if is_local else moment
+    offset = f"{shown:%z}"
+    offset = "Z" if offset == "+0000" else f"{offset[:3]}:{offset[3:5]}"
+    part = f".{shown.microsecond // 1000:03}" if is_exact and shown.microsecond >= 1000 else ""
+    return f"{shown:%Y-%m-%d %H:%M:%S}{part}{offset}"
+
+
+def brief(stamped: str, *, with_offset: bool = True) -> str:
+    """What `stamp` says, without parts of seconds: for a narrow terminal."""
+    return stamped[:_SECOND] + (offset_of(stamped) if with_offset else "")
+
+
+def offset_of(stamped: str) -> str:
+    """The offset of what `stamp` says: "+01:00", or "Z"."""
+    return "Z" if stamped.endswith("Z") else stamped[-_OFFSET:]
+
+
+def span(duration: timedelta) -> str:
+    """A length of time in its largest units: "3 d 4 h", "12 min", "1.2 s", "8 ms"."""
+    seconds = duration.total_seconds()
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10 and seconds != int(seconds):
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < _MINUTE:
+        return f"{whole} s"
+    if whole < _HOUR:
+        return _two(whole, _MINUTE, "min", 1, "s")
+    return _two(whole, _HOUR, "h", _MINUTE, "min") if whole < _DAY else _two(whole, _DAY, "d", _HOUR, "h")
+
+
+def _two(seconds: int, large: int, large_unit: str, small: int, small_unit: str) -> str:
+    count, rest = divmod(seconds, large)
+    fraction = rest // small
+    return f"{count} {large_unit} {fraction} {small_unit}" if fraction and count < _FEW else f"{count} {large_unit}"
+
+
+def distance(moment: datetime | None, since: datetime, *, is_short: bool = False) -> str:
+    """How far a moment is: "in 5 min 3 s", "3 s ago", "now". Short: in its largest unit alone."""
+    if moment is None:
+        return "-"
+    seconds = (moment - since).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    length = round(abs(seconds))
+    if is_short:
+        unit = next(size for size in (_DAY, _HOUR, _MINUTE, 1) if length >= size)
+        length -= length % unit
+    whole = span(timedelta(seconds=length))
+    return f"in {whole}" if seconds > 0 else f"{whole} ago"
+
+
+def ahead(moment: datetime | None, since: datetime, *, is_short: bool = False) -> str:
+    """How far away is what is to come: "in 5 min", or "3 s overdue"."""
+    return distance(moment, since, is_short=is_short).replace("ago", "overdue")
+
+
+def took(run: Run) -> str:
+    """How long the last attempt took; of one that was lost, how long at most."""
+    if run.started_at is None or run.finished_at is None:
+        return "-"
+    most = "up to " if run.verdict is Verdict.LOST and run.reason in _GIVEN_UP else ""
+    return most + span(run.finished_at - run.started_at)
+
+
+def tries(run: Run) -> str:
+    """How often it was tried: what was judged, what was lost, and the try that is under way.
+
+    What a queue has is tried when a worker has taken it.
+    """
+    is_at_work = run.state is State.RUNNING or (run.handed is not None and run.handed.taken_at is not None)
+    return str(run.attempts + run.losses + is_at_work)
+
+
+def outcome(row: Run | Gap) -> str:
+    """The verdict, or the state of what has none yet."""
+    if isinstance(row, Gap):
+        return row.verdict.value
+    return row.state.value if row.verdict is None else row.verdict.value
+
+
+def called(run: Run) -> str:
+    """The key of its schedule. A task that was enqueued by hand has none: it is shown as the call that it is."""
+    return f"{run.task}()" if run.schedule_key is None else run.schedule_key
+
+
+def remark(row: Run | Gap) -> str:
+    """What a person wants to know beside the verdict: what it is if no fire, the error, the delay, the result."""
+    if isinstance(row, Gap):
+        return _gap_remark(row)
+    # What was enqueued has no schedule, and is shown as a call: to say so again would only take room.
+    cause = "" if row.cause in (Cause.FIRE, Cause.EVERY_NODE, Cause.ENQUEUE) else f"by {row.cause.value}"
+    return "; ".join(part for part in (cause, losses_words(row), _run_remark(row)) if part)
+
+
+def losses_words(run: Run) -> str:
+    """How often its node, or its worker elsewhere, was lost, and what came of that; nothing for most runs."""
+    if not run.losses:
+        return ""
+    often = {1: "once", 2: "twice"}.get(run.losses, f"{run.losses} times")
+    is_over = run.verdict in (Verdict.LOST, Verdict.CANCELLED)
+    return f"{who_was_lost(run)} was lost {often}" + ("" if is_over else ", run again")
+
+
+def _run_remark(run: Run) -> str:
+    if run.state is State.PARKED:
+        return f"{what_was_raised(run.error) or 'no live node knows its task'}; to give it up: evertick cancel {run.id}"
+    if run.error and run.verdict is not Verdict.SUCCEEDED:
+        return what_was_raised(run.error)
+    if run.reason == Reason.LATE and run.started_at is not None:
+        return f"started {span(run.started_at - run.fire_at)} after its moment"
+    if run.verdict is None:
+        return _live_remark(run)
+    return "" if run.result is None else data_text(run.result)
+
+
+def _gap_remark(gap: Gap) -> str:
+    if gap.count == 1:
+        return "1 moment"
+    least = "" if gap.is_exact else "at least "
+    first, last = stamp(gap.first_at, is_exact=True), stamp(gap.last_at, is_exact=True)
+    day = len("2026-01-31 ")
+    return f"{least}{gap.count} moments since {first[day:] if first[:day] == last[:day] else first}"
+
+
+def handed_remark(handed: Handed) -> str:
+    """In whose hands a run is."""
+    queue = handed.to if handed.queue is None else f"{handed.to} queue {handed.queue}"
+    if handed.pushed_at is None:
+        return f"handed to {queue} since {stamp(handed.at)}, not sent yet"
+    if handed.taken_at is None:
+        return f"handed to {queue} since {stamp(handed.at)}, not taken yet"
+    return f"with a worker of {queue} since {stamp(handed.taken_at)}"
+
+
+def handed_to_words(handed_to: HandedTo) -> str:
+    """Who has or had a run outside, as far as that is known: "nats queue reports, worker mill:4711"."""
+    queue = "" if handed_to.queue is None else f" queue {handed_to.queue}"
+    worker = "" if handed_to.worker is None else f", worker {handed_to.worker}"
+    return f"{handed_to.to}{queue}{worker}"
+
+
+def _live_remark(run: Run) -> str:
+    if run.handed is not None and run.progress is None:
+        return handed_remark(run.handed)
+    if run.progress is not None:
+        return f"{run.progress:.0%} {run.progress_text or ''}".rstrip()
+    if run.started_at is not None:
+        return f"since {stamp(run.started_at)}"
+    return "" if run.due_at == run.fire_at else f"due {stamp(run.due_at)}"
+
+
+def data_text(data: Any) -> str:
+    """JSON-like data in one line."""
+    return json.dumps(data, ensure_ascii=False)
+
+
+def amount(size: int) -> str:
+    """Bytes in their largest unit: "12 KiB", "3.4 GiB"."""
+    value = float(size)
+    for unit in ("bytes", "KiB", "MiB"):
+        if abs(value) < _KIBI:
+            return f"{value:.0f} {unit}" if unit == "bytes" or abs(value) >= _FEW else f"{value:.1f} {unit}"
+        value /= _KIBI
+    return f"{value:.1f} GiB"
+
+
+def decision_words(decided: OccurrenceEdit) -> str:
+    """What somebody decided about one moment."""
+    at, note = stamp(decided.fire_at, is_exact=True), f": {decided.note}" if decided.note else ""
+    moved = "" if decided.to is None else f" to {stamp(decided.to, is_exact=True)}"
+    verb = {"skip": "is skipped", "move": "moves"}.get(decided.kind, "has run early")
+    return f"{at} {verb}{moved}{note}"

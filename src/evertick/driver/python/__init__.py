@@ -1,0 +1,1 @@
+"""Python functions as tasks: coroutines, threads, and processes of their own."""

@@ -1,0 +1,1 @@
+"""Runs dispatched to the workers of an external queue: Redis or NATS."""

@@ -1,0 +1,1 @@
+"""Commands as tasks, each in a process group of its own."""

@@ -1,0 +1,224 @@
+"""Commands as tasks: each run is a process group of its own under a keeper.
+
+The keeper sees to it that nothing of a command outlives its run: not after a timeout, not after a cancel, not after the
+death of the node. `execute` comes back only when every process that came of the command is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from typing import Any
+
+from evertick.clock import system_clock
+from evertick.driver.secret import Secret
+from evertick.driver.shell.account import Account, account_to_become
+from evertick.driver.shell.output import Captured
+from evertick.driver.shell.run_variables import run_variables
+from evertick.driver.shell.spec import TEXT_MAX_BYTES, Shell, at_home
+from evertick.driver.shell.supervised import Ending, Kept, Order, stop_seconds
+from evertick.driver.spec import DriverParts
+from evertick.errors import JobFailed, Retry, Skip
+from evertick.job.arguments import FreeArguments
+from evertick.job.context import Context
+
+__all__ = ["ShellDriver"]
+
+log = logging.getLogger("evertick.process")
+
+# What a command does not get from the node: the node's own settings and secrets, and what its supervisor told it alone.
+_NOT_PASSED_ON = ("EVERTICK_", "LISTEN_", "WATCHDOG_")
+_NEITHER = frozenset({"NOTIFY_SOCKET", "JOURNAL_STREAM", "INVOCATION_ID", "MAINPID"})
+# Of a clean environment these stay: without them times and texts would be those of another place.
+_ALWAYS = ("LANG", "LC_ALL", "TZ")
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class ShellDriver:
+    """Runs one command."""
+
+    name = "shell"
+    can_be_cancelled = True
+
+    def __init__(self, spec: Shell, task: str, parts: DriverParts) -> None:
+        self._spec = spec
+        self._parts = parts
+        self._arguments = FreeArguments(task)
+        self.kill_after = spec.kill_after_us
+
+    def prepare(self, args: bytes) -> dict[str, Any]:
+        return self._arguments.decode(args)
+
+    async def execute(self, context: Context, arguments: dict[str, Any]) -> Any:
+        if context._clock is not system_clock:
+            # A process cannot live in virtual time, and a test of schedules must not run backups.
+            context.log(f"not run in virtual time: {' '.join(self._spec.words)}")
+            return None
+        secrets = self._secrets()
+        output = Captured(context._notebook.write, context._clock.now_us, secrets.values())
+        phases = _Phases(context)
+        try:
+            kept = self._start(context, secrets, output, phases)
+        except BaseException:
+            phases.fail()
+            raise
+        try:
+            await asyncio.wait([kept.ended])
+        except asyncio.CancelledError:
+            if not kept.ended.done():
+                await self._stop(kept, context, output)
+                phases.end(kept.ended.result(), output, is_failed=True)
+                # What ends after TERM has reached it may have done half of its work, whatever its exit code says.
+                raise
+        ending = kept.ended.result()
+        context._kept = _result(ending)
+        await self._close(output, is_cut=ending.code is None)
+        good = self._spec.success_codes, self._spec.skip_codes
+        phases.end(ending, output, is_failed=not any(ending.code in codes for codes in good))
+        if ending.failure is None:
+            context.log(f"{ending}{_used(ending)}")
+        self._judge(ending, output)
+        return context._kept
+
+    async def _stop(self, kept: Kept, context: Context, output: Captured) -> None:
+        why = context._stopped or "shutdown"
+        await kept.put_down(stop_seconds(why, self.kill_after / 1e6))
+        ending = kept.ended.result()
+        context._kept = _result(ending)
+        await self._close(output, is_cut=True)
+        context.log(f"it was stopped ({why}), and is gone with all that came of it{_used(ending)}")
+
+    async def _close(self, output: Captured, *, is_cut: bool) -> None:
+        """Write the end of the output. The command is gone, so a cancel that comes meanwhile changes nothing."""
+        if not output.takes_long_to_close:
+            output.close(is_cut=is_cut)
+            return
+        closing = asyncio.ensure_future(self._parts.threads.call(lambda: output.close(is_cut=is_cut)))
+        while not closing.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([closing])
+        closing.result()
+
+    def _start(self, context: Context, secrets: dict[str, str], output: Captured, phases: _Phases) -> Kept:
+        spec = self._spec
+        account = None if spec.user is None else account_to_become(spec.user)
+        order = Order(
+            cwd=_folder(spec, account),
+            env=self._environment(context, account, secrets),
+            uid=None if account is None else account.uid,
+            gid=None if account is None else account.gid,
+            groups=() if account is None else account.groups,
+            nice=spec.nice,
+            memory=spec.memory_bytes,
+        )
+        stdin = _value(spec.stdin, secrets)
+        data = None if stdin is None else stdin.encode(errors="surrogateescape")
+        try:
+            kept = Kept(
+                spec.words,
+                output,
+                order=order,
+                stdin=data,
+                on_stuck=lambda words: _warn(context, words),
+                on_started=phases.started,
+            )
+        except OSError as error:  # out of processes, files or memory
+            raise JobFailed(f"it could not be started: {error.strerror or error}") from None
+        return self._parts.children.watch(kept)
+
+    def _environment(self, context: Context, account: Account | None, secrets: dict[str, str]) -> dict[str, str]:
+        """Another user's command begins with nothing of the node's, as a login does."""
+        is_clean = self._spec.clean_env or account is not None
+        variables = _clean_environment() if is_clean else _environment_of_node()
+        if account is not None:
+            variables |= {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": "/bin/sh"}
+        variables |= {name: _value(value, secrets) for name, value in self._spec.env.items()}
+        variables |= run_variables(context, self._parts.app)
+        if len(variables["EVERTICK_ARGS"].encode()) > TEXT_MAX_BYTES:
+            raise JobFailed(f"the arguments take more than the {TEXT_MAX_BYTES} bytes of a variable; pass a reference")
+        return variables
+
+    def _secrets(self) -> dict[str, str]:
+        """The values of all secrets that the command is given, by their names."""
+        named = [*self._spec.env.values(), self._spec.stdin]
+        names = {each.name for each in named if isinstance(each, Secret)}
+        return {name: self._parts.resolve_secret(name) for name in sorted(names)}
+
+    def _judge(self, ending: Ending, output: Captured) -> None:
+        """Raises what the ending means, if not success."""
+        spec, code = self._spec, ending.code
+        words = f": {output.last_words}" if output.last_words else ""
+        if code is not None and code in spec.skip_codes:
+            raise Skip(f"exit code {code}{words}")
+        if code is not None and code in spec.retry_codes:
+            raise Retry(f"it ended with exit code {code}, which asks for another try{words}")
+        if code is None or code not in spec.success_codes:
+            raise JobFailed(f"{ending}{words}", result=_result(ending))
+
+
+class _Phases:
+    """start: until the command has begun. run: until nothing of it is left."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._open = context._begin_phase("start")
+
+    def started(self, pid: int) -> None:
+        self._open.end()
+        self._open = self._context._begin_phase("run", {"pid": pid})
+
+    def fail(self) -> None:
+        self._open.end(is_failed=True)
+
+    def end(self, ending: Ending, output: Captured, *, is_failed: bool) -> None:
+        if ending.code is not None:
+            self._open.metadata["exit_code"] = ending.code
+        if ending.signal is not None:
+            self._open.metadata["signal"] = ending.signal
+        if ending.failure is None:
+            self._open.metadata |= {f"{stream}_bytes": count for stream, count in output.counts.items()}
+        self._open.end(is_failed=is_failed)
+
+
+def _warn(context: Context, words: str) -> None:
+    """To who looks at the run, and to who looks at the node."""
+    context.log(words, level="warning")
+    log.warning("run %s of %r: %s", context.run_id, context.task, words)
+
+
+def _folder(spec: Shell, account: Account | None) -> str | None:
+    if spec.cwd is None:
+        return None if account is None else account.folder
+    return at_home(spec.cwd, os.path.expanduser("~") if account is None else account.home)
+
+
+def _environment_of_node() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_NOT_PASSED_ON) and name not in _NEITHER
+    }
+
+
+def _clean_environment() -> dict[str, str]:
+    return {"PATH": _PATH, **{name: os.environ[name] for name in _ALWAYS if name in os.environ}}
+
+
+def _value(value: Any, secrets: dict[str, str]) -> Any:
+    return secrets[value.name] if isinstance(value, Secret) else value
+
+
+def _result(ending: Ending) -> dict[str, Any] | None:
+    """What is kept of a command, however its run ends; nothing of one that never began."""
+    if ending.failure is not None:
+        return None
+    return {"exit_code": ending.code, "cpu_seconds": ending.cpu_seconds, "max_rss_bytes": ending.max_rss_bytes}
+
+
+def _used(ending: Ending) -> str:
+    if ending.cpu_seconds is None or ending.max_rss_bytes is None:
+        return ""
+    memory = ending.max_rss_bytes / 2**20
+    return f"; {ending.cpu_seconds:.2f} s of processor time, at most {memory:.1f} MiB in one process"

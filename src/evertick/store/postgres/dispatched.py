@@ -1,0 +1,231 @@
+"""Handed runs on PostgreSQL: what is reported of them from outside, those whose time is over, and messages that were to
+hand them over and are dropped.
+
+What a report means is decided in `evertick.store.handed`; here it is read under the locks and written, a constant
+number of statements for each batch. Runs are locked before their messages, as everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+from evertick.model import Reason, Report
+from evertick.model.message import hand_key
+from evertick.store.base import HandedTended, Hearing, ReportAnswer
+from evertick.store.dispatched import STALE, End, Heard, Lines, bare_report, given_answers, hear, tend
+from evertick.store.postgres.connection import is_unwritable
+from evertick.store.postgres.endings import (
+    end,
+    free,
+    lock_before,
+    lock_runs,
+    put_back,
+    tell_back,
+    warn_of_doubles,
+)
+from evertick.store.postgres.feed import tell_runs
+from evertick.store.postgres.ids import is_run_id
+from evertick.store.postgres.limits import make_room
+from evertick.store.postgres.lookup import days_to_ask
+from evertick.store.postgres.outbox import those, write_messages
+from evertick.store.postgres.session import Line, Session, columns_of, once_if_alike
+from evertick.store.rows import Row, hand_of, json_text, plain_text
+from evertick.store.worker_log import Kept, Placed, kept_of
+
+__all__ = ["apply_reports", "drop_messages", "tend_handed"]
+
+log = logging.getLogger("evertick.store")
+
+
+async def apply_reports(line: Line, app: str, reports: Sequence[Report]) -> list[ReportAnswer]:
+    try:
+        return await line.write(lambda db: _apply(db, app, reports))
+    except Exception as error:
+        if not is_unwritable(error):
+            raise
+    # One of them cannot be written, and the others do not wait for it: each in a transaction of its own.
+    return [await _apply_one(line, app, report) for report in reports]
+
+
+async def _apply_one(line: Line, app: str, report: Report) -> ReportAnswer:
+    """The report, or what can be written of it. If not even that can be, the run's own time will be over."""
+    told = report
+    for _ in range(2):
+        try:
+            return (await line.write(functools.partial(_apply, app=app, reports=[told])))[0]
+        except Exception as error:
+            if not is_unwritable(error):
+                raise
+            log.error("a report about run %s of app %s cannot be written: %s", report.id, app, error)
+            told = bare_report(report, error)
+    return STALE
+
+
+async def _apply(db: Session, app: str, reports: Sequence[Report]) -> list[ReportAnswer]:
+    ids = list({report.id: None for report in reports if is_run_id(report.id)})
+    if not ids:
+        return [STALE] * len(reports)
+    await lock_before(db, app, ids)
+    rows = {row["id"]: row for row in await db.rows("apply_reports.lock", app, ids)}
+    db.has_feed = next(iter(rows.values()))["has_feed"] if rows else db.has_feed
+    heard = hear(reports, rows.values(), max((row["now"] for row in rows.values()), default=0))
+    await _mark(db, heard)
+    await _write_lines(db, app, heard.lines, rows)
+    await tell_runs(db, app, "run.taken", heard.taken)
+    await _let_go(db, app, heard, rows)
+    return given_answers(heard.answers, reports, await _told_before(db, app, heard, reports))
+
+
+async def _mark(db: Session, heard: Heard) -> None:
+    """Not of those that end: their end says it."""
+    over = {each.outcome.id for each in heard.ends}
+    marks = [
+        (
+            mark.id,
+            mark.pushed_at,
+            mark.taken_at,
+            mark.deadline,
+            mark.progress,
+            plain_text(mark.progress_text),
+            plain_text(mark.worker),
+        )
+        for mark in heard.marks
+        if mark.id not in over
+    ]
+    if marks:
+        await db.count("apply_reports.mark", *columns_of(marks))
+
+
+async def _let_go(db: Session, app: str, heard: Heard, rows: Mapping[str, Row]) -> None:
+    """Those that leave these hands: to history, or back to waiting."""
+    await put_back(db, heard.back)
+    await tell_back(db, app, heard.back)
+    ended = await _end(db, app, heard.ends)
+    freed = await free(db, app, [rows[id_] for id_ in ended]) or bool(heard.back)
+    gone = [*ended, *(outcome.id for outcome in heard.back)]
+    freed = await make_room(db, app, [rows[id_]["limit_key"] for id_ in gone]) or freed
+    if freed:
+        db.wake(app)
+
+
+async def _end(db: Session, app: str, ends: Sequence[End]) -> list[str]:
+    if not ends:
+        return []
+    values = [
+        (
+            each.outcome.id,
+            each.outcome.fence,
+            each.outcome.verdict,
+            each.outcome.attempts,
+            plain_text(each.outcome.reason),
+            plain_text(each.outcome.error),
+            None if each.outcome.result is None else each.outcome.result.decode(),
+            each.started_at,
+            plain_text(each.worker),
+        )
+        for each in ends
+    ]
+    given, fences, verdicts, attempts, reasons, errors, results, began, workers = columns_of(values)
+    same = map(once_if_alike, (fences, verdicts, attempts))
+    others = (reasons, errors, results, once_if_alike(began), workers)
+    gone = await db.only_row("apply_reports.done", app, given, *same, *others)
+    ids: list[str] = gone["ids"] or []
+    warn_of_doubles(app, len(ids) - gone["kept"], ids)
+    return ids
+
+
+async def _write_lines(db: Session, app: str, said: Sequence[Lines], rows: Mapping[str, Row]) -> None:
+    if not said:
+        return
+    pairs = list({(lines.id, lines.fence): None for lines in said})
+    asked = columns_of([(id_, fence, rows[id_]["fire_at"]) for id_, fence in pairs])
+    found = await db.rows("apply_reports.last_lines", *asked)
+    kept = {(row["id"], row["fence"]): Kept(row["last"], row["count"], row["size"]) for row in found}
+    # The longest of several that begin with the same line: a statement may write a row once.
+    chunks: dict[tuple[str, int, int], Placed] = {}
+    for each in kept_of(said, kept):
+        place = (each.id, each.fence, each.seq)
+        if place not in chunks or chunks[place].count < each.count:
+            chunks[place] = each
+    written = [(*place, rows[place[0]]["fire_at"], each.count, each.text) for place, each in chunks.items()]
+    if written:
+        await db.count("note.lines", app, *columns_of(written))
+
+
+async def _told_before(db: Session, app: str, heard: Heard, reports: Sequence[Report]) -> set[tuple[str, int]]:
+    unheard = [report for report, answer in zip(reports, heard.answers, strict=True) if answer is None]
+    asked = [(report.id, report.fence) for report in unheard if is_run_id(report.id)]
+    told: set[tuple[str, int]] = set()
+    for first, last in days_to_ask([id_ for id_, _ in asked]):
+        left = [claim for claim in asked if claim not in told]
+        if left:
+            rows = await db.rows("apply_reports.told_before", app, *columns_of(left), first, last)
+            told |= {(row["id"], row["fence"]) for row in rows}
+    return told
+
+
+# --- those whose time is over -----------------------------------------------------------------------------------------
+
+
+async def tend_handed(db: Session, app: str, limit: int, heard: Mapping[str, Hearing]) -> HandedTended:
+    found = [row["id"] for row in await db.rows("tend_handed.find_cancelled", app, limit)]
+    if heard and len(found) < limit:
+        until = json_text({channel: hearing.until for channel, hearing in heard.items()})
+        found += [row["id"] for row in await db.rows("tend_handed.find_overdue", app, limit - len(found), until)]
+    rows: list[Row] = []
+    if found:
+        await lock_before(db, app, found)
+        rows = await db.rows("tend_handed.lock", app, found)
+    if not rows:
+        now = (await db.only_row("now"))["now"]
+        return HandedTended(now=now, released=[], ended=[], freed=False, has_killed=False)
+    now = max(row["now"] for row in rows)
+    tended = tend(rows, now, heard, await _withdraw(db, app, rows), db.clock.new_ids(len(rows)))
+    if tended.revoked:
+        await db.count("tend_handed.revoke", *columns_of(tended.revoked))
+    has_freed = await end(db, app, tended.ends)
+    released = [id_ for id_, _ in tended.released]
+    await tell_runs(db, app, "run.released", released, [reason for _, reason in tended.released])
+    if released:
+        await db.count("rehome.release", released)
+        db.wake(app)
+    keys = {row["id"]: row["limit_key"] for row in rows}
+    has_freed = await make_room(db, app, [keys[id_] for id_ in released]) or has_freed
+    if tended.told:
+        await db.count("tend_handed.told", *columns_of(tended.told))
+    if tended.postponed:
+        await db.count("tend_handed.postpone", *columns_of(tended.postponed))
+    await write_messages(db, app, tended.kills)
+    return HandedTended(
+        now=now,
+        released=released,
+        ended=[(ending.id, ending.verdict) for ending in tended.ends],
+        freed=has_freed,
+        has_killed=bool(tended.kills),
+    )
+
+
+async def _withdraw(db: Session, app: str, rows: Sequence[Row]) -> Collection[str]:
+    """Runs to be cancelled that nobody will ever get: their message was not sent, and is not on its way."""
+    waiting = {
+        hand_key(row["id"], row["fence"]): row
+        for row in rows
+        if row["is_cancel_requested"] and row["pushed_at"] is None
+    }
+    if not waiting:
+        return ()
+    messages = columns_of([(hand_of(row["hand"]).to, key) for key, row in waiting.items()])
+    await db.count("tend_handed.withdraw", app, *messages)
+    return {waiting[row["key"]]["id"] for row in await db.rows("tend_handed.unsent", app, *messages)}
+
+
+async def drop_messages(db: Session, app: str, ids: Sequence[str]) -> list[str]:
+    wanted = [id_ for id_ in ids if is_run_id(id_)]
+    runs = [row["id"] for row in await db.rows("drop_messages.hand_over", app, wanted)]
+    if runs:
+        await lock_runs(db, app, runs)
+        await db.count("drop_messages.cancel", app, wanted, Reason.REQUESTED)
+        db.wake(app)
+    return await those(db, "drop_messages", app, ids)

@@ -1,0 +1,142 @@
+"""A worker's line to a queue in NATS JetStream."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js.api import ConsumerConfig, Header
+from nats.js.errors import APIError, NotFoundError
+
+from evertick.clock import Clock
+from evertick.driver.queue.contract import Handed, Kill, WorkerReport, decode_kill, encode
+from evertick.driver.queue.nats_client import NatsSession
+from evertick.driver.queue.nats_spec import NatsConnection
+from evertick.errors import InvalidInput
+from evertick.worker.broker_session import Fetched, Take
+
+__all__ = ["NatsLine"]
+
+log = logging.getLogger("evertick.worker")
+
+# A message that its reader has neither taken nor dropped for so long goes to another: the reader is gone.
+ACK_SECONDS = 30.0
+_UNACKNOWLEDGED_MOST = 10_000
+# What the server says to whoever is not the first on a subject.
+_NOT_THE_FIRST = 10071
+
+
+class NatsLine:
+    """One queue, as one worker reads it."""
+
+    def __init__(
+        self, connection: NatsConnection, queue: str, *, clock: Clock, resolve_secret: Callable[[str], str]
+    ) -> None:
+        self._queue = queue
+        self._session = NatsSession(connection, resolve_secret, self._subscribe)
+        self._jobs: JetStreamContext.PullSubscription | None = None
+        self._name = clock.new_token()
+        self._fetched = 0
+        self.on_kill: Callable[[Kill], None] = lambda _: None
+
+    @property
+    def shown(self) -> str:
+        return f"{self._session.names.jobs(self._queue)} in {self._session.shown}"
+
+    async def open(self) -> None:
+        with self._session.telling():
+            await self._session.opened()
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def _subscribe(self, client: Client, stream: JetStreamContext) -> None:
+        names = self._session.names
+        self._jobs = await stream.pull_subscribe(
+            names.jobs(self._queue),
+            durable=names.workers(self._queue),
+            stream=names.jobs_stream,
+            config=ConsumerConfig(ack_wait=ACK_SECONDS, max_ack_pending=_UNACKNOWLEDGED_MOST),
+        )
+        await client.subscribe(names.all_kills, cb=self._heard)
+
+    # --- out of the queue
+
+    async def fetch(self, most: int, seconds: float) -> list[Fetched]:
+        with self._session.telling():
+            await self._session.opened()
+            assert self._jobs is not None, "it is made with the line"
+            try:
+                found = await self._session.asked(self._jobs.fetch(most, timeout=seconds))
+            except (nats.errors.TimeoutError, TimeoutError):
+                return []  # there was none
+        return [self._marked(message) for message in found]
+
+    def _marked(self, message: Msg) -> Fetched:
+        self._fetched += 1
+        return Fetched(message.data, message, f"{self._name}:{self._fetched}")
+
+    async def take(self, fetched: Fetched, handed: Handed) -> Take:
+        with self._session.telling():
+            stream = await self._session.opened()
+            taken = await self._session.asked(self._take(stream, fetched, handed))
+            with suppress(nats.errors.Error):  # it comes again then, and is a duplicate
+                await fetched.token.ack()
+        return taken
+
+    async def _take(self, stream: JetStreamContext, fetched: Fetched, handed: Handed) -> Take:
+        """Whoever is the first to say something on the subject of the hand-over has it."""
+        names = self._session.names
+        if not await self._is_first(stream, names.taken(handed.run, handed.fence), fetched.mark.encode()):
+            return "duplicate"
+        is_killed = await self._last(stream, names.kill(handed.run, handed.fence)) is not None
+        return "killed" if is_killed else "taken"
+
+    async def _is_first(self, stream: JetStreamContext, subject: str, mark: bytes) -> bool:
+        try:
+            await stream.publish(subject, mark, headers={Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: "0"})
+        except APIError as error:
+            if error.err_code != _NOT_THE_FIRST:
+                raise
+            # Perhaps we were, and have not heard of it.
+            return await self._last(stream, subject) == mark
+        return True
+
+    async def _last(self, stream: JetStreamContext, subject: str) -> bytes | None:
+        try:
+            return (await stream.get_last_msg(self._session.names.marks_stream, subject, direct=True)).data
+        except NotFoundError:
+            return None
+
+    async def drop(self, fetched: Fetched) -> None:
+        with self._session.telling():
+            await fetched.token.term()
+
+    async def give_back(self, fetched: Fetched) -> None:
+        with self._session.telling():
+            await fetched.token.nak()
+
+    # --- back to the ledger
+
+    async def report(self, handed: Handed, report: WorkerReport) -> bool:
+        with self._session.telling():
+            stream = await self._session.opened()
+            return await self._session.asked(self._report(stream, handed, report))
+
+    async def _report(self, stream: JetStreamContext, handed: Handed, report: WorkerReport) -> bool:
+        if handed.reply is not None:
+            await stream.publish(handed.reply, encode(report))
+        return await self._last(stream, self._session.names.kill(handed.run, handed.fence)) is None
+
+    # --- kills
+
+    async def _heard(self, message: Msg) -> None:
+        try:
+            self.on_kill(decode_kill(message.data))
+        except InvalidInput as error:
+            log.warning("on %s: %s", message.subject, error)

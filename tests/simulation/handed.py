@@ -1,0 +1,64 @@
+"""Work that is handed over: what its driver gives to the queue of a simulation, one job per way to end elsewhere.
+
+How long a worker takes, and how long it may be silent, are arguments: the pace of a story says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from evertick.driver.base import Work
+from evertick.driver.dispatch import HandOff
+from evertick.job.context import Context
+from evertick.model import HandMode
+from evertick.model.limits import make_concurrency
+from evertick.model.retry import Constant
+
+__all__ = ["HANDED_WORKS", "KILLS", "MODES", "QUEUE"]
+
+QUEUE, KILLS = "queue", "kills"
+MODES: dict[str, HandMode] = {"acked": "ack", "forgotten": "forget"}
+
+
+class HandingDriver:
+    """Gives its run to the queue."""
+
+    name = "handing"
+    can_be_cancelled = True
+    kill_after = 0
+
+    def prepare(self, args: bytes) -> dict[str, Any]:
+        arguments: dict[str, Any] = msgspec.json.decode(args)
+        return arguments
+
+    async def execute(self, context: Context, arguments: dict[str, Any]) -> HandOff:
+        names = {"run": context.run_id, "fence": context.fence, "task": context.task, "attempt": context.attempt}
+        return HandOff(
+            channel=QUEUE,
+            payload={**names, "args": arguments},
+            mode=MODES.get(context.task, "finish"),
+            ack_timeout=int(arguments["ack"] * 1_000_000),
+            progress_timeout=int(arguments["progress"] * 1_000_000),
+            kill_channel=KILLS,
+        )
+
+
+def _work(task: str, **terms: Any) -> Work:
+    return Work(task=task, driver=HandingDriver(), hash=task, **terms)
+
+
+HANDED_WORKS: dict[str, Work] = {
+    work.task: work
+    for work in (
+        _work("built"),
+        _work("built_failing", retry=Constant("2s", attempts=3)),
+        _work("built_flaky", retry=Constant("1s", attempts=4)),
+        _work("built_skipping"),
+        _work("built_once", on_lost="fail"),
+        _work("built_capped", concurrency=make_concurrency(2, None, "built_capped", {})),
+        _work("acked"),
+        _work("forgotten"),
+    )
+}

@@ -1,0 +1,72 @@
+"""A node with nothing to do does next to nothing: loops that would hear of work do not look for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from evertick.engine.loop import Loop
+from evertick.store.base import DutyHolds
+from evertick.store.sqlite import SqliteStore
+from simulation.faults import Climate
+from simulation.story import Pace, tell
+from simulation.world import World
+
+SECONDS, BEAT, LEASE = 600, 3, 15
+QUIET = msgspec.structs.replace(
+    tell(0),
+    pace=Pace(length=SECONDS, beat=BEAT, lease=LEASE, poll=1, step=1),
+    climate=Climate(),
+    nodes=(2,),
+    lacks=((),),
+    tight=(),
+    planned=(),
+    acts=(),
+    has_duties=False,
+    sends=False,
+)
+
+
+def _let_pass() -> float:
+    """Ten minutes of one node that has nothing to do; how long it was up."""
+    world = World(QUIET)
+    asyncio.set_event_loop(None)
+    world.loop.run_until_complete(world.run())
+    assert world.is_settled
+    seconds = world.loop.time()
+    world.close()
+    return seconds
+
+
+def test_loops_that_are_woken_take_no_steps_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, take_step = Counter[str](), Loop._try
+
+    async def counted(self: Loop) -> float | None:
+        steps[self.name] += 1
+        return await take_step(self)
+
+    monkeypatch.setattr(Loop, "_try", counted)
+    seconds = _let_pass()
+    # Each to begin with, and at the end.
+    assert max(steps[name] for name in ("finish", "note", "brake", "relay")) <= 2, steps
+    assert steps["tend"] <= seconds / BEAT + 3, steps
+    # The one that looks for what others may have added.
+    assert steps["fire"] >= seconds * 0.9, steps
+
+
+def test_a_node_that_holds_all_its_duties_asks_for_them_once_in_four_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, hold_duties = Counter[str](), SqliteStore.hold_duties
+
+    async def counted(self: SqliteStore, app: str, node: str, names: Sequence[str]) -> DutyHolds:
+        asked.update(names)
+        return await hold_duties(self, app, node, names)
+
+    monkeypatch.setattr(SqliteStore, "hold_duties", counted)
+    seconds = _let_pass()
+    assert set(asked) == {"evertick.prune"}
+    wanted = seconds / (4 * LEASE)
+    assert wanted - 2 <= asked["evertick.prune"] <= wanted + 2

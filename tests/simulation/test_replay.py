@@ -1,0 +1,140 @@
+"""The same seed gives the same course of events, here and anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulation import simulate
+from simulation.loop import Machine, StandsStill, VirtualLoop
+from simulation.world import World
+
+SEEDS = (3, 7, 16, 24)
+
+
+def _run(*arguments: str, hash_seed: str) -> str:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-m", "simulation", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert not done.stderr, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_gives_the_same_trace_twice(seed: int) -> None:
+    assert simulate(seed, with_trace=True).trace == simulate(seed, with_trace=True).trace
+
+
+def test_different_seeds_give_different_traces() -> None:
+    assert len({simulate(seed, with_trace=True).trace for seed in SEEDS}) == len(SEEDS)
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "4711"])
+def test_a_fresh_process_gives_the_same_trace(hash_seed: str) -> None:
+    told = _run(str(SEEDS[0]), hash_seed=hash_seed)
+    assert f"trace {simulate(SEEDS[0], with_trace=True).trace}" in told
+
+
+def test_a_replay_tells_the_story_the_happenings_and_the_violation() -> None:
+    told = _run("0", "--mutant", "losses_not_counted", hash_seed="0")
+    assert told.startswith("seed 0: ")
+    assert "join #1: insert nodes" in told
+    assert "VIOLATION runs: rehome" in told
+
+
+def test_many_seeds_are_run_by_one_command() -> None:
+    assert _run("--seeds", "0-3", hash_seed="0").startswith("4 seeds (0-3), 0 failed, in ")
+
+
+def test_a_story_that_is_over_leaves_nothing_of_its_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of them are played in one process. In these, nodes die while jobs run."""
+    worlds: weakref.WeakSet[World] = weakref.WeakSet()
+    make, made = World.__init__, list[int]()
+
+    def known(self: World, *given: Any) -> None:
+        make(self, *given)
+        worlds.add(self)
+        made.append(self.story.seed)
+
+    monkeypatch.setattr(World, "__init__", known)
+    for seed in (3, 8, 9):
+        simulate(seed)
+    assert made == [3, 8, 9]
+    gc.collect()
+    assert not list(worlds)
+
+
+# --- the loop ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _loop() -> Iterator[VirtualLoop]:
+    loop = VirtualLoop("a test")
+    yield loop
+    loop.end()
+
+
+def test_a_day_passes_in_no_time() -> None:
+    with _loop() as loop:
+        loop.run_until_complete(asyncio.sleep(86_400))
+        assert loop.time() == 86_400
+
+
+def test_a_killed_machine_never_runs_another_line_not_even_a_finally() -> None:
+    said = []
+
+    async def live() -> None:
+        try:
+            said.append("born")
+            await asyncio.sleep(10)
+            said.append("old")
+        finally:
+            said.append("finally")
+
+    with _loop() as loop:
+        machine = Machine("m")
+        loop.start(machine, live())
+        loop.call_later(5, loop.kill, machine)
+        loop.run_until_complete(asyncio.sleep(20))
+        assert said == ["born"]
+
+
+def test_a_frozen_machine_goes_on_where_it_was_and_in_its_order() -> None:
+    said = []
+
+    async def live() -> None:
+        for number in range(4):
+            await asyncio.sleep(1)
+            said.append((number, asyncio.get_running_loop().time()))
+
+    with _loop() as loop:
+        machine = Machine("m")
+        loop.start(machine, live())
+        loop.call_later(1.5, loop.freeze, machine)
+        loop.call_later(10, loop.thaw, machine)
+        loop.run_until_complete(asyncio.sleep(20))
+        assert said == [(0, 1), (1, 10), (2, 11), (3, 12)]
+
+
+def test_a_loop_that_spins_is_noticed() -> None:
+    async def spin() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    with _loop() as loop, pytest.raises(StandsStill, match="time did not move"):
+        loop.run_until_complete(spin())
+
+
+def test_waiting_for_nothing_is_noticed() -> None:
+    with _loop() as loop, pytest.raises(StandsStill, match="nobody is going to do anything"):
+        loop.run_until_complete(loop.create_future())
